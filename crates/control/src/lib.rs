@@ -1,0 +1,2 @@
+//! control
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]

@@ -1,0 +1,2 @@
+//! journal
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]

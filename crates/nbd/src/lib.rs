@@ -1,0 +1,2 @@
+//! nbd
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]

@@ -1,0 +1,2 @@
+//! seal
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]

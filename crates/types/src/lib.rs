@@ -1,0 +1,17 @@
+//! Ids, units and limits that every room shares.
+//!
+//! Owns: the newtypes whose mix-up would lose data, and the bounds that several rooms must agree on.
+//! Does not own: any behaviour, any format, any I/O. Depends on no sibling.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod ids;
+pub mod limits;
+mod name;
+mod size;
+
+pub use ids::{
+    ByteOffset, Epoch, GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, ObjectId, ObjectIdError,
+    RequestId, SECTOR_BYTES, Sectors, SetId, Term, Token, VolumeId, WriteSeq,
+};
+pub use name::{Name, NameError, Owner};
+pub use size::{ByteSize, SizeError};

@@ -1,0 +1,8 @@
+//! One volume set: what is written where, and what goes to the store next.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod entry;
+pub mod index;
+pub mod machine;
+pub mod map;
+pub mod segment;
