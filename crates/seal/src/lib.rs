@@ -1,2 +1,35 @@
-//! seal
+//! Seal: keys, and what is done with them to everything that leaves the gateway for a store (R10).
+//!
+//! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, and the sealing and
+//! opening of the parts of one object with what each part is bound to.
+//! Does not own: randomness (salts, nonces and object ids come in as arguments), compression, the layout of an
+//! object, where keys are kept. Depends on `types` alone.
+//!
+//! ```text
+//!   passphrase --Argon2id--> cluster key --HKDF--> wrapping key --XChaCha20-Poly1305--> wrapped data key
+//!   key file   ------------>      |
+//!                                 +-------HKDF--> fingerprint (tells "wrong key" from "damaged")
+//!
+//!   data key --HKDF(object id)--> object key --ChaCha20-Poly1305, nonce = part number--> sealed part
+//! ```
+//!
+//! Invariants:
+//! - **S1** An object key seals each part number at most once. A sealer tracks what it used; whoever seals again draws
+//!   a new object id, whoever sends again sends the same bytes. Two sealers of one object id are never made.
+//! - **S2** Every part is bound to format version, key id, set, object, kind, number, volume, place, lengths and codec:
+//!   a part that is opened as anything else than what it was sealed as is an error, never other bytes (R9).
+//! - **S3** Key bytes are wiped when dropped and never printed.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod error;
+mod key;
+mod object;
+
+pub use error::{SealError, SealedKind, SealedPart};
+pub use key::{
+    CLUSTER_KEY_BYTES, ClusterKey, DATA_KEY_BYTES, DataKey, KeyFingerprint, PASSPHRASE_BYTES_MIN, WRAPPED_KEY_BYTES,
+    WRAPPED_VERSION, argon2_parameters,
+};
+pub use object::{
+    EXTENT_NUMBER_MAX, ExtentAad, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, Part, SEAL_VERSION, TAG_BYTES,
+};

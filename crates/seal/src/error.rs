@@ -1,0 +1,173 @@
+//! What can be wrong with a key, a wrapped key or a sealed part. Each says what was found and what was expected.
+
+use crate::key::KeyFingerprint;
+use crate::object::{ExtentAad, Part};
+use holdfast_types::{ObjectId, SetId};
+use std::fmt;
+
+/// What a sealed part was expected to be: everything that its tag covers besides the bytes themselves (S2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedPart {
+    /// The set whose data key it is sealed under.
+    pub set: SetId,
+    /// Which data key of the set.
+    pub key_id: u32,
+    /// The object that it is a part of.
+    pub object: ObjectId,
+    /// Which part.
+    pub part: SealedKind,
+    /// Length before sealing, after compression, in bytes.
+    pub plain_len: u64,
+}
+
+/// An extent with its place, or one of the reserved parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SealedKind {
+    /// An extent of a segment.
+    Extent {
+        /// Its number in the object.
+        number: u32,
+        /// What it is bound to.
+        aad: ExtentAad,
+    },
+    /// A reserved part.
+    Part(Part),
+}
+
+impl fmt::Display for SealedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.part {
+            SealedKind::Extent { number, aad } => write!(
+                f,
+                "extent {number} ({} {}, {} raw bytes, codec {})",
+                aad.volume, aad.lba, aad.raw_len, aad.codec
+            )?,
+            SealedKind::Part(part) => write!(f, "{part}")?,
+        }
+        write!(
+            f,
+            " of {} sealed bytes, in object {} of set {}, data key {}",
+            self.plain_len + crate::object::TAG_BYTES as u64,
+            self.object,
+            self.set,
+            self.key_id
+        )
+    }
+}
+
+/// A key could not be made or unwrapped, or a sealed part could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// The bytes are not what was sealed as this part: damaged, moved, or of another object, set or key (R9).
+    #[error("not authentic: found {found_bytes} bytes under tag {found_tag}, expected {expected}")]
+    NotAuthentic {
+        /// Bytes that were found.
+        found_bytes: usize,
+        /// The tag that was found, in hex.
+        found_tag: String,
+        /// What they should have been.
+        expected: Box<SealedPart>,
+    },
+    /// Too few bytes to hold even a tag.
+    #[error("sealed part: found {found} bytes, expected at least {expected}")]
+    TooShort {
+        /// Bytes that were found.
+        found: usize,
+        /// Bytes that a part has at least.
+        expected: usize,
+    },
+    /// A key file is neither 32 raw bytes nor 64 hex digits.
+    #[error("key file: found {found} bytes, expected {expected} raw bytes, or twice as many hex digits and a newline")]
+    KeyFile {
+        /// Bytes in the file.
+        found: usize,
+        /// Raw bytes expected.
+        expected: usize,
+    },
+    /// A passphrase is too short to protect anything.
+    #[error("passphrase: found {found} bytes, expected at least {expected}")]
+    PassphraseShort {
+        /// Bytes of the passphrase.
+        found: usize,
+        /// Bytes that it must have at least.
+        expected: usize,
+    },
+    /// Argon2id refused, in practice for want of memory.
+    #[error("passphrase: Argon2id with {memory_kib} KiB failed")]
+    Argon2 {
+        /// Memory that it was to use, in KiB.
+        memory_kib: u32,
+        /// Its own words.
+        #[source]
+        source: argon2::Error,
+    },
+    /// A wrapped key has a wrong length.
+    #[error("wrapped key: found {found} bytes, expected {expected}")]
+    WrappedLength {
+        /// Bytes found, or the length written inside.
+        found: usize,
+        /// Bytes expected.
+        expected: usize,
+    },
+    /// A wrapped key does not begin as one.
+    #[error("wrapped key: found magic {found:02x?}, expected {expected:02x?}")]
+    WrappedMagic {
+        /// First bytes found.
+        found: [u8; 8],
+        /// First bytes expected.
+        expected: [u8; 8],
+    },
+    /// A wrapped key of a version that this build does not read.
+    #[error("wrapped key: found version {found}, expected {expected}")]
+    WrappedVersion {
+        /// Version found.
+        found: u32,
+        /// Version that this build reads.
+        expected: u32,
+    },
+    /// A wrapped key belongs to another set.
+    #[error("wrapped key: found one of set {found}, expected set {expected}")]
+    WrappedSet {
+        /// Set found.
+        found: SetId,
+        /// Set asked for.
+        expected: SetId,
+    },
+    /// A wrapped key is another data key of the set.
+    #[error("wrapped key: found data key {found}, expected {expected}")]
+    WrappedKeyId {
+        /// Key id found.
+        found: u32,
+        /// Key id asked for.
+        expected: u32,
+    },
+    /// The key is wrapped under another cluster key: a wrong passphrase or key file.
+    #[error(
+        "wrapped key: found it wrapped under cluster key {found}, expected {expected} (another passphrase or key file?)"
+    )]
+    WrongClusterKey {
+        /// Fingerprint in the wrapped key.
+        found: KeyFingerprint,
+        /// Fingerprint of the cluster key at hand.
+        expected: KeyFingerprint,
+    },
+    /// The wrapped key was altered: cluster key, set and key id are as expected, but the tag is not.
+    #[error(
+        "wrapped key: not authentic: found tag {found_tag}, expected data key {key_id} of set {set} as wrapped by {by}"
+    )]
+    WrappedNotAuthentic {
+        /// The tag that was found, in hex.
+        found_tag: String,
+        /// Set asked for.
+        set: SetId,
+        /// Key id asked for.
+        key_id: u32,
+        /// Cluster key at hand.
+        by: KeyFingerprint,
+    },
+}
+
+/// Lower-case hex, for messages.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,240 @@
+//! Cluster keys and data keys.
+//!
+//! A wrapped data key, version 1, little-endian, [`WRAPPED_KEY_BYTES`] long:
+//!
+//! ```text
+//!   0  magic "HFWRAPKY"        20  set                      36  nonce, 24 bytes
+//!   8  version                 28  fingerprint of the       60  data key, encrypted, 32 bytes
+//!  12  length of all           .   cluster key              92  tag, 16 bytes, over 0..36 and 60..92
+//!  16  key id
+//! ```
+
+use crate::error::{SealError, hex};
+use argon2::{Algorithm, Argon2, Params, Version};
+use chacha20poly1305::aead::inout::InOutBuf;
+use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
+use hkdf::Hkdf;
+use holdfast_types::SetId;
+use sha2::Sha256;
+use std::fmt;
+use zeroize::Zeroizing;
+
+/// Bytes of a cluster key.
+pub const CLUSTER_KEY_BYTES: usize = 32;
+/// Bytes of a data key.
+pub const DATA_KEY_BYTES: usize = 32;
+/// A passphrase has at least so many bytes. Argon2id slows guessing down by a constant; it cannot make up for less.
+pub const PASSPHRASE_BYTES_MIN: usize = 8;
+/// Bytes of a wrapped data key.
+pub const WRAPPED_KEY_BYTES: usize = 108;
+/// Version of the wrapped key that this build writes and reads.
+pub const WRAPPED_VERSION: u32 = 1;
+
+const WRAPPED_MAGIC: [u8; 8] = *b"HFWRAPKY";
+const HEADER_BYTES: usize = 36;
+const NONCE_BYTES: usize = 24;
+const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
+const TAG_AT: usize = SEALED_AT + DATA_KEY_BYTES;
+const _: () = assert!(TAG_AT + crate::object::TAG_BYTES == WRAPPED_KEY_BYTES);
+
+/// Argon2id of a passphrase: OWASP's first recommendation. Written down here and nowhere else: another value is
+/// another key, so a change needs a new way to make a [`ClusterKey`] beside this one.
+pub mod argon2_parameters {
+    /// Memory in KiB: 19 MiB.
+    pub const MEMORY_KIB: u32 = 19 * 1024;
+    /// Passes over the memory.
+    pub const PASSES: u32 = 2;
+    /// Lanes.
+    pub const LANES: u32 = 1;
+    /// Bytes of salt.
+    pub const SALT_BYTES: usize = 16;
+}
+
+/// HKDF-SHA256 to 32 bytes. The salt names the purpose, so that no two purposes ever share a key.
+pub(crate) fn derive(purpose: &[u8], key: &[u8; 32], info: &[u8]) -> Zeroizing<[u8; 32]> {
+    let mut out = Zeroizing::new([0u8; 32]);
+    // HKDF-SHA256 expands up to 255 × 32 bytes, so 32 cannot be refused.
+    Hkdf::<Sha256>::new(Some(purpose), key).expand(info, out.as_mut()).expect("R10: HKDF-SHA256 refused 32 bytes");
+    out
+}
+
+/// Eight bytes that tell cluster keys apart without saying anything else about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyFingerprint(pub u64);
+
+impl fmt::Display for KeyFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`].
+pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
+
+impl DataKey {
+    /// A key from bytes that the caller drew from a good random source.
+    pub fn from_bytes(bytes: [u8; DATA_KEY_BYTES]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; DATA_KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataKey(***)")
+    }
+}
+
+/// The key that wraps the data keys of all sets of a cluster. Every gateway gets it from its configuration.
+pub struct ClusterKey {
+    wrapping: Zeroizing<[u8; 32]>,
+    fingerprint: KeyFingerprint,
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterKey(***, fingerprint {})", self.fingerprint)
+    }
+}
+
+impl ClusterKey {
+    /// Argon2id (version 0x13, [`argon2_parameters`]) of the passphrase's bytes exactly as they are.
+    /// The salt is no secret; it is drawn once per cluster and kept beside the wrapped keys. Takes about 20 ms.
+    ///
+    /// # Errors
+    /// [`SealError::PassphraseShort`]; [`SealError::Argon2`] when the memory is not to be had.
+    pub fn from_passphrase(
+        passphrase: impl AsRef<[u8]>,
+        salt: [u8; argon2_parameters::SALT_BYTES],
+    ) -> Result<Self, SealError> {
+        use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
+        let passphrase = passphrase.as_ref();
+        if passphrase.len() < PASSPHRASE_BYTES_MIN {
+            return Err(SealError::PassphraseShort { found: passphrase.len(), expected: PASSPHRASE_BYTES_MIN });
+        }
+        let failed = |source| SealError::Argon2 { memory_kib: MEMORY_KIB, source };
+        let parameters = Params::new(MEMORY_KIB, PASSES, LANES, Some(CLUSTER_KEY_BYTES)).map_err(failed)?;
+        let mut key = Zeroizing::new([0u8; CLUSTER_KEY_BYTES]);
+        Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters)
+            .hash_password_into(passphrase, &salt, key.as_mut())
+            .map_err(failed)?;
+        Ok(Self::from_key(&key))
+    }
+
+    /// The content of a key file: [`CLUSTER_KEY_BYTES`] raw bytes, or the same in hex, with or without a newline.
+    ///
+    /// # Errors
+    /// [`SealError::KeyFile`] for anything else.
+    pub fn from_key_file(content: &[u8]) -> Result<Self, SealError> {
+        let mut key = Zeroizing::new([0u8; CLUSTER_KEY_BYTES]);
+        if content.len() == CLUSTER_KEY_BYTES {
+            key.copy_from_slice(content);
+            return Ok(Self::from_key(&key));
+        }
+        let wrong = SealError::KeyFile { found: content.len(), expected: CLUSTER_KEY_BYTES };
+        let digits = content.strip_suffix(b"\n").unwrap_or(content);
+        let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
+        if digits.len() != 2 * CLUSTER_KEY_BYTES {
+            return Err(wrong);
+        }
+        for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            let (Some(high), Some(low)) = (digit(0), digit(1)) else { return Err(wrong) };
+            *byte = (high * 16 + low) as u8;
+        }
+        Ok(Self::from_key(&key))
+    }
+
+    fn from_key(key: &[u8; CLUSTER_KEY_BYTES]) -> Self {
+        let print = derive(b"holdfast cluster key fingerprint v1", key, b"");
+        let mut first = [0u8; 8];
+        first.copy_from_slice(&print[..8]);
+        Self {
+            wrapping: derive(b"holdfast cluster key wrapping v1", key, b""),
+            fingerprint: KeyFingerprint(u64::from_be_bytes(first)),
+        }
+    }
+
+    /// Tells this key from others, in logs and errors.
+    pub fn fingerprint(&self) -> KeyFingerprint {
+        self.fingerprint
+    }
+
+    /// Wraps a set's data key for keeping. The nonce is drawn anew for every call; at 24 bytes chance never repeats one.
+    pub fn wrap(&self, key: &DataKey, set: SetId, key_id: u32, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(WRAPPED_KEY_BYTES);
+        out.extend_from_slice(&WRAPPED_MAGIC);
+        out.extend_from_slice(&WRAPPED_VERSION.to_le_bytes());
+        out.extend_from_slice(&(WRAPPED_KEY_BYTES as u32).to_le_bytes());
+        out.extend_from_slice(&key_id.to_le_bytes());
+        out.extend_from_slice(&set.0.to_le_bytes());
+        out.extend_from_slice(&self.fingerprint.0.to_le_bytes());
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(key.bytes());
+        let (head, sealed) = out.split_at_mut(SEALED_AT);
+        let tag = XChaCha20Poly1305::new(&(*self.wrapping).into())
+            .encrypt_inout_detached(&nonce.into(), &head[..HEADER_BYTES], InOutBuf::from(sealed))
+            .expect("R10: the cipher refused 32 bytes");
+        out.extend_from_slice(&tag);
+        out
+    }
+
+    /// Opens what [`ClusterKey::wrap`] made for this set and key id.
+    ///
+    /// # Errors
+    /// One for each way in which it is not that; see [`SealError`].
+    pub fn unwrap(&self, wrapped: &[u8], set: SetId, key_id: u32) -> Result<DataKey, SealError> {
+        let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped
+            .try_into()
+            .map_err(|_| SealError::WrappedLength { found: wrapped.len(), expected: WRAPPED_KEY_BYTES })?;
+        let magic: [u8; 8] = field(wrapped, 0);
+        if magic != WRAPPED_MAGIC {
+            return Err(SealError::WrappedMagic { found: magic, expected: WRAPPED_MAGIC });
+        }
+        let version = u32::from_le_bytes(field(wrapped, 8));
+        if version != WRAPPED_VERSION {
+            return Err(SealError::WrappedVersion { found: version, expected: WRAPPED_VERSION });
+        }
+        let length = u32::from_le_bytes(field(wrapped, 12)) as usize;
+        if length != WRAPPED_KEY_BYTES {
+            return Err(SealError::WrappedLength { found: length, expected: WRAPPED_KEY_BYTES });
+        }
+        let found_set = holdfast_types::GroupId(u64::from_le_bytes(field(wrapped, 20)));
+        if found_set != set {
+            return Err(SealError::WrappedSet { found: found_set, expected: set });
+        }
+        let found_id = u32::from_le_bytes(field(wrapped, 16));
+        if found_id != key_id {
+            return Err(SealError::WrappedKeyId { found: found_id, expected: key_id });
+        }
+        let by = KeyFingerprint(u64::from_le_bytes(field(wrapped, 28)));
+        if by != self.fingerprint {
+            return Err(SealError::WrongClusterKey { found: by, expected: self.fingerprint });
+        }
+        let nonce: [u8; NONCE_BYTES] = field(wrapped, HEADER_BYTES);
+        let tag: [u8; crate::object::TAG_BYTES] = field(wrapped, TAG_AT);
+        let mut key = Zeroizing::new(field::<DATA_KEY_BYTES>(wrapped, SEALED_AT));
+        XChaCha20Poly1305::new(&(*self.wrapping).into())
+            .decrypt_inout_detached(
+                &nonce.into(),
+                &wrapped[..HEADER_BYTES],
+                InOutBuf::from(key.as_mut_slice()),
+                &tag.into(),
+            )
+            .map_err(|_| SealError::WrappedNotAuthentic { found_tag: hex(&tag), set, key_id, by })?;
+        Ok(DataKey(key))
+    }
+}
+
+/// `N` bytes at `at` of a wrapped key, whose length was checked; all places are constants of the layout above.
+fn field<const N: usize>(wrapped: &[u8; WRAPPED_KEY_BYTES], at: usize) -> [u8; N] {
+    let mut out = [0u8; N];
+    out.copy_from_slice(&wrapped[at..at + N]);
+    out
+}
+
+#[cfg(test)]
+mod tests;

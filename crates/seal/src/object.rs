@@ -1,0 +1,296 @@
+//! Sealing and opening the parts of one object.
+//!
+//! The nonce is the part's number, so numbers are a space of their own (S1):
+//!
+//! ```text
+//!   0 ..= EXTENT_NUMBER_MAX             extents
+//!   0x8000_0000 + n                     map page n of a page pack, n <= PAGE_NUMBER_MAX
+//!   0xffff_fffe                         the root
+//!   0xffff_ffff                         the header: the object's own table
+//! ```
+
+use crate::error::{SealError, SealedKind, SealedPart, hex};
+use crate::key::{DataKey, derive};
+use chacha20poly1305::aead::inout::InOutBuf;
+use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit, Nonce};
+use holdfast_types::{Lba, ObjectId, SetId, VolumeId};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Version of the sealing: of the key derivation, the nonces and what is bound. Part of every associated data.
+pub const SEAL_VERSION: u32 = 1;
+/// What sealing adds to a part, in bytes.
+pub const TAG_BYTES: usize = 16;
+/// Largest number of an extent in an object.
+pub const EXTENT_NUMBER_MAX: u32 = 0x7fff_ffff;
+/// Largest number of a page in a page pack.
+pub const PAGE_NUMBER_MAX: u32 = 0x3fff_ffff;
+
+const PAGE_NONCE: u32 = 0x8000_0000;
+const ROOT_NONCE: u32 = 0xffff_fffe;
+const HEADER_NONCE: u32 = 0xffff_ffff;
+const _: () = assert!(EXTENT_NUMBER_MAX < PAGE_NONCE);
+const _: () = assert!(PAGE_NONCE + PAGE_NUMBER_MAX < ROOT_NONCE);
+
+/// What an extent is bound to, besides its object, number and sealed length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentAad {
+    /// Volume that the extent was sealed for.
+    pub volume: VolumeId,
+    /// First sector of the extent.
+    pub lba: Lba,
+    /// Length before compression, in bytes.
+    pub raw_len: u32,
+    /// Compression, as the number that the segment format gives it.
+    pub codec: u8,
+}
+
+/// A part of an object that is not an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The object's own table.
+    Header,
+    /// A map root.
+    Root,
+    /// A map page, bound to the range that it maps.
+    Page {
+        /// Number in its object.
+        number: u32,
+        /// Volume that it maps.
+        volume: VolumeId,
+        /// Number of the page in the volume.
+        page: u32,
+    },
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Header => f.write_str("header"),
+            Part::Root => f.write_str("root"),
+            Part::Page { number, volume, page } => write!(f, "page {number} (page {page} of {volume})"),
+        }
+    }
+}
+
+/// Nonce number of a part. Numbers beyond the space are a mistake of ours: they would meet another part's nonce.
+fn nonce_number(kind: &SealedKind) -> Option<u32> {
+    match kind {
+        SealedKind::Extent { number, .. } => (*number <= EXTENT_NUMBER_MAX).then_some(*number),
+        SealedKind::Part(Part::Page { number, .. }) => (*number <= PAGE_NUMBER_MAX).then(|| PAGE_NONCE + number),
+        SealedKind::Part(Part::Root) => Some(ROOT_NONCE),
+        SealedKind::Part(Part::Header) => Some(HEADER_NONCE),
+    }
+}
+
+fn nonce(number: u32) -> Nonce {
+    let mut bytes = [0u8; 12];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    bytes.into()
+}
+
+/// The associated data, little-endian, of fixed length, so that no two meanings share one text.
+fn associated(part: &SealedPart, nonce: u32) -> Vec<u8> {
+    let (kind, volume, place, raw_len, codec) = match &part.part {
+        SealedKind::Extent { aad, .. } => (0u8, aad.volume.0, aad.lba.0, u64::from(aad.raw_len), aad.codec),
+        SealedKind::Part(Part::Header) => (1, 0, 0, part.plain_len, 0),
+        SealedKind::Part(Part::Root) => (2, 0, 0, part.plain_len, 0),
+        SealedKind::Part(Part::Page { volume, page, .. }) => (3, volume.0, u64::from(*page), part.plain_len, 0),
+    };
+    let mut out = Vec::with_capacity(100);
+    out.extend_from_slice(b"HFSEAL");
+    out.extend_from_slice(&[kind, codec]);
+    out.extend_from_slice(&SEAL_VERSION.to_le_bytes());
+    out.extend_from_slice(&part.key_id.to_le_bytes());
+    out.extend_from_slice(&part.set.0.to_le_bytes());
+    out.extend_from_slice(&part.object.term.0.to_le_bytes());
+    out.extend_from_slice(&part.object.member.0.to_le_bytes());
+    out.extend_from_slice(&part.object.boot.to_le_bytes());
+    out.extend_from_slice(&part.object.random.to_le_bytes());
+    out.extend_from_slice(&nonce.to_le_bytes());
+    out.extend_from_slice(&volume.to_le_bytes());
+    out.extend_from_slice(&place.to_le_bytes());
+    out.extend_from_slice(&raw_len.to_le_bytes());
+    out.extend_from_slice(&(part.plain_len + TAG_BYTES as u64).to_le_bytes());
+    out
+}
+
+/// One object's key and identity, shared by sealer and opener.
+struct ObjectKey {
+    cipher: ChaCha20Poly1305,
+    key_id: u32,
+    set: SetId,
+    object: ObjectId,
+}
+
+impl ObjectKey {
+    fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
+        let object_key = derive(b"holdfast object key v1", key.bytes(), object.to_string().as_bytes());
+        Self { cipher: ChaCha20Poly1305::new(&(*object_key).into()), key_id, set, object }
+    }
+
+    fn part(&self, part: SealedKind, plain_len: usize) -> SealedPart {
+        SealedPart { set: self.set, key_id: self.key_id, object: self.object, part, plain_len: plain_len as u64 }
+    }
+}
+
+/// Seals the parts of one object, each number once (S1). Not cloneable, for that reason.
+pub struct ObjectSealer {
+    key: ObjectKey,
+    used: BTreeSet<u32>,
+}
+
+impl fmt::Debug for ObjectSealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectSealer({} of {}, {} parts sealed)", self.key.object, self.key.set, self.used.len())
+    }
+}
+
+impl ObjectSealer {
+    /// A sealer for an object whose id was drawn for this very call, and never sealed under before (S1).
+    pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
+        Self { key: ObjectKey::new(key, key_id, set, object), used: BTreeSet::new() }
+    }
+
+    /// The object that is being sealed.
+    pub fn object(&self) -> ObjectId {
+        self.key.object
+    }
+
+    /// The set that it belongs to.
+    pub fn set(&self) -> SetId {
+        self.key.set
+    }
+
+    /// The data key that it is sealed under.
+    pub fn key_id(&self) -> u32 {
+        self.key.key_id
+    }
+
+    /// Seals an extent: `plain` is what the codec made of it. The answer is [`TAG_BYTES`] longer.
+    ///
+    /// # Panics
+    /// R10: when `number` was used before or is above [`EXTENT_NUMBER_MAX`].
+    pub fn seal_extent(&mut self, number: u32, aad: ExtentAad, plain: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(plain.len() + TAG_BYTES);
+        self.seal_extent_into(number, aad, plain, &mut out);
+        out
+    }
+
+    /// Like [`ObjectSealer::seal_extent`], at the end of `out`.
+    ///
+    /// # Panics
+    /// As [`ObjectSealer::seal_extent`].
+    pub fn seal_extent_into(&mut self, number: u32, aad: ExtentAad, plain: &[u8], out: &mut Vec<u8>) {
+        self.seal(SealedKind::Extent { number, aad }, plain, out);
+    }
+
+    /// Seals a part that is not an extent. The answer is [`TAG_BYTES`] longer.
+    ///
+    /// # Panics
+    /// R10: when the part was sealed before, or a page number is above [`PAGE_NUMBER_MAX`].
+    pub fn seal_part(&mut self, part: Part, plain: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(plain.len() + TAG_BYTES);
+        self.seal_part_into(part, plain, &mut out);
+        out
+    }
+
+    /// Like [`ObjectSealer::seal_part`], at the end of `out`.
+    ///
+    /// # Panics
+    /// As [`ObjectSealer::seal_part`].
+    pub fn seal_part_into(&mut self, part: Part, plain: &[u8], out: &mut Vec<u8>) {
+        self.seal(SealedKind::Part(part), plain, out);
+    }
+
+    fn seal(&mut self, kind: SealedKind, plain: &[u8], out: &mut Vec<u8>) {
+        let part = self.key.part(kind, plain.len());
+        let Some(number) = nonce_number(&part.part) else { panic!("R10: no nonce is left for {part}") };
+        assert!(self.used.insert(number), "R10: sealed twice under one nonce: {part}");
+        let start = out.len();
+        out.extend_from_slice(plain);
+        let tag = self
+            .key
+            .cipher
+            .encrypt_inout_detached(&nonce(number), &associated(&part, number), InOutBuf::from(&mut out[start..]))
+            .unwrap_or_else(|_| panic!("R10: too long for the cipher: {part}"));
+        out.extend_from_slice(&tag);
+    }
+}
+
+/// Opens the parts of one object.
+pub struct ObjectOpener {
+    key: ObjectKey,
+}
+
+impl fmt::Debug for ObjectOpener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectOpener({} of {})", self.key.object, self.key.set)
+    }
+}
+
+impl ObjectOpener {
+    /// An opener for the object. Costs about a microsecond; need not be kept.
+    pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
+        Self { key: ObjectKey::new(key, key_id, set, object) }
+    }
+
+    /// The object that this opens.
+    pub fn object(&self) -> ObjectId {
+        self.key.object
+    }
+
+    /// The set that it belongs to.
+    pub fn set(&self) -> SetId {
+        self.key.set
+    }
+
+    /// The data key that it is sealed under.
+    pub fn key_id(&self) -> u32 {
+        self.key.key_id
+    }
+
+    /// Opens an extent; the answer is still compressed by `aad.codec`.
+    ///
+    /// # Errors
+    /// [`SealError::NotAuthentic`] unless `sealed` is, to the bit, what was sealed under this number with this `aad`.
+    pub fn open_extent(&self, number: u32, aad: ExtentAad, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.open(SealedKind::Extent { number, aad }, sealed)
+    }
+
+    /// Opens a part that is not an extent.
+    ///
+    /// # Errors
+    /// As [`ObjectOpener::open_extent`].
+    pub fn open_part(&self, part: Part, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.open(SealedKind::Part(part), sealed)
+    }
+
+    fn open(&self, kind: SealedKind, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let Some((body, tag)) = sealed.split_last_chunk::<TAG_BYTES>() else {
+            return Err(SealError::TooShort { found: sealed.len(), expected: TAG_BYTES });
+        };
+        let part = self.key.part(kind, body.len());
+        let refuse = |part: SealedPart| SealError::NotAuthentic {
+            found_bytes: sealed.len(),
+            found_tag: hex(tag),
+            expected: Box::new(part),
+        };
+        // A number outside the space was never sealed: whoever asks read it from somewhere damaged.
+        let Some(number) = nonce_number(&part.part) else { return Err(refuse(part)) };
+        let mut plain = body.to_vec();
+        let opened = self.key.cipher.decrypt_inout_detached(
+            &nonce(number),
+            &associated(&part, number),
+            InOutBuf::from(plain.as_mut_slice()),
+            &(*tag).into(),
+        );
+        match opened {
+            Ok(()) => Ok(plain),
+            Err(_) => Err(refuse(part)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
