@@ -1,0 +1,3 @@
+//! NBD front: listeners, connections, and the registry of connection slots.
+
+pub mod device;

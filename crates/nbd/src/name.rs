@@ -1,0 +1,207 @@
+//! Export names: `SET/VOLUME`, and `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease.
+
+use holdfast_types::{Name, NameError, Token};
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest export name that we read, in bytes. The protocol allows 4096; ours fit in far less.
+pub const EXPORT_NAME_BYTES_MAX: usize = 512;
+
+/// Slots of one volume at most: connections that one attached device may hold side by side.
+pub const SLOTS_PER_VOLUME_MAX: u8 = 64;
+
+/// What a client asks for by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportName {
+    /// The volume set.
+    pub set: Name,
+    /// The volume inside the set.
+    pub volume: Name,
+    /// Present where the client proves that it holds the lease; absent for a plain export.
+    pub session: Option<Session>,
+}
+
+/// A leased device's connection: proof of the lease, and which of the device's connections this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Proof of the grant.
+    pub token: Token,
+    /// Which of the device's connections, below [`SLOTS_PER_VOLUME_MAX`].
+    pub slot: u8,
+    /// Grows by each reconnect of the slot: a newer one closes the older before its first request is read.
+    pub generation: u64,
+}
+
+/// An export name could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportNameError {
+    /// Too long to be one of ours.
+    #[error("export name: found {found} bytes, expected at most {EXPORT_NAME_BYTES_MAX}")]
+    TooLong {
+        /// Length in bytes.
+        found: usize,
+    },
+    /// The part before `?` is not `SET/VOLUME`.
+    #[error("export name: found no '/', expected SET/VOLUME")]
+    NoSlash,
+    /// The set's or the volume's name is not of the right form.
+    #[error("export name: {0}")]
+    Name(#[from] NameError),
+    /// The part after `?` is not `token=…&conn=SLOT&gen=N`. The text is not repeated: it may hold a token.
+    #[error("export name: found {found} after '?', expected token=(32 hex digits)&conn=SLOT&gen=N, each once")]
+    Session {
+        /// What was wrong, without the text itself.
+        found: &'static str,
+    },
+}
+
+impl FromStr for ExportName {
+    type Err = ExportNameError;
+
+    fn from_str(text: &str) -> Result<Self, ExportNameError> {
+        if text.len() > EXPORT_NAME_BYTES_MAX {
+            return Err(ExportNameError::TooLong { found: text.len() });
+        }
+        let (path, query) = match text.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (text, None),
+        };
+        let (set, volume) = path.split_once('/').ok_or(ExportNameError::NoSlash)?;
+        Ok(ExportName {
+            set: Name::new(set)?,
+            volume: Name::new(volume)?,
+            session: query.map(Session::from_query).transpose()?,
+        })
+    }
+}
+
+/// Plain decimal digits only: no sign, no leading zero, so that a number has one text form.
+fn decimal(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    let canonical = text == "0" || !text.starts_with('0');
+    (digits && canonical).then(|| text.parse().ok()).flatten()
+}
+
+impl Session {
+    fn from_query(query: &str) -> Result<Self, ExportNameError> {
+        let bad = |found| ExportNameError::Session { found };
+        let (mut token, mut slot, mut generation) = (None, None, None);
+        for pair in query.split('&') {
+            let (key, value) = pair.split_once('=').ok_or(bad("a part without '='"))?;
+            let known = match key {
+                "token" => {
+                    let value = Token::from_text(value).ok_or(bad("a malformed token"))?;
+                    token.replace(value).is_none()
+                }
+                "conn" => {
+                    let value = decimal(value).and_then(|n| u8::try_from(n).ok()).filter(|n| *n < SLOTS_PER_VOLUME_MAX);
+                    slot.replace(value.ok_or(bad("a connection slot out of range"))?).is_none()
+                }
+                "gen" => generation.replace(decimal(value).ok_or(bad("a malformed generation"))?).is_none(),
+                _ => return Err(bad("an unknown key")),
+            };
+            if !known {
+                return Err(bad("a key twice"));
+            }
+        }
+        Ok(Session {
+            token: token.ok_or(bad("no token"))?,
+            slot: slot.ok_or(bad("no connection slot"))?,
+            generation: generation.ok_or(bad("no generation"))?,
+        })
+    }
+}
+
+impl ExportName {
+    /// A plain export.
+    pub fn plain(set: Name, volume: Name) -> Self {
+        Self { set, volume, session: None }
+    }
+
+    /// The name as it goes over the wire. It holds the token: never log it, [`fmt::Display`] is for that.
+    pub fn to_wire(&self) -> String {
+        match &self.session {
+            None => format!("{}/{}", self.set, self.volume),
+            Some(session) => format!(
+                "{}/{}?token={}&conn={}&gen={}",
+                self.set,
+                self.volume,
+                session.token.to_text(),
+                session.slot,
+                session.generation
+            ),
+        }
+    }
+}
+
+impl fmt::Display for ExportName {
+    /// For people and logs: without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.set, self.volume)?;
+        match &self.session {
+            None => Ok(()),
+            Some(session) => write!(f, " (conn {}, gen {})", session.slot, session.generation),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_forms() {
+        let plain: ExportName = "tank/vol1".parse().unwrap();
+        assert_eq!((plain.set.as_str(), plain.volume.as_str(), plain.session), ("tank", "vol1", None));
+        let token = Token(0xfeed);
+        let text = format!("tank/vol1?token={}&conn=3&gen=17", token.to_text());
+        let leased: ExportName = text.parse().unwrap();
+        assert_eq!(leased.session, Some(Session { token, slot: 3, generation: 17 }));
+        assert_eq!(leased.to_wire(), text);
+        assert!(!leased.to_string().contains("feed"), "a log line must not show the token");
+        let reordered = format!("tank/vol1?gen=17&conn=3&token={}", token.to_text());
+        assert_eq!(reordered.parse::<ExportName>(), Ok(leased));
+    }
+
+    #[test]
+    fn refusals() {
+        let token = Token(1).to_text();
+        for bad in [
+            String::new(),
+            "tank".into(),
+            "tank/".into(),
+            "/vol".into(),
+            "tank/a/b".into(),
+            "tank/vol?".into(),
+            format!("tank/vol?token={token}"),
+            format!("tank/vol?token={token}&conn=1"),
+            format!("tank/vol?token={token}&conn=64&gen=1"),
+            format!("tank/vol?token={token}&conn=+1&gen=1"),
+            format!("tank/vol?token={token}&conn=01&gen=1"),
+            format!("tank/vol?token={token}&conn=1&gen=1&gen=1"),
+            format!("tank/vol?token={token}&conn=1&gen=18446744073709551616"),
+            format!("tank/vol?token={}&conn=1&gen=1", "F".repeat(32)),
+            format!("tank/vol?token={token}&conn=1&gen=1&more=1"),
+            "x".repeat(EXPORT_NAME_BYTES_MAX + 1),
+        ] {
+            assert!(bad.parse::<ExportName>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,600}") {
+            if let Ok(name) = text.parse::<ExportName>() {
+                prop_assert_eq!(name.to_wire().parse::<ExportName>(), Ok(name));
+            }
+        }
+
+        #[test]
+        fn round_trip(token: u128, slot in 0..SLOTS_PER_VOLUME_MAX, generation: u64) {
+            let session = Some(Session { token: Token(token), slot, generation });
+            let name = ExportName { set: Name::new("s").unwrap(), volume: Name::new("v").unwrap(), session };
+            prop_assert_eq!(name.to_wire().parse::<ExportName>(), Ok(name));
+        }
+    }
+}
