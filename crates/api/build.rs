@@ -3,6 +3,15 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
     let files = protox::compile(["admin.proto"], ["../../proto"])?;
-    tonic_prost_build::configure().compile_fds(files)?;
+    tonic_prost_build::configure()
+        // Replies are shown as they are with `--output json`.
+        .message_attribute(".", "#[derive(serde::Serialize)]")
+        .field_attribute("holdfast.admin.v1.GroupStatus.role", "#[serde(serialize_with = \"crate::conv::role_text\")]")
+        // These carry a token; src/secret.rs shows them without it.
+        .skip_debug(
+            ["GrantReply", "ContinueLeaseRequest", "RenewLeaseRequest", "ReleaseLeaseRequest"]
+                .map(|name| format!("holdfast.admin.v1.{name}")),
+        )
+        .compile_fds(files)?;
     Ok(())
 }

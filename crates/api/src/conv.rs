@@ -104,6 +104,22 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
     }
 }
 
+/// A role in words, as `--output json` shows it.
+pub fn role_name(role: i32) -> &'static str {
+    match v1::Role::try_from(role).unwrap_or(v1::Role::Unspecified) {
+        v1::Role::Unspecified => "unknown",
+        v1::Role::Leader => "leader",
+        v1::Role::Follower => "follower",
+        v1::Role::Candidate => "candidate",
+        v1::Role::Learner => "learner",
+        v1::Role::Stopped => "stopped",
+    }
+}
+
+pub(crate) fn role_text<S: serde::Serializer>(role: &i32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(role_name(*role))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,9 @@
 
 mod conv;
 mod refusal;
+mod secret;
 
-pub use conv::{FieldError, disk_from_text, hex128, host_port, member_of, name, owner, request_id, token};
+pub use conv::{FieldError, disk_from_text, hex128, host_port, member_of, name, owner, request_id, role_name, token};
 pub use refusal::{Disposition, LEADER_API_KEY, REFUSAL_KEY, Refusal, RefusalCode};
 
 /// What `proto/admin.proto` says; its comments are the reference.

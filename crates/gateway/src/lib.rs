@@ -1,3 +1,4 @@
 //! gateway
 
+pub mod config;
 pub mod front;

@@ -1,0 +1,247 @@
+//! Settings of one gateway: values that a person may turn, never components (clock, store, network).
+//!
+//! One struct per section; `Default` is the only home of defaults; each field's comment (unit, range, what turning it costs) is also the comment
+//! in the sample file, `crates/gateway/gateway.sample.toml`, which a test compares with [`sample`]. No field holds a secret, only where one is found.
+
+mod check;
+mod document;
+#[cfg(test)]
+mod tests;
+
+pub use check::{ConfigError, Problem};
+pub use document::sample;
+use document::{FieldDoc, settings};
+use holdfast_types::{ByteSize, Name};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A name that this source writes itself. Reached by defaults only, and a test makes every default.
+fn fixed(text: &str) -> Name {
+    match Name::new(text) {
+        Ok(name) => name,
+        Err(error) => unreachable!("a default is a valid name: {error}"),
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// How segments are compressed before they are sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all: for data that is compressed already.
+    None,
+    /// Fast; costs little on any machine.
+    Lz4,
+    /// Smaller objects for several times the processor time.
+    Zstd,
+}
+
+settings! {
+    /// Settings of one gateway (`holdfast gateway run --config FILE`).
+    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
+    pub struct GatewayConfig {
+        /// Name of this gateway, unique in the cluster. Shown to people and used in commands; identity is the disk's, not the name's.
+        name: Name = fixed("g1");
+        /// Region that it stands in. Owners are served in their own region where possible.
+        region: Name = fixed("local");
+        /// Directory of the journal, the disk's identity and the cache. One gateway per directory; needs a local file system.
+        data_dir: PathBuf = PathBuf::from("/var/lib/holdfast");
+        /// Admin door (gRPC), where commands, agents and attach processes connect: IP:PORT.
+        api_listen: SocketAddr = local(7400);
+        /// Where other gateways connect (gRPC, Raft): IP:PORT.
+        peer_listen: SocketAddr = local(7401);
+        /// NBD over TCP: IP:PORT. Left out: none.
+        nbd_listen: Option<SocketAddr> = None, sample "127.0.0.1:10809";
+        /// NBD over a Unix socket: its path. Left out: none. At least one of the two is needed.
+        nbd_unix: Option<PathBuf> = None, sample "/run/holdfast/nbd.sock";
+        /// /metrics (Prometheus) and /healthz over HTTP: IP:PORT. Left out: none.
+        http_listen: Option<SocketAddr> = None, sample "127.0.0.1:7402";
+        /// Allow `SET/VOLUME` without a token: such a connection takes a free lease and holds it while it lasts. For trying out;
+        /// a host that lost its lease and returns with old pages in memory is kept out only by tokens.
+        plain_exports: bool = false;
+        /// Allow gateway and admin traffic on addresses other than loopback although it is not encrypted yet (R10).
+        /// Only on a network that nobody else can read or write.
+        plaintext_network: bool = false;
+        /// Round trip between the two farthest gateways, in milliseconds, 1 to 1000. Heartbeats, elections and leases follow from it;
+        /// all gateways of a cluster need the same value. Too low: elections without need. Too high: slower takeover.
+        rtt_ms: u32 = 1;
+        /// How long a lease lasts without a renewal where its owner asked for nothing else, in milliseconds, 1000 to 600000.
+        /// Longer: a dead owner blocks its successor longer. Shorter: a stall of the owner loses it the lease.
+        lease_ttl_ms: u32 = 3000;
+        /// Addresses under which others reach this gateway, HOST:PORT; by default those that it listens on.
+        advertise: AdvertiseConfig = AdvertiseConfig::default();
+        /// The journal: every write until it is in the store.
+        journal: JournalConfig = JournalConfig::default();
+        /// The cache of what was read from the store.
+        cache: CacheConfig = CacheConfig::default();
+        /// Bounds on what clients may have in flight: they bound memory.
+        in_flight: InFlightConfig = InFlightConfig::default();
+        /// The way from the journal to the store.
+        upload: UploadConfig = UploadConfig::default();
+        /// Where the cluster key is found. Exactly one source; the same key at every gateway.
+        key: KeyConfig = KeyConfig::default();
+        /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment
+        /// variables, never from this file.
+        store: StoreConfig = StoreConfig::default();
+    }
+}
+
+settings! {
+    /// Addresses under which others reach this gateway.
+    pub struct AdvertiseConfig {
+        /// Admin door.
+        api: Option<String> = None, sample "gateway-1.example:7400";
+        /// Other gateways.
+        peer: Option<String> = None, sample "gateway-1.example:7401";
+        /// NBD clients.
+        nbd: Option<String> = None, sample "gateway-1.example:10809";
+        /// Metrics and health.
+        http: Option<String> = None, sample "gateway-1.example:7402";
+    }
+}
+
+settings! {
+    /// The journal: every write until it is in the store.
+    pub struct JournalConfig {
+        /// Size at most. Writers are slowed down along a curve as it fills: how long the store may be away under load follows from it.
+        bound: ByteSize = ByteSize(8 * GIB);
+        /// Part of the bound that only control entries may use: leases and checkpoints go on when writers wait. At most half of it.
+        reserve: ByteSize = ByteSize(512 * MIB);
+        /// Size of one file, 8MiB to 1GiB. Space is given back file by file.
+        file: ByteSize = ByteSize(64 * MIB);
+        /// Newest entries kept in memory, so that followers and reads of fresh data need no disk. At least 8MiB.
+        tail: ByteSize = ByteSize(128 * MIB);
+    }
+}
+
+settings! {
+    /// The cache of what was read from the store.
+    pub struct CacheConfig {
+        /// In memory, at least 16MiB.
+        memory: ByteSize = ByteSize(256 * MIB);
+        /// On disk under data_dir: 0B for none, else at least 64MiB.
+        disk: ByteSize = ByteSize(2 * GIB);
+    }
+}
+
+settings! {
+    /// Bounds on what clients may have in flight.
+    pub struct InFlightConfig {
+        /// NBD connections of this gateway, 1 to 65536.
+        connections: u32 = 1024;
+        /// Requests of one connection, 1 to 4096. More are left in the socket.
+        connection_requests: u32 = 128;
+        /// Request bytes of one connection, at least 32MiB (the largest request).
+        connection_bytes: ByteSize = ByteSize(64 * MIB);
+        /// Request bytes of this gateway over all connections, at least those of one.
+        gateway_bytes: ByteSize = ByteSize(256 * MIB);
+    }
+}
+
+settings! {
+    /// The way from the journal to the store.
+    pub struct UploadConfig {
+        /// A checkpoint begins at latest this long after the last one where anything was written, in milliseconds, 100 to 3600000.
+        interval_ms: u64 = 15_000;
+        /// ... or after this much was written. Less: more and smaller objects. More: more to keep in the journal. At most a quarter of journal.bound.
+        bytes: ByteSize = ByteSize(256 * MIB);
+        /// "lz4", "zstd" or "none".
+        compression: Compression = Compression::Lz4;
+        /// Objects on their way to the store at the same time, 1 to 64; each takes up to 16MiB of memory.
+        parallel: u32 = 4;
+    }
+}
+
+settings! {
+    /// Where the cluster key is found.
+    pub struct KeyConfig {
+        /// File with the key: at least 32 random bytes, readable for this gateway only.
+        file: Option<PathBuf> = None, sample "/etc/holdfast/cluster.key";
+        /// File with a passphrase (one line), readable for this gateway only.
+        passphrase_file: Option<PathBuf> = None, sample "/etc/holdfast/passphrase";
+        /// Name of the environment variable that holds a passphrase.
+        passphrase_env: Option<String> = None, sample "HOLDFAST_PASSPHRASE";
+    }
+}
+
+settings! {
+    /// How s3:// stores are reached.
+    pub struct StoreConfig {
+        /// Base URL of a server that is not AWS.
+        endpoint: Option<String> = None, sample "https://s3.example:9000";
+        /// Region name that requests are signed with.
+        region: Option<String> = None, sample "us-east-1";
+        /// Bucket in the path rather than in the host name: most servers that are not AWS want it.
+        path_style: bool = false;
+    }
+}
+
+impl GatewayConfig {
+    /// Reads and validates `path`.
+    ///
+    /// # Errors
+    /// Unreadable, not TOML of this form, or [`GatewayConfig::validate`]'s.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let config =
+            Self::parse(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads TOML without judging the values.
+    ///
+    /// # Errors
+    /// Not TOML, an unknown field, or a value of another type.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// Checks ranges, and the relations between fields.
+    ///
+    /// # Errors
+    /// All that is wrong, not only the first.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let problems = check::problems(self);
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
+    }
+
+    /// A configuration that works for a first try: the defaults, and the fields that have none filled in.
+    pub fn example() -> Self {
+        Self {
+            nbd_listen: Some(local(10809)),
+            http_listen: Some(local(7402)),
+            key: KeyConfig { file: Some(PathBuf::from("/etc/holdfast/cluster.key")), ..KeyConfig::default() },
+            ..Self::default()
+        }
+    }
+
+    /// Admin door as others reach it, HOST:PORT.
+    pub fn api_address(&self) -> String {
+        self.advertise.api.clone().unwrap_or_else(|| self.api_listen.to_string())
+    }
+
+    /// Peer address as other gateways reach it, HOST:PORT.
+    pub fn peer_address(&self) -> String {
+        self.advertise.peer.clone().unwrap_or_else(|| self.peer_listen.to_string())
+    }
+
+    /// NBD address as clients reach it, HOST:PORT; `None` without a TCP listener.
+    pub fn nbd_address(&self) -> Option<String> {
+        let listen = self.nbd_listen?;
+        Some(self.advertise.nbd.clone().unwrap_or_else(|| listen.to_string()))
+    }
+
+    /// HTTP address as others reach it, HOST:PORT; `None` without a listener.
+    pub fn http_address(&self) -> Option<String> {
+        let listen = self.http_listen?;
+        Some(self.advertise.http.clone().unwrap_or_else(|| listen.to_string()))
+    }
+}

@@ -1,0 +1,166 @@
+//! What makes a configuration one that a gateway may start with.
+
+use super::GatewayConfig;
+use holdfast_types::{ByteSize, limits};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Files that the bound must hold at least: one filling, one ready, two being freed.
+const JOURNAL_FILES_MIN: u64 = 4;
+
+/// A lease outlives so many round trips at least: a renewal is an entry and may meet an election.
+const LEASE_ROUND_TRIPS_MIN: u32 = 20;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field as in TOML, `section.field`.
+    pub field: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What it must be.
+    pub expected: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: found {}, expected {}", self.field, self.found, self.expected)
+    }
+}
+
+/// A configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not a configuration.
+    #[error("{}: is no gateway configuration", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// Values out of range or at odds with one another.
+    #[error("configuration: {}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid {
+        /// All of them.
+        problems: Vec<Problem>,
+    },
+}
+
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn need(&mut self, holds: bool, field: &'static str, found: impl fmt::Display, expected: impl Into<String>) {
+        if !holds {
+            self.0.push(Problem { field, found: found.to_string(), expected: expected.into() });
+        }
+    }
+
+    fn size(&mut self, field: &'static str, found: ByteSize, min: u64, max: u64) {
+        let expected = format!("{} to {}", ByteSize(min), ByteSize(max));
+        self.need((min..=max).contains(&found.0), field, found, expected);
+    }
+
+    fn number(&mut self, field: &'static str, found: u64, min: u64, max: u64) {
+        self.need((min..=max).contains(&found), field, found, format!("{min} to {max}"));
+    }
+}
+
+/// Everything wrong with `config`, in the order of its fields.
+pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
+    let mut out = Problems(Vec::new());
+    let place = config.data_dir.display();
+    out.need(!config.data_dir.as_os_str().is_empty(), "data_dir", "nothing", "a directory");
+    out.need(
+        config.data_dir.as_os_str().is_empty() || config.data_dir.is_absolute(),
+        "data_dir",
+        place,
+        "an absolute path",
+    );
+    addresses(config, &mut out);
+    out.number("rtt_ms", config.rtt_ms.into(), 1, 1000);
+    let ttl_min = LEASE_ROUND_TRIPS_MIN.saturating_mul(config.rtt_ms).max(1000);
+    out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
+    journal(config, &mut out);
+    out.size("cache.memory", config.cache.memory, 16 * MIB, 1 << 50);
+    let disk = config.cache.disk;
+    out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
+    let flight = &config.in_flight;
+    out.number("in_flight.connections", flight.connections.into(), 1, 65_536);
+    out.number("in_flight.connection_requests", flight.connection_requests.into(), 1, 4096);
+    out.size("in_flight.connection_bytes", flight.connection_bytes, limits::REQUEST_BYTES_MAX.into(), 1 << 40);
+    out.size("in_flight.gateway_bytes", flight.gateway_bytes, flight.connection_bytes.0, 1 << 50);
+    out.number("upload.interval_ms", config.upload.interval_ms, 100, 3_600_000);
+    out.size("upload.bytes", config.upload.bytes, MIB, (config.journal.bound.0 / 4).max(MIB));
+    out.number("upload.parallel", config.upload.parallel.into(), 1, 64);
+    let key = &config.key;
+    let sources = [key.file.is_some(), key.passphrase_file.is_some(), key.passphrase_env.is_some()];
+    let count = sources.iter().filter(|&&given| given).count();
+    out.need(count == 1, "key", format!("{count} sources"), "exactly one of file, passphrase_file, passphrase_env");
+    if let Some(endpoint) = &config.store.endpoint {
+        let good =
+            url::Url::parse(endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        out.need(good, "store.endpoint", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
+    }
+    out.0
+}
+
+fn journal(config: &GatewayConfig, out: &mut Problems) {
+    let journal = &config.journal;
+    out.size("journal.file", journal.file, 8 * MIB, GIB);
+    out.size("journal.bound", journal.bound, JOURNAL_FILES_MIN.saturating_mul(journal.file.0), 1 << 50);
+    out.size("journal.reserve", journal.reserve, 4 * MIB, journal.bound.0 / 2);
+    out.size("journal.tail", journal.tail, 8 * MIB, 1 << 40);
+}
+
+fn addresses(config: &GatewayConfig, out: &mut Problems) {
+    let listeners: [(&str, Option<SocketAddr>, &str, &Option<String>); 4] = [
+        ("api_listen", Some(config.api_listen), "advertise.api", &config.advertise.api),
+        ("peer_listen", Some(config.peer_listen), "advertise.peer", &config.advertise.peer),
+        ("nbd_listen", config.nbd_listen, "advertise.nbd", &config.advertise.nbd),
+        ("http_listen", config.http_listen, "advertise.http", &config.advertise.http),
+    ];
+    for (at, (field, listen, advertised, address)) in listeners.iter().enumerate() {
+        let Some(listen) = listen else { continue };
+        out.need(listen.port() != 0, field, listen, "a port that others can know, not 0");
+        let any = listen.ip().is_unspecified();
+        out.need(
+            !any || address.is_some(),
+            advertised,
+            "nothing",
+            format!("HOST:PORT, since {field} is every address ({listen})"),
+        );
+        let earlier = listeners.iter().take(at).find(|(_, other, ..)| *other == Some(*listen));
+        out.need(
+            earlier.is_none(),
+            field,
+            listen,
+            format!("another address than {}'s", earlier.map_or("", |(name, ..)| name)),
+        );
+    }
+    for (field, address) in
+        listeners.iter().filter_map(|(.., field, address)| address.as_ref().map(|address| (*field, address)))
+    {
+        out.need(holdfast_api::host_port(address).is_some(), field, format!("{address:?}"), "HOST:PORT");
+    }
+    for (field, listen) in [("api_listen", config.api_listen), ("peer_listen", config.peer_listen)] {
+        let allowed = listen.ip().is_loopback() || config.plaintext_network;
+        out.need(allowed, field, listen, "a loopback address, or plaintext_network = true on a network of your own");
+    }
+    let any_nbd = config.nbd_listen.is_some() || config.nbd_unix.is_some();
+    out.need(any_nbd, "nbd_listen", "nothing", "an address here or a path in nbd_unix");
+}

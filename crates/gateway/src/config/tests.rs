@@ -1,0 +1,138 @@
+use super::*;
+
+/// The sample as it lies in the repository; `UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config` rewrites it.
+const SAMPLE: &str = "gateway.sample.toml";
+
+fn problems_of(change: impl FnOnce(&mut GatewayConfig)) -> String {
+    let mut config = GatewayConfig::example();
+    change(&mut config);
+    match config.validate() {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_sample_file_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SAMPLE);
+    let made = sample().unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-gateway config");
+}
+
+#[test]
+fn the_sample_reads_as_the_example_and_is_valid() {
+    let read = GatewayConfig::parse(&sample().unwrap()).unwrap();
+    assert_eq!(read, GatewayConfig::example());
+    read.validate().unwrap();
+}
+
+/// A sample value behind a `#` must be one that the field takes: a person will remove the `#`.
+#[test]
+fn every_commented_value_of_the_sample_can_be_taken() {
+    let made = sample().unwrap();
+    let is_setting =
+        |line: &&str| line.starts_with("# ") && line.split_once(" = ").is_some_and(|(key, _)| !key[2..].contains(' '));
+    let commented: Vec<&str> = made.lines().filter(is_setting).collect();
+    assert!(commented.len() >= 9, "{commented:?}");
+    for line in commented {
+        let config = GatewayConfig::parse(&made.replacen(line, &line[2..], 1)).unwrap();
+        assert_ne!(config, GatewayConfig::example(), "{line}");
+        if line.contains("passphrase") {
+            assert!(config.validate().unwrap_err().to_string().contains("key: found 2 sources"));
+        } else {
+            config.validate().unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_section_and_field_is_documented() {
+    let values = toml::Table::try_from(GatewayConfig::example()).unwrap();
+    let made = sample().unwrap();
+    for (name, value) in &values {
+        assert!(made.contains(&format!("\n{name} = ")) || made.contains(&format!("\n[{name}]\n")), "{name}");
+        for field in value.as_table().into_iter().flatten().map(|(field, _)| field) {
+            assert!(made.contains(&format!("\n{field} = ")), "{name}.{field}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_are_named() {
+    for (text, field) in [("nbd_port = 1", "nbd_port"), ("[journal]\nsize = \"1GiB\"", "size"), ("[tls]", "tls")] {
+        let error = GatewayConfig::parse(text).unwrap_err().to_string();
+        assert!(error.contains(&format!("unknown field `{field}`")), "{error}");
+    }
+}
+
+#[test]
+fn the_bare_default_lacks_what_only_a_person_knows() {
+    let error = GatewayConfig::default().validate().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "configuration: nbd_listen: found nothing, expected an address here or a path in nbd_unix; \
+         key: found 0 sources, expected exactly one of file, passphrase_file, passphrase_env"
+    );
+}
+
+#[test]
+fn relations_between_fields() {
+    assert_eq!(problems_of(|_| {}), "");
+    let mib = |count: u64| ByteSize(count * MIB);
+    let cases: Vec<(&str, String)> = vec![
+        ("data_dir: found here/data, expected an absolute path", problems_of(|c| c.data_dir = "here/data".into())),
+        ("rtt_ms: found 0, expected 1 to 1000", problems_of(|c| c.rtt_ms = 0)),
+        ("lease_ttl_ms: found 3000, expected 4000 to 600000", problems_of(|c| c.rtt_ms = 200)),
+        ("journal.bound: found 128MiB, expected 256MiB", problems_of(|c| c.journal.bound = mib(128))),
+        ("journal.reserve: found 5GiB, expected 4MiB to 4GiB", problems_of(|c| c.journal.reserve = mib(5120))),
+        ("upload.bytes: found 3GiB, expected 1MiB to 2GiB", problems_of(|c| c.upload.bytes = mib(3072))),
+        ("cache.disk: found 1MiB, expected 0B, or 64MiB and more", problems_of(|c| c.cache.disk = mib(1))),
+        (
+            "in_flight.connection_bytes: found 16MiB, expected 32MiB",
+            problems_of(|c| c.in_flight.connection_bytes = mib(16)),
+        ),
+        ("in_flight.gateway_bytes: found 32MiB, expected 64MiB", problems_of(|c| c.in_flight.gateway_bytes = mib(32))),
+        ("api_listen: found 127.0.0.1:0, expected a port", problems_of(|c| c.api_listen = local(0))),
+        (
+            "peer_listen: found 127.0.0.1:7400, expected another address than api_listen's",
+            problems_of(|c| c.peer_listen = local(7400)),
+        ),
+        (
+            "advertise.api: found \"gateway\", expected HOST:PORT",
+            problems_of(|c| c.advertise.api = Some("gateway".into())),
+        ),
+        ("store.endpoint: found \"s3.example\"", problems_of(|c| c.store.endpoint = Some("s3.example".into()))),
+        ("key: found 2 sources", problems_of(|c| c.key.passphrase_env = Some("X".into()))),
+    ];
+    for (expected, found) in cases {
+        assert!(found.contains(expected), "expected {expected:?} in {found:?}");
+    }
+}
+
+#[test]
+fn traffic_off_the_machine_needs_a_word_and_an_address() {
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], 7400));
+    let found = problems_of(|c| c.api_listen = everywhere);
+    assert!(found.contains("plaintext_network = true") && found.contains("advertise.api: found nothing"), "{found}");
+    let named = |c: &mut GatewayConfig| {
+        c.api_listen = everywhere;
+        c.plaintext_network = true;
+        c.advertise.api = Some("g1.example:7400".into());
+    };
+    assert_eq!(problems_of(named), "");
+}
+
+#[test]
+fn addresses_as_others_reach_them() {
+    let mut config = GatewayConfig::example();
+    assert_eq!(config.api_address(), "127.0.0.1:7400");
+    assert_eq!(config.nbd_address().as_deref(), Some("127.0.0.1:10809"));
+    config.advertise.nbd = Some("g1.example:1".into());
+    assert_eq!(config.nbd_address().as_deref(), Some("g1.example:1"));
+    config.nbd_listen = None;
+    assert_eq!((config.nbd_address(), config.peer_address().as_str()), (None, "127.0.0.1:7401"));
+}
