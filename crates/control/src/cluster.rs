@@ -1,0 +1,20 @@
+//! Group 0: who is a member, on which disk and in which life of it; which sets there are, and their wrapped keys.
+//!
+//! C1  Member ids and set ids are never reused, also not after a removal: a number in an old log or object key names the same
+//!     thing for ever.
+//! C2  A disk (its random uuid) belongs to one member, once: a disk that was removed never comes back, since what it
+//!     acknowledged was forgotten. It is wiped and joins as a new one.
+//! C3  A disk's boot counter only grows, and each counter belongs to one process (its nonce): a restored or cloned disk is
+//!     found at its first start and refused.
+
+mod command;
+mod state;
+
+pub use command::{
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
+    WRAPPED_KEY_BYTES_MAX,
+};
+pub use state::{Boot, ClusterState, Made, Member, SetEntry};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
+
+use super::state::Member;
+use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
+use serde::{Deserialize, Serialize};
+
+/// Members at most: beyond a few voters, more gateways only slow the quorum down.
+pub const MEMBERS_MAX: usize = 32;
+/// Sets at most: each is a Raft group with heartbeats of its own.
+pub const SETS_MAX: usize = 1024;
+/// An address `host:port` in bytes at most: a DNS name has 253.
+pub const ADDRESS_BYTES_MAX: usize = 300;
+/// A store's URL in bytes at most.
+pub const STORE_URL_BYTES_MAX: usize = 2048;
+/// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
+pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
+
+/// A decision asked of group 0. Whatever depends on time or chance was put in by the proposer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClusterCommand {
+    /// The cluster's own name, drawn once by whoever created it; its first entry.
+    Init {
+        /// Random, not zero.
+        cluster_id: u128,
+    },
+    /// A gateway joins.
+    AddMember {
+        /// Its id is 0 to be given the next one, or one that was never used (the first member knows its id before there is a
+        /// group 0).
+        member: Member,
+        /// Sent again after an unknown outcome (R12): answered alike.
+        request: RequestId,
+    },
+    /// A gateway is gone for good, and its disk with it (C2).
+    RemoveMember {
+        /// The member.
+        id: MemberId,
+    },
+    /// A gateway's addresses have changed.
+    UpdateMember {
+        /// The member.
+        id: MemberId,
+        /// As in [`Member`].
+        peer_addr: String,
+        /// As in [`Member`].
+        api_addr: String,
+        /// As in [`Member`].
+        nbd_addr: String,
+    },
+    /// A gateway has started (C3). Before this is applied it takes part in nothing.
+    RegisterBoot {
+        /// The member.
+        member: MemberId,
+        /// Its disk's uuid.
+        disk: u128,
+        /// The disk's boot counter, fsynced before this was sent.
+        boot: u64,
+        /// Drawn by the process.
+        nonce: u64,
+    },
+    /// A new volume set.
+    CreateSet {
+        /// Unique in the cluster.
+        name: Name,
+        /// URL of its store.
+        store: String,
+        /// Its data key, wrapped by the cluster key.
+        wrapped_key: Vec<u8>,
+        /// Which cluster key wrapped it.
+        key_id: u32,
+        /// Its first voters. Empty: all members.
+        members: Vec<MemberId>,
+        /// The proposer, which also starts the group.
+        created_by: MemberId,
+        /// Every epoch of the set is above it: 0, or more for a set that was recovered from its store.
+        base_epoch: Epoch,
+        /// Sent again after an unknown outcome (R12): answered alike.
+        request: RequestId,
+    },
+    /// The same data key, wrapped by another cluster key.
+    RewrapKey {
+        /// The set.
+        set: SetId,
+        /// The data key, wrapped anew.
+        wrapped_key: Vec<u8>,
+        /// Which cluster key wrapped it.
+        key_id: u32,
+    },
+}
+
+/// What apply answers to one entry of group 0's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClusterAnswer {
+    /// The cluster has this id.
+    Initialized,
+    /// The member, new or, for a repeated request, as it was made.
+    MemberAdded {
+        /// Never used before.
+        id: MemberId,
+    },
+    /// It is not a member, or no longer.
+    MemberRemoved,
+    /// The addresses are these.
+    MemberUpdated,
+    /// The process may take part.
+    BootRegistered,
+    /// The set, new or, for a repeated request, as it was made.
+    SetCreated {
+        /// Never used before.
+        set: SetId,
+    },
+    /// The set's key is wrapped by that cluster key.
+    KeyRewrapped,
+    /// Nothing was done.
+    Refused(ClusterRefusal),
+}
+
+/// Why group 0 did not do what it was asked. The text is meant for the person who asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ClusterRefusal {
+    /// The cluster has another id: the caller means another cluster.
+    #[error("cluster id: found {found:032x}, expected {expected:032x}: this is another cluster")]
+    OtherCluster {
+        /// As asked for.
+        found: u128,
+        /// As it is; zero is not an id.
+        expected: u128,
+    },
+    /// The member id was used before (C1).
+    #[error("member id {id} was used before, the next one is {next}: ids are never reused")]
+    MemberIdUsed {
+        /// As asked for.
+        id: MemberId,
+        /// The lowest that is free.
+        next: MemberId,
+    },
+    /// A member has this name.
+    #[error("a gateway named {name} is a member already: {by}")]
+    MemberNameTaken {
+        /// As asked for.
+        name: Name,
+        /// Who has it.
+        by: MemberId,
+    },
+    /// A member has this disk (C2).
+    #[error("disk {disk:032x} is that of member {by} already; a copied disk cannot be a second member")]
+    DiskInUse {
+        /// As asked for.
+        disk: u128,
+        /// Whose it is.
+        by: MemberId,
+    },
+    /// The disk's member was removed (C2).
+    #[error("disk {disk:032x} belonged to a member that was removed; wipe it, and it joins as a new one")]
+    DiskRetired {
+        /// As asked for.
+        disk: u128,
+    },
+    /// Full.
+    #[error("the cluster has {max} members already, which is the most it may have")]
+    TooManyMembers {
+        /// `MEMBERS_MAX`.
+        max: u32,
+    },
+    /// No such member.
+    #[error("{id} is not a member of this cluster")]
+    NoSuchMember {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// A cluster of nobody could never be asked anything again.
+    #[error("{id} is the last member; it cannot be removed")]
+    LastMember {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// The member has another disk.
+    #[error("member {member} starts on disk {found:032x}, expected {expected:032x}: this is not the disk that joined")]
+    DiskMismatch {
+        /// The member.
+        member: MemberId,
+        /// As it says.
+        found: u128,
+        /// As it joined.
+        expected: u128,
+    },
+    /// C3: the disk is older than what the cluster has seen of it.
+    #[error(
+        "member {member} starts with boot counter {found}, but {seen} was seen: its disk was restored from an older copy; \
+         remove the member, wipe the disk, and join anew"
+    )]
+    BootReplayed {
+        /// The member.
+        member: MemberId,
+        /// As it says.
+        found: u64,
+        /// The last one registered.
+        seen: u64,
+    },
+    /// C3: two processes with one counter.
+    #[error(
+        "member {member} starts twice with boot counter {boot}: its disk was cloned; stop one, remove the member, and join anew"
+    )]
+    BootCloned {
+        /// The member.
+        member: MemberId,
+        /// The counter that both have.
+        boot: u64,
+    },
+    /// A set has this name.
+    #[error("a set named {name} exists already: {by}")]
+    SetNameTaken {
+        /// As asked for.
+        name: Name,
+        /// Which.
+        by: SetId,
+    },
+    /// Full.
+    #[error("the cluster has {max} sets already, which is the most it may have")]
+    TooManySets {
+        /// `SETS_MAX`.
+        max: u32,
+    },
+    /// No such set.
+    #[error("the cluster has no set {set}")]
+    NoSuchSet {
+        /// As asked for.
+        set: SetId,
+    },
+    /// A set without voters, or with one voter twice.
+    #[error("the first members of a set must be at least one, each once; found {found:?}")]
+    BadMembers {
+        /// As asked for.
+        found: Vec<MemberId>,
+    },
+    /// A text or key is empty or too long.
+    #[error("{what}: found {found} bytes, expected 1 to {max}")]
+    BadLength {
+        /// Which one.
+        what: String,
+        /// Its length in bytes.
+        found: u64,
+        /// The most it may have.
+        max: u64,
+    },
+}

@@ -1,0 +1,322 @@
+//! The state of group 0, and how each command changes it.
+
+use super::command::{
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
+    WRAPPED_KEY_BYTES_MAX,
+};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A gateway that takes part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Never reused (C1).
+    pub id: MemberId,
+    /// What people call it; unique.
+    pub name: Name,
+    /// Where it is.
+    pub region: Name,
+    /// Random uuid of its disk (C2).
+    pub disk: u128,
+    /// `host:port` for other gateways.
+    pub peer_addr: String,
+    /// `host:port` for the admin API.
+    pub api_addr: String,
+    /// `host:port` for NBD.
+    pub nbd_addr: String,
+}
+
+/// The last start of a member (C3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// The disk's boot counter.
+    pub boot: u64,
+    /// Drawn by that process.
+    pub nonce: u64,
+}
+
+/// A volume set, as the cluster knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetEntry {
+    /// Unique in the cluster.
+    pub name: Name,
+    /// URL of its store.
+    pub store_url: String,
+    /// Its data key, wrapped by the cluster key.
+    pub wrapped_key: Vec<u8>,
+    /// Which cluster key wrapped it.
+    pub key_id: u32,
+    /// The gateway that made it and starts its group.
+    pub created_by: MemberId,
+    /// Voters at the start of its group, in order of id.
+    pub initial_members: Vec<MemberId>,
+    /// Every epoch of the set is above it; every replica's `SetState` starts from it.
+    pub base_epoch: Epoch,
+}
+
+/// What a request made (R12): asked again, it is answered alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Made {
+    /// A member.
+    Member(MemberId),
+    /// A set.
+    Set(SetId),
+}
+
+/// Group 0's replicated state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterState {
+    /// Drawn once; zero before `Init`.
+    pub cluster_id: u128,
+    /// By id.
+    pub members: BTreeMap<MemberId, Member>,
+    /// By id.
+    pub sets: BTreeMap<SetId, SetEntry>,
+    /// The lowest member id that was never used.
+    pub next_member: u64,
+    /// The lowest set id that was never used. 0 is this group's own.
+    pub next_set: u64,
+    /// The last start of each member.
+    pub boots: BTreeMap<MemberId, Boot>,
+    /// Disks of removed members (C2): 16 bytes each, kept for ever.
+    pub retired_disks: BTreeSet<u128>,
+    /// What each request made; as many as there are members and sets.
+    pub requests: BTreeMap<RequestId, Made>,
+}
+
+impl Default for ClusterState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ClusterState {
+    /// A cluster of nobody.
+    pub fn new() -> Self {
+        Self {
+            cluster_id: 0,
+            members: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            next_member: 1,
+            next_set: 1,
+            boots: BTreeMap::new(),
+            retired_disks: BTreeSet::new(),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    /// Applies the command of one entry. Reads nothing but the command and the state: every replica answers alike.
+    /// (The entry's log id decides nothing here; it is taken so that the two machines look the same to their caller.)
+    pub fn apply(&mut self, _id: LogId, cmd: &ClusterCommand) -> ClusterAnswer {
+        let result = match cmd {
+            ClusterCommand::Init { cluster_id } => self.init(*cluster_id),
+            ClusterCommand::AddMember { member, request } => self.add_member(member, *request),
+            ClusterCommand::RemoveMember { id } => self.remove_member(*id),
+            ClusterCommand::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
+                self.update_member(*id, peer_addr, api_addr, nbd_addr)
+            }
+            ClusterCommand::RegisterBoot { member, disk, boot, nonce } => {
+                self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce })
+            }
+            ClusterCommand::CreateSet {
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                members,
+                created_by,
+                base_epoch,
+                request,
+            } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: store.clone(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: members.clone(),
+                    base_epoch: *base_epoch,
+                };
+                self.create_set(entry, *request)
+            }
+            ClusterCommand::RewrapKey { set, wrapped_key, key_id } => self.rewrap(*set, wrapped_key, *key_id),
+        };
+        result.unwrap_or_else(ClusterAnswer::Refused)
+    }
+
+    /// The member of this name.
+    pub fn member_named(&self, name: &Name) -> Option<&Member> {
+        self.members.values().find(|member| member.name == *name)
+    }
+
+    /// The set of this name.
+    pub fn set_named(&self, name: &Name) -> Option<(SetId, &SetEntry)> {
+        self.sets.iter().find(|(_, set)| set.name == *name).map(|(id, set)| (*id, set))
+    }
+
+    fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {
+        let fresh = self.cluster_id == 0 && cluster_id != 0;
+        if !fresh && (self.cluster_id != cluster_id || cluster_id == 0) {
+            return Err(ClusterRefusal::OtherCluster { found: cluster_id, expected: self.cluster_id });
+        }
+        self.cluster_id = cluster_id;
+        Ok(ClusterAnswer::Initialized)
+    }
+
+    fn add_member(&mut self, member: &Member, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
+        if let Some(Made::Member(id)) = self.requests.get(&request).copied() {
+            return Ok(ClusterAnswer::MemberAdded { id });
+        }
+        let wanted = if member.id == MemberId(0) { MemberId(self.next_member) } else { member.id };
+        // An id is refused at the very end of the numbers too, since there would be no next one.
+        let Some(next) = wanted.0.checked_add(1).filter(|_| wanted.0 >= self.next_member) else {
+            return Err(ClusterRefusal::MemberIdUsed { id: wanted, next: MemberId(self.next_member) });
+        };
+        if let Some(other) = self.members.values().find(|other| other.disk == member.disk) {
+            return Err(ClusterRefusal::DiskInUse { disk: member.disk, by: other.id });
+        }
+        if self.retired_disks.contains(&member.disk) {
+            return Err(ClusterRefusal::DiskRetired { disk: member.disk });
+        }
+        if let Some(other) = self.member_named(&member.name) {
+            return Err(ClusterRefusal::MemberNameTaken { name: member.name.clone(), by: other.id });
+        }
+        check_addresses(&member.peer_addr, &member.api_addr, &member.nbd_addr)?;
+        if self.members.len() >= MEMBERS_MAX {
+            return Err(ClusterRefusal::TooManyMembers { max: MEMBERS_MAX as u32 });
+        }
+        self.next_member = next;
+        self.requests.insert(request, Made::Member(wanted));
+        self.members.insert(wanted, Member { id: wanted, ..member.clone() });
+        Ok(ClusterAnswer::MemberAdded { id: wanted })
+    }
+
+    fn remove_member(&mut self, id: MemberId) -> Result<ClusterAnswer, ClusterRefusal> {
+        if !self.members.contains_key(&id) {
+            // Below the next id it was a member once: an earlier copy of this request (R12).
+            let once = id.0 != 0 && id.0 < self.next_member;
+            return if once { Ok(ClusterAnswer::MemberRemoved) } else { Err(ClusterRefusal::NoSuchMember { id }) };
+        }
+        if self.members.len() == 1 {
+            return Err(ClusterRefusal::LastMember { id });
+        }
+        if let Some(member) = self.members.remove(&id) {
+            self.retired_disks.insert(member.disk);
+        }
+        self.boots.remove(&id);
+        // A late copy of its join is then refused by its disk.
+        self.requests.retain(|_, made| *made != Made::Member(id));
+        Ok(ClusterAnswer::MemberRemoved)
+    }
+
+    fn update_member(
+        &mut self,
+        id: MemberId,
+        peer: &str,
+        api: &str,
+        nbd: &str,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let member = self.members.get_mut(&id).ok_or(ClusterRefusal::NoSuchMember { id })?;
+        check_addresses(peer, api, nbd)?;
+        member.peer_addr = peer.to_owned();
+        member.api_addr = api.to_owned();
+        member.nbd_addr = nbd.to_owned();
+        Ok(ClusterAnswer::MemberUpdated)
+    }
+
+    fn register_boot(&mut self, id: MemberId, disk: u128, boot: Boot) -> Result<ClusterAnswer, ClusterRefusal> {
+        let member = self.members.get(&id).ok_or(ClusterRefusal::NoSuchMember { id })?;
+        if member.disk != disk {
+            return Err(ClusterRefusal::DiskMismatch { member: id, found: disk, expected: member.disk });
+        }
+        if let Some(seen) = self.boots.get(&id) {
+            if boot.boot < seen.boot {
+                return Err(ClusterRefusal::BootReplayed { member: id, found: boot.boot, seen: seen.boot });
+            }
+            if boot.boot == seen.boot && boot.nonce != seen.nonce {
+                return Err(ClusterRefusal::BootCloned { member: id, boot: boot.boot });
+            }
+        }
+        self.boots.insert(id, boot);
+        Ok(ClusterAnswer::BootRegistered)
+    }
+
+    fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
+        if let Some(Made::Set(set)) = self.requests.get(&request).copied() {
+            return Ok(ClusterAnswer::SetCreated { set });
+        }
+        if let Some((by, _)) = self.set_named(&entry.name) {
+            return Err(ClusterRefusal::SetNameTaken { name: entry.name, by });
+        }
+        check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
+        check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
+        let voters: BTreeSet<MemberId> = if entry.initial_members.is_empty() {
+            self.members.keys().copied().collect()
+        } else {
+            entry.initial_members.iter().copied().collect()
+        };
+        let twice = !entry.initial_members.is_empty() && voters.len() != entry.initial_members.len();
+        if voters.is_empty() || twice {
+            return Err(ClusterRefusal::BadMembers { found: entry.initial_members });
+        }
+        for id in voters.iter().chain([&entry.created_by]) {
+            if !self.members.contains_key(id) {
+                return Err(ClusterRefusal::NoSuchMember { id: *id });
+            }
+        }
+        let Some(next) = self.next_set.checked_add(1).filter(|_| self.sets.len() < SETS_MAX) else {
+            return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
+        };
+        let set = GroupId(self.next_set);
+        self.next_set = next;
+        entry.initial_members = voters.into_iter().collect();
+        self.sets.insert(set, entry);
+        self.requests.insert(request, Made::Set(set));
+        Ok(ClusterAnswer::SetCreated { set })
+    }
+
+    fn rewrap(&mut self, set: SetId, wrapped_key: &[u8], key_id: u32) -> Result<ClusterAnswer, ClusterRefusal> {
+        let entry = self.sets.get_mut(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        check_length("wrapped key", wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
+        entry.wrapped_key = wrapped_key.to_vec();
+        entry.key_id = key_id;
+        Ok(ClusterAnswer::KeyRewrapped)
+    }
+
+    /// Checks what must hold at every index. For tests and debug builds.
+    ///
+    /// # Panics
+    /// With the rule that does not hold.
+    pub fn self_check(&self) {
+        assert!(self.members.iter().all(|(id, member)| *id == member.id), "a member filed under another id");
+        assert!(
+            self.members.keys().all(|id| id.0 != 0 && id.0 < self.next_member),
+            "C1: next member {}",
+            self.next_member
+        );
+        assert!(self.sets.keys().all(|id| id.0 != 0 && id.0 < self.next_set), "C1: next set {}", self.next_set);
+        let disks: BTreeSet<u128> = self.members.values().map(|member| member.disk).collect();
+        assert_eq!(disks.len(), self.members.len(), "C2: two members on one disk");
+        assert!(disks.is_disjoint(&self.retired_disks), "C2: a retired disk came back");
+        assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "C3: a start of nobody");
+        assert!(self.requests.len() <= self.members.len() + self.sets.len(), "a request that made nothing");
+        let names: BTreeSet<&Name> = self.members.values().map(|member| &member.name).collect();
+        assert_eq!(names.len(), self.members.len(), "two members of one name");
+        let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
+        assert_eq!(names.len(), self.sets.len(), "two sets of one name");
+    }
+}
+
+fn check_length(what: &str, found: usize, max: usize) -> Result<(), ClusterRefusal> {
+    if found == 0 || found > max {
+        return Err(ClusterRefusal::BadLength { what: what.to_owned(), found: found as u64, max: max as u64 });
+    }
+    Ok(())
+}
+
+fn check_addresses(peer: &str, api: &str, nbd: &str) -> Result<(), ClusterRefusal> {
+    check_length("peer address", peer.len(), ADDRESS_BYTES_MAX)?;
+    check_length("API address", api.len(), ADDRESS_BYTES_MAX)?;
+    check_length("NBD address", nbd.len(), ADDRESS_BYTES_MAX)
+}

@@ -1,0 +1,95 @@
+//! Whether this machine's clock can be believed. A suspend, a hypervisor's pause, or a long wait for the processor may hide time
+//! from a process: what it believed about its read lease is then void until a quorum has answered anew.
+//!
+//! A pause that neither clock shows cannot be found here. It is outside R3; R2 holds there too.
+
+use super::Timing;
+use holdfast_types::MonoTime;
+use std::time::Duration;
+
+/// Why the clock is suspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClockSuspicion {
+    /// CLOCK_BOOTTIME and CLOCK_MONOTONIC moved apart: the machine slept, or a clock was set.
+    #[error("the clocks moved apart by {by:?}, expected at most {max:?}: the machine was suspended, or a clock jumped")]
+    Apart {
+        /// By how much since they were last trusted.
+        by: Duration,
+        /// How much is no suspicion.
+        max: Duration,
+    },
+    /// A clock went backwards.
+    #[error("a clock went backwards by {by:?}")]
+    Backwards {
+        /// By how much.
+        by: Duration,
+    },
+    /// Nobody looked at the clock for too long: the process did not run.
+    #[error("the process did not run for {found:?}, expected at most {max:?}")]
+    Gap {
+        /// Between two looks.
+        found: Duration,
+        /// How much is no suspicion.
+        max: Duration,
+    },
+}
+
+/// Compares successive looks at the two clocks.
+///
+/// The shell looks every [`Timing::clock_tick`], and once more before it answers a read that it had to wait for.
+#[derive(Clone, Debug)]
+pub struct ClockWatch {
+    apart_max: Duration,
+    gap_max: Duration,
+    last: Option<Look>,
+    /// Boot time minus monotonic time, in nanoseconds, when they were last trusted. Kept over many looks, so that small
+    /// steps add up.
+    trusted_offset: i128,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    boot: MonoTime,
+    monotonic: MonoTime,
+}
+
+impl ClockWatch {
+    /// Margins of their own, for clocks `apart` and for a `gap` between two looks.
+    pub fn new(apart_max: Duration, gap_max: Duration) -> Self {
+        Self { apart_max, gap_max, last: None, trusted_offset: 0 }
+    }
+
+    /// The margins of `timing`: whatever passes unseen is then covered by its drift margin.
+    pub fn with_timing(timing: &Timing) -> Self {
+        Self::new(timing.drift_margin(), timing.gap_max())
+    }
+
+    /// Takes a look: CLOCK_BOOTTIME and CLOCK_MONOTONIC, read one right after the other. The first look only starts the
+    /// comparison; after a suspicion it starts anew.
+    pub fn sample(&mut self, boot: MonoTime, monotonic: MonoTime) -> Option<ClockSuspicion> {
+        let offset = i128::from(boot.0) - i128::from(monotonic.0);
+        let Some(last) = self.last.replace(Look { boot, monotonic }) else {
+            self.trusted_offset = offset;
+            return None;
+        };
+        let found = self.judge(last, Look { boot, monotonic }, offset);
+        if found.is_some() {
+            self.trusted_offset = offset;
+        }
+        found
+    }
+
+    fn judge(&self, last: Look, look: Look, offset: i128) -> Option<ClockSuspicion> {
+        let back = last.boot.saturating_since(look.boot).max(last.monotonic.saturating_since(look.monotonic));
+        if !back.is_zero() {
+            return Some(ClockSuspicion::Backwards { by: back });
+        }
+        let apart = u64::try_from((offset - self.trusted_offset).unsigned_abs()).unwrap_or(u64::MAX);
+        let by = Duration::from_nanos(apart);
+        if by > self.apart_max {
+            return Some(ClockSuspicion::Apart { by, max: self.apart_max });
+        }
+        let found = look.boot.saturating_since(last.boot);
+        (found > self.gap_max).then_some(ClockSuspicion::Gap { found, max: self.gap_max })
+    }
+}

@@ -1,0 +1,98 @@
+//! When a lease may be judged expired, and when a member that has just started may vote.
+
+use super::Timing;
+use crate::set::{Judged, Lease};
+use holdfast_types::{Epoch, LogIndex, MonoTime};
+use std::time::Duration;
+
+/// Judges a lease on the leader's clock: expired once its time to live has passed since the last renewal was applied *here*,
+/// and not before it has passed since this gateway was elected (what it did not see as a leader it cannot hold against the
+/// owner). The judgement is only a proposal: apply compares it with the state (S4 of [`crate::set`]).
+#[derive(Clone, Debug, Default)]
+pub struct ExpiryJudge {
+    /// Since when this gateway has led without a suspicion of its clock. `None`: it does not lead, and judges nothing.
+    watching_since: Option<MonoTime>,
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    epoch: Epoch,
+    renewed: LogIndex,
+    ttl: Duration,
+    at: MonoTime,
+}
+
+impl ExpiryJudge {
+    /// Of a gateway that does not lead yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// This gateway was elected.
+    pub fn elected(&mut self, now: MonoTime) {
+        self.watching_since = Some(now);
+    }
+
+    /// It leads no longer.
+    pub fn leadership_lost(&mut self) {
+        self.watching_since = None;
+    }
+
+    /// Its clock is suspected: while it slept no renewal could reach it, so the wait starts anew.
+    pub fn clock_suspected(&mut self, now: MonoTime) {
+        if self.watching_since.is_some() {
+            self.watching_since = Some(now);
+        }
+    }
+
+    /// The lease after an entry was applied here. To be called after every entry, or at least after every one that may
+    /// renew; also while following.
+    pub fn observe(&mut self, now: MonoTime, lease: Option<&Lease>) {
+        let Some(lease) = lease else {
+            self.seen = None;
+            return;
+        };
+        let (epoch, renewed) = (lease.epoch, lease.renewed);
+        if self.seen.is_none_or(|seen| (seen.epoch, seen.renewed) != (epoch, renewed)) {
+            let ttl = Duration::from_millis(u64::from(lease.ttl_ms));
+            self.seen = Some(Seen { epoch, renewed, ttl, at: now });
+        }
+    }
+
+    /// The judgement to put into an `Acquire`. `None`: the set is free, the lease lives, or this gateway does not lead.
+    pub fn judge(&self, now: MonoTime) -> Option<Judged> {
+        let seen = self.seen?;
+        (now >= self.expires_at()?).then_some(Judged { epoch: seen.epoch, renewed: seen.renewed })
+    }
+
+    /// When the present lease expires unless renewed before. `None` where there is nothing to judge, as above.
+    pub fn expires_at(&self) -> Option<MonoTime> {
+        let seen = self.seen?;
+        Some(seen.at.max(self.watching_since?).saturating_add(seen.ttl))
+    }
+}
+
+/// After a process start a member takes no part in elections for a while: before it died it may have promised a leader its
+/// silence, and it has forgotten (R3). The promise itself is in no log.
+#[derive(Clone, Copy, Debug)]
+pub struct VoteEmbargo {
+    until: MonoTime,
+}
+
+impl VoteEmbargo {
+    /// Of a process that started at `started`, read before its first message to a peer could leave.
+    pub fn new(started: MonoTime, timing: &Timing) -> Self {
+        Self { until: started.saturating_add(timing.embargo()) }
+    }
+
+    /// May it vote, pre-vote, or stand?
+    pub fn may_take_part(&self, now: MonoTime) -> bool {
+        now >= self.until
+    }
+
+    /// When it may.
+    pub fn until(&self) -> MonoTime {
+        self.until
+    }
+}

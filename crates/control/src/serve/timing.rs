@@ -1,0 +1,156 @@
+//! All times of one cluster, from one number: the round trip between its gateways.
+
+use std::time::Duration;
+
+/// How far a gateway's clock may run fast or slow, in percent. Within it R3 holds; R2 holds whatever the clocks do.
+pub const DRIFT_PERCENT_MAX: u64 = 10;
+/// Shortest round trip that is told apart: below it the scheduler and the disk decide.
+pub const RTT_MIN: Duration = Duration::from_millis(1);
+/// Longest round trip that is served: beyond it a takeover would last most of a minute.
+pub const RTT_MAX: Duration = Duration::from_secs(1);
+
+/// What an append costs beside its round trip, in milliseconds: an fdatasync with others before it in the queue.
+const APPEND_SYNC_MS: u64 = 5;
+/// Floor of the shortest election timeout in milliseconds: below it, a scheduler's hiccup elects.
+const ELECTION_MIN_MS_FLOOR: u64 = 150;
+
+/// The derived times, in whole milliseconds. Every member of a cluster must use the same.
+///
+/// ```text
+///   append        = rtt + 5 ms
+///   election_min  = max(150 ms, 10 x append)      openraft: a timeout of ten appends is hardly ever a false alarm
+///   election_max  = 2 x election_min              spread enough that two candidates rarely meet
+///   heartbeat     = election_min / 3              two may be lost
+///   leader_lease  = election_max                  openraft's: a follower refuses votes for so long after it heard a leader,
+///                                                 and stands itself only after lease + an election timeout
+///   drift_margin  = leader_lease / 5              with clocks 10 % off in opposite directions, (L - m) / 0.9 <= L / 1.1
+///                                                 needs m >= 2/11 L; a fifth is a little more
+///   embargo       = leader_lease x 1.1            after a start: (L - m) / 0.9 <= embargo / 1.1
+///   clock_tick    = drift_margin / 4              between two looks at the clocks
+///   gap_max       = clock_tick + drift_margin     a longer silence between two looks voids the read lease
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    rtt_ms: u64,
+    election_min_ms: u64,
+}
+
+impl Timing {
+    /// The times for gateways that are `rtt` apart: the longest round trip between two voters in calm weather. Rounded up
+    /// to milliseconds and kept within [`RTT_MIN`] and [`RTT_MAX`].
+    pub const fn from_rtt(rtt: Duration) -> Self {
+        let up = rtt.as_nanos().div_ceil(1_000_000);
+        let (low, high) = (RTT_MIN.as_millis(), RTT_MAX.as_millis());
+        let rtt_ms = (if up < low {
+            low
+        } else if up > high {
+            high
+        } else {
+            up
+        }) as u64;
+        let election_ms = 10 * (rtt_ms + APPEND_SYNC_MS);
+        let election_min_ms = if election_ms < ELECTION_MIN_MS_FLOOR { ELECTION_MIN_MS_FLOOR } else { election_ms };
+        Self { rtt_ms, election_min_ms }
+    }
+
+    /// The round trip that all others derive from.
+    pub const fn rtt(&self) -> Duration {
+        Duration::from_millis(self.rtt_ms)
+    }
+
+    /// Between two heartbeats of a leader.
+    pub const fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.election_min_ms / 3)
+    }
+
+    /// Shortest election timeout.
+    pub const fn election_min(&self) -> Duration {
+        Duration::from_millis(self.election_min_ms)
+    }
+
+    /// Longest election timeout.
+    pub const fn election_max(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms())
+    }
+
+    /// How long after hearing a leader a follower refuses to vote for another.
+    pub const fn leader_lease(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms())
+    }
+
+    /// What the leader takes off, since its clock and a follower's differ by up to [`DRIFT_PERCENT_MAX`] each.
+    pub const fn drift_margin(&self) -> Duration {
+        Duration::from_millis(self.drift_margin_ms())
+    }
+
+    /// How long after *sending* a heartbeat that a quorum acknowledged the leader may serve reads.
+    pub const fn read_lease(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms() - self.drift_margin_ms())
+    }
+
+    /// How long after its start a member neither votes nor stands: it has forgotten which leader it had heard.
+    pub const fn embargo(&self) -> Duration {
+        Duration::from_millis(self.embargo_ms())
+    }
+
+    /// Between two samples of [`super::ClockWatch`].
+    pub const fn clock_tick(&self) -> Duration {
+        Duration::from_millis(self.drift_margin_ms() / 4)
+    }
+
+    /// The longest silence between two samples that is no suspicion.
+    pub const fn gap_max(&self) -> Duration {
+        Duration::from_millis(self.drift_margin_ms() / 4 + self.drift_margin_ms())
+    }
+
+    /// Without a read lease for longer than this, a gateway sends its clients away.
+    pub const fn cut_off_after(&self) -> Duration {
+        self.election_max()
+    }
+
+    /// From a leader's last heartbeat to the next leader's first entry, at most: the lease runs out, one election timeout
+    /// passes on a slow clock, and two round trips (pre-vote and vote) plus one append follow. Split votes and a candidate
+    /// with a shorter log than others come on top.
+    pub const fn takeover_max(&self) -> Duration {
+        let waited_ms = (2 * self.election_max_ms() * 100).div_ceil(100 - DRIFT_PERCENT_MAX);
+        Duration::from_millis(waited_ms + 3 * self.rtt_ms + APPEND_SYNC_MS)
+    }
+
+    const fn election_max_ms(&self) -> u64 {
+        2 * self.election_min_ms
+    }
+
+    const fn drift_margin_ms(&self) -> u64 {
+        self.election_max_ms().div_ceil(5)
+    }
+
+    const fn embargo_ms(&self) -> u64 {
+        (self.election_max_ms() * (100 + DRIFT_PERCENT_MAX)).div_ceil(100)
+    }
+
+    /// The relations that R3 and a quiet cluster need. Asserted below for typical classes, and in a test for all.
+    pub(super) const fn relations_hold(&self) -> bool {
+        let (slow, fast) = (100 - DRIFT_PERCENT_MAX, 100 + DRIFT_PERCENT_MAX);
+        let lease = self.election_max_ms();
+        let read = lease - self.drift_margin_ms();
+        let heartbeat = self.election_min_ms / 3;
+        // The leader's clock slow, the other's fast: it has stopped before a follower, or one that restarted, may vote.
+        let before_followers = read * fast <= lease * slow;
+        let before_restarted = read * fast <= self.embargo_ms() * slow;
+        // Two heartbeats in a row may be lost, for the followers as for the read lease.
+        let quiet = 3 * heartbeat <= self.election_min_ms && 3 * heartbeat + self.rtt_ms < read;
+        let spread = self.election_min_ms < self.election_max_ms();
+        let ten_appends = self.election_min_ms >= 10 * (self.rtt_ms + APPEND_SYNC_MS);
+        // A silence that is not suspected is one that the margin covers, and two looks fit between two heartbeats.
+        let watched = self.drift_margin_ms() / 4 > 0 && 2 * (self.drift_margin_ms() / 4) <= heartbeat;
+        before_followers && before_restarted && quiet && spread && ten_appends && watched
+    }
+}
+
+const LAN: Timing = Timing::from_rtt(RTT_MIN);
+const _: () = assert!(LAN.relations_hold());
+const _: () = assert!(Timing::from_rtt(Duration::from_millis(10)).relations_hold());
+const _: () = assert!(Timing::from_rtt(Duration::from_millis(80)).relations_hold());
+const _: () = assert!(Timing::from_rtt(RTT_MAX).relations_hold());
+// What the LAN class promises: takeover within 2 s, with room for one election more.
+const _: () = assert!(LAN.takeover_max().as_millis() + LAN.leader_lease().as_millis() * 2 < 2000);

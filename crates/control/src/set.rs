@@ -1,0 +1,29 @@
+//! One volume set's replicated decisions.
+//!
+//! ```text
+//!            Acquire (free, judged expired, forced)            Continue (token)
+//!   free ───────────────────────────────────────▶ held e10 ───────────────────▶ held e17 ─▶ …   each arrow: a new epoch
+//!    ▲                                                │ Release, by token or by the serving gateway       │
+//!    └────────────────────────────────────────────────┴───────────────────────────────────────────────────┘
+//! ```
+//!
+//! S1  The epoch of a grant is base + log index of the grant: it only grows, and no two grants share one (R6).
+//! S2  A write is applied only under the epoch of the current lease and as the next number of it (R2).
+//! S3  A token opens the current grant only. The one it was continued from stays valid until the newer one is first used,
+//!     so that a lost answer can be asked for again; then it is dead for ever.
+//! S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
+//!     expired names what it judged (epoch and last renewal), and apply compares.
+//! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
+
+mod command;
+mod state;
+
+pub use command::{
+    Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
+};
+pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! What can be asked of a set, and what it answers. All of it travels through the log or to a client.
+//!
+//! Wire rule: variants are numbered by their order. New ones go to the end; a test pins the numbers.
+
+use super::state::Lease;
+use crate::text::Utc;
+use holdfast_types::{
+    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How long a lease outlives its last renewal unless the owner asks for another time. Renewed every third of it.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(3);
+/// Shortest lease in milliseconds: below it, a single slow fdatasync would end leases all the time.
+pub const TTL_MS_MIN: u32 = 100;
+/// Longest lease in milliseconds: a dead owner must not hold a set for hours.
+pub const TTL_MS_MAX: u32 = 600_000;
+/// Segments noted between a begin and its end at most: at 16 MiB each 256 GiB, far above any journal, so that only an
+/// uploader gone mad meets it.
+pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
+
+const _: () = assert!((TTL_MS_MIN as u128) < TTL_DEFAULT.as_millis() && TTL_DEFAULT.as_millis() < TTL_MS_MAX as u128);
+
+/// What the proposer saw when it judged a lease expired. Apply grants only if it is still so (S4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Epoch of the lease that was judged.
+    pub epoch: Epoch,
+    /// Its last renewal known to the judge.
+    pub renewed: LogIndex,
+}
+
+/// A map root in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootRef {
+    /// The object that holds it.
+    pub object: ObjectId,
+    /// Length of that object in bytes.
+    pub bytes: u64,
+}
+
+/// A decision asked of a set's replicated state. Whatever depends on time or chance was put in by the proposer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetCommand {
+    /// A new volume, thin and all zeroes.
+    CreateVolume {
+        /// Unique in the set.
+        name: Name,
+        /// Size, at least one sector.
+        size: Sectors,
+    },
+    /// A larger size; the present one again is fine.
+    GrowVolume {
+        /// The volume.
+        volume: VolumeId,
+        /// The new size.
+        size: Sectors,
+    },
+    /// Who may write: granted when free, judged expired, or forced.
+    Acquire {
+        /// Who asks.
+        owner: Owner,
+        /// The gateway that will serve, which is the proposer.
+        gateway: MemberId,
+        /// Drawn by the proposer.
+        token: Token,
+        /// Time to live without a renewal, in milliseconds.
+        ttl_ms: u32,
+        /// Sent again after an unknown outcome (R12): answered with the same grant.
+        request: RequestId,
+        /// Set when the proposer judged the present lease expired.
+        judged_expired: Option<Judged>,
+        /// Take it whoever holds it. The old side is fenced from that entry on.
+        force: bool,
+        /// A plain export's lease: never continued.
+        plain: bool,
+        /// Wall clock of the proposer in Unix milliseconds, shown to people only.
+        at_unix_ms: u64,
+    },
+    /// The same owner goes on at another gateway (or in another term of the same one): new epoch, new token.
+    ///
+    /// The answer to a repeated request names the gateway that it was granted at. Where that is not the one that answers,
+    /// the caller continues once more, with the granted token and a new request id.
+    Continue {
+        /// Who asks.
+        owner: Owner,
+        /// The gateway that will serve, which is the proposer.
+        gateway: MemberId,
+        /// The current token, or the one before while the current one was never used (S3).
+        token: Token,
+        /// Drawn by the proposer.
+        new_token: Token,
+        /// As in `Acquire`.
+        request: RequestId,
+        /// As in `Acquire`.
+        at_unix_ms: u64,
+    },
+    /// The owner is alive.
+    Renew {
+        /// Of the lease.
+        epoch: Epoch,
+    },
+    /// The owner gives the set back, or its serving gateway does.
+    Release {
+        /// Of the lease.
+        epoch: Epoch,
+        /// `None`: by the serving gateway itself, which only it can propose under this epoch.
+        token: Option<Token>,
+    },
+    /// The journal index is sealed at this entry; everything up to it will be uploaded.
+    CheckpointBegin {
+        /// Term of the proposer.
+        term: Term,
+    },
+    /// A segment of the checkpoint under way is in the store.
+    SegmentCommitted {
+        /// Term of the proposer.
+        term: Term,
+        /// The object.
+        object: ObjectId,
+        /// Its length in the store, in bytes.
+        stored_bytes: u64,
+        /// What it holds, in bytes before compression.
+        raw_bytes: u64,
+    },
+    /// Everything up to `begin` is in the store, and `root` names it.
+    CheckpointEnd {
+        /// Term of the proposer.
+        term: Term,
+        /// The entry that sealed.
+        begin: LogId,
+        /// The map at `begin`.
+        root: RootRef,
+    },
+}
+
+/// What apply answers to one entry of the set's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetAnswer {
+    /// The new volume's id.
+    VolumeCreated {
+        /// Never used before in this set.
+        volume: VolumeId,
+    },
+    /// The volume has the size that was asked for.
+    VolumeGrown,
+    /// The lease, new or, for a repeated request, as it stands.
+    Granted(Lease),
+    /// The lease lives on.
+    Renewed,
+    /// The set is free.
+    Released,
+    /// Sealed at this entry.
+    CheckpointBegun {
+        /// To be named by `CheckpointEnd`.
+        at: LogId,
+    },
+    /// The segment is known.
+    SegmentNoted,
+    /// The checkpoint is the current one. Answered once per checkpoint.
+    CheckpointEnded,
+    /// A write entry was applied, or had been before.
+    Written,
+    /// Nothing was done.
+    Refused(SetRefusal),
+}
+
+/// What to do with a write entry (R2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// The next number of the current epoch: apply it.
+    Apply,
+    /// Applied before: answer success, change nothing.
+    Duplicate,
+    /// Not under the current epoch, or not in order: it must have no effect.
+    Refused(SetRefusal),
+}
+
+/// Why a set's state did not do what it was asked. The text is meant for the person who asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum SetRefusal {
+    /// The volume name is in use.
+    #[error("a volume of this name exists already: {volume} of {size} sectors")]
+    NameTaken {
+        /// Its id.
+        volume: VolumeId,
+        /// Its size: equal to what was asked for, it may be the caller's own earlier attempt (R12).
+        size: Sectors,
+    },
+    /// No such volume in this set.
+    #[error("the set has no volume {volume}")]
+    NoSuchVolume {
+        /// As asked for.
+        volume: VolumeId,
+    },
+    /// A volume never shrinks.
+    #[error("a volume cannot shrink: found {found} sectors, it has {current} already")]
+    ShrinkRefused {
+        /// As asked for.
+        found: Sectors,
+        /// As it is.
+        current: Sectors,
+    },
+    /// A size outside of what a volume may have.
+    #[error("volume size: found {found} sectors, expected 1 to {max}")]
+    SizeRefused {
+        /// As asked for.
+        found: Sectors,
+        /// `VOLUME_SECTORS_MAX`.
+        max: Sectors,
+    },
+    /// The set is full.
+    #[error("the set has {max} volumes already, which is the most it may have")]
+    TooManyVolumes {
+        /// `VOLUMES_PER_SET_MAX`.
+        max: u32,
+    },
+    /// Somebody holds the lease.
+    #[error(
+        "the set is held by {owner} at gateway {gateway} since {} (epoch {epoch}{}); wait until the lease is released or \
+         expires, or force",
+        Utc(*.since_unix_ms), if *.plain { ", plain export" } else { "" }
+    )]
+    Held {
+        /// Who.
+        owner: Owner,
+        /// Where.
+        gateway: MemberId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// Since when, in Unix milliseconds of the granting gateway's wall clock.
+        since_unix_ms: u64,
+        /// A plain export's connection.
+        plain: bool,
+    },
+    /// Nobody holds the lease: there is nothing to continue.
+    #[error("nobody holds the set: the last lease (epoch {last_epoch}) was released; acquire it anew")]
+    NotHeld {
+        /// The last epoch that was granted.
+        last_epoch: Epoch,
+    },
+    /// The token is not, or no longer, that of the current grant.
+    #[error(
+        "the token is not that of the current lease (epoch {epoch}, at gateway {gateway} since {}): a newer token was \
+         used, or it never was this lease's",
+        Utc(*.since_unix_ms)
+    )]
+    StaleToken {
+        /// Of the current lease.
+        epoch: Epoch,
+        /// Where it is served.
+        gateway: MemberId,
+        /// Since when, in Unix milliseconds of the granting gateway's wall clock.
+        since_unix_ms: u64,
+    },
+    /// A plain export's lease ends with its connection.
+    #[error("the lease (epoch {epoch}) belongs to a plain export, which never continues: acquire it anew")]
+    NotContinuable {
+        /// Of the lease.
+        epoch: Epoch,
+    },
+    /// The grant of this request was released already: this is a late copy of it.
+    #[error(
+        "this request was granted before and its lease (epoch {epoch}) has been released: ask anew, under another request id"
+    )]
+    RequestEnded {
+        /// The last epoch that was granted.
+        epoch: Epoch,
+    },
+    /// A token must never have been used before.
+    #[error("the new token is one that this lease has used before")]
+    TokenReused,
+    /// A time to live out of bounds.
+    #[error("lease time to live: found {found_ms} ms, expected {min_ms} to {max_ms} ms")]
+    TtlRefused {
+        /// As asked for.
+        found_ms: u32,
+        /// `TTL_MS_MIN`.
+        min_ms: u32,
+        /// `TTL_MS_MAX`.
+        max_ms: u32,
+    },
+    /// R2, R6: the entry was made under another grant.
+    #[error("fenced: found epoch {found}, {}", match .current {
+        Some(epoch) => format!("the set is held under epoch {epoch}"),
+        None => "nobody holds the set".to_string(),
+    })]
+    WrongEpoch {
+        /// Of the entry.
+        found: Epoch,
+        /// Of the lease. `None`: the set is free.
+        current: Option<Epoch>,
+    },
+    /// R2: an entry is missing before this one.
+    #[error("write out of order: found number {found}, expected {expected}")]
+    SeqGap {
+        /// Of the entry.
+        found: WriteSeq,
+        /// The next in order.
+        expected: WriteSeq,
+    },
+    /// The proposer's term is not that of the entry.
+    #[error("proposed in term {found}, but appended in term {expected}")]
+    WrongTerm {
+        /// As written by the proposer.
+        found: Term,
+        /// Of the entry's log id.
+        expected: Term,
+    },
+    /// Not the latest begin (S5).
+    #[error("the checkpoint to end began at {found}, {}", match .latest {
+        Some(begin) => format!("the latest began at {begin}"),
+        None => "and none is under way".to_string(),
+    })]
+    NotLatestBegin {
+        /// As named by the proposer.
+        found: LogId,
+        /// `None`: none is under way.
+        latest: Option<LogId>,
+    },
+    /// Segments belong to a checkpoint under way.
+    #[error("no checkpoint is under way that a segment could belong to")]
+    NoBegin,
+    /// The checkpoint names more segments than any journal can hold.
+    #[error("the checkpoint has {max} segments already, which is the most it may have")]
+    TooManySegments {
+        /// `SEGMENT_NOTES_MAX`.
+        max: u32,
+    },
+}
