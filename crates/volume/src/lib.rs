@@ -5,4 +5,7 @@ pub mod entry;
 pub mod index;
 pub mod machine;
 pub mod map;
+pub mod object;
+pub mod plan;
 pub mod segment;
+mod wire;

@@ -1,1 +1,226 @@
-//! map
+//! Map: where in the store each sector of each volume is, as of one checkpoint.
+//!
+//! ```text
+//!   root object --(volume, page number)--> page, inside a page pack --(sector)--> extent, inside a segment
+//!                        not there: zeroes             not there: zeroes
+//! ```
+//! A page covers a fixed range of [`PAGE_SECTORS`] sectors. Pages and roots are immutable once sealed: a checkpoint
+//! writes new pages where something changed, and a new root that names them and, for the rest, the old ones.
+//!
+//! M1  Extents of one page do not overlap, lie within the page, and none is empty.
+//! M2  A page or root that decodes is whole: everything in it was checked against its bounds before memory was taken.
+//! M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
+//! M4  A root's live sectors of a segment are the sum over all of its pages.
+
+mod pack;
+mod page;
+mod root;
+
+pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, read_pack, seal_root};
+pub use page::{Live, Page};
+pub use root::{LiveError, PageRef, Root, RootStats, SegmentUse};
+
+use crate::object::ObjectError;
+use crate::segment::{ExtentPlace, SegmentError};
+use crate::wire::{self, Reader, WireError};
+use holdfast_seal::SealError;
+use holdfast_types::limits::VOLUME_SECTORS_MAX;
+use holdfast_types::{Lba, MemberId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use std::ops::RangeInclusive;
+
+/// Sectors that one page covers: 32 MiB. Larger pages cost more to write again for one changed block, smaller ones make the root longer.
+pub const PAGE_SECTORS: u64 = (32 << 20) / SECTOR_BYTES;
+/// Largest page number of any volume.
+pub const PAGE_NUMBER_MAX: u32 = (VOLUME_SECTORS_MAX / PAGE_SECTORS - 1) as u32;
+/// Bytes of an encoded page at most: every sector an extent of its own, each in an object of its own, costs less.
+pub const PAGE_BYTES_MAX: usize = 8 << 20;
+
+const _: () = assert!(PAGE_SECTORS.is_multiple_of(crate::segment::EXTENT_SECTORS_MAX));
+const _: () = assert!(VOLUME_SECTORS_MAX.is_multiple_of(PAGE_SECTORS));
+const _: () = assert!(PAGE_SECTORS as usize * (page::EXTENT_WIRE_BYTES_MAX + OBJECT_WIRE_BYTES_MAX) < PAGE_BYTES_MAX);
+
+/// The page that a sector is in.
+pub fn page_number(lba: Lba) -> u32 {
+    // Places above the largest volume do not exist; they saturate rather than alias a page that does.
+    u32::try_from(lba.0 / PAGE_SECTORS).unwrap_or(u32::MAX)
+}
+
+/// The pages that a range touches. Empty for an empty range.
+pub fn page_numbers(lba: Lba, sectors: Sectors) -> RangeInclusive<u32> {
+    match sectors.0.checked_sub(1) {
+        Some(more) => page_number(lba)..=page_number(Lba(lba.0.saturating_add(more))),
+        None => RangeInclusive::new(1, 0),
+    }
+}
+
+/// A range cut at page boundaries: (page number, first sector, sectors).
+pub fn split_by_page(lba: Lba, sectors: Sectors) -> impl Iterator<Item = (u32, Lba, Sectors)> {
+    let end = lba.0.saturating_add(sectors.0);
+    page_numbers(lba, sectors).map(move |number| {
+        let start = lba.0.max(u64::from(number) * PAGE_SECTORS);
+        let until = end.min((u64::from(number) + 1) * PAGE_SECTORS);
+        (number, Lba(start), Sectors(until - start))
+    })
+}
+
+/// A range of a volume that is in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapExtent {
+    /// First sector.
+    pub lba: Lba,
+    /// Length.
+    pub sectors: Sectors,
+    /// The segment.
+    pub object: ObjectId,
+    /// The sealed extent in the segment.
+    pub place: ExtentPlace,
+    /// Sectors of the sealed extent before `lba`.
+    pub skip: Sectors,
+}
+
+impl MapExtent {
+    /// A whole sealed extent, as [`crate::segment::SegmentBuilder::push`] placed it.
+    pub fn whole(object: ObjectId, lba: Lba, place: ExtentPlace) -> Self {
+        Self { lba, sectors: place.sectors(), object, place, skip: Sectors(0) }
+    }
+
+    /// First sector that the extent was sealed for: what [`crate::segment::open_extent`] asks for.
+    pub fn sealed_lba(&self) -> Lba {
+        Lba(self.lba.0.saturating_sub(self.skip.0))
+    }
+
+    /// Where in the opened extent the range is, in bytes.
+    pub fn raw_range(&self) -> std::ops::Range<usize> {
+        let start = (self.skip.0 * SECTOR_BYTES) as usize;
+        start..start + (self.sectors.0 * SECTOR_BYTES) as usize
+    }
+
+    /// First sector behind the range.
+    pub fn end(&self) -> Lba {
+        Lba(self.lba.0 + self.sectors.0)
+    }
+}
+
+/// What a lookup finds for one part of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapPiece {
+    /// It is in the store, cut to the range that was asked for.
+    Stored(MapExtent),
+    /// It was never written, or unmapped: it reads as zeroes.
+    Zero {
+        /// First sector.
+        lba: Lba,
+        /// Length.
+        sectors: Sectors,
+    },
+}
+
+impl MapPiece {
+    /// First sector.
+    pub fn lba(&self) -> Lba {
+        match self {
+            MapPiece::Stored(extent) => extent.lba,
+            MapPiece::Zero { lba, .. } => *lba,
+        }
+    }
+
+    /// Length.
+    pub fn sectors(&self) -> Sectors {
+        match self {
+            MapPiece::Stored(extent) => extent.sectors,
+            MapPiece::Zero { sectors, .. } => *sectors,
+        }
+    }
+}
+
+/// A page or root is not what it should be (R9). None of these goes away by trying the same bytes again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// The object as a whole.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// A seal does not open.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// It does not decode.
+    #[error("{what}: {error}")]
+    Wire {
+        /// Page, root or table.
+        what: &'static str,
+        /// What is wrong.
+        error: WireError,
+    },
+    /// An extent's place cannot be.
+    #[error("page {number} of {volume}: {error}")]
+    Place {
+        /// Volume of the page.
+        volume: VolumeId,
+        /// Number of the page.
+        number: u32,
+        /// What is wrong.
+        error: SegmentError,
+    },
+    /// Another page than the one asked for.
+    #[error("page: found page {found_number} of {found_volume}, expected page {number} of {volume}")]
+    WrongPage {
+        /// Volume found.
+        found_volume: VolumeId,
+        /// Number found.
+        found_number: u32,
+        /// Volume asked for.
+        volume: VolumeId,
+        /// Number asked for.
+        number: u32,
+    },
+    /// As many bytes as were asked for did not arrive, or they open to another length.
+    #[error("page {number} of {object}: found {found} {what}, expected {expected}")]
+    Length {
+        /// The page pack.
+        object: ObjectId,
+        /// Number in it.
+        number: u32,
+        /// Which length.
+        what: &'static str,
+        /// Bytes found.
+        found: usize,
+        /// Bytes expected.
+        expected: usize,
+    },
+    /// A page pack's table does not describe the bytes before it.
+    #[error("page pack {object}: found pages up to byte {found}, expected up to the table at {expected}")]
+    Pages {
+        /// The page pack.
+        object: ObjectId,
+        /// Where the last page ends.
+        found: u64,
+        /// Where the table begins.
+        expected: u64,
+    },
+}
+
+/// An object id in a table: steps from the one before, which in sorted tables are mostly 0, and the random part.
+fn put_object(out: &mut Vec<u8>, before: ObjectId, object: ObjectId) {
+    wire::put_step(out, before.term.0, object.term.0);
+    wire::put_step(out, before.member.0, object.member.0);
+    wire::put_step(out, before.boot, object.boot);
+    out.extend_from_slice(&object.random.to_le_bytes());
+}
+
+/// What [`put_object`] takes at least and at most, in bytes.
+const OBJECT_WIRE_BYTES_MIN: usize = 3 + 16;
+const OBJECT_WIRE_BYTES_MAX: usize = 30 + 16;
+
+/// What tables begin their steps from.
+const NO_OBJECT: ObjectId = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: 0 };
+
+fn read_object(reader: &mut Reader<'_>, before: ObjectId) -> Result<ObjectId, WireError> {
+    Ok(ObjectId {
+        term: Term(reader.step("term of an object id", before.term.0, 0, u64::MAX)?),
+        member: MemberId(reader.step("member of an object id", before.member.0, 0, u64::MAX)?),
+        boot: reader.step("boot of an object id", before.boot, 0, u64::MAX)?,
+        random: u128::from_le_bytes(reader.array("random part of an object id")?),
+    })
+}
+
+#[cfg(test)]
+mod tests;

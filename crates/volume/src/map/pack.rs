@@ -1,0 +1,234 @@
+//! Pages and roots as objects: the frame is that of [`crate::object`].
+//!
+//! A page pack's content is sealed pages, each to be range-read and opened by itself; its main part is the table:
+//!
+//! ```text
+//!   "HFQ" version(1)  count  then per page, in the order in which they stand in the pack:
+//!   volume (step from the one before)   page number (step from the one before)   bytes before sealing
+//! ```
+//! A root object has no content besides its main part, the root.
+
+use super::{MapError, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, PageRef, Root};
+use crate::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
+use crate::segment::{SEGMENT_BYTES_MAX, seal_frame};
+use crate::wire::{self, Reader, WireError};
+use bytes::Bytes;
+use holdfast_seal::{ObjectOpener, ObjectSealer, Part, TAG_BYTES};
+use holdfast_types::limits::SEGMENT_BYTES_TARGET;
+use holdfast_types::{ObjectId, VolumeId};
+use std::fmt;
+
+const TABLE_MAGIC: &[u8] = b"HFQ\x01";
+/// Volume, number and length take a byte each at least.
+const TABLE_ENTRY_BYTES_MIN: usize = 3;
+
+const _: () = assert!(SEGMENT_BYTES_TARGET + PAGE_BYTES_MAX + TAG_BYTES < SEGMENT_BYTES_MAX);
+
+/// One line of a page pack's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackEntry {
+    /// Volume that the page maps.
+    pub volume: VolumeId,
+    /// Number of the page in the volume.
+    pub page: u32,
+    /// Where it is.
+    pub place: PageRef,
+}
+
+/// Packs pages of one checkpoint into one object.
+pub struct PackBuilder {
+    sealer: ObjectSealer,
+    content: Vec<u8>,
+    table: Vec<PackEntry>,
+}
+
+impl fmt::Debug for PackBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackBuilder({}, {} pages, {} bytes)", self.object(), self.table.len(), self.content.len())
+    }
+}
+
+impl PackBuilder {
+    /// An empty pack for the object that the sealer was made for.
+    pub fn new(sealer: ObjectSealer) -> Self {
+        Self { sealer, content: vec![0; OBJECT_HEADER_BYTES], table: Vec::new() }
+    }
+
+    /// The object that this will be.
+    pub fn object(&self) -> ObjectId {
+        self.sealer.object()
+    }
+
+    /// Seals a page and says where it will be found.
+    ///
+    /// # Panics
+    /// R9: when the page is longer than [`PAGE_BYTES_MAX`] or the pack outgrows [`SEGMENT_BYTES_MAX`]: nobody could read it back.
+    pub fn push(&mut self, page: &Page) -> PageRef {
+        let plain = page.encode();
+        assert!(
+            plain.len() <= PAGE_BYTES_MAX,
+            "R9: page {} of {}: {} bytes",
+            page.number(),
+            page.volume(),
+            plain.len()
+        );
+        assert!(self.content.len() + plain.len() + TAG_BYTES <= SEGMENT_BYTES_MAX, "R9: {:?} outgrows itself", self);
+        let place = PageRef {
+            object: self.object(),
+            number: self.table.len() as u32,
+            offset: self.content.len() as u32,
+            sealed_len: (plain.len() + TAG_BYTES) as u32,
+            raw_len: plain.len() as u32,
+        };
+        let (volume, page) = (page.volume(), page.number());
+        let part = Part::Page { number: place.number, volume, page };
+        self.sealer.seal_part_into(part, &plain, &mut self.content);
+        self.table.push(PackEntry { volume, page, place });
+        place
+    }
+
+    /// Bytes so far, without the table.
+    pub fn bytes(&self) -> usize {
+        self.content.len()
+    }
+
+    /// Pages so far.
+    pub fn pages(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether it is time to close it ([`SEGMENT_BYTES_TARGET`]).
+    pub fn is_full(&self) -> bool {
+        self.content.len() >= SEGMENT_BYTES_TARGET
+    }
+
+    /// The whole object.
+    pub fn finish(self) -> Bytes {
+        let Self { mut sealer, mut content, table } = self;
+        seal_frame(ObjectKind::Pages, &mut sealer, Part::Header, &encode_table(&table), &mut content);
+        Bytes::from(content)
+    }
+}
+
+/// Opens one page that was range-read from its pack.
+///
+/// # Errors
+/// [`MapError`] unless the bytes are what was sealed as just this page at just this place.
+pub fn open_page(
+    opener: &ObjectOpener,
+    place: &PageRef,
+    volume: VolumeId,
+    number: u32,
+    sealed: &[u8],
+) -> Result<Page, MapError> {
+    let length = |what, found, expected| MapError::Length {
+        object: opener.object(),
+        number: place.number,
+        what,
+        found,
+        expected,
+    };
+    if sealed.len() != place.sealed_len as usize {
+        return Err(length("sealed bytes", sealed.len(), place.sealed_len as usize));
+    }
+    let plain = opener.open_part(Part::Page { number: place.number, volume, page: number }, sealed)?;
+    if plain.len() != place.raw_len as usize {
+        return Err(length("bytes", plain.len(), place.raw_len as usize));
+    }
+    let page = Page::decode(&plain)?;
+    if (page.volume(), page.number()) != (volume, number) {
+        let (found_volume, found_number) = (page.volume(), page.number());
+        return Err(MapError::WrongPage { found_volume, found_number, volume, number });
+    }
+    Ok(page)
+}
+
+/// The table of a whole page pack, for recovery and offline checks.
+///
+/// # Errors
+/// [`MapError`] where the object is not exactly this page pack.
+pub fn read_pack(opener: &ObjectOpener, pack: &[u8]) -> Result<Vec<PackEntry>, MapError> {
+    let (header, main) = ObjectHeader::of_whole(ObjectKind::Pages, opener, pack)?;
+    open_pack(opener, &header, main)
+}
+
+/// The table from its own sealed bytes, which are at [`ObjectHeader::main_range`].
+///
+/// # Errors
+/// As [`read_pack`].
+pub fn open_pack(opener: &ObjectOpener, header: &ObjectHeader, sealed: &[u8]) -> Result<Vec<PackEntry>, MapError> {
+    header.check(ObjectKind::Pages, opener)?;
+    let object = header.object;
+    let plain = opener.open_part(Part::Header, sealed)?;
+    let table = decode_table(object, &plain).map_err(|error| MapError::Wire { what: "table of a page pack", error })?;
+    let end = table.last().map_or(OBJECT_HEADER_BYTES as u64, |last| last.place.range().end);
+    if end != header.main_offset {
+        return Err(MapError::Pages { object, found: end, expected: header.main_offset });
+    }
+    Ok(table)
+}
+
+fn encode_table(table: &[PackEntry]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(TABLE_MAGIC.len() + 4 + table.len() * 6);
+    out.extend_from_slice(TABLE_MAGIC);
+    wire::put(&mut out, table.len() as u64);
+    let (mut volume, mut page) = (0, 0);
+    for entry in table {
+        wire::put_step(&mut out, volume, entry.volume.0.into());
+        wire::put_step(&mut out, page, entry.page.into());
+        wire::put(&mut out, entry.place.raw_len.into());
+        (volume, page) = (entry.volume.0.into(), entry.page.into());
+    }
+    out
+}
+
+fn decode_table(object: ObjectId, plain: &[u8]) -> Result<Vec<PackEntry>, WireError> {
+    let mut reader = Reader::new(plain);
+    reader.magic("magic and version of the table", TABLE_MAGIC)?;
+    let most = (SEGMENT_BYTES_MAX / TAG_BYTES) as u64;
+    let count = reader.count("count of pages", TABLE_ENTRY_BYTES_MIN, most)?;
+    let mut table = Vec::with_capacity(count);
+    let (mut volume, mut page, mut offset) = (0, 0, OBJECT_HEADER_BYTES as u64);
+    for number in 0..count {
+        volume = reader.step("volume", volume, 0, u32::MAX.into())?;
+        page = reader.step("page number", page, 0, PAGE_NUMBER_MAX.into())?;
+        let at = reader.at();
+        let raw_len = reader.number("bytes before sealing", 1, PAGE_BYTES_MAX as u64)?;
+        let sealed_len = raw_len + TAG_BYTES as u64;
+        let place = PageRef {
+            object,
+            number: number as u32,
+            offset: offset as u32,
+            sealed_len: sealed_len as u32,
+            raw_len: raw_len as u32,
+        };
+        table.push(PackEntry { volume: VolumeId(volume as u32), page: page as u32, place });
+        offset += sealed_len;
+        if offset > SEGMENT_BYTES_MAX as u64 {
+            let most = SEGMENT_BYTES_MAX as u64;
+            return Err(WireError::Range { field: "end of the page", at, found: offset, least: 0, most });
+        }
+    }
+    reader.end()?;
+    Ok(table)
+}
+
+/// A root as an object of its own.
+pub fn seal_root(root: &Root, mut sealer: ObjectSealer) -> Bytes {
+    let mut object = vec![0; OBJECT_HEADER_BYTES];
+    seal_frame(ObjectKind::Root, &mut sealer, Part::Root, &root.encode(), &mut object);
+    Bytes::from(object)
+}
+
+/// Opens what [`seal_root`] made.
+///
+/// # Errors
+/// [`MapError`] where the object is not exactly this root.
+pub fn open_root(opener: &ObjectOpener, object: &[u8]) -> Result<Root, MapError> {
+    let (header, main) = ObjectHeader::of_whole(ObjectKind::Root, opener, object)?;
+    if header.main_offset != OBJECT_HEADER_BYTES as u64 {
+        let object = header.object;
+        return Err(MapError::Pages { object, found: OBJECT_HEADER_BYTES as u64, expected: header.main_offset });
+    }
+    Root::decode(&opener.open_part(Part::Root, main)?)
+}

@@ -1,0 +1,509 @@
+//! One page of the map, in memory and encoded.
+//!
+//! Encoded, version 1 (numbers are varints, see `wire`):
+//!
+//! ```text
+//!   "HFP" version(1)  volume  page number
+//!   count of objects, then each: id as steps from the one before            sorted, so mostly 3 + 16 bytes
+//!   count of extents, then each, in order of place:
+//!     flags(1)        bits 0-1 codec
+//!                     bit 2 SAME_OBJECT     the object of the extent before
+//!                     bit 3 NEXT            the sealed extent right behind the one before, in the same object
+//!                     bit 4 SAME_EXTENT     the same sealed extent as before: only a cut lies between
+//!                     bit 5 ADJACENT        begins where the one before ends
+//!                     bit 6 WHOLE           all of the sealed extent: no skip, no raw length
+//!     [gap]           unless ADJACENT: sectors since the end of the one before
+//!     sectors
+//!     [object]        unless SAME_OBJECT, NEXT or SAME_EXTENT: place in the table of objects
+//!     [number step, offset]                 unless NEXT or SAME_EXTENT
+//!     [bytes before sealing]                unless SAME_EXTENT
+//!     [raw sectors]                         unless WHOLE or SAME_EXTENT
+//!     [skip]                                unless WHOLE
+//! ```
+//! Extents of one checkpoint that are neighbours on the volume are neighbours in their segment, so most cost 4 to 5 bytes.
+
+use super::{
+    MapError, MapExtent, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PAGE_SECTORS, put_object,
+    read_object,
+};
+use crate::segment::{Codec, EXTENT_SECTORS_MAX, ExtentPlace};
+use crate::wire::{self, Reader, WireError};
+use holdfast_seal::{EXTENT_NUMBER_MAX, TAG_BYTES};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use std::collections::BTreeMap;
+
+const MAGIC: &[u8] = b"HFP\x01";
+const SAME_OBJECT: u8 = 1 << 2;
+const NEXT: u8 = 1 << 3;
+const SAME_EXTENT: u8 = 1 << 4;
+const ADJACENT: u8 = 1 << 5;
+const WHOLE: u8 = 1 << 6;
+/// Flags and sectors.
+const EXTENT_WIRE_BYTES_MIN: usize = 2;
+/// Flags 1, gap 3, sectors 2, object 3, number 5, offset 5, length 3, raw sectors 2, skip 2.
+pub(super) const EXTENT_WIRE_BYTES_MAX: usize = 26;
+
+/// An extent as the page keeps it: the key is its first sector in the page, the object a place in the page's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stored {
+    object: u32,
+    number: u32,
+    offset: u32,
+    sealed_len: u32,
+    raw_sectors: u16,
+    sectors: u16,
+    skip: u16,
+    codec: Codec,
+}
+
+const _: () = assert!(size_of::<Stored>() <= 24);
+const _: () = assert!(EXTENT_SECTORS_MAX <= u16::MAX as u64);
+const _: () = assert!(PAGE_SECTORS <= u32::MAX as u64);
+
+impl Stored {
+    fn place(&self) -> ExtentPlace {
+        ExtentPlace {
+            number: self.number,
+            offset: self.offset,
+            sealed_len: self.sealed_len,
+            raw_len: u32::from(self.raw_sectors) * SECTOR_BYTES as u32,
+            codec: self.codec,
+        }
+    }
+
+    /// The part of `count` sectors from sector `from` on. Both lie within the extent.
+    fn part(&self, from: u32, count: u32) -> Self {
+        Self { skip: self.skip + from as u16, sectors: count as u16, ..*self }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.skip == 0 && self.sectors == self.raw_sectors
+    }
+
+    fn same_sealed_extent(&self, other: &Stored) -> bool {
+        self.object == other.object && self.place() == other.place()
+    }
+}
+
+/// Sectors of each segment that some map still refers to.
+pub type Live = BTreeMap<ObjectId, Sectors>;
+
+/// The map of [`PAGE_SECTORS`] sectors of one volume.
+#[derive(Clone, Debug)]
+pub struct Page {
+    volume: VolumeId,
+    number: u32,
+    /// Every object that an extent refers to, and possibly some that none does any more. May hold one twice.
+    objects: Vec<ObjectId>,
+    extents: BTreeMap<u32, Stored>,
+}
+
+/// Pages are the same when they say the same; the order of their lists of objects does not matter.
+impl PartialEq for Page {
+    fn eq(&self, other: &Self) -> bool {
+        self.volume == other.volume && self.number == other.number && self.extents().eq(other.extents())
+    }
+}
+
+impl Eq for Page {}
+
+impl Page {
+    /// A page that maps nothing.
+    ///
+    /// # Panics
+    /// R9: when no volume is large enough to have that page.
+    pub fn new(volume: VolumeId, number: u32) -> Self {
+        assert!(number <= PAGE_NUMBER_MAX, "R9: page {number} of {volume}, of at most {PAGE_NUMBER_MAX}");
+        Self { volume, number, objects: Vec::new(), extents: BTreeMap::new() }
+    }
+
+    /// Its volume.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Its number in the volume.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// First sector that it covers.
+    pub fn lba(&self) -> Lba {
+        Lba(u64::from(self.number) * PAGE_SECTORS)
+    }
+
+    /// First sector that it does not cover any more.
+    pub fn end(&self) -> Lba {
+        Lba(self.lba().0 + PAGE_SECTORS)
+    }
+
+    /// Whether everything reads as zeroes: such a page is left out of the root.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// How many extents it has.
+    pub fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// About how much memory it takes in bytes: the weight for a cache.
+    pub fn memory_bytes(&self) -> usize {
+        // Tree nodes are about two thirds full.
+        size_of::<Self>()
+            + self.objects.len() * size_of::<ObjectId>()
+            + self.extents.len() * size_of::<(u32, Stored)>() * 3 / 2
+    }
+
+    /// All extents, in order of place.
+    pub fn extents(&self) -> impl Iterator<Item = MapExtent> + '_ {
+        self.extents.iter().map(|(start, stored)| self.to_extent(*start, stored))
+    }
+
+    /// Sectors of each segment that this page refers to (M4).
+    pub fn live(&self) -> Live {
+        let mut by_place = vec![0u64; self.objects.len()];
+        for stored in self.extents.values() {
+            if let Some(sectors) = by_place.get_mut(stored.object as usize) {
+                *sectors += u64::from(stored.sectors);
+            }
+        }
+        let mut live = Live::new();
+        for (object, sectors) in self.objects.iter().zip(by_place) {
+            if sectors > 0 {
+                live.entry(*object).or_default().0 += sectors;
+            }
+        }
+        live
+    }
+
+    /// What the range is made of: pieces in order, without gap or overlap.
+    ///
+    /// # Panics
+    /// R9: when the range is not within the page. The answer would be short, and the rest read as something else.
+    pub fn lookup(&self, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
+        let (from, to) = self.clip(lba, sectors);
+        let inside = u64::from(to - from) == sectors.0;
+        assert!(inside, "R9: {sectors} sectors at {lba} asked of page {} of {}", self.number, self.volume);
+        let mut pieces = Vec::new();
+        let mut at = from;
+        // The one before the range may reach into it.
+        let first = self.extents.range(..from).next_back().map_or(from, |(start, _)| *start);
+        for (start, stored) in self.extents.range(first..to) {
+            let (begin, end) = ((*start).max(from), (start + u32::from(stored.sectors)).min(to));
+            if begin >= end {
+                continue;
+            }
+            if begin > at {
+                pieces.push(self.zero(at, begin));
+            }
+            pieces.push(MapPiece::Stored(self.to_extent(begin, &stored.part(begin - start, end - begin))));
+            at = end;
+        }
+        if at < to {
+            pieces.push(self.zero(at, to));
+        }
+        pieces
+    }
+
+    /// Lets the extent's range be found in the store from now on; whatever it covers is forgotten. Of an extent that
+    /// reaches beyond the page, the part within it.
+    ///
+    /// # Panics
+    /// R9: when the extent is none that could be read back. Extents come from a segment's builder, or out of a page
+    /// or table that checked them.
+    pub fn overlay(&mut self, extent: &MapExtent) {
+        let place = extent.place;
+        assert!(place.check().is_ok(), "R9: {:?} of {}", place, extent.object);
+        let within = extent.sectors.0 > 0 && extent.skip.0 + extent.sectors.0 <= place.sectors().0;
+        assert!(within, "R9: {} sectors behind {} of {:?}", extent.sectors, extent.skip, place);
+        assert!(extent.skip.0 <= extent.lba.0, "R9: {} behind {} sectors of its extent", extent.lba, extent.skip);
+        let (from, to) = self.clip(extent.lba, extent.sectors);
+        if from == to {
+            return;
+        }
+        self.clear(from, to);
+        let cut = self.lba().0 + u64::from(from) - extent.lba.0;
+        let stored = Stored {
+            object: self.intern(extent.object),
+            number: place.number,
+            offset: place.offset,
+            sealed_len: place.sealed_len,
+            raw_sectors: place.sectors().0 as u16,
+            sectors: (to - from) as u16,
+            skip: (extent.skip.0 + cut) as u16,
+            codec: place.codec,
+        };
+        self.extents.insert(from, stored);
+    }
+
+    /// Lets the part of the range that is within the page read as zeroes from now on.
+    pub fn unmap(&mut self, lba: Lba, sectors: Sectors) {
+        let (from, to) = self.clip(lba, sectors);
+        if from < to {
+            self.clear(from, to);
+        }
+    }
+
+    /// The part of the range within the page, in sectors from the page's first.
+    fn clip(&self, lba: Lba, sectors: Sectors) -> (u32, u32) {
+        let (start, end) = (self.lba().0, self.end().0);
+        let from = lba.0.clamp(start, end) - start;
+        let to = lba.0.saturating_add(sectors.0).clamp(start, end) - start;
+        (from as u32, to as u32)
+    }
+
+    fn zero(&self, from: u32, to: u32) -> MapPiece {
+        MapPiece::Zero { lba: Lba(self.lba().0 + u64::from(from)), sectors: Sectors(u64::from(to - from)) }
+    }
+
+    fn to_extent(&self, start: u32, stored: &Stored) -> MapExtent {
+        MapExtent {
+            lba: Lba(self.lba().0 + u64::from(start)),
+            sectors: Sectors(stored.sectors.into()),
+            // Places in the list are made by `intern` and `decode` alone, and the list shrinks in `forget_objects` alone.
+            object: self.objects[stored.object as usize],
+            place: stored.place(),
+            skip: Sectors(stored.skip.into()),
+        }
+    }
+
+    /// Forgets `from..to`; what reaches into it from either side is cut.
+    fn clear(&mut self, from: u32, to: u32) {
+        let first = self.extents.range(..from).next_back().map_or(from, |(start, _)| *start);
+        let touched: Vec<(u32, Stored)> =
+            self.extents.range(first..to).map(|(start, stored)| (*start, *stored)).collect();
+        for (start, stored) in touched {
+            let end = start + u32::from(stored.sectors);
+            if end <= from {
+                continue;
+            }
+            self.extents.remove(&start);
+            if start < from {
+                self.extents.insert(start, stored.part(0, from - start));
+            }
+            if end > to {
+                self.extents.insert(to, stored.part(to - start, end - to));
+            }
+        }
+    }
+
+    /// The object's place in the list. Extents arrive segment by segment, so the last one is nearly always it.
+    fn intern(&mut self, object: ObjectId) -> u32 {
+        if self.objects.last() != Some(&object) {
+            if self.objects.len() > 2 * self.extents.len() + 64 {
+                self.forget_objects();
+            }
+            self.objects.push(object);
+        }
+        (self.objects.len() - 1) as u32
+    }
+
+    /// Keeps only objects that are in use, each once: a page that lives long must not remember everything it ever saw.
+    fn forget_objects(&mut self) {
+        let (objects, places) = self.used_objects();
+        for stored in self.extents.values_mut() {
+            stored.object = places[stored.object as usize];
+        }
+        self.objects = objects;
+    }
+
+    /// The objects in use, sorted, and for each place in the present list its place in the new one.
+    fn used_objects(&self) -> (Vec<ObjectId>, Vec<u32>) {
+        let sorted: Vec<ObjectId> = self.live().into_keys().collect();
+        // An object that is not in use gets some place that nobody asks for.
+        let place = |object: &ObjectId| sorted.binary_search(object).unwrap_or(0) as u32;
+        let places = self.objects.iter().map(place).collect();
+        (sorted, places)
+    }
+
+    /// The page's bytes, before sealing.
+    pub fn encode(&self) -> Vec<u8> {
+        let (objects, places) = self.used_objects();
+        let mut out = Vec::with_capacity(32 + objects.len() * 20 + self.extents.len() * 12);
+        out.extend_from_slice(MAGIC);
+        wire::put(&mut out, self.volume.0.into());
+        wire::put(&mut out, self.number.into());
+        wire::put(&mut out, objects.len() as u64);
+        let mut before = NO_OBJECT;
+        for object in &objects {
+            put_object(&mut out, before, *object);
+            before = *object;
+        }
+        wire::put(&mut out, self.extents.len() as u64);
+        let (mut end, mut last): (u32, Option<Stored>) = (0, None);
+        for (start, stored) in &self.extents {
+            let stored = Stored { object: places[stored.object as usize], ..*stored };
+            put_extent(&mut out, &stored, start - end, last.as_ref());
+            (end, last) = (start + u32::from(stored.sectors), Some(stored));
+        }
+        out
+    }
+
+    /// Reads what [`Page::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`MapError`] for anything that breaks M1, or is not in bounds (M2).
+    pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
+        let wire = |error| MapError::Wire { what: "page", error };
+        let mut reader = Reader::new(bytes);
+        let mut page = Self::decode_head(&mut reader).map_err(wire)?;
+        let count = reader.count("count of extents", EXTENT_WIRE_BYTES_MIN, PAGE_SECTORS).map_err(wire)?;
+        let mut extents = Vec::with_capacity(count);
+        let (mut end, mut last): (u32, Option<Stored>) = (0, None);
+        for _ in 0..count {
+            let (start, stored) =
+                read_extent(&mut reader, end, last.as_ref(), page.objects.len(), page.lba().0).map_err(wire)?;
+            let (volume, number) = (page.volume, page.number);
+            stored.place().check().map_err(|error| MapError::Place { volume, number, error })?;
+            extents.push((start, stored));
+            (end, last) = (start + u32::from(stored.sectors), Some(stored));
+        }
+        reader.end().map_err(wire)?;
+        // Sorted already, so the tree is built in bulk, with full nodes.
+        page.extents = extents.into_iter().collect();
+        Ok(page)
+    }
+
+    fn decode_head(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        reader.magic("magic and version of the page", MAGIC)?;
+        let volume = VolumeId(reader.number("volume", 0, u32::MAX.into())? as u32);
+        let number = reader.number("page number", 0, PAGE_NUMBER_MAX.into())? as u32;
+        let count = reader.count("count of objects", OBJECT_WIRE_BYTES_MIN, PAGE_SECTORS)?;
+        let mut objects = Vec::with_capacity(count);
+        let mut before = NO_OBJECT;
+        for _ in 0..count {
+            before = read_object(reader, before)?;
+            objects.push(before);
+        }
+        Ok(Self { volume, number, objects, extents: BTreeMap::new() })
+    }
+}
+
+fn put_extent(out: &mut Vec<u8>, stored: &Stored, gap: u32, last: Option<&Stored>) {
+    let mut flags = stored.codec.number();
+    let same_extent = last.is_some_and(|last| last.same_sealed_extent(stored));
+    let next = last.is_some_and(|last| {
+        last.object == stored.object
+            && last.number.checked_add(1) == Some(stored.number)
+            && last.offset.checked_add(last.sealed_len) == Some(stored.offset)
+    });
+    let same_object = last.is_some_and(|last| last.object == stored.object);
+    flags |= if same_extent {
+        SAME_EXTENT
+    } else if next {
+        NEXT
+    } else if same_object {
+        SAME_OBJECT
+    } else {
+        0
+    };
+    if gap == 0 {
+        flags |= ADJACENT;
+    }
+    if stored.is_whole() {
+        flags |= WHOLE;
+    }
+    out.push(flags);
+    if gap != 0 {
+        wire::put(out, gap.into());
+    }
+    wire::put(out, stored.sectors.into());
+    if flags & (SAME_OBJECT | NEXT | SAME_EXTENT) == 0 {
+        wire::put(out, stored.object.into());
+    }
+    if flags & (NEXT | SAME_EXTENT) == 0 {
+        wire::put_step(out, last.map_or(0, |last| last.number.into()), stored.number.into());
+        wire::put(out, stored.offset.into());
+    }
+    if !same_extent {
+        wire::put(out, u64::from(stored.sealed_len) - TAG_BYTES as u64);
+    }
+    if flags & (WHOLE | SAME_EXTENT) == 0 {
+        wire::put(out, stored.raw_sectors.into());
+    }
+    if flags & WHOLE == 0 {
+        wire::put(out, stored.skip.into());
+    }
+}
+
+/// One extent. `page_lba` is the page's first sector: an extent is sealed for a range that begins on the volume.
+fn read_extent(
+    reader: &mut Reader<'_>,
+    end: u32,
+    last: Option<&Stored>,
+    objects: usize,
+    page_lba: u64,
+) -> Result<(u32, Stored), WireError> {
+    let at = reader.at();
+    let flags = reader.u8("flags")?;
+    let range = |found: u64, least, most| WireError::Range { field: "flags", at, found, least, most };
+    if flags & 0x80 != 0 {
+        return Err(range(flags.into(), 0, 0x7f));
+    }
+    let codec = Codec::from_number(flags & 3).ok_or(range((flags & 3).into(), 0, 2))?;
+    let refers = flags & (SAME_OBJECT | NEXT | SAME_EXTENT);
+    // At most one of the three, and each refers to an extent before.
+    if refers.count_ones() > 1 || (refers != 0 && last.is_none()) {
+        return Err(range(flags.into(), 0, (ADJACENT | WHOLE | 3).into()));
+    }
+    let room = PAGE_SECTORS - u64::from(end);
+    let gap = if flags & ADJACENT != 0 { 0 } else { reader.number("gap", 1, room)? };
+    let sectors = reader.number("sectors", 1, EXTENT_SECTORS_MAX.min(room - gap))?;
+    let start = end + gap as u32;
+    let same = last.filter(|_| refers != 0);
+    let object = match same {
+        Some(last) => last.object,
+        None => match objects.checked_sub(1) {
+            Some(most) => reader.number("object", 0, most as u64)? as u32,
+            None => return Err(WireError::Range { field: "object", at, found: 0, least: 1, most: 0 }),
+        },
+    };
+    let (number, offset) = match same.filter(|_| flags & (NEXT | SAME_EXTENT) != 0) {
+        Some(last) if flags & NEXT != 0 => {
+            let number = u64::from(last.number) + 1;
+            let offset = u64::from(last.offset) + u64::from(last.sealed_len);
+            if number > EXTENT_NUMBER_MAX.into() || offset > u32::MAX.into() {
+                return Err(range(flags.into(), 0, (flags & !NEXT).into()));
+            }
+            (number as u32, offset as u32)
+        }
+        Some(last) => (last.number, last.offset),
+        None => {
+            let before = last.map_or(0, |last| last.number.into());
+            let number = reader.step("number of the extent", before, 0, EXTENT_NUMBER_MAX.into())?;
+            (number as u32, reader.number("offset", 0, u32::MAX.into())? as u32)
+        }
+    };
+    let same_extent = same.filter(|_| flags & SAME_EXTENT != 0);
+    let most = EXTENT_SECTORS_MAX * SECTOR_BYTES;
+    let sealed_len = match same_extent {
+        Some(last) => last.sealed_len,
+        None => reader.number("bytes before sealing", 1, most)? as u32 + TAG_BYTES as u32,
+    };
+    let raw_sectors = match same_extent {
+        Some(last) => u64::from(last.raw_sectors),
+        None if flags & WHOLE != 0 => sectors,
+        None => reader.number("raw sectors", sectors, EXTENT_SECTORS_MAX)?,
+    };
+    let spare = raw_sectors.checked_sub(sectors).ok_or(WireError::Range {
+        field: "sectors",
+        at,
+        found: sectors,
+        least: 1,
+        most: raw_sectors,
+    })?;
+    let place = page_lba + u64::from(start);
+    let skip = if flags & WHOLE != 0 { 0 } else { reader.number("skip", 0, spare.min(place))? };
+    let stored = Stored {
+        object,
+        number,
+        offset,
+        sealed_len,
+        raw_sectors: raw_sectors as u16,
+        sectors: sectors as u16,
+        skip: skip as u16,
+        codec,
+    };
+    Ok((start, stored))
+}

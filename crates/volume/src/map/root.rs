@@ -1,0 +1,394 @@
+//! The root of the map: which page is where, and how much of each segment is still in use.
+//!
+//! Encoded, version 1 (numbers are varints, see `wire`):
+//!
+//! ```text
+//!   "HFR" version(1)  term and index of the log entry that it covers everything up to
+//!   count of segments, then each, sorted:  id (steps)  stored bytes  raw sectors  live sectors
+//!   count of page packs, then each, sorted:  id (steps)
+//!   count of volumes, then each, sorted:  id (step from the one before)  count of pages, then each, sorted:
+//!     2 × pages left out before it, + 1 if it stands right behind the page before, in the same pack
+//!     [place in the list of packs (step), number, offset]   unless it does
+//!     bytes before sealing
+//! ```
+
+use super::{
+    Live, MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, page_numbers, put_object,
+    read_object,
+};
+use crate::wire::{self, Reader, WireError};
+use holdfast_seal::{PAGE_NUMBER_MAX as PACK_NUMBER_MAX, TAG_BYTES};
+use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+use holdfast_types::{Lba, LogId, LogIndex, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use imbl::OrdMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+const MAGIC: &[u8] = b"HFR\x01";
+/// A page's gap and length, where it stands right behind the one before.
+const PAGE_WIRE_BYTES_MIN: usize = 2;
+/// A volume's id and count of pages.
+const VOLUME_WIRE_BYTES_MIN: usize = 2;
+/// A segment's id and three numbers.
+const SEGMENT_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 3;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageRef {
+    /// The page pack.
+    pub object: ObjectId,
+    /// The page's number in the pack: its nonce.
+    pub number: u32,
+    /// Where its sealed bytes begin in the pack, in bytes.
+    pub offset: u32,
+    /// How many sealed bytes there are.
+    pub sealed_len: u32,
+    /// Length when opened, in bytes.
+    pub raw_len: u32,
+}
+
+impl PageRef {
+    /// The bytes of the pack to read.
+    pub fn range(&self) -> std::ops::Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.sealed_len)
+    }
+}
+
+/// What a root knows of a segment: enough to judge what collecting it would free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentUse {
+    /// Length of the object in bytes.
+    pub stored_bytes: u64,
+    /// Sectors that were sealed into it.
+    pub raw_sectors: Sectors,
+    /// Sectors that pages of this root refer to (M4).
+    pub live_sectors: Sectors,
+}
+
+/// Sums over a root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RootStats {
+    /// Volumes of which anything is in the store.
+    pub volumes: u64,
+    /// Pages.
+    pub pages: u64,
+    /// Sealed bytes of all pages.
+    pub page_bytes: u64,
+    /// Page packs that hold at least one of the pages.
+    pub packs: u64,
+    /// Segments that hold at least one live sector.
+    pub segments: u64,
+    /// Bytes of these segments in the store.
+    pub stored_bytes: u64,
+    /// Raw bytes that were sealed into them.
+    pub raw_bytes: u64,
+    /// Raw bytes of them that volumes still show.
+    pub live_bytes: u64,
+}
+
+/// A checkpoint's map. Cloning is cheap: what did not change is shared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Root {
+    /// The root shows every entry up to this one, and none after (R4).
+    pub upto: LogId,
+    volumes: BTreeMap<VolumeId, OrdMap<u32, PageRef>>,
+    segments: OrdMap<ObjectId, SegmentUse>,
+}
+
+impl Root {
+    /// A root that maps nothing.
+    pub fn new(upto: LogId) -> Self {
+        Self { upto, ..Self::default() }
+    }
+
+    /// Where a page is; `None` where all of it reads as zeroes.
+    pub fn page(&self, volume: VolumeId, number: u32) -> Option<&PageRef> {
+        self.volumes.get(&volume)?.get(&number)
+    }
+
+    /// The pages that there are of a range, in order: what a large unmapping has to visit.
+    pub fn pages_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> impl Iterator<Item = (u32, PageRef)> + '_ {
+        let numbers = page_numbers(lba, sectors);
+        let pages = self.volumes.get(&volume).filter(|_| !numbers.is_empty());
+        pages.into_iter().flat_map(move |pages| pages.range(numbers.clone())).map(|(number, page)| (*number, *page))
+    }
+
+    /// All pages, sorted by volume and number.
+    pub fn pages(&self) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
+        self.volumes.iter().flat_map(|(volume, pages)| pages.iter().map(|(number, page)| (*volume, *number, *page)))
+    }
+
+    /// All segments that the root names, sorted.
+    pub fn segments(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> + '_ {
+        self.segments.iter().map(|(object, usage)| (*object, *usage))
+    }
+
+    /// All page packs that the root names, sorted.
+    pub fn packs(&self) -> BTreeSet<ObjectId> {
+        self.pages().map(|(_, _, page)| page.object).collect()
+    }
+
+    /// Notes a segment of this checkpoint, so that pages may refer to it.
+    pub fn add_segment(&mut self, object: ObjectId, stored_bytes: u64, raw_sectors: Sectors) {
+        self.segments.insert(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
+    }
+
+    /// Replaces a page: `page` is where the new one is, `None` when it maps nothing any more; `before` and `after` are
+    /// what [`super::Page::live`] said of the old one (empty if there was none) and of the new one.
+    ///
+    /// # Errors
+    /// [`LiveError`] when a segment would have fewer than no live sectors, or more than it holds, or is not known (M4): the
+    /// page was not that root's. Nothing is changed then.
+    pub fn replace_page(
+        &mut self,
+        volume: VolumeId,
+        number: u32,
+        page: Option<PageRef>,
+        before: &Live,
+        after: &Live,
+    ) -> Result<(), LiveError> {
+        let mut segments = self.segments.clone();
+        for object in before.keys().chain(after.keys().filter(|object| !before.contains_key(object))) {
+            let at = |live: &Live| live.get(object).map_or(0, |sectors| sectors.0);
+            let (gone, new) = (at(before), at(after));
+            let usage = segments.get(object).copied();
+            let live = usage.map(|usage| usage.live_sectors.0);
+            let known = live.and_then(|live| live.checked_sub(gone)).map(|live| live + new);
+            match (usage, known) {
+                (Some(usage), Some(live)) if live <= usage.raw_sectors.0 => {
+                    segments.insert(*object, SegmentUse { live_sectors: Sectors(live), ..usage });
+                }
+                _ => return Err(LiveError { volume, number, object: *object, found: usage, gone, new }),
+            }
+        }
+        self.segments = segments;
+        let pages = self.volumes.entry(volume).or_default();
+        match page {
+            Some(page) => pages.insert(number, page),
+            None => pages.remove(&number),
+        };
+        if pages.is_empty() {
+            self.volumes.remove(&volume);
+        }
+        Ok(())
+    }
+
+    /// Takes out the segments without a live sector, and says which: the root names them no more (M3). The last step
+    /// before a root is sealed.
+    pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
+        let dead = self.segments().filter(|(_, usage)| usage.live_sectors.0 == 0).map(|(object, _)| object);
+        let dead: Vec<ObjectId> = dead.collect();
+        for object in &dead {
+            self.segments.remove(object);
+        }
+        dead
+    }
+
+    /// The sums, in O(pages + segments).
+    pub fn stats(&self) -> RootStats {
+        let mut stats = RootStats {
+            volumes: self.volumes.len() as u64,
+            packs: self.packs().len() as u64,
+            segments: self.segments.len() as u64,
+            ..RootStats::default()
+        };
+        for (_, _, page) in self.pages() {
+            stats.pages += 1;
+            stats.page_bytes += u64::from(page.sealed_len);
+        }
+        for (_, usage) in self.segments() {
+            stats.stored_bytes += usage.stored_bytes;
+            stats.raw_bytes += usage.raw_sectors.0 * SECTOR_BYTES;
+            stats.live_bytes += usage.live_sectors.0 * SECTOR_BYTES;
+        }
+        stats
+    }
+
+    /// The root's bytes, before sealing.
+    pub fn encode(&self) -> Vec<u8> {
+        let packs: Vec<ObjectId> = self.packs().into_iter().collect();
+        let mut out = Vec::with_capacity(64 + self.segments.len() * 30 + packs.len() * 20);
+        out.extend_from_slice(MAGIC);
+        wire::put(&mut out, self.upto.term.0);
+        wire::put(&mut out, self.upto.index.0);
+        wire::put(&mut out, self.segments.len() as u64);
+        let mut before = NO_OBJECT;
+        for (object, usage) in self.segments() {
+            put_object(&mut out, before, object);
+            wire::put(&mut out, usage.stored_bytes);
+            wire::put(&mut out, usage.raw_sectors.0);
+            wire::put(&mut out, usage.live_sectors.0);
+            before = object;
+        }
+        wire::put(&mut out, packs.len() as u64);
+        before = NO_OBJECT;
+        for object in &packs {
+            put_object(&mut out, before, *object);
+            before = *object;
+        }
+        wire::put(&mut out, self.volumes.len() as u64);
+        let mut volume_before = 0;
+        for (volume, pages) in &self.volumes {
+            wire::put_step(&mut out, volume_before, volume.0.into());
+            volume_before = volume.0.into();
+            put_pages(&mut out, &packs, pages);
+        }
+        out
+    }
+
+    /// Reads what [`Root::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`MapError`] for anything out of order or of bounds (M2).
+    pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
+        Self::decode_wire(bytes).map_err(|error| MapError::Wire { what: "root", error })
+    }
+
+    fn decode_wire(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        reader.magic("magic and version of the root", MAGIC)?;
+        let term = Term(reader.number("term", 0, u64::MAX)?);
+        let index = LogIndex(reader.number("index", 0, u64::MAX)?);
+        let mut root = Self::new(LogId { term, index });
+        let count = reader.count("count of segments", SEGMENT_WIRE_BYTES_MIN, u64::MAX)?;
+        let mut before = NO_OBJECT;
+        for place in 0..count {
+            let object = read_next_object(&mut reader, before, place)?;
+            let stored_bytes = reader.number("stored bytes", 0, i64::MAX as u64)?;
+            let raw = reader.number("raw sectors", 0, i64::MAX as u64 / SECTOR_BYTES)?;
+            let live = reader.number("live sectors", 0, raw)?;
+            let usage = SegmentUse { stored_bytes, raw_sectors: Sectors(raw), live_sectors: Sectors(live) };
+            root.segments.insert(object, usage);
+            before = object;
+        }
+        let count = reader.count("count of page packs", OBJECT_WIRE_BYTES_MIN, u64::MAX)?;
+        let mut packs = Vec::with_capacity(count);
+        before = NO_OBJECT;
+        for place in 0..count {
+            before = read_next_object(&mut reader, before, place)?;
+            packs.push(before);
+        }
+        let count = reader.count("count of volumes", VOLUME_WIRE_BYTES_MIN, VOLUMES_PER_SET_MAX as u64)?;
+        let mut volume = 0;
+        for place in 0..count {
+            let least = if place == 0 { 0 } else { volume + 1 };
+            volume = reader.step("volume", volume, least, u32::MAX.into())?;
+            let pages = read_pages(&mut reader, &packs)?;
+            root.volumes.insert(VolumeId(volume as u32), pages);
+        }
+        reader.end()?;
+        Ok(root)
+    }
+}
+
+/// A page's live sectors do not fit what the root knows of a segment (M4).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "page {number} of {volume}: found segment {object} as {found:?}, expected one that can lose {gone} live sectors and gain {new}"
+)]
+pub struct LiveError {
+    /// Volume of the page.
+    pub volume: VolumeId,
+    /// Number of the page.
+    pub number: u32,
+    /// The segment.
+    pub object: ObjectId,
+    /// What the root knows of it.
+    pub found: Option<SegmentUse>,
+    /// Live sectors that the old page had in it.
+    pub gone: u64,
+    /// Live sectors that the new page has in it.
+    pub new: u64,
+}
+
+fn put_pages(out: &mut Vec<u8>, packs: &[ObjectId], pages: &OrdMap<u32, PageRef>) {
+    wire::put(out, pages.len() as u64);
+    let mut next_number = 0;
+    let mut last: Option<PageRef> = None;
+    let mut pack_before = 0;
+    for (number, page) in pages {
+        let follows = last.is_some_and(|last| {
+            last.object == page.object
+                && last.number.checked_add(1) == Some(page.number)
+                && last.offset.checked_add(last.sealed_len) == Some(page.offset)
+        });
+        wire::put(out, u64::from(number - next_number) << 1 | u64::from(follows));
+        if !follows {
+            // `packs` is sorted and was made of these very pages.
+            let pack = packs.binary_search(&page.object).unwrap_or(0) as u64;
+            wire::put_step(out, pack_before, pack);
+            wire::put(out, page.number.into());
+            wire::put(out, page.offset.into());
+            pack_before = pack;
+        }
+        wire::put(out, page.raw_len.into());
+        next_number = number + 1;
+        last = Some(*page);
+    }
+}
+
+fn read_pages(reader: &mut Reader<'_>, packs: &[ObjectId]) -> Result<OrdMap<u32, PageRef>, WireError> {
+    let count = reader.count("count of pages", PAGE_WIRE_BYTES_MIN, u64::from(PAGE_NUMBER_MAX) + 1)?;
+    let mut pages = OrdMap::new();
+    let mut next_number = 0u64;
+    let mut last: Option<PageRef> = None;
+    let mut pack = 0;
+    for place in 0..count {
+        let at = reader.at();
+        let field = "pages left out";
+        let head = reader.number(field, 0, 2 * u64::from(PAGE_NUMBER_MAX) + 1)?;
+        let number = next_number + (head >> 1);
+        if number > PAGE_NUMBER_MAX.into() || (place == 0 && head & 1 == 1) {
+            let most = 2 * u64::from(PAGE_NUMBER_MAX).saturating_sub(next_number);
+            return Err(WireError::Range { field, at, found: head, least: 0, most });
+        }
+        let (pack_number, offset) = match last.filter(|_| head & 1 == 1) {
+            Some(last) => (u64::from(last.number) + 1, u64::from(last.offset) + u64::from(last.sealed_len)),
+            None => {
+                let Some(most) = packs.len().checked_sub(1) else {
+                    return Err(WireError::Range { field: "page pack", at, found: 0, least: 1, most: 0 });
+                };
+                pack = reader.step("page pack", pack, 0, most as u64)?;
+                let number = reader.number("number in the pack", 0, PACK_NUMBER_MAX.into())?;
+                (number, reader.number("offset in the pack", 0, u32::MAX.into())?)
+            }
+        };
+        let raw_len = reader.number("bytes before sealing", 1, PAGE_BYTES_MAX as u64)?;
+        let sealed_len = raw_len + TAG_BYTES as u64;
+        if pack_number > PACK_NUMBER_MAX.into() {
+            let most = PACK_NUMBER_MAX.into();
+            return Err(WireError::Range { field: "number in the pack", at, found: pack_number, least: 0, most });
+        }
+        if offset + sealed_len > u32::MAX.into() {
+            let most = u64::from(u32::MAX) - sealed_len;
+            return Err(WireError::Range { field: "offset in the pack", at, found: offset, least: 0, most });
+        }
+        let page = PageRef {
+            object: packs[pack as usize],
+            number: pack_number as u32,
+            offset: offset as u32,
+            sealed_len: sealed_len as u32,
+            raw_len: raw_len as u32,
+        };
+        pages.insert(number as u32, page);
+        next_number = number + 1;
+        last = Some(page);
+    }
+    Ok(pages)
+}
+
+/// The next id of a sorted list, of which each is there once.
+fn read_next_object(reader: &mut Reader<'_>, before: ObjectId, place: usize) -> Result<ObjectId, WireError> {
+    let at = reader.at();
+    let object = read_object(reader, before)?;
+    if place > 0 && object <= before {
+        let found = place as u64;
+        return Err(WireError::Range {
+            field: "place in a sorted list of objects",
+            at,
+            found,
+            least: 0,
+            most: found - 1,
+        });
+    }
+    Ok(object)
+}

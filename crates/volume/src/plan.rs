@@ -1,0 +1,101 @@
+//! What goes to the store next: a sealed generation cut into extents.
+//!
+//! P1  Every sector that the generation has in the journal is in exactly one planned extent; every zeroed sector is in exactly
+//!     one unmapping; nothing else is in either (R4: a root at X must hold what was there at X, neither less nor more).
+//! P2  Extents come sorted by volume and place, and do not overlap.
+//! P3  An extent never crosses a multiple of [`EXTENT_SECTORS_MAX`], and so never a map page either. Neighbouring pieces are
+//!     merged up to there. Fixed cuts rather than as long as possible: blocks that are written again in another
+//!     grouping then displace whole extents of earlier segments, instead of leaving slivers of them alive.
+
+use crate::index::{Generation, JournalRef, Piece, Source};
+use crate::segment::EXTENT_SECTORS_MAX;
+use holdfast_types::{Lba, Sectors, VolumeId};
+
+/// An extent to be read from the journal and sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedExtent {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Its first sector.
+    pub lba: Lba,
+    /// Where its content is, in order, without gaps. Never empty.
+    pub parts: Vec<(Sectors, JournalRef)>,
+}
+
+impl PlannedExtent {
+    /// Its length, 1 to [`EXTENT_SECTORS_MAX`].
+    pub fn sectors(&self) -> Sectors {
+        Sectors(self.parts.iter().map(|(sectors, _)| sectors.0).sum())
+    }
+}
+
+/// A range that reads as zeroes from this checkpoint on. May be as large as a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unmap {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Its first sector.
+    pub lba: Lba,
+    /// Its length.
+    pub sectors: Sectors,
+}
+
+/// The extents to seal, in order (P2). Takes no memory in proportion to the generation.
+pub fn plan(generation: &Generation) -> impl Iterator<Item = PlannedExtent> + '_ {
+    Planner { pieces: generation.iter(), rest: None }
+}
+
+/// The ranges to unmap, in order. Apply them before the extents or after: the two never overlap (P1).
+pub fn unmaps(generation: &Generation) -> impl Iterator<Item = Unmap> + '_ {
+    generation.iter().filter(|(_, piece)| matches!(piece.source, Source::Zero)).map(|(volume, piece)| Unmap {
+        volume,
+        lba: piece.lba,
+        sectors: piece.sectors,
+    })
+}
+
+struct Planner<I> {
+    pieces: I,
+    /// What is left of a piece that was cut, or a piece that did not belong to the last extent.
+    rest: Option<(VolumeId, Piece)>,
+}
+
+impl<I: Iterator<Item = (VolumeId, Piece)>> Iterator for Planner<I> {
+    type Item = PlannedExtent;
+
+    fn next(&mut self) -> Option<PlannedExtent> {
+        let mut extent: Option<(PlannedExtent, u64)> = None;
+        loop {
+            let Some((volume, piece)) = self.rest.take().or_else(|| self.pieces.next()) else { break };
+            let Source::Journal(at) = piece.source else {
+                if extent.is_some() {
+                    break;
+                }
+                continue;
+            };
+            let (planned, end) = extent
+                .get_or_insert_with(|| (PlannedExtent { volume, lba: piece.lba, parts: Vec::new() }, piece.lba.0));
+            if volume != planned.volume || piece.lba.0 != *end {
+                self.rest = Some((volume, piece));
+                break;
+            }
+            let cut = (planned.lba.0 / EXTENT_SECTORS_MAX + 1).saturating_mul(EXTENT_SECTORS_MAX);
+            let taken = piece.sectors.0.min(cut - *end);
+            planned.parts.push((Sectors(taken), at));
+            *end += taken;
+            if taken < piece.sectors.0 {
+                // An op has at most 2048 sectors (R5), so what is taken of it fits 32 bits.
+                let source = Source::Journal(JournalRef { skip: at.skip + taken as u32, ..at });
+                let sectors = Sectors(piece.sectors.0 - taken);
+                self.rest = Some((volume, Piece { lba: Lba(*end), sectors, source }));
+            }
+            if *end == cut {
+                break;
+            }
+        }
+        extent.map(|(planned, _)| planned)
+    }
+}
+
+#[cfg(test)]
+mod tests;
