@@ -1,1 +1,518 @@
-//! index
+//! Journal index: which part of the log holds the newest data of each sector, as far as the map in the store does not say.
+//!
+//! ```text
+//!   lookup:   active generation  ->  sealed generation  ->  map (or zeroes, where no checkpoint exists yet)
+//! ```
+//! A [`Generation`] is a sorted list of extents per volume. It holds places, never data.
+//!
+//! I1  Extents of one volume do not overlap, and none is empty.
+//! I2  What was inserted last is what a lookup finds: newest wins, sector by sector.
+//! I3  Two neighbours are never one extent in two pieces: zeroes beside zeroes, or parts of the same op whose data is contiguous in the
+//!     journal too, are merged when the second of them is inserted.
+//! I4  An insert costs O(log n + extents touched), whatever the length of the range.
+//! I5  The counters of extents and data bytes are those of the extents that are there.
+//!
+//! One extent is 32 bytes: 8 of key and 24 of value (asserted below; the tree's own overhead comes on top, see `apply_bench`).
+
+use crate::entry::{OP_HEADER_BYTES, WRITE_SECTORS_MAX};
+use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
+use std::collections::BTreeMap;
+
+/// Where in the journal a piece's data begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JournalRef {
+    /// The log entry.
+    pub index: LogIndex,
+    /// The op's header in the entry's payload, in bytes.
+    pub header_offset: u32,
+    /// Sectors of the whole op: so much has to be read to check it.
+    pub op_sectors: u32,
+    /// Sectors of the op before the piece.
+    pub skip: u32,
+}
+
+impl JournalRef {
+    /// The part of the entry's payload that holds the op, header and data: (offset, length) in bytes. Checked and cut to the
+    /// piece by [`crate::entry::read_piece`].
+    pub fn byte_range(&self) -> (u32, usize) {
+        (self.header_offset, OP_HEADER_BYTES + self.op_sectors as usize * SECTOR_BYTES as usize)
+    }
+}
+
+/// Who knows a piece's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// The journal, at this place.
+    Journal(JournalRef),
+    /// It reads as zeroes.
+    Zero,
+    /// Nothing newer is known here: ask the map of the checkpoint.
+    Map,
+}
+
+impl Source {
+    /// The source of what lies `count` sectors further on in the same piece.
+    fn advance(self, count: u64) -> Self {
+        match self {
+            // Inside one op, so within 32 bits.
+            Source::Journal(at) => Source::Journal(JournalRef { skip: at.skip + count as u32, ..at }),
+            other => other,
+        }
+    }
+
+    /// Whether a piece of `next` directly behind `sectors` of `self` is the same piece going on (I3).
+    fn continues(self, sectors: u64, next: Source) -> bool {
+        match (self, next) {
+            (Source::Journal(a), Source::Journal(b)) => {
+                a.index == b.index
+                    && a.header_offset == b.header_offset
+                    && a.op_sectors == b.op_sectors
+                    && u64::from(a.skip) + sectors == u64::from(b.skip)
+            }
+            (Source::Zero, Source::Zero) | (Source::Map, Source::Map) => true,
+            _ => false,
+        }
+    }
+}
+
+/// A range of one volume with one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Piece {
+    /// First sector.
+    pub lba: Lba,
+    /// Length.
+    pub sectors: Sectors,
+    /// Who knows its content.
+    pub source: Source,
+}
+
+impl Piece {
+    /// First sector behind the piece.
+    pub fn end(&self) -> Lba {
+        Lba(self.lba.0 + self.sectors.0)
+    }
+}
+
+/// Appends `piece`, as a part of the last one where it only carries that on.
+pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
+    if let Some(last) = pieces.last_mut()
+        && last.end() == piece.lba
+        && last.source.continues(last.sectors.0, piece.source)
+    {
+        last.sectors.0 += piece.sectors.0;
+        return;
+    }
+    pieces.push(piece);
+}
+
+/// An extent as it is kept: its first sector is the key that it is stored under. No op has 0 sectors, so 0 stands for zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    sectors: u64,
+    index: u64,
+    header_offset: u32,
+    op_sectors: u16,
+    skip: u16,
+}
+
+const _: () = assert!(size_of::<u64>() + size_of::<Extent>() <= 40);
+const _: () = assert!(WRITE_SECTORS_MAX <= u16::MAX as u64);
+
+impl Extent {
+    /// `None` for [`Source::Map`], which is the absence of an extent.
+    fn new(sectors: u64, source: Source) -> Option<Self> {
+        match source {
+            Source::Map => None,
+            Source::Zero => Some(Self { sectors, index: 0, header_offset: 0, op_sectors: 0, skip: 0 }),
+            Source::Journal(at) => {
+                // Refs are made from ops that `decode` let pass; one that is not inside its op would serve foreign bytes.
+                assert!(u64::from(at.op_sectors) <= WRITE_SECTORS_MAX, "R5: op of {} sectors", at.op_sectors);
+                let inside = u64::from(at.skip).checked_add(sectors).is_some_and(|end| end <= u64::from(at.op_sectors));
+                assert!(inside, "R9: {sectors} sectors at {} of an op of {}", at.skip, at.op_sectors);
+                Some(Self {
+                    sectors,
+                    index: at.index.0,
+                    header_offset: at.header_offset,
+                    op_sectors: at.op_sectors as u16,
+                    skip: at.skip as u16,
+                })
+            }
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.op_sectors == 0
+    }
+
+    fn source(&self) -> Source {
+        if self.is_zero() {
+            return Source::Zero;
+        }
+        Source::Journal(JournalRef {
+            index: LogIndex(self.index),
+            header_offset: self.header_offset,
+            op_sectors: u32::from(self.op_sectors),
+            skip: u32::from(self.skip),
+        })
+    }
+
+    /// The extent without its first `count` sectors.
+    fn without_first(&self, count: u64) -> Self {
+        // `count < self.sectors`, and a journal extent lies inside its op: `skip` stays within 16 bits.
+        let skip = if self.is_zero() { 0 } else { self.skip + count as u16 };
+        Self { sectors: self.sectors - count, skip, ..*self }
+    }
+
+    /// [`Source::continues`] for extents.
+    fn continues(&self, next: &Extent) -> bool {
+        if self.is_zero() || next.is_zero() {
+            return self.is_zero() && next.is_zero();
+        }
+        self.index == next.index
+            && self.header_offset == next.header_offset
+            && self.op_sectors == next.op_sectors
+            && u64::from(self.skip) + self.sectors == u64::from(next.skip)
+    }
+
+    /// Sectors of data that the extent refers to.
+    fn data_sectors(&self) -> u64 {
+        if self.is_zero() { 0 } else { self.sectors }
+    }
+}
+
+type Extents = BTreeMap<u64, Extent>;
+
+/// The writes between two checkpoints as a map from sectors to places in the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    volumes: BTreeMap<VolumeId, Extents>,
+    extents: usize,
+    data_sectors: u64,
+    first_index: Option<LogIndex>,
+}
+
+impl Generation {
+    /// A generation that knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets `source` be what the range reads from now on, over whatever was there (I2). [`Source::Map`] forgets the range.
+    /// An empty range changes nothing.
+    ///
+    /// # Panics
+    /// When the range ends beyond 64 bits, or a journal ref does not lie inside its op: places are checked before they get here.
+    pub fn insert(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors, source: Source) {
+        if sectors.0 == 0 {
+            return;
+        }
+        let (start, end) = (lba.0, lba.0 + sectors.0);
+        let new = Extent::new(sectors.0, source);
+        if let Source::Journal(at) = source {
+            self.first_index = Some(self.first_index.map_or(at.index, |first| first.min(at.index)));
+        }
+        let extents = self.volumes.entry(volume).or_default();
+        let mut tally = Tally::default();
+        insert_extent(extents, start, end, new, &mut tally);
+        if extents.is_empty() {
+            self.volumes.remove(&volume);
+        }
+        self.extents = self.extents + tally.extents_added - tally.extents_gone;
+        self.data_sectors = self.data_sectors + tally.data_added - tally.data_gone;
+    }
+
+    /// The pieces of a range in order, tiling it exactly; [`Source::Map`] where this generation knows nothing.
+    pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
+        self.pieces(volume, lba, sectors).collect()
+    }
+
+    /// [`Generation::lookup`] one piece at a time.
+    pub fn pieces(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Pieces<'_> {
+        let (start, end) = (lba.0, lba.0.saturating_add(sectors.0));
+        let mut known = None;
+        if start < end
+            && let Some(extents) = self.volumes.get(&volume)
+        {
+            // The extent that reaches into the range from before it, if any, is the last one that begins before it.
+            let first = extents.range(..start).next_back().filter(|(at, extent)| *at + extent.sectors > start);
+            let from = first.map_or(start, |(at, _)| *at);
+            known = Some(extents.range(from..end));
+        }
+        Pieces { known, ahead: None, at: start, end }
+    }
+
+    /// All extents, sorted by volume and place.
+    pub fn iter(&self) -> impl Iterator<Item = (VolumeId, Piece)> + '_ {
+        self.volumes.iter().flat_map(|(volume, extents)| extents.iter().map(|pair| (*volume, to_piece(pair))))
+    }
+
+    /// All extents of one volume, sorted by place.
+    pub fn iter_volume(&self, volume: VolumeId) -> impl Iterator<Item = Piece> + '_ {
+        self.volumes.get(&volume).into_iter().flat_map(|extents| extents.iter().map(to_piece))
+    }
+
+    /// The volumes of which anything is known, in order.
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.volumes.keys().copied()
+    }
+
+    /// Lays this generation over `older`: afterwards it knows everything that either knew, and wins where both did.
+    /// Costs O(extents of both), in one pass.
+    pub fn merge_under(&mut self, older: &Generation) {
+        for (volume, below) in &older.volumes {
+            match self.volumes.get_mut(volume) {
+                None => {
+                    self.volumes.insert(*volume, below.clone());
+                }
+                Some(above) => {
+                    let merged = merge(above, below);
+                    *above = merged;
+                }
+            }
+        }
+        self.first_index = match (self.first_index, older.first_index) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        (self.extents, self.data_sectors) = self.count();
+    }
+
+    /// How many extents there are: what bounds the index's memory.
+    pub fn extents(&self) -> usize {
+        self.extents
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.extents == 0
+    }
+
+    /// Bytes of journal data that lookups still lead to; overwritten data and zeroes do not count.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_sectors * SECTOR_BYTES
+    }
+
+    /// A lower bound of the log indexes that lookups lead to: the lowest that was ever inserted.
+    pub fn first_index(&self) -> Option<LogIndex> {
+        self.first_index
+    }
+
+    fn count(&self) -> (usize, u64) {
+        let all = || self.volumes.values().flat_map(BTreeMap::values);
+        (all().count(), all().map(Extent::data_sectors).sum())
+    }
+
+    /// Checks I1, I3 and I5 over the whole structure, for tests.
+    ///
+    /// # Panics
+    /// When one of them does not hold.
+    #[cfg(test)]
+    pub(crate) fn self_check(&self) {
+        for (volume, extents) in &self.volumes {
+            assert!(!extents.is_empty(), "I5: {volume} without extents");
+            let mut last: Option<(u64, Extent)> = None;
+            for (at, extent) in extents {
+                assert!(extent.sectors > 0, "I1: empty extent at {at}");
+                if let Some((before, left)) = last {
+                    assert!(before + left.sectors <= *at, "I1: {before}+{} > {at}", left.sectors);
+                    let touching = before + left.sectors == *at;
+                    assert!(!(touching && left.continues(extent)), "I3: {before} goes on at {at}");
+                }
+                last = Some((*at, *extent));
+            }
+        }
+        assert_eq!((self.extents, self.data_sectors), self.count(), "I5");
+    }
+}
+
+fn to_piece((at, extent): (&u64, &Extent)) -> Piece {
+    Piece { lba: Lba(*at), sectors: Sectors(extent.sectors), source: extent.source() }
+}
+
+/// What one insert changed in the counters.
+#[derive(Default)]
+struct Tally {
+    extents_added: usize,
+    extents_gone: usize,
+    data_added: u64,
+    data_gone: u64,
+}
+
+impl Tally {
+    fn add(&mut self, extent: &Extent) {
+        self.extents_added += 1;
+        self.data_added += extent.data_sectors();
+    }
+
+    fn gone(&mut self, extent: &Extent) {
+        self.extents_gone += 1;
+        self.data_gone += extent.data_sectors();
+    }
+}
+
+/// I4: one look at the last extent that begins before `end` settles the two common cases, new ground and the same block once more.
+fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent>, tally: &mut Tally) {
+    let Some((at, last)) = extents.range_mut(..end).next_back() else {
+        return put(extents, start, new, tally);
+    };
+    let (at, old) = (*at, *last);
+    if at + old.sectors <= start {
+        return put(extents, start, new, tally);
+    }
+    if let Some(new) = new
+        && at == start
+        && old.sectors == new.sectors
+        && !may_merge(&new)
+    {
+        tally.gone(&old);
+        tally.add(&new);
+        *last = new;
+        return;
+    }
+    clear(extents, start, end, tally);
+    put(extents, start, new, tally);
+}
+
+/// Whether an extent could carry on what is beside it: not when it is a whole op, which is what apply inserts.
+fn may_merge(extent: &Extent) -> bool {
+    extent.is_zero() || extent.skip > 0 || extent.sectors < u64::from(extent.op_sectors)
+}
+
+/// Makes room: cuts what reaches into the range from both sides, removes what lies inside.
+fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
+    let mut behind = None;
+    if let Some((at, left)) = extents.range_mut(..start).next_back()
+        && at + left.sectors > start
+    {
+        tally.gone(left);
+        if at + left.sectors > end {
+            behind = Some(left.without_first(end - at));
+        }
+        left.sectors = start - at;
+        tally.add(left);
+    }
+    for (at, gone) in extents.extract_if(start..end, |_, _| true) {
+        tally.gone(&gone);
+        if at + gone.sectors > end {
+            behind = Some(gone.without_first(end - at));
+        }
+    }
+    if let Some(behind) = behind {
+        tally.add(&behind);
+        extents.insert(end, behind);
+    }
+}
+
+/// Puts an extent where nothing is, merged with its neighbours where it is one with them (I3).
+fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally) {
+    let Some(mut new) = new else { return };
+    if may_merge(&new) {
+        let end = start + new.sectors;
+        if let Some(right) = extents.get(&end).copied()
+            && new.continues(&right)
+        {
+            tally.gone(&right);
+            extents.remove(&end);
+            new.sectors += right.sectors;
+        }
+        if let Some((at, left)) = extents.range_mut(..start).next_back()
+            && at + left.sectors == start
+            && left.continues(&new)
+        {
+            tally.gone(left);
+            left.sectors += new.sectors;
+            tally.add(left);
+            // `new` counts by what it gave to `left`; the right neighbour's share was taken off above.
+            return;
+        }
+    }
+    tally.add(&new);
+    extents.insert(start, new);
+}
+
+/// One pass over two sorted lists: all of `above`, and of `below` what is not covered.
+fn merge(above: &Extents, below: &Extents) -> Extents {
+    let mut out: Vec<(u64, Extent)> = Vec::with_capacity(above.len() + below.len());
+    let mut push = |at: u64, extent: Extent| {
+        if let Some((before, left)) = out.last_mut()
+            && *before + left.sectors == at
+            && left.continues(&extent)
+        {
+            left.sectors += extent.sectors;
+            return;
+        }
+        out.push((at, extent));
+    };
+    let mut over = above.iter().peekable();
+    for (&at, &extent) in below {
+        let (mut at, mut rest) = (at, extent);
+        loop {
+            // `over` stands at the first extent above that ends behind `at`.
+            while let Some((&top, &cover)) = over.peek().copied()
+                && top + cover.sectors <= at
+            {
+                push(top, cover);
+                over.next();
+            }
+            let end = at + rest.sectors;
+            let Some((&top, cover)) = over.peek().copied() else {
+                push(at, rest);
+                break;
+            };
+            if top >= end {
+                push(at, rest);
+                break;
+            }
+            if top > at {
+                push(at, Extent { sectors: top - at, ..rest });
+            }
+            let cover_end = top + cover.sectors;
+            if cover_end >= end {
+                break;
+            }
+            rest = rest.without_first(cover_end - at);
+            at = cover_end;
+        }
+    }
+    for (&top, &cover) in over {
+        push(top, cover);
+    }
+    // Sorted already, so the tree is built in bulk, with full nodes.
+    out.into_iter().collect()
+}
+
+/// The pieces of a range, in order.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    known: Option<std::collections::btree_map::Range<'a, u64, Extent>>,
+    ahead: Option<(u64, Extent)>,
+    at: u64,
+    end: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.at >= self.end {
+            return None;
+        }
+        if self.ahead.is_none() {
+            self.ahead = self.known.as_mut().and_then(|range| range.next()).map(|(at, extent)| (*at, *extent));
+        }
+        let start = self.at;
+        let (until, source) = match self.ahead {
+            None => (self.end, Source::Map),
+            Some((at, _)) if at > start => (at, Source::Map),
+            Some((at, extent)) => {
+                self.ahead = None;
+                ((at + extent.sectors).min(self.end), extent.source().advance(start - at))
+            }
+        };
+        self.at = until;
+        Some(Piece { lba: Lba(start), sectors: Sectors(until - start), source })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,325 @@
-//! machine
+//! The state machine of one volume set: what a committed log entry does at every replica alike.
+//!
+//! ```text
+//!   entries:     .. | X0+1 ..  sealed  .. X | X+1 ..  active .. applied |        index grows ->
+//!                   ^ map in the store      ^ last CheckpointBegin
+//! ```
+//! It joins the replicated decisions ([`SetState`], small) with the derived journal index (large, bounded by the caller, who reads
+//! [`SetMachine::extents`] and [`SetMachine::data_bytes`], checkpoints and slows writers down).
+//!
+//! M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
+//! M2  An entry is refused as a whole, before any effect, where one of its ops is out of its volume's bounds (R5).
+//! M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
+//! M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
+//! M5  Apply reads nothing but the entry: no clock, no chance, no I/O.
+
+use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
+use crate::index::{Generation, JournalRef, Piece, Source, push_piece};
+use bytes::Bytes;
+use holdfast_control::set::{Admit, SetAnswer, SetCommand, SetRefusal, SetState};
+use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, Sectors, VolumeId};
+use std::sync::Arc;
+
+mod snapshot;
+pub use snapshot::{SNAPSHOT_BYTES_MAX, SnapshotError};
+
+/// What applying an entry meant for this node, beyond the answer to whoever proposed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A new epoch was granted; `gateway` may serve it.
+    GrantApplied {
+        /// The epoch granted.
+        epoch: Epoch,
+        /// The gateway that it was granted to.
+        gateway: MemberId,
+    },
+    /// The lease was given up; nobody may write.
+    Released,
+    /// A volume was created or grew.
+    VolumesChanged,
+    /// The active generation was sealed: [`SetMachine::sealed`] waits to be uploaded.
+    CheckpointBegun {
+        /// The checkpoint will cover the log up to here.
+        at: LogId,
+    },
+    /// The store holds everything up to here: [`SetMachine::snapshot`] is new, the log may be purged up to it.
+    Checkpointed {
+        /// The last entry that the checkpoint covers.
+        upto: LogId,
+    },
+}
+
+/// What applying an entry gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// For the proposer.
+    pub answer: SetAnswer,
+    /// For this node.
+    pub event: Option<Event>,
+}
+
+/// A range is not one of the volume that it is asked of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// No such volume in this set.
+    #[error("the set has no volume {volume}")]
+    NoSuchVolume {
+        /// As asked for.
+        volume: VolumeId,
+    },
+    /// It begins or ends behind the volume's end.
+    #[error("{sectors} sectors at {lba} of {volume}, which has {size} sectors")]
+    OutOfBounds {
+        /// The volume.
+        volume: VolumeId,
+        /// Begin of the range.
+        lba: Lba,
+        /// Its length.
+        sectors: Sectors,
+        /// The volume's size.
+        size: Sectors,
+    },
+}
+
+impl From<RangeError> for SetRefusal {
+    fn from(error: RangeError) -> Self {
+        match error {
+            RangeError::NoSuchVolume { volume } => SetRefusal::NoSuchVolume { volume },
+            // The size that the volume would need to have; no client meets this, gateways check before they propose.
+            RangeError::OutOfBounds { lba, sectors, size, .. } => {
+                SetRefusal::SizeRefused { found: Sectors(lba.0.saturating_add(sectors.0)), max: size }
+            }
+        }
+    }
+}
+
+/// The state machine of one set at one replica.
+#[derive(Clone, Debug)]
+pub struct SetMachine {
+    state: SetState,
+    active: Generation,
+    sealed: Option<(LogId, Arc<Generation>)>,
+    /// The state as of the last begin, until its end makes a snapshot of it.
+    copy: Option<(LogId, SetState)>,
+    snapshot: Option<(LogId, SetState)>,
+    applied: Option<LogId>,
+    data_bytes: u64,
+}
+
+impl SetMachine {
+    /// The machine of a new set, before its first entry.
+    pub fn new(state: SetState) -> Self {
+        Self {
+            state,
+            active: Generation::new(),
+            sealed: None,
+            copy: None,
+            snapshot: None,
+            applied: None,
+            data_bytes: 0,
+        }
+    }
+
+    /// The machine as of `upto`, from what [`SetMachine::snapshot`] gave. The entries behind `upto` are to be applied next.
+    ///
+    /// # Errors
+    /// When the bytes are not a whole snapshot, or not the one of `upto` (R9).
+    pub fn from_snapshot(upto: LogId, bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let state = snapshot::decode(upto, bytes)?;
+        Ok(Self { snapshot: Some((upto, state.clone())), applied: Some(upto), ..Self::new(state) })
+    }
+
+    /// Applies the committed entry `id`. Costs no I/O and no copy of data: the index refers to the journal.
+    ///
+    /// # Errors
+    /// When the payload is not what a gateway writes: this replica's copy of the log is bad, or of a version that it cannot read.
+    /// Nothing was changed, and nothing may be applied after it: the node must stop (R9, R11).
+    ///
+    /// # Panics
+    /// When `id` is not behind everything that was applied (R4).
+    pub fn apply(&mut self, id: LogId, payload: &Bytes) -> Result<Applied, EntryError> {
+        let entry = entry::decode(payload)?;
+        if let Some(applied) = self.applied {
+            assert!(id.index > applied.index, "R4: apply of {id} after {applied}");
+        }
+        self.applied = Some(id);
+        self.data_bytes += payload.len() as u64;
+        Ok(match entry {
+            EntryPayload::Writes(writes) => Applied { answer: self.apply_writes(id, &writes), event: None },
+            EntryPayload::Control(command) => self.apply_command(id, &command),
+        })
+    }
+
+    fn apply_writes(&mut self, id: LogId, writes: &WritesView) -> SetAnswer {
+        // M2: all bounds before any effect. The state's own check comes second, for it counts the entry as applied.
+        for (_, op) in writes.headers() {
+            if let Err(error) = self.check_range(op.volume, op.lba, op.sectors) {
+                return SetAnswer::Refused(error.into());
+            }
+        }
+        match self.state.admit_write(id, writes.epoch, writes.seq) {
+            Admit::Refused(refusal) => return SetAnswer::Refused(refusal),
+            Admit::Duplicate => return SetAnswer::Written,
+            Admit::Apply => {}
+        }
+        for (header_offset, op) in writes.headers() {
+            let source = match op.kind {
+                // A write's length was bounded by `decode`: it fits 32 bits.
+                OpKind::Write => Source::Journal(JournalRef {
+                    index: id.index,
+                    header_offset,
+                    op_sectors: op.sectors.0 as u32,
+                    skip: 0,
+                }),
+                OpKind::Trim | OpKind::Zero => Source::Zero,
+            };
+            self.active.insert(op.volume, op.lba, op.sectors, source);
+        }
+        SetAnswer::Written
+    }
+
+    fn apply_command(&mut self, id: LogId, command: &SetCommand) -> Applied {
+        let epoch_before = self.state.epoch;
+        let answer = self.state.apply(id, command);
+        let event = match &answer {
+            SetAnswer::VolumeCreated { .. } | SetAnswer::VolumeGrown => Some(Event::VolumesChanged),
+            // The same request once more is answered with the same grant, but grants nothing.
+            SetAnswer::Granted(lease) if lease.epoch != epoch_before => {
+                Some(Event::GrantApplied { epoch: lease.epoch, gateway: lease.gateway })
+            }
+            SetAnswer::Released => Some(Event::Released),
+            SetAnswer::CheckpointBegun { at } => {
+                self.seal(*at);
+                Some(Event::CheckpointBegun { at: *at })
+            }
+            SetAnswer::CheckpointEnded => self.end_checkpoint(command),
+            _ => None,
+        };
+        Applied { answer, event }
+    }
+
+    /// Seals what was written up to `at`, together with what an earlier begin sealed and no end has covered.
+    fn seal(&mut self, at: LogId) {
+        let mut generation = std::mem::take(&mut self.active);
+        if let Some((_, older)) = self.sealed.take() {
+            generation.merge_under(&older);
+        }
+        self.sealed = Some((at, Arc::new(generation)));
+        self.copy = Some((at, self.state.clone()));
+        self.data_bytes = 0;
+    }
+
+    fn end_checkpoint(&mut self, command: &SetCommand) -> Option<Event> {
+        let SetCommand::CheckpointEnd { begin, root, .. } = command else { return None };
+        let upto = *begin;
+        match self.copy.take() {
+            Some((at, copy)) => {
+                assert!(at == upto, "R4: end of the checkpoint at {upto}, but the last begin is {at}");
+                self.snapshot = Some((upto, SetState::after_checkpoint(&copy, *root, upto)));
+            }
+            None => {
+                // Replay from this very snapshot passes its end once more; any other end has its begin before it.
+                let known = self.snapshot.as_ref().map(|(at, _)| *at);
+                assert!(
+                    known == Some(upto),
+                    "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}"
+                );
+            }
+        }
+        self.sealed = None;
+        Some(Event::Checkpointed { upto })
+    }
+
+    /// Whether a range lies inside its volume, as of the last entry applied. A volume never goes and never shrinks, so what
+    /// was inside once stays so.
+    ///
+    /// # Errors
+    /// When it does not: an entry with such an op would be refused as a whole (M2).
+    pub fn check_range(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Result<(), RangeError> {
+        let found = self.state.volumes.get(&volume).ok_or(RangeError::NoSuchVolume { volume })?;
+        if lba.checked_add(sectors).is_some_and(|end| end.0 <= found.size.0) {
+            return Ok(());
+        }
+        Err(RangeError::OutOfBounds { volume, lba, sectors, size: found.size })
+    }
+
+    /// The newest applied content of a range: pieces in order that tile it exactly (M3). [`Source::Map`] appears only once there is
+    /// a checkpoint. The range is taken as it is; see [`SetMachine::check_range`].
+    pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<Piece> {
+        self.lookup_prefix(volume, lba, sectors, usize::MAX)
+    }
+
+    /// [`SetMachine::lookup`] that stops after `pieces_max` pieces: they tile a prefix of the range. For questions about ranges that
+    /// may hold any number of pieces.
+    pub fn lookup_prefix(&self, volume: VolumeId, lba: Lba, sectors: Sectors, pieces_max: usize) -> Vec<Piece> {
+        let unknown = if self.state.checkpoint.is_some() { Source::Map } else { Source::Zero };
+        let mut pieces = Vec::new();
+        for top in self.active.pieces(volume, lba, sectors) {
+            match (top.source, &self.sealed) {
+                (Source::Map, Some((_, sealed))) => {
+                    for below in sealed.pieces(volume, top.lba, top.sectors) {
+                        let source = if below.source == Source::Map { unknown } else { below.source };
+                        push_piece(&mut pieces, Piece { source, ..below });
+                        if pieces.len() > pieces_max {
+                            break;
+                        }
+                    }
+                }
+                (Source::Map, None) => push_piece(&mut pieces, Piece { source: unknown, ..top }),
+                _ => push_piece(&mut pieces, top),
+            }
+            if pieces.len() > pieces_max {
+                break;
+            }
+        }
+        pieces.truncate(pieces_max);
+        pieces
+    }
+
+    /// The replicated state, as of the last entry applied.
+    pub fn state(&self) -> &SetState {
+        &self.state
+    }
+
+    /// The last entry applied (entries that carry nothing for a set do not come here).
+    pub fn applied(&self) -> Option<LogId> {
+        self.applied
+    }
+
+    /// What waits to be uploaded: everything up to the log id that the checkpoint in the store does not hold.
+    /// `None` without an unfinished checkpoint, also after a replay that began at that checkpoint's own snapshot.
+    pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
+        self.sealed.clone()
+    }
+
+    /// The state's snapshot: the last entry that it covers, and its bytes. `None` before the first checkpoint has ended.
+    pub fn snapshot(&self) -> Option<(LogId, Vec<u8>)> {
+        self.snapshot.as_ref().map(|(upto, state)| (*upto, snapshot::encode(*upto, state)))
+    }
+
+    /// The last entry that [`SetMachine::snapshot`] covers, without writing it out.
+    pub fn snapshot_upto(&self) -> Option<LogId> {
+        self.snapshot.as_ref().map(|(upto, _)| *upto)
+    }
+
+    /// Extents in the index, active and sealed: what bounds its memory.
+    pub fn extents(&self) -> usize {
+        self.active.extents() + self.sealed.as_ref().map_or(0, |(_, sealed)| sealed.extents())
+    }
+
+    /// Bytes of log payloads since the last begin, overwritten and refused ones too: what the next checkpoint lets go of.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// No lookup leads to an entry below it. `None` where none leads into the journal. A lower bound: overwritten entries count.
+    pub fn first_live_index(&self) -> Option<LogIndex> {
+        let sealed = self.sealed.as_ref().and_then(|(_, sealed)| sealed.first_index());
+        let active = self.active.first_index();
+        // Sealed entries are all before the active ones.
+        sealed.or(active)
+    }
+}
+
+#[cfg(test)]
+mod tests;

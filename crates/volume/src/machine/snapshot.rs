@@ -1,0 +1,82 @@
+//! The bytes of a snapshot of the replicated state: what a lagging replica is sent, and what a restart begins from.
+//!
+//! ```text
+//!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
+//! ```
+//! Little-endian, CRC32C. The version is the magic's last byte. The log id inside binds the bytes to the place that they are a snapshot of.
+
+use holdfast_control::set::SetState;
+use holdfast_types::LogId;
+
+const MAGIC: [u8; 8] = *b"HFSETST1";
+const HEADER_BYTES: usize = 32;
+
+/// A snapshot's size at most, in bytes: far above what 256 volumes need, and a bound on what a peer can make us hold.
+pub const SNAPSHOT_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes are not the snapshot that they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the fields are what each message says: what was found, what was expected")]
+pub enum SnapshotError {
+    /// Shorter or longer than it says, or than any snapshot may be.
+    #[error("snapshot of {found} bytes, expected {expected}")]
+    Length { found: usize, expected: usize },
+    /// Not a snapshot, or one of another version.
+    #[error("snapshot begins with {found:02x?}, expected {MAGIC:02x?}")]
+    Magic { found: [u8; 8] },
+    /// A checksum does not match (R9).
+    #[error("snapshot: found checksum {found:#010x}, expected {expected:#010x}")]
+    Checksum { found: u32, expected: u32 },
+    /// A whole snapshot, but of another place in the log.
+    #[error("snapshot of {found}, expected {expected}")]
+    Place { found: LogId, expected: LogId },
+    /// The state could not be read although the checksum matched.
+    #[error("snapshot could not be read")]
+    State(#[source] postcard::Error),
+}
+
+pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
+    let mut out = vec![0_u8; HEADER_BYTES];
+    let body = postcard::to_stdvec(state);
+    // Postcard refuses only what has no length ahead, and nothing in the state is of that kind.
+    assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
+    let body = body.unwrap_or_default();
+    out[..8].copy_from_slice(&MAGIC);
+    out[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    out[16..24].copy_from_slice(&upto.term.0.to_le_bytes());
+    out[24..32].copy_from_slice(&upto.index.0.to_le_bytes());
+    out.extend_from_slice(&body);
+    let crc = crc32c::crc32c(&out[16..]);
+    out[8..12].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotError> {
+    let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(SnapshotError::Length { found: bytes.len(), expected: HEADER_BYTES });
+    };
+    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    let mut magic = [0_u8; 8];
+    magic.copy_from_slice(&header[..8]);
+    if magic != MAGIC {
+        return Err(SnapshotError::Magic { found: magic });
+    }
+    let expected = HEADER_BYTES + word(12) as usize;
+    if bytes.len() != expected || bytes.len() > SNAPSHOT_BYTES_MAX {
+        return Err(SnapshotError::Length { found: bytes.len(), expected: expected.min(SNAPSHOT_BYTES_MAX) });
+    }
+    let found = crc32c::crc32c(&bytes[16..]);
+    if found != word(8) {
+        return Err(SnapshotError::Checksum { found, expected: word(8) });
+    }
+    let place = LogId::new(long(16), long(24));
+    if place != upto {
+        return Err(SnapshotError::Place { found: place, expected: upto });
+    }
+    let (state, rest) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
+    if !rest.is_empty() {
+        return Err(SnapshotError::Length { found: bytes.len(), expected: bytes.len() - rest.len() });
+    }
+    Ok(state)
+}
