@@ -1,1 +1,158 @@
+//! The golden bytes were computed with another implementation of HKDF and ChaCha20-Poly1305.
 
+use super::*;
+use holdfast_types::{GroupId, MemberId, Term};
+use proptest::prelude::*;
+
+const SET: SetId = GroupId(5);
+const KEY_ID: u32 = 7;
+const OBJECT: ObjectId = ObjectId { term: Term(7), member: MemberId(2), boot: 3, random: 0xabcd };
+const AAD: ExtentAad = ExtentAad { volume: VolumeId(4), lba: Lba(8), raw_len: 512, codec: 1 };
+const PLAIN: &[u8] = b"sixteen bytes...";
+const PAGE: Part = Part::Page { number: 2, volume: VolumeId(4), page: 9 };
+
+fn key() -> DataKey {
+    DataKey::from_bytes(std::array::from_fn(|at| at as u8))
+}
+
+fn sealer() -> ObjectSealer {
+    ObjectSealer::new(&key(), KEY_ID, SET, OBJECT)
+}
+
+fn opener() -> ObjectOpener {
+    ObjectOpener::new(&key(), KEY_ID, SET, OBJECT)
+}
+
+#[test]
+fn sealed_bytes_are_pinned() {
+    let mut sealer = sealer();
+    let extent = "f5a31482d9e8fb33d059e9fcc9456679d01fb011172bfdfc44ba423d9bc99d37";
+    assert_eq!(hex(&sealer.seal_extent(3, AAD, PLAIN)), extent);
+    let header = "ec8e08eb1184d0b6fae3f5ada36ee0e19331599555e1c5fa4e68e7f456ce05df";
+    assert_eq!(hex(&sealer.seal_part(Part::Header, PLAIN)), header);
+    let root = "86d537bbdfaf1e6947e8af8a443a23606602d5e46f15982934f01904f907c4e2";
+    assert_eq!(hex(&sealer.seal_part(Part::Root, PLAIN)), root);
+    let page = "0fd42bcc0f98315e659279bcf7b44da8038e3f06db0c1a806ee75119ef5b1d78";
+    assert_eq!(hex(&sealer.seal_part(PAGE, PLAIN)), page);
+}
+
+/// S2: every single thing that an extent is bound to, changed by itself.
+#[test]
+fn an_extent_opens_only_as_what_it_was_sealed_as() {
+    let sealed = sealer().seal_extent(3, AAD, PLAIN);
+    assert_eq!(opener().open_extent(3, AAD, &sealed).unwrap(), PLAIN);
+    let refused = |opener: ObjectOpener, number, aad, what: &str| {
+        let error = opener.open_extent(number, aad, &sealed).unwrap_err();
+        assert!(matches!(error, SealError::NotAuthentic { found_bytes: 32, .. }), "{what}: {error:?}");
+    };
+    refused(opener(), 4, AAD, "number");
+    refused(opener(), u32::MAX, AAD, "number outside the space");
+    refused(opener(), 3, ExtentAad { volume: VolumeId(5), ..AAD }, "volume");
+    refused(opener(), 3, ExtentAad { lba: Lba(9), ..AAD }, "lba");
+    refused(opener(), 3, ExtentAad { raw_len: 1024, ..AAD }, "raw length");
+    refused(opener(), 3, ExtentAad { codec: 2, ..AAD }, "codec");
+    refused(ObjectOpener::new(&key(), 8, SET, OBJECT), 3, AAD, "key id");
+    refused(ObjectOpener::new(&key(), KEY_ID, GroupId(6), OBJECT), 3, AAD, "set");
+    refused(ObjectOpener::new(&DataKey::from_bytes([1; 32]), KEY_ID, SET, OBJECT), 3, AAD, "data key");
+    for object in [
+        ObjectId { term: Term(8), ..OBJECT },
+        ObjectId { member: MemberId(3), ..OBJECT },
+        ObjectId { boot: 4, ..OBJECT },
+        ObjectId { random: 0xabce, ..OBJECT },
+    ] {
+        refused(ObjectOpener::new(&key(), KEY_ID, SET, object), 3, AAD, "object");
+    }
+}
+
+#[test]
+fn a_part_is_not_another_part() {
+    let parts = [Part::Header, Part::Root, PAGE, Part::Page { number: 3, volume: VolumeId(4), page: 9 }];
+    let other_pages = [
+        Part::Page { number: 2, volume: VolumeId(5), page: 9 },
+        Part::Page { number: 2, volume: VolumeId(4), page: 8 },
+    ];
+    let mut sealer = sealer();
+    for part in parts {
+        let sealed = sealer.seal_part(part, PLAIN);
+        for asked in parts.into_iter().chain(other_pages) {
+            assert_eq!(opener().open_part(asked, &sealed).is_ok(), asked == part, "{part} opened as {asked}");
+        }
+        assert!(opener().open_extent(0, ExtentAad { raw_len: 16, ..AAD }, &sealed).is_err());
+    }
+}
+
+#[test]
+fn the_error_names_found_and_expected() {
+    let sealed = sealer().seal_extent(3, AAD, PLAIN);
+    let error = opener().open_extent(3, ExtentAad { lba: Lba(9), ..AAD }, &sealed).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "not authentic: found 32 bytes under tag d01fb011172bfdfc44ba423d9bc99d37, expected extent 3 (v4 lba9, 512 raw \
+         bytes, codec 1) of 32 sealed bytes, in object \
+         0000000000000007-0000000000000002-0000000000000003-0000000000000000000000000000abcd of set g5, data key 7"
+    );
+    let error = opener().open_part(PAGE, &sealed[..15]).unwrap_err();
+    assert_eq!(error, SealError::TooShort { found: 15, expected: TAG_BYTES });
+}
+
+#[test]
+#[should_panic(expected = "R10: sealed twice under one nonce: extent 3")]
+fn a_number_is_sealed_once() {
+    let mut sealer = sealer();
+    sealer.seal_extent(3, AAD, PLAIN);
+    sealer.seal_extent(3, ExtentAad { lba: Lba(16), ..AAD }, PLAIN);
+}
+
+#[test]
+#[should_panic(expected = "R10: sealed twice under one nonce: page 2")]
+fn a_page_is_sealed_once_whatever_it_maps() {
+    let mut sealer = sealer();
+    sealer.seal_part(PAGE, PLAIN);
+    sealer.seal_part(Part::Page { number: 2, volume: VolumeId(9), page: 1 }, PLAIN);
+}
+
+#[test]
+#[should_panic(expected = "R10: no nonce is left")]
+fn an_extent_cannot_reach_the_numbers_of_pages() {
+    sealer().seal_extent(EXTENT_NUMBER_MAX + 1, AAD, PLAIN);
+}
+
+#[test]
+fn reserved_numbers_are_apart() {
+    let extent = |number| nonce_number(&SealedKind::Extent { number, aad: AAD });
+    let page = |number| nonce_number(&SealedKind::Part(Part::Page { number, volume: VolumeId(0), page: 0 }));
+    let mut numbers = BTreeSet::new();
+    for number in [extent(0), extent(EXTENT_NUMBER_MAX), page(0), page(PAGE_NUMBER_MAX)] {
+        assert!(numbers.insert(number.unwrap()));
+    }
+    for part in [Part::Root, Part::Header] {
+        assert!(numbers.insert(nonce_number(&SealedKind::Part(part)).unwrap()));
+    }
+    assert_eq!((extent(EXTENT_NUMBER_MAX + 1), page(PAGE_NUMBER_MAX + 1)), (None, None));
+}
+
+proptest! {
+    #[test]
+    fn sealing_comes_back_and_every_bit_counts(
+        plain in proptest::collection::vec(any::<u8>(), 0..300),
+        number in 0..=EXTENT_NUMBER_MAX, volume: u32, lba: u64, raw_len: u32, codec: u8, flip: usize, cut: usize,
+    ) {
+        let aad = ExtentAad { volume: VolumeId(volume), lba: Lba(lba), raw_len, codec };
+        let mut sealed = vec![0xee; 3];
+        sealer().seal_extent_into(number, aad, &plain, &mut sealed);
+        prop_assert_eq!(&sealed[..3], &[0xee; 3]);
+        let mut sealed = sealed.split_off(3);
+        prop_assert_eq!(sealed.len(), plain.len() + TAG_BYTES);
+        prop_assert_eq!(&opener().open_extent(number, aad, &sealed), &Ok(plain));
+        prop_assert!(opener().open_extent(number, aad, &sealed[..cut % sealed.len()]).is_err());
+        let bit = flip % (sealed.len() * 8);
+        sealed[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(opener().open_extent(number, aad, &sealed).is_err());
+    }
+
+    #[test]
+    fn opening_anything_is_an_error(sealed in proptest::collection::vec(any::<u8>(), 0..200), number: u32) {
+        prop_assert!(opener().open_extent(number, AAD, &sealed).is_err());
+        prop_assert!(opener().open_part(Part::Header, &sealed).is_err());
+    }
+}
