@@ -6,6 +6,8 @@
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_nbd::ExportName;
+pub use holdfast_nbd::Extent;
+pub use holdfast_nbd::server::ReadPart;
 use holdfast_types::Epoch;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,39 +62,6 @@ pub trait Device: Send + Sync + 'static {
         len: u64,
         extents_max: usize,
     ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>>;
-}
-
-/// A part of what a read returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadPart {
-    /// Bytes as stored.
-    Data(Bytes),
-    /// So many bytes of zeroes, which were never written or trimmed. Costs no memory; sent as a hole where the client can read that.
-    Zeroes(u32),
-}
-
-impl ReadPart {
-    /// Length in bytes.
-    pub fn len(&self) -> u64 {
-        match self {
-            ReadPart::Data(data) => data.len() as u64,
-            ReadPart::Zeroes(len) => u64::from(*len),
-        }
-    }
-
-    /// Whether there is nothing in it.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A run of a volume that is allocated, or a hole that reads as zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Length in bytes.
-    pub len: u64,
-    /// Not allocated, reads as zeroes.
-    pub hole: bool,
 }
 
 /// Why a device did not do what was asked. R8: an error that a client gets to see may suspend its pool for good.
@@ -154,6 +123,8 @@ pub struct OpenedExport {
     /// Epoch of the lease that the connection was opened under. Orders generations of a slot over leases: a connection of a later epoch
     /// replaces one of an earlier epoch, whatever their generations.
     pub epoch: Epoch,
+    /// Writes are refused before they reach the device, as on a snapshot's export.
+    pub read_only: bool,
 }
 
 /// An export as it is described without opening it.
@@ -161,6 +132,8 @@ pub struct OpenedExport {
 pub struct ExportInfo {
     /// Size in bytes.
     pub size: u64,
+    /// Writes are refused.
+    pub read_only: bool,
     /// For people; may be empty.
     pub description: String,
 }

@@ -1,0 +1,374 @@
+//! Option haggling from the client's side: asks for the best headers that are wanted and takes what the server grants.
+
+use crate::wire::*;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Longest option reply that we read, in bytes.
+const REPLY_BYTES_MAX: u32 = 64 << 10;
+/// Option replies of one handshake at most.
+const REPLIES_MAX: u32 = 4096;
+
+/// What a handshake is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Begin transmission with this export (the name as it goes over the wire).
+    Go(String),
+    /// The same by NBD_OPT_EXPORT_NAME, as old clients do: no headers are negotiated, a refusal closes the connection.
+    GoOldStyle(String),
+    /// Describe this export and leave.
+    Info(String),
+    /// List the exports and leave.
+    List,
+}
+
+/// What was agreed on, and what the server said about the export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Size in bytes.
+    pub size: u64,
+    /// What the export can do.
+    pub flags: TransmissionFlags,
+    /// Headers of the transmission phase.
+    pub style: HeaderStyle,
+    /// Block sizes, where the server named them.
+    pub block_sizes: Option<BlockSizes>,
+    /// Id of the `base:allocation` context, where it was chosen.
+    pub allocation: Option<u32>,
+    /// The server's name for the export, where it said one.
+    pub name: Option<String>,
+    /// For people, where the server said something.
+    pub description: Option<String>,
+}
+
+/// An export as a server listed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedExport {
+    /// Its name.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+}
+
+/// How a handshake ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Transmission begins with the next byte ([`Aim::Go`]).
+    Connected(Connected),
+    /// [`Aim::Info`]. The goodbye is in the output; close after sending it.
+    Described(Connected),
+    /// [`Aim::List`]. The goodbye is in the output; close after sending it.
+    Listed(Vec<ListedExport>),
+}
+
+/// A handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// Not an NBD server of our kind.
+    #[error("server greeting: found {found:#018x}, expected {expected:#018x}")]
+    Magic {
+        /// What came.
+        found: u64,
+        /// What should have.
+        expected: u64,
+    },
+    /// A server of before 2011.
+    #[error("server greeting: found flags {found:#x}, expected fixed newstyle")]
+    TooOld {
+        /// Its flags.
+        found: u16,
+    },
+    /// The server said no, and it is final for this server and export.
+    #[error("refused: {message}")]
+    Refused {
+        /// What it said, or the error's number.
+        message: String,
+    },
+    /// The server is not in a position to serve that now; another may be.
+    #[error("not served here: {message}")]
+    NotHere {
+        /// What it said.
+        message: String,
+    },
+    /// An answer to something else, out of form, or far too long.
+    #[error("option reply: found {found}, expected {expected}")]
+    Malformed {
+        /// What came.
+        found: u64,
+        /// What should have.
+        expected: &'static str,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Reply(u32),
+    ExportNameAnswer,
+    Ended,
+}
+
+/// The client's half of the handshake.
+#[derive(Debug)]
+pub struct Handshake {
+    aim: Aim,
+    wanted: HeaderStyle,
+    wants_allocation: bool,
+    stage: Stage,
+    no_zeroes: bool,
+    replies: u32,
+    export: Option<(u64, u16)>,
+    connected: Connected,
+    listed: Vec<ListedExport>,
+}
+
+fn option(out: &mut BytesMut, option: u32, parts: &[&[u8]]) {
+    out.put_u64(MAGIC_OPTION);
+    out.put_u32(option);
+    out.put_u32(parts.iter().map(|part| part.len() as u32).sum());
+    parts.iter().for_each(|part| out.put_slice(part));
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Handshake {
+    /// A handshake that asks for `wanted` headers at best, and for `base:allocation` where it gets chunked replies.
+    pub fn new(aim: Aim, wanted: HeaderStyle, wants_allocation: bool) -> Self {
+        let connected = Connected {
+            size: 0,
+            flags: TransmissionFlags(0),
+            style: HeaderStyle::Simple,
+            block_sizes: None,
+            allocation: None,
+            name: None,
+            description: None,
+        };
+        Self {
+            aim,
+            wanted,
+            wants_allocation,
+            stage: Stage::Greeting,
+            no_zeroes: false,
+            replies: 0,
+            export: None,
+            connected,
+            listed: Vec::new(),
+        }
+    }
+
+    /// Consumes from `input` what it can and appends to `out` what must be sent. `None`: more bytes are needed.
+    ///
+    /// # Errors
+    /// Close the connection.
+    pub fn step(&mut self, input: &mut BytesMut, out: &mut BytesMut) -> Result<Option<Outcome>, ClientError> {
+        loop {
+            match self.stage {
+                Stage::Greeting => {
+                    let Some(mut raw) = input.get(..18) else { return Ok(None) };
+                    for expected in [MAGIC_GREETING, MAGIC_OPTION] {
+                        let found = raw.get_u64();
+                        if found != expected {
+                            return Err(ClientError::Magic { found, expected });
+                        }
+                    }
+                    let flags = raw.get_u16();
+                    input.advance(18);
+                    if flags & FLAG_FIXED_NEWSTYLE == 0 {
+                        return Err(ClientError::TooOld { found: flags });
+                    }
+                    self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
+                    out.put_u32(u32::from(flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES)));
+                    self.begin(out);
+                }
+                Stage::Reply(asked) => {
+                    let Some(mut raw) = input.get(..20) else { return Ok(None) };
+                    let (magic, echoed, kind, len) = (raw.get_u64(), raw.get_u32(), raw.get_u32(), raw.get_u32());
+                    if magic != MAGIC_OPTION_REPLY {
+                        return Err(ClientError::Malformed { found: magic, expected: "an option reply's magic" });
+                    }
+                    if echoed != asked {
+                        return Err(ClientError::Malformed { found: u64::from(echoed), expected: "our own option" });
+                    }
+                    if len > REPLY_BYTES_MAX {
+                        return Err(ClientError::Malformed { found: u64::from(len), expected: "a shorter reply" });
+                    }
+                    if input.len() < 20 + len as usize {
+                        return Ok(None);
+                    }
+                    self.replies += 1;
+                    if self.replies > REPLIES_MAX {
+                        return Err(ClientError::Malformed { found: REPLIES_MAX.into(), expected: "fewer replies" });
+                    }
+                    input.advance(20);
+                    let data = input.split_to(len as usize).freeze();
+                    if let Some(outcome) = self.reply(asked, kind, data, out)? {
+                        self.stage = Stage::Ended;
+                        return Ok(Some(outcome));
+                    }
+                }
+                Stage::ExportNameAnswer => {
+                    let bytes = 10 + if self.no_zeroes { 0 } else { EXPORT_NAME_PADDING };
+                    if input.len() < bytes {
+                        return Ok(None);
+                    }
+                    let mut raw = input.split_to(bytes);
+                    self.connected.size = raw.get_u64();
+                    self.connected.flags = TransmissionFlags(raw.get_u16());
+                    self.stage = Stage::Ended;
+                    return Ok(Some(Outcome::Connected(self.connected.clone())));
+                }
+                Stage::Ended => return Ok(None),
+            }
+        }
+    }
+
+    fn ask(&mut self, number: u32, parts: &[&[u8]], out: &mut BytesMut) {
+        option(out, number, parts);
+        self.stage = Stage::Reply(number);
+    }
+
+    fn begin(&mut self, out: &mut BytesMut) {
+        match (&self.aim, self.wanted) {
+            (Aim::GoOldStyle(_), _) => self.old_style(out),
+            (Aim::List, _) => self.ask(OPT_LIST, &[], out),
+            (_, HeaderStyle::Extended) => self.ask(OPT_EXTENDED_HEADERS, &[], out),
+            (_, HeaderStyle::Structured) => self.ask(OPT_STRUCTURED_REPLY, &[], out),
+            (_, HeaderStyle::Simple) => self.go(out),
+        }
+    }
+
+    fn name(&self) -> &str {
+        match &self.aim {
+            Aim::Go(name) | Aim::GoOldStyle(name) | Aim::Info(name) => name,
+            Aim::List => "",
+        }
+    }
+
+    fn old_style(&mut self, out: &mut BytesMut) {
+        option(out, OPT_EXPORT_NAME, &[self.name().as_bytes()]);
+        self.stage = Stage::ExportNameAnswer;
+    }
+
+    fn context_or_go(&mut self, out: &mut BytesMut) {
+        if !self.wants_allocation || self.connected.style == HeaderStyle::Simple {
+            return self.go(out);
+        }
+        let name = self.name().to_string();
+        let (len, one) = ((name.len() as u32).to_be_bytes(), 1u32.to_be_bytes());
+        let query = CONTEXT_ALLOCATION.as_bytes();
+        let query_len = (query.len() as u32).to_be_bytes();
+        self.ask(OPT_SET_META_CONTEXT, &[&len, name.as_bytes(), &one, &query_len, query], out);
+    }
+
+    fn go(&mut self, out: &mut BytesMut) {
+        let name = self.name().to_string();
+        let number = if matches!(self.aim, Aim::Info(_)) { OPT_INFO } else { OPT_GO };
+        let mut wanted = BytesMut::new();
+        wanted.put_u16(3);
+        [INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE].iter().for_each(|info| wanted.put_u16(*info));
+        let len = (name.len() as u32).to_be_bytes();
+        self.ask(number, &[&len, name.as_bytes(), &wanted], out);
+    }
+
+    fn reply(
+        &mut self,
+        asked: u32,
+        kind: u32,
+        mut data: Bytes,
+        out: &mut BytesMut,
+    ) -> Result<Option<Outcome>, ClientError> {
+        let malformed = |expected| ClientError::Malformed { found: u64::from(kind), expected };
+        let failed = kind & REP_ERROR != 0;
+        match (asked, kind) {
+            (OPT_EXTENDED_HEADERS, _) => {
+                if kind == REP_ACK {
+                    self.connected.style = HeaderStyle::Extended;
+                    self.context_or_go(out);
+                } else if failed {
+                    self.ask(OPT_STRUCTURED_REPLY, &[], out);
+                } else {
+                    return Err(malformed("an acknowledgement"));
+                }
+            }
+            (OPT_STRUCTURED_REPLY, _) => {
+                if kind == REP_ACK {
+                    self.connected.style = HeaderStyle::Structured;
+                } else if !failed {
+                    return Err(malformed("an acknowledgement"));
+                }
+                self.context_or_go(out);
+            }
+            (OPT_SET_META_CONTEXT, REP_META_CONTEXT) => {
+                if data.len() < 4 {
+                    return Err(malformed("a context's id and name"));
+                }
+                let id = data.get_u32();
+                if data == CONTEXT_ALLOCATION.as_bytes() {
+                    self.connected.allocation = Some(id);
+                }
+            }
+            (OPT_SET_META_CONTEXT, _) if kind == REP_ACK || failed => {
+                if failed {
+                    self.connected.allocation = None;
+                }
+                self.go(out);
+            }
+            (OPT_LIST, REP_SERVER) => {
+                let len = if data.len() >= 4 { data.get_u32() as usize } else { usize::MAX };
+                if len > data.len() {
+                    return Err(malformed("a name within its reply"));
+                }
+                let name = text(&data.split_to(len));
+                self.listed.push(ListedExport { name, description: text(&data) });
+            }
+            (OPT_LIST, REP_ACK) => {
+                option(out, OPT_ABORT, &[]);
+                return Ok(Some(Outcome::Listed(std::mem::take(&mut self.listed))));
+            }
+            (OPT_INFO | OPT_GO, REP_INFO) => self.info(data).ok_or(malformed("a whole information item"))?,
+            (OPT_INFO | OPT_GO, REP_ACK) => {
+                let (size, flags) = self.export.ok_or(malformed("the export's size first"))?;
+                self.connected.size = size;
+                self.connected.flags = TransmissionFlags(flags);
+                let connected = self.connected.clone();
+                if asked == OPT_GO {
+                    return Ok(Some(Outcome::Connected(connected)));
+                }
+                option(out, OPT_ABORT, &[]);
+                return Ok(Some(Outcome::Described(connected)));
+            }
+            (OPT_GO, REP_ERR_UNSUP) if self.connected.style != HeaderStyle::Extended => self.old_style(out),
+            _ if failed => {
+                let message = if data.is_empty() { format!("error {}", kind & !REP_ERROR) } else { text(&data) };
+                return Err(match kind {
+                    REP_ERR_SHUTDOWN => ClientError::NotHere { message },
+                    _ => ClientError::Refused { message },
+                });
+            }
+            _ => return Err(malformed("a reply that fits the option")),
+        }
+        Ok(None)
+    }
+
+    fn info(&mut self, mut data: Bytes) -> Option<()> {
+        if data.len() < 2 {
+            return None;
+        }
+        match data.get_u16() {
+            INFO_EXPORT if data.len() == 10 => self.export = Some((data.get_u64(), data.get_u16())),
+            INFO_BLOCK_SIZE if data.len() == 12 => {
+                self.connected.block_sizes = Some(BlockSizes {
+                    minimum: data.get_u32(),
+                    preferred: data.get_u32(),
+                    payload_max: data.get_u32(),
+                });
+            }
+            INFO_EXPORT | INFO_BLOCK_SIZE => return None,
+            INFO_NAME => self.connected.name = Some(text(&data)),
+            INFO_DESCRIPTION => self.connected.description = Some(text(&data)),
+            _ => {}
+        }
+        Some(())
+    }
+}

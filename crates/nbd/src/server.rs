@@ -1,0 +1,12 @@
+//! The server's side: [`Handshake`], then a [`RequestDecoder`] for what comes in and a [`ReplyQueue`] for what goes out.
+
+mod handshake;
+mod reply;
+mod request;
+
+pub use handshake::{
+    EXPORTS_LISTED_MAX, ExportFacts, GREETING_BYTES, Handshake, HandshakeError, Negotiated, OPTION_BYTES_MAX,
+    OPTIONS_MAX, QUERIES_MAX, Question, RefusalReason, Step,
+};
+pub use reply::{EXTENTS_PER_REPLY_MAX, ReadPart, ReplyQueue, ReplyTo};
+pub use request::{Command, Decoded, ProtocolError, Request, RequestDecoder};

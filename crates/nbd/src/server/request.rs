@@ -1,0 +1,277 @@
+//! What a client asks for during transmission, read from a buffer; payloads are split off it without a copy.
+
+use crate::wire::*;
+use bytes::{Buf, Bytes, BytesMut};
+use holdfast_types::SECTOR_BYTES;
+use holdfast_types::limits::REQUEST_BYTES_MAX;
+
+/// The peer broke the protocol so that nothing after it can be trusted: close the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// Not a request where one should be.
+    #[error("request: found magic {found:#010x}, expected {expected:#010x}")]
+    Magic {
+        /// What came.
+        found: u32,
+        /// What the negotiated headers begin with.
+        expected: u32,
+    },
+    /// A payload that we would have to hold.
+    #[error("request: found a payload of {found} bytes, expected at most {REQUEST_BYTES_MAX}")]
+    PayloadTooLong {
+        /// Its announced length.
+        found: u64,
+    },
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read `len` bytes.
+    Read {
+        /// Answer in one piece.
+        unfragmented: bool,
+    },
+    /// Write this payload, `len` bytes.
+    Write {
+        /// What to write.
+        data: Bytes,
+        /// Durable before the answer. R1 makes every write so.
+        fua: bool,
+    },
+    /// Make `len` bytes read as zeroes.
+    Zero {
+        /// The space may be given back.
+        punch: bool,
+        /// Answer ENOTSUP unless this is faster than a write.
+        fast: bool,
+        /// Durable before the answer.
+        fua: bool,
+    },
+    /// Give back the space of `len` bytes.
+    Trim {
+        /// Durable before the answer.
+        fua: bool,
+    },
+    /// Make durable what was answered.
+    Flush,
+    /// Expect reads here.
+    Cache,
+    /// Say what is allocated.
+    BlockStatus {
+        /// One extent only.
+        one: bool,
+    },
+    /// The client leaves: finish what was begun, then close. No answer.
+    Disconnect,
+    /// Wrong in itself: answer with this error. Its payload, if it had one, is consumed.
+    Bad(Errno),
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The client's name for it; comes back in the answer.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes. Beyond 32 bits with extended headers only.
+    pub len: u64,
+    /// Whether it is a read, which has its own way of being refused.
+    pub is_read: bool,
+    /// What to do.
+    pub command: Command,
+}
+
+impl Request {
+    /// Whether a device of `size` bytes can be asked to do that.
+    ///
+    /// # Errors
+    /// The error to answer with: misaligned, out of range, a write to a read-only export, or too long to be answered.
+    pub fn check(&self, size: u64, read_only: bool, style: HeaderStyle) -> Result<(), Errno> {
+        let writes = match &self.command {
+            Command::Bad(errno) => return Err(*errno),
+            Command::Flush | Command::Disconnect => return Ok(()),
+            Command::Write { .. } | Command::Zero { .. } | Command::Trim { .. } => true,
+            Command::Read { .. } | Command::Cache | Command::BlockStatus { .. } => false,
+        };
+        if writes && read_only {
+            return Err(Errno::NotPermitted);
+        }
+        if !self.offset.is_multiple_of(SECTOR_BYTES) || !self.len.is_multiple_of(SECTOR_BYTES) {
+            return Err(Errno::Invalid);
+        }
+        if self.offset.checked_add(self.len).is_none_or(|end| end > size) {
+            let full = matches!(self.command, Command::Write { .. } | Command::Zero { .. });
+            return Err(if full { Errno::NoSpace } else { Errno::Invalid });
+        }
+        match self.command {
+            // A chunked answer may refuse a long read as such; a simple one knows only a wrong request.
+            Command::Read { .. } if self.len > u64::from(REQUEST_BYTES_MAX) => {
+                Err(if style == HeaderStyle::Simple { Errno::Invalid } else { Errno::Overflow })
+            }
+            // An answer must name at least one extent, and there is none of length 0.
+            Command::BlockStatus { .. } if self.len == 0 => Err(Errno::Invalid),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What [`RequestDecoder::next`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// The buffer must grow by at least so many bytes before there is anything to find.
+    Need(usize),
+    /// A whole request.
+    Request(Request),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    flags: u16,
+    kind: u16,
+    cookie: u64,
+    offset: u64,
+    len: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Header,
+    /// The header was consumed, its payload belongs to a write.
+    Payload(Header),
+    /// The header was consumed, its payload belongs to nothing: pass over it without holding it.
+    Skip(Header, u64),
+}
+
+/// Reads requests from a stream of bytes.
+#[derive(Debug)]
+pub struct RequestDecoder {
+    style: HeaderStyle,
+    allocation: bool,
+    state: State,
+}
+
+impl RequestDecoder {
+    /// A decoder for what was negotiated.
+    pub fn new(style: HeaderStyle, allocation: bool) -> Self {
+        Self { style, allocation, state: State::Header }
+    }
+
+    /// Length of the payload that is being waited for. What holds it must be paid for before the buffer grows.
+    pub fn payload_awaited(&self) -> Option<usize> {
+        match &self.state {
+            State::Payload(header) => Some(header.len as usize),
+            State::Header | State::Skip(..) => None,
+        }
+    }
+
+    /// Takes the next request off `input`.
+    ///
+    /// # Errors
+    /// Close the connection.
+    pub fn next(&mut self, input: &mut BytesMut) -> Result<Decoded, ProtocolError> {
+        loop {
+            match &mut self.state {
+                State::Header => {
+                    let bytes = match self.style {
+                        HeaderStyle::Extended => REQUEST_EXTENDED_BYTES,
+                        HeaderStyle::Simple | HeaderStyle::Structured => REQUEST_BYTES,
+                    };
+                    let Some(raw) = input.get(..bytes) else { return Ok(Decoded::Need(bytes - input.len())) };
+                    let header = self.parse(raw)?;
+                    input.advance(bytes);
+                    let payload = match self.style {
+                        HeaderStyle::Extended => header.flags & CMD_FLAG_PAYLOAD_LEN != 0,
+                        HeaderStyle::Simple | HeaderStyle::Structured => header.kind == CMD_WRITE,
+                    };
+                    if !payload {
+                        return Ok(Decoded::Request(self.request(header, None)));
+                    }
+                    if header.len > u64::from(REQUEST_BYTES_MAX) {
+                        return Err(ProtocolError::PayloadTooLong { found: header.len });
+                    }
+                    self.state = if header.kind == CMD_WRITE && self.flags_fit(header) {
+                        State::Payload(header)
+                    } else {
+                        State::Skip(header, header.len)
+                    };
+                }
+                State::Payload(header) => {
+                    let header = *header;
+                    let len = header.len as usize;
+                    if input.len() < len {
+                        return Ok(Decoded::Need(len - input.len()));
+                    }
+                    let data = input.split_to(len).freeze();
+                    self.state = State::Header;
+                    return Ok(Decoded::Request(self.request(header, Some(data))));
+                }
+                State::Skip(header, left) => {
+                    let skipped = (input.len() as u64).min(*left);
+                    input.advance(skipped as usize);
+                    *left -= skipped;
+                    if *left > 0 {
+                        return Ok(Decoded::Need(1));
+                    }
+                    let header = *header;
+                    self.state = State::Header;
+                    return Ok(Decoded::Request(self.request(header, None)));
+                }
+            }
+        }
+    }
+
+    fn parse(&self, mut raw: &[u8]) -> Result<Header, ProtocolError> {
+        let (found, expected) = (
+            raw.get_u32(),
+            match self.style {
+                HeaderStyle::Extended => MAGIC_REQUEST_EXTENDED,
+                HeaderStyle::Simple | HeaderStyle::Structured => MAGIC_REQUEST,
+            },
+        );
+        if found != expected {
+            return Err(ProtocolError::Magic { found, expected });
+        }
+        let (flags, kind, cookie, offset) = (raw.get_u16(), raw.get_u16(), raw.get_u64(), raw.get_u64());
+        let len = match self.style {
+            HeaderStyle::Extended => raw.get_u64(),
+            HeaderStyle::Simple | HeaderStyle::Structured => u64::from(raw.get_u32()),
+        };
+        Ok(Header { flags, kind, cookie, offset, len })
+    }
+
+    /// Whether the flags are among those that the specification allows with this command.
+    fn flags_fit(&self, header: Header) -> bool {
+        let own = match header.kind {
+            CMD_READ if self.style != HeaderStyle::Simple => CMD_FLAG_DF,
+            CMD_WRITE if self.style == HeaderStyle::Extended => CMD_FLAG_PAYLOAD_LEN,
+            CMD_WRITE_ZEROES => CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO,
+            CMD_BLOCK_STATUS => CMD_FLAG_REQ_ONE,
+            _ => 0,
+        };
+        // "The server MUST accept all commands with [FUA] set (even by ignoring the bit)."
+        header.flags & !(own | CMD_FLAG_FUA) == 0
+    }
+
+    fn request(&self, header: Header, data: Option<Bytes>) -> Request {
+        let has = |flag| header.flags & flag != 0;
+        let fua = has(CMD_FLAG_FUA);
+        let command = match (header.kind, data) {
+            (CMD_DISC, _) => Command::Disconnect,
+            _ if !self.flags_fit(header) => Command::Bad(Errno::Invalid),
+            (CMD_WRITE, Some(data)) => Command::Write { data, fua },
+            (CMD_READ, _) => Command::Read { unfragmented: has(CMD_FLAG_DF) },
+            (CMD_FLUSH, _) => Command::Flush,
+            (CMD_TRIM, _) => Command::Trim { fua },
+            (CMD_CACHE, _) => Command::Cache,
+            (CMD_WRITE_ZEROES, _) => {
+                Command::Zero { punch: !has(CMD_FLAG_NO_HOLE), fast: has(CMD_FLAG_FAST_ZERO), fua }
+            }
+            (CMD_BLOCK_STATUS, _) if self.allocation => Command::BlockStatus { one: has(CMD_FLAG_REQ_ONE) },
+            _ => Command::Bad(Errno::Invalid),
+        };
+        let Header { cookie, offset, len, kind, .. } = header;
+        Request { cookie, offset, len, is_read: kind == CMD_READ, command }
+    }
+}
