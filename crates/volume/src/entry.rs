@@ -408,6 +408,11 @@ impl WritesView {
         self.ops == 0
     }
 
+    /// Bytes of the whole entry.
+    pub fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
     /// The ops in their order, with their data.
     pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         self.headers().map(|(header_offset, op)| {

@@ -12,9 +12,10 @@
 //! I4  An insert costs O(log n + extents touched), whatever the length of the range.
 //! I5  The counters of extents and data bytes are those of the extents that are there.
 //!
-//! One extent is 32 bytes: 8 of key and 24 of value (asserted below; the tree's own overhead comes on top, see `apply_bench`).
+//! One extent is 24 bytes: 8 of key and 16 of value (asserted below; the tree's own overhead comes on top, see `apply_bench`).
 
 use crate::entry::{OP_HEADER_BYTES, WRITE_SECTORS_MAX};
+use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeMap;
 
@@ -105,36 +106,47 @@ pub(crate) fn push_piece(pieces: &mut Vec<Piece>, piece: Piece) {
     pieces.push(piece);
 }
 
-/// An extent as it is kept: its first sector is the key that it is stored under. No op has 0 sectors, so 0 stands for zeroes.
+/// An extent as it is kept: its first sector is the key that it is stored under. Every field of a journal ref but the index fits
+/// 16 bits (asserted below), which keeps a million extents at 24 MB. No op has 0 sectors, so 0 stands for zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
-    sectors: u64,
-    index: u64,
-    header_offset: u32,
+    /// The log index; of zeroes their length, which has no other bound than the volume's.
+    word: u64,
+    /// The op header's offset in units of [`OP_HEADER_BYTES`] (E2).
+    header: u16,
     op_sectors: u16,
     skip: u16,
+    sectors: u16,
 }
 
-const _: () = assert!(size_of::<u64>() + size_of::<Extent>() <= 40);
+const _: () = assert!(size_of::<u64>() + size_of::<Extent>() == 24);
 const _: () = assert!(WRITE_SECTORS_MAX <= u16::MAX as u64);
+const _: () = assert!(ENTRY_BYTES_MAX / OP_HEADER_BYTES <= u16::MAX as usize);
 
 impl Extent {
+    const fn zero(sectors: u64) -> Self {
+        Self { word: sectors, header: 0, op_sectors: 0, skip: 0, sectors: 0 }
+    }
+
     /// `None` for [`Source::Map`], which is the absence of an extent.
     fn new(sectors: u64, source: Source) -> Option<Self> {
         match source {
             Source::Map => None,
-            Source::Zero => Some(Self { sectors, index: 0, header_offset: 0, op_sectors: 0, skip: 0 }),
+            Source::Zero => Some(Self::zero(sectors)),
             Source::Journal(at) => {
                 // Refs are made from ops that `decode` let pass; one that is not inside its op would serve foreign bytes.
                 assert!(u64::from(at.op_sectors) <= WRITE_SECTORS_MAX, "R5: op of {} sectors", at.op_sectors);
                 let inside = u64::from(at.skip).checked_add(sectors).is_some_and(|end| end <= u64::from(at.op_sectors));
                 assert!(inside, "R9: {sectors} sectors at {} of an op of {}", at.skip, at.op_sectors);
+                let unit = OP_HEADER_BYTES as u32;
+                assert!(at.header_offset.is_multiple_of(unit), "E2: op header at {}", at.header_offset);
+                assert!(at.header_offset < ENTRY_BYTES_MAX as u32, "E3: op header at {}", at.header_offset);
                 Some(Self {
-                    sectors,
-                    index: at.index.0,
-                    header_offset: at.header_offset,
+                    word: at.index.0,
+                    header: (at.header_offset / unit) as u16,
                     op_sectors: at.op_sectors as u16,
                     skip: at.skip as u16,
+                    sectors: sectors as u16,
                 })
             }
         }
@@ -144,23 +156,31 @@ impl Extent {
         self.op_sectors == 0
     }
 
+    fn sectors(&self) -> u64 {
+        if self.is_zero() { self.word } else { u64::from(self.sectors) }
+    }
+
     fn source(&self) -> Source {
         if self.is_zero() {
             return Source::Zero;
         }
         Source::Journal(JournalRef {
-            index: LogIndex(self.index),
-            header_offset: self.header_offset,
+            index: LogIndex(self.word),
+            header_offset: u32::from(self.header) * OP_HEADER_BYTES as u32,
             op_sectors: u32::from(self.op_sectors),
             skip: u32::from(self.skip),
         })
     }
 
-    /// The extent without its first `count` sectors.
+    /// The extent with another length. A longer one comes only of [`Extent::continues`], so it still lies inside its op.
+    fn with_sectors(&self, sectors: u64) -> Self {
+        if self.is_zero() { Self::zero(sectors) } else { Self { sectors: sectors as u16, ..*self } }
+    }
+
+    /// The extent without its first `count` sectors, of which it has more.
     fn without_first(&self, count: u64) -> Self {
-        // `count < self.sectors`, and a journal extent lies inside its op: `skip` stays within 16 bits.
-        let skip = if self.is_zero() { 0 } else { self.skip + count as u16 };
-        Self { sectors: self.sectors - count, skip, ..*self }
+        let rest = self.with_sectors(self.sectors() - count);
+        if self.is_zero() { rest } else { Self { skip: self.skip + count as u16, ..rest } }
     }
 
     /// [`Source::continues`] for extents.
@@ -168,15 +188,15 @@ impl Extent {
         if self.is_zero() || next.is_zero() {
             return self.is_zero() && next.is_zero();
         }
-        self.index == next.index
-            && self.header_offset == next.header_offset
+        self.word == next.word
+            && self.header == next.header
             && self.op_sectors == next.op_sectors
-            && u64::from(self.skip) + self.sectors == u64::from(next.skip)
+            && u32::from(self.skip) + u32::from(self.sectors) == u32::from(next.skip)
     }
 
     /// Sectors of data that the extent refers to.
     fn data_sectors(&self) -> u64 {
-        if self.is_zero() { 0 } else { self.sectors }
+        u64::from(self.sectors)
     }
 }
 
@@ -234,7 +254,7 @@ impl Generation {
             && let Some(extents) = self.volumes.get(&volume)
         {
             // The extent that reaches into the range from before it, if any, is the last one that begins before it.
-            let first = extents.range(..start).next_back().filter(|(at, extent)| *at + extent.sectors > start);
+            let first = extents.range(..start).next_back().filter(|(at, extent)| *at + extent.sectors() > start);
             let from = first.map_or(start, |(at, _)| *at);
             known = Some(extents.range(from..end));
         }
@@ -259,22 +279,25 @@ impl Generation {
     /// Lays this generation over `older`: afterwards it knows everything that either knew, and wins where both did.
     /// Costs O(extents of both), in one pass.
     pub fn merge_under(&mut self, older: &Generation) {
+        self.extents += older.extents;
+        self.data_sectors += older.data_sectors;
         for (volume, below) in &older.volumes {
-            match self.volumes.get_mut(volume) {
-                None => {
-                    self.volumes.insert(*volume, below.clone());
-                }
-                Some(above) => {
-                    let merged = merge(above, below);
-                    *above = merged;
-                }
+            let above = self.volumes.entry(*volume).or_default();
+            if above.is_empty() {
+                *above = below.clone();
+                continue;
             }
+            // Maybe more extents than both had: one that is covered in its middle becomes two.
+            let before = above.len() + below.len();
+            let (merged, data_covered) = merge(above, below);
+            *above = merged;
+            self.extents = self.extents + above.len() - before;
+            self.data_sectors -= data_covered;
         }
         self.first_index = match (self.first_index, older.first_index) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        (self.extents, self.data_sectors) = self.count();
     }
 
     /// How many extents there are: what bounds the index's memory.
@@ -297,11 +320,6 @@ impl Generation {
         self.first_index
     }
 
-    fn count(&self) -> (usize, u64) {
-        let all = || self.volumes.values().flat_map(BTreeMap::values);
-        (all().count(), all().map(Extent::data_sectors).sum())
-    }
-
     /// Checks I1, I3 and I5 over the whole structure, for tests.
     ///
     /// # Panics
@@ -312,21 +330,23 @@ impl Generation {
             assert!(!extents.is_empty(), "I5: {volume} without extents");
             let mut last: Option<(u64, Extent)> = None;
             for (at, extent) in extents {
-                assert!(extent.sectors > 0, "I1: empty extent at {at}");
+                assert!(extent.sectors() > 0, "I1: empty extent at {at}");
                 if let Some((before, left)) = last {
-                    assert!(before + left.sectors <= *at, "I1: {before}+{} > {at}", left.sectors);
-                    let touching = before + left.sectors == *at;
+                    assert!(before + left.sectors() <= *at, "I1: {before}+{} > {at}", left.sectors());
+                    let touching = before + left.sectors() == *at;
                     assert!(!(touching && left.continues(extent)), "I3: {before} goes on at {at}");
                 }
                 last = Some((*at, *extent));
             }
         }
-        assert_eq!((self.extents, self.data_sectors), self.count(), "I5");
+        assert_eq!(self.extents, self.volumes.values().map(BTreeMap::len).sum::<usize>(), "I5");
+        let data = self.volumes.values().flat_map(BTreeMap::values).map(Extent::data_sectors);
+        assert_eq!(self.data_sectors, data.sum::<u64>(), "I5");
     }
 }
 
 fn to_piece((at, extent): (&u64, &Extent)) -> Piece {
-    Piece { lba: Lba(*at), sectors: Sectors(extent.sectors), source: extent.source() }
+    Piece { lba: Lba(*at), sectors: Sectors(extent.sectors()), source: extent.source() }
 }
 
 /// What one insert changed in the counters.
@@ -356,12 +376,12 @@ fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent
         return put(extents, start, new, tally);
     };
     let (at, old) = (*at, *last);
-    if at + old.sectors <= start {
+    if at + old.sectors() <= start {
         return put(extents, start, new, tally);
     }
     if let Some(new) = new
         && at == start
-        && old.sectors == new.sectors
+        && old.sectors() == new.sectors()
         && !may_merge(&new)
     {
         tally.gone(&old);
@@ -375,25 +395,25 @@ fn insert_extent(extents: &mut Extents, start: u64, end: u64, new: Option<Extent
 
 /// Whether an extent could carry on what is beside it: not when it is a whole op, which is what apply inserts.
 fn may_merge(extent: &Extent) -> bool {
-    extent.is_zero() || extent.skip > 0 || extent.sectors < u64::from(extent.op_sectors)
+    extent.is_zero() || extent.skip > 0 || extent.sectors < extent.op_sectors
 }
 
 /// Makes room: cuts what reaches into the range from both sides, removes what lies inside.
 fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
     let mut behind = None;
     if let Some((at, left)) = extents.range_mut(..start).next_back()
-        && at + left.sectors > start
+        && at + left.sectors() > start
     {
         tally.gone(left);
-        if at + left.sectors > end {
+        if at + left.sectors() > end {
             behind = Some(left.without_first(end - at));
         }
-        left.sectors = start - at;
+        *left = left.with_sectors(start - at);
         tally.add(left);
     }
     for (at, gone) in extents.extract_if(start..end, |_, _| true) {
         tally.gone(&gone);
-        if at + gone.sectors > end {
+        if at + gone.sectors() > end {
             behind = Some(gone.without_first(end - at));
         }
     }
@@ -407,20 +427,20 @@ fn clear(extents: &mut Extents, start: u64, end: u64, tally: &mut Tally) {
 fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally) {
     let Some(mut new) = new else { return };
     if may_merge(&new) {
-        let end = start + new.sectors;
+        let end = start + new.sectors();
         if let Some(right) = extents.get(&end).copied()
             && new.continues(&right)
         {
             tally.gone(&right);
             extents.remove(&end);
-            new.sectors += right.sectors;
+            new = new.with_sectors(new.sectors() + right.sectors());
         }
         if let Some((at, left)) = extents.range_mut(..start).next_back()
-            && at + left.sectors == start
+            && at + left.sectors() == start
             && left.continues(&new)
         {
             tally.gone(left);
-            left.sectors += new.sectors;
+            *left = left.with_sectors(left.sectors() + new.sectors());
             tally.add(left);
             // `new` counts by what it gave to `left`; the right neighbour's share was taken off above.
             return;
@@ -430,15 +450,16 @@ fn put(extents: &mut Extents, start: u64, new: Option<Extent>, tally: &mut Tally
     extents.insert(start, new);
 }
 
-/// One pass over two sorted lists: all of `above`, and of `below` what is not covered.
-fn merge(above: &Extents, below: &Extents) -> Extents {
+/// One pass over two sorted lists: all of `above`, and of `below` what is not covered. Also how much data was covered, in sectors.
+fn merge(above: &Extents, below: &Extents) -> (Extents, u64) {
+    let mut data_covered = 0;
     let mut out: Vec<(u64, Extent)> = Vec::with_capacity(above.len() + below.len());
     let mut push = |at: u64, extent: Extent| {
         if let Some((before, left)) = out.last_mut()
-            && *before + left.sectors == at
+            && *before + left.sectors() == at
             && left.continues(&extent)
         {
-            left.sectors += extent.sectors;
+            *left = left.with_sectors(left.sectors() + extent.sectors());
             return;
         }
         out.push((at, extent));
@@ -449,12 +470,12 @@ fn merge(above: &Extents, below: &Extents) -> Extents {
         loop {
             // `over` stands at the first extent above that ends behind `at`.
             while let Some((&top, &cover)) = over.peek().copied()
-                && top + cover.sectors <= at
+                && top + cover.sectors() <= at
             {
                 push(top, cover);
                 over.next();
             }
-            let end = at + rest.sectors;
+            let end = at + rest.sectors();
             let Some((&top, cover)) = over.peek().copied() else {
                 push(at, rest);
                 break;
@@ -464,9 +485,12 @@ fn merge(above: &Extents, below: &Extents) -> Extents {
                 break;
             }
             if top > at {
-                push(at, Extent { sectors: top - at, ..rest });
+                push(at, rest.with_sectors(top - at));
             }
-            let cover_end = top + cover.sectors;
+            let cover_end = top + cover.sectors();
+            if !rest.is_zero() {
+                data_covered += cover_end.min(end) - top.max(at);
+            }
             if cover_end >= end {
                 break;
             }
@@ -478,7 +502,7 @@ fn merge(above: &Extents, below: &Extents) -> Extents {
         push(top, cover);
     }
     // Sorted already, so the tree is built in bulk, with full nodes.
-    out.into_iter().collect()
+    (out.into_iter().collect(), data_covered)
 }
 
 /// The pieces of a range, in order.
@@ -506,7 +530,7 @@ impl Iterator for Pieces<'_> {
             Some((at, _)) if at > start => (at, Source::Map),
             Some((at, extent)) => {
                 self.ahead = None;
-                ((at + extent.sectors).min(self.end), extent.source().advance(start - at))
+                ((at + extent.sectors()).min(self.end), extent.source().advance(start - at))
             }
         };
         self.at = until;

@@ -16,7 +16,7 @@
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
 use crate::index::{Generation, JournalRef, Piece, Source, push_piece};
 use bytes::Bytes;
-use holdfast_control::set::{Admit, SetAnswer, SetCommand, SetRefusal, SetState};
+use holdfast_control::set::{Admit, RootRef, SetAnswer, SetCommand, SetRefusal, SetState};
 use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, Sectors, VolumeId};
 use std::sync::Arc;
 
@@ -56,6 +56,8 @@ pub struct Applied {
     pub answer: SetAnswer,
     /// For this node.
     pub event: Option<Event>,
+    /// What a finished checkpoint no longer needs. To free a million extents takes milliseconds: drop it where nobody waits.
+    pub retired: Option<Arc<Generation>>,
 }
 
 /// A range is not one of the volume that it is asked of.
@@ -138,16 +140,26 @@ impl SetMachine {
     /// # Panics
     /// When `id` is not behind everything that was applied (R4).
     pub fn apply(&mut self, id: LogId, payload: &Bytes) -> Result<Applied, EntryError> {
-        let entry = entry::decode(payload)?;
+        entry::decode(payload).map(|entry| self.apply_decoded(id, &entry))
+    }
+
+    /// [`SetMachine::apply`] for an entry that was decoded before, for a caller who holds a lock around the machine: most of what
+    /// a large entry costs are the checksums of its data, and those `decode` has checked.
+    ///
+    /// # Panics
+    /// When `id` is not behind everything that was applied (R4).
+    pub fn apply_decoded(&mut self, id: LogId, entry: &EntryPayload) -> Applied {
         if let Some(applied) = self.applied {
             assert!(id.index > applied.index, "R4: apply of {id} after {applied}");
         }
         self.applied = Some(id);
-        self.data_bytes += payload.len() as u64;
-        Ok(match entry {
-            EntryPayload::Writes(writes) => Applied { answer: self.apply_writes(id, &writes), event: None },
-            EntryPayload::Control(command) => self.apply_command(id, &command),
-        })
+        match entry {
+            EntryPayload::Writes(writes) => {
+                self.data_bytes += writes.bytes() as u64;
+                Applied { answer: self.apply_writes(id, writes), event: None, retired: None }
+            }
+            EntryPayload::Control(command) => self.apply_command(id, command),
+        }
     }
 
     fn apply_writes(&mut self, id: LogId, writes: &WritesView) -> SetAnswer {
@@ -181,6 +193,7 @@ impl SetMachine {
     fn apply_command(&mut self, id: LogId, command: &SetCommand) -> Applied {
         let epoch_before = self.state.epoch;
         let answer = self.state.apply(id, command);
+        let mut retired = None;
         let event = match &answer {
             SetAnswer::VolumeCreated { .. } | SetAnswer::VolumeGrown => Some(Event::VolumesChanged),
             // The same request once more is answered with the same grant, but grants nothing.
@@ -192,10 +205,17 @@ impl SetMachine {
                 self.seal(*at);
                 Some(Event::CheckpointBegun { at: *at })
             }
-            SetAnswer::CheckpointEnded => self.end_checkpoint(command),
+            SetAnswer::CheckpointEnded => match command {
+                SetCommand::CheckpointEnd { begin, root, .. } => {
+                    self.keep_snapshot(*begin, *root);
+                    retired = self.sealed.take().map(|(_, generation)| generation);
+                    Some(Event::Checkpointed { upto: *begin })
+                }
+                _ => None,
+            },
             _ => None,
         };
-        Applied { answer, event }
+        Applied { answer, event, retired }
     }
 
     /// Seals what was written up to `at`, together with what an earlier begin sealed and no end has covered.
@@ -209,25 +229,16 @@ impl SetMachine {
         self.data_bytes = 0;
     }
 
-    fn end_checkpoint(&mut self, command: &SetCommand) -> Option<Event> {
-        let SetCommand::CheckpointEnd { begin, root, .. } = command else { return None };
-        let upto = *begin;
-        match self.copy.take() {
-            Some((at, copy)) => {
-                assert!(at == upto, "R4: end of the checkpoint at {upto}, but the last begin is {at}");
-                self.snapshot = Some((upto, SetState::after_checkpoint(&copy, *root, upto)));
-            }
-            None => {
-                // Replay from this very snapshot passes its end once more; any other end has its begin before it.
-                let known = self.snapshot.as_ref().map(|(at, _)| *at);
-                assert!(
-                    known == Some(upto),
-                    "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}"
-                );
-            }
+    /// F(copy, root) is the snapshot from now on.
+    fn keep_snapshot(&mut self, upto: LogId, root: RootRef) {
+        if let Some((at, copy)) = self.copy.take() {
+            assert!(at == upto, "R4: end of the checkpoint at {upto}, but the last begin is {at}");
+            self.snapshot = Some((upto, SetState::after_checkpoint(&copy, root, upto)));
+            return;
         }
-        self.sealed = None;
-        Some(Event::Checkpointed { upto })
+        // A replay from this very snapshot passes its end once more; any other end has its begin before it.
+        let known = self.snapshot_upto();
+        assert!(known == Some(upto), "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}");
     }
 
     /// Whether a range lies inside its volume, as of the last entry applied. A volume never goes and never shrinks, so what
@@ -307,7 +318,7 @@ impl SetMachine {
         self.active.extents() + self.sealed.as_ref().map_or(0, |(_, sealed)| sealed.extents())
     }
 
-    /// Bytes of log payloads since the last begin, overwritten and refused ones too: what the next checkpoint lets go of.
+    /// Bytes of write entries in the log since the last begin, overwritten and refused ones too: what the next checkpoint lets go of.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }

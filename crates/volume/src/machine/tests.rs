@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::entry::{EntryBuilder, encode_control};
-use holdfast_control::set::RootRef;
 use holdfast_types::{Name, ObjectId, Owner, RequestId, SECTOR_BYTES, Term, Token, WriteSeq};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -437,6 +436,7 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     let end = SetCommand::CheckpointEnd { term: Term(1), begin, root };
     let applied = machine.apply(LogId::new(1, 7), &control(&end)).expect("end");
     assert_eq!(applied.event, Some(Event::Checkpointed { upto: begin }));
+    assert_eq!(applied.retired.map(|generation| generation.extents()), Some(1));
     assert_eq!(all(&machine), vec![piece(0, 12, Source::Map), piece(12, 20, Source::Zero), piece(32, 16, Source::Map)]);
     assert_eq!(machine.first_live_index(), None);
     assert_eq!(machine.lookup(VolumeId(1), Lba(0), Sectors(0)), vec![]);
