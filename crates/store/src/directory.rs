@@ -1,0 +1,433 @@
+//! A directory as a store: the embedded default, for one machine or a shared file system.
+//!
+//! ```text
+//!   DIR/sets/1/seg/<object>   an object, complete and synced from the moment that it has this name
+//!   DIR/.holdfast/new-<n>     being written; left behind by a crash, removed when it is a day old
+//!   DIR/.holdfast/swap.lock   held (flock) while an object is swapped, by any process
+//! ```
+//!
+//! Order of a write, so that a power cut leaves either nothing or the whole object:
+//! 1. write the temporary file and fsync it; 2. link it to its name, which fails if the name is taken (a swap renames
+//! over it, under the lock); 3. fsync the directory, and before that, once, each directory above it that is new.
+//!
+//! An error in 3 leaves the outcome unknown; before that nothing has happened.
+
+use crate::error::{At, Cause, Op, StoreError};
+use crate::memory::{admit, admit_range};
+use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
+use bytes::Bytes;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Our own corner; no key begins with a dot.
+const OWN: &str = ".holdfast";
+/// A temporary file that nobody has touched for this long belongs to no living writer.
+const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Objects of one page of a listing. Each page walks the directory again, so few large pages.
+const LIST_PAGE_OBJECTS: usize = 16 * 1024;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    root: PathBuf,
+    place: Arc<str>,
+    /// Directories whose names this process has seen synced.
+    synced: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Directory {
+    /// Opens the directory, creates it when missing, and removes what a crash left half written a day ago or longer.
+    ///
+    /// # Errors
+    /// When it cannot be created or written to.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let place: Arc<str> = Arc::from(format!("file://{}", path.display()));
+        let at = At::new(&place, Op::Open, OWN);
+        let own = path.join(OWN);
+        fs::create_dir_all(&own).map_err(|error| not_done(at.clone(), &error))?;
+        // Resolved once: the process may change its working directory, and the path may be a link.
+        let root = path.canonicalize().map_err(|error| not_done(at.clone(), &error))?;
+        let shared = Shared { root, place, synced: Mutex::default() };
+        shared.remove_leftovers().map_err(|error| not_done(at.clone(), &error))?;
+        File::options()
+            .create(true)
+            .append(true)
+            .open(shared.root.join(OWN).join("swap.lock"))
+            .map_err(|error| not_done(at.clone(), &error))?;
+        for dir in [shared.root.join(OWN), shared.root.clone()] {
+            sync_dir(&dir).map_err(|error| not_done(at.clone(), &error))?;
+        }
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Runs file I/O where it may block. The work goes on when the caller stops waiting.
+    async fn run<T: Send + 'static>(
+        &self,
+        op: Op,
+        key: &str,
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let shared = self.shared.clone();
+        let done = tokio::task::spawn_blocking(move || work(&shared)).await;
+        done.unwrap_or_else(|_| {
+            let cause = Cause::text("the work was abandoned while the process stops");
+            let at = At::new(&self.shared.place, op, key);
+            Err(if op.writes() {
+                StoreError::Unknown { at, attempts: 1, cause }
+            } else {
+                StoreError::Unavailable { at, attempts: 1, cause }
+            })
+        })
+    }
+}
+
+/// Nothing has happened yet.
+fn not_done(at: At, error: &io::Error) -> StoreError {
+    use io::ErrorKind as Kind;
+    let cause = Cause::text(error.to_string());
+    match error.kind() {
+        Kind::NotFound => StoreError::NotFound { at },
+        Kind::PermissionDenied | Kind::ReadOnlyFilesystem => {
+            StoreError::Denied { at, cause, hint: "let the gateway's user write to the directory" }
+        }
+        Kind::NotADirectory | Kind::IsADirectory => {
+            StoreError::Denied { at, cause, hint: "a key must not continue another one with a slash" }
+        }
+        _ => StoreError::Unavailable { at, attempts: 1, cause },
+    }
+}
+
+/// The object has its name, but a power cut might still take it away.
+fn unsynced(at: At, error: &io::Error) -> StoreError {
+    let cause = Cause::text(format!("the directory could not be synced: {error}"));
+    StoreError::Unknown { at, attempts: 1, cause }
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// A temporary file; gone when dropped.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename there is nothing left to remove; a leftover is removed when it is old.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Shared {
+    fn at(&self, op: Op, key: &str) -> At {
+        At::new(&self.place, op, key)
+    }
+
+    /// The file of a key that was checked: `keys::check` refuses whatever could lead out of the directory.
+    fn path(&self, key: &str) -> Result<PathBuf, StoreError> {
+        keys::check(key)?;
+        Ok(self.root.join(key))
+    }
+
+    fn remove_leftovers(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.root.join(OWN))? {
+            let entry = entry?;
+            if !entry.file_name().to_string_lossy().starts_with("new-") {
+                continue;
+            }
+            // A clock that was set back makes a file look young, which only keeps it longer.
+            let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
+            let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+            if age.is_some_and(|age| age > TEMPORARY_AGE_MAX) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn write_temporary(&self, body: &[u8]) -> io::Result<Temporary> {
+        let path = self.root.join(OWN).join(format!("new-{:032x}", rand::random::<u128>()));
+        let mut file = File::options().write(true).create_new(true).open(&path)?;
+        let temporary = Temporary(path);
+        file.write_all(body)?;
+        file.sync_all()?;
+        Ok(temporary)
+    }
+
+    /// Makes sure that the directory of `path` exists, and that a power cut cannot take it away again.
+    fn make_parents(&self, path: &Path) -> io::Result<()> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if self.lock_synced().contains(parent) {
+            return Ok(());
+        }
+        fs::create_dir_all(parent)?;
+        // Whoever created them, we may not rely on its having synced them yet.
+        let mut dir = parent;
+        while dir != self.root {
+            let Some(above) = dir.parent() else { break };
+            sync_dir(above)?;
+            dir = above;
+        }
+        self.lock_synced().insert(parent.to_owned());
+        Ok(())
+    }
+
+    fn lock_synced(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the temporary file its name by `name`, once more if somebody removed the directory meanwhile.
+    fn give_name(&self, path: &Path, name: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        self.make_parents(path)?;
+        match name(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.lock_synced().clear();
+                self.make_parents(path)?;
+                name(path)
+            }
+            other => other,
+        }
+    }
+
+    fn sync_parent(&self, at: At, path: &Path) -> Result<(), StoreError> {
+        sync_dir(path.parent().unwrap_or(&self.root)).map_err(|error| unsynced(at, &error))
+    }
+
+    fn put_new(&self, op: Op, key: &str, body: &Bytes) -> Result<(), StoreError> {
+        let at = || self.at(op, key);
+        admit(at, key, body)?;
+        let path = self.path(key)?;
+        let temporary = self.write_temporary(body).map_err(|error| not_done(at(), &error))?;
+        match self.give_name(&path, |path| fs::hard_link(&temporary.0, path)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let found = self.read(op, key)?;
+                if found != *body {
+                    let (found_bytes, expected_bytes) = (found.len() as u64, body.len() as u64);
+                    return Err(StoreError::Exists { at: at(), found_bytes, expected_bytes });
+                }
+                // Ours. Whoever wrote it had synced the file, but perhaps not yet the directory.
+            }
+            Err(error) => return Err(not_done(at(), &error)),
+        }
+        self.sync_parent(at(), &path)
+    }
+
+    fn read(&self, op: Op, key: &str) -> Result<Bytes, StoreError> {
+        let failed = |error: io::Error| not_done(self.at(op, key), &error);
+        let mut file = File::open(self.path(key)?).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        if !meta.is_file() {
+            return Err(StoreError::NotFound { at: self.at(op, key) });
+        }
+        if meta.len() > OBJECT_BYTES_MAX as u64 {
+            return Err(StoreError::TooLarge { at: self.at(op, key), found_bytes: meta.len() });
+        }
+        let mut body = Vec::with_capacity(meta.len() as usize);
+        (&mut file).take(OBJECT_BYTES_MAX as u64).read_to_end(&mut body).map_err(failed)?;
+        Ok(Bytes::from(body))
+    }
+
+    fn get_range(&self, key: &str, range: &Range<u64>) -> Result<Bytes, StoreError> {
+        let at = || self.at(Op::Range, key);
+        let Some(len) = admit_range(at, key, range)? else { return Ok(Bytes::new()) };
+        let file = File::open(self.path(key)?).map_err(|error| not_done(at(), &error))?;
+        let meta = file.metadata().map_err(|error| not_done(at(), &error))?;
+        if !meta.is_file() {
+            return Err(StoreError::NotFound { at: at() });
+        }
+        if meta.len() < range.end {
+            return Err(StoreError::Length { at: at(), found_bytes: meta.len(), expected_bytes: range.end });
+        }
+        let mut body = vec![0; len];
+        file.read_exact_at(&mut body, range.start).map_err(|error| not_done(at(), &error))?;
+        Ok(Bytes::from(body))
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        let path = self.path(key)?;
+        match fs::remove_file(&path) {
+            Ok(()) => self.sync_parent(self.at(Op::Delete, key), &path),
+            Err(error) => match not_done(self.at(Op::Delete, key), &error) {
+                StoreError::NotFound { .. } => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+
+    fn swap(&self, key: &str, expected: Option<&Version>, body: &Bytes) -> Result<Version, StoreError> {
+        let at = || self.at(Op::Swap, key);
+        admit(at, key, body)?;
+        let path = self.path(key)?;
+        let lock = File::open(self.root.join(OWN).join("swap.lock")).map_err(|error| not_done(at(), &error))?;
+        // Released when the file is closed, also by a crash.
+        lock.lock().map_err(|error| not_done(at(), &error))?;
+        let found = match self.read(Op::Swap, key) {
+            Ok(body) => Some(Version::of(&body)),
+            Err(StoreError::NotFound { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let version = Version::of(body);
+        if found.as_ref() == Some(&version) {
+            // Ours, from a call whose answer was lost.
+            return self.sync_parent(at(), &path).map(|()| version);
+        }
+        if found.as_ref() != expected {
+            return Err(StoreError::Changed { at: at(), found, expected: expected.cloned() });
+        }
+        if expected.is_none() {
+            // Not by renaming: a put_new, which takes no lock, may come between.
+            return match self.put_new(Op::Swap, key, body) {
+                Err(StoreError::Exists { at, .. }) => {
+                    let found = self.read(Op::Swap, key).ok().map(|body| Version::of(&body));
+                    Err(StoreError::Changed { at, found, expected: None })
+                }
+                other => other.map(|()| version),
+            };
+        }
+        let temporary = self.write_temporary(body).map_err(|error| not_done(at(), &error))?;
+        let renamed = self.give_name(&path, |path| fs::rename(&temporary.0, path));
+        renamed.map_err(|error| not_done(at(), &error))?;
+        self.sync_parent(at(), &path)?;
+        Ok(version)
+    }
+
+    fn list(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
+        keys::check_prefix(prefix)?;
+        let mut first = First { prefix, after, smallest: BinaryHeap::new(), more: false };
+        let top = prefix.rsplit_once('/').map_or("", |(dir, _)| dir);
+        self.walk(top, &mut first).map_err(|error| not_done(self.at(Op::List, prefix), &error))?;
+        let objects: Vec<Listed> =
+            first.smallest.into_sorted_vec().into_iter().map(|(key, bytes)| Listed { key, bytes }).collect();
+        let more = objects.last().filter(|_| first.more).map(|last| last.key.clone());
+        Ok(ListPage { objects, more })
+    }
+
+    /// Offers every object below `dir` (a key without its last part, or empty) to `first`.
+    fn walk(&self, dir: &str, first: &mut First<'_>) -> io::Result<()> {
+        let entries = match fs::read_dir(self.root.join(dir)) {
+            // Never written to, or removed while we look: it holds no object.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(());
+            }
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let key = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+            if keys::check(&key).is_err() {
+                continue;
+            }
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                let below = format!("{key}/");
+                if below.starts_with(first.prefix) || first.prefix.starts_with(&below) {
+                    self.walk(&key, first)?;
+                }
+            } else if kind.is_file() && first.wants(&key) {
+                let bytes = match entry.metadata() {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    meta => meta?.len(),
+                };
+                first.offer(key, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first objects in key order of those that are asked for: directories are read in no order.
+struct First<'a> {
+    prefix: &'a str,
+    after: Option<&'a str>,
+    smallest: BinaryHeap<(String, u64)>,
+    more: bool,
+}
+
+impl First<'_> {
+    fn wants(&mut self, key: &str) -> bool {
+        key.starts_with(self.prefix) && self.after.is_none_or(|after| key > after)
+    }
+
+    fn offer(&mut self, key: String, bytes: u64) {
+        self.smallest.push((key, bytes));
+        if self.smallest.len() > LIST_PAGE_OBJECTS {
+            self.smallest.pop();
+            self.more = true;
+        }
+    }
+}
+
+impl ObjectStore for Directory {
+    fn place(&self) -> &str {
+        &self.shared.place
+    }
+
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Put, key, move |shared| shared.put_new(Op::Put, &owned, &body)))
+    }
+
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Get, key, move |shared| {
+            let body = shared.read(Op::Get, &owned)?;
+            Ok(Object { version: Version::of(&body), body })
+        }))
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        // Without the hash that the version costs.
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Get, key, move |shared| shared.read(Op::Get, &owned)))
+    }
+
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Range, key, move |shared| shared.get_range(&owned, &range)))
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Head, key, move |shared| {
+            let body = shared.read(Op::Head, &owned)?;
+            Ok(Head { bytes: body.len() as u64, version: Version::of(&body) })
+        }))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        let owned = key.to_owned();
+        Box::pin(self.run(Op::Delete, key, move |shared| shared.delete(&owned)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        let (owned, after) = (prefix.to_owned(), after.map(str::to_owned));
+        Box::pin(self.run(Op::List, prefix, move |shared| shared.list(&owned, after.as_deref())))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        let (owned, expected) = (key.to_owned(), expected.cloned());
+        Box::pin(self.run(Op::Swap, key, move |shared| shared.swap(&owned, expected.as_ref(), &body)))
+    }
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

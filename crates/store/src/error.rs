@@ -1,0 +1,259 @@
+//! What a failed request means, and what to do about it.
+
+use crate::keys::KeyError;
+use crate::options::StoreUrlError;
+use crate::version::Version;
+use std::fmt;
+use std::sync::Arc;
+
+/// The one question that callers ask of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It did not happen; asking again later may help. The store is down, slow, full or throttling (R8: keep serving).
+    Retry,
+    /// No such object *here*.
+    NotFound,
+    /// It did not happen: another content or version is there.
+    Conflict,
+    /// It may have happened (R12): ask again with the same bytes, or read the object.
+    Unknown,
+    /// It did not happen and will not before a person changes something: rights, keys, clock, bucket, the request itself.
+    Denied,
+    /// The object is there and cannot be what was written (R9): look elsewhere.
+    Corrupt,
+}
+
+/// Which request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// `put_new`
+    Put,
+    /// `get`, `get_object`
+    Get,
+    /// `get_range`
+    Range,
+    /// `head`
+    Head,
+    /// `list`
+    List,
+    /// `delete`
+    Delete,
+    /// `swap`
+    Swap,
+    /// Opening the store.
+    Open,
+}
+
+impl Op {
+    /// For metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Put => "put",
+            Op::Get => "get",
+            Op::Range => "get range of",
+            Op::Head => "head",
+            Op::List => "list",
+            Op::Delete => "delete",
+            Op::Swap => "swap",
+            Op::Open => "open",
+        }
+    }
+
+    /// Whether a lost answer leaves open what happened.
+    pub fn writes(self) -> bool {
+        matches!(self, Op::Put | Op::Swap | Op::Delete)
+    }
+}
+
+/// Which request, of which key, at which store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    /// [`crate::ObjectStore::place`].
+    pub store: Arc<str>,
+    /// What was asked.
+    pub op: Op,
+    /// The key, or the prefix of a listing.
+    pub key: String,
+}
+
+impl At {
+    pub(crate) fn new(store: &Arc<str>, op: Op, key: &str) -> Self {
+        Self { store: store.clone(), op, key: key.chars().take(600).collect() }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} at {}", self.op.name(), self.key, self.store)
+    }
+}
+
+/// What came back, as far as it is known. Text, so that an error can be shared by all who waited for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// HTTP status.
+    pub status: Option<u16>,
+    /// The store's code, such as `SlowDown`.
+    pub code: Option<String>,
+    /// In words.
+    pub message: String,
+}
+
+impl Cause {
+    pub(crate) fn text(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(status) = self.status {
+            write!(f, "HTTP {status} ")?;
+        }
+        if let Some(code) = &self.code {
+            write!(f, "{code}: ")?;
+        }
+        f.write_str(if self.message.is_empty() { "no further words" } else { &self.message })
+    }
+}
+
+fn shown(version: Option<&Version>) -> String {
+    version.map_or_else(|| "no object".to_owned(), |v| format!("version {v}"))
+}
+
+/// A request to a store failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such object here.
+    #[error("{at}: found no object")]
+    NotFound {
+        /// Which request.
+        at: At,
+    },
+    /// `put_new` met an object with another content.
+    #[error("{at}: found another object of {found_bytes} bytes, expected none or our own {expected_bytes} bytes")]
+    Exists {
+        /// Which request.
+        at: At,
+        /// Length of the object that is there.
+        found_bytes: u64,
+        /// Length of ours.
+        expected_bytes: u64,
+    },
+    /// `swap` met another version.
+    #[error("{at}: found {}, expected {}; read it again before the next swap", shown(.found.as_ref()), shown(.expected.as_ref()))]
+    Changed {
+        /// Which request.
+        at: At,
+        /// What is there.
+        found: Option<Version>,
+        /// What the caller expected.
+        expected: Option<Version>,
+    },
+    /// A write may or may not have happened.
+    #[error("{at}: outcome unknown after {attempts} attempts ({cause}); ask again with the same bytes, or read it")]
+    Unknown {
+        /// Which request.
+        at: At,
+        /// How often it was tried.
+        attempts: u32,
+        /// Why the outcome is not known.
+        cause: Cause,
+    },
+    /// The store did not do it, for a reason that may pass.
+    #[error("{at}: not done after {attempts} attempts ({cause}); it is worth trying again later")]
+    Unavailable {
+        /// Which request.
+        at: At,
+        /// How often it was tried.
+        attempts: u32,
+        /// The last reason.
+        cause: Cause,
+    },
+    /// The store refuses.
+    #[error("{at}: refused ({cause}); {hint}")]
+    Denied {
+        /// Which request.
+        at: At,
+        /// What the store said.
+        cause: Cause,
+        /// What a person should look at.
+        hint: &'static str,
+    },
+    /// The bucket is not there.
+    #[error("{at}: found no bucket {bucket:?} ({cause}); create it, or correct the store's URL or endpoint")]
+    BucketMissing {
+        /// Which request.
+        at: At,
+        /// The name asked for.
+        bucket: String,
+        /// What the store said.
+        cause: Cause,
+    },
+    /// The store's clock and ours differ by more than signatures allow.
+    #[error(
+        "{at}: refused for the time of day: the store's clock shows {found}, ours {expected}; set this host's clock (NTP)"
+    )]
+    ClockSkew {
+        /// Which request.
+        at: At,
+        /// The store's time, as it wrote it.
+        found: String,
+        /// Ours.
+        expected: String,
+    },
+    /// The object's length is not what it was written with.
+    #[error("{at}: found {found_bytes} bytes, expected {expected_bytes}; the object is damaged, read another copy")]
+    Length {
+        /// Which request.
+        at: At,
+        /// Length of what is there.
+        found_bytes: u64,
+        /// What the caller relies on.
+        expected_bytes: u64,
+    },
+    /// More than [`crate::OBJECT_BYTES_MAX`].
+    #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", crate::OBJECT_BYTES_MAX)]
+    TooLarge {
+        /// Which request.
+        at: At,
+        /// Length of the object.
+        found_bytes: u64,
+    },
+    /// The key is not one.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The store's URL or options cannot be used.
+    #[error(transparent)]
+    Url(StoreUrlError),
+}
+
+impl StoreError {
+    /// What to do about it.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            StoreError::NotFound { .. } => Disposition::NotFound,
+            StoreError::Exists { .. } | StoreError::Changed { .. } => Disposition::Conflict,
+            StoreError::Unknown { .. } => Disposition::Unknown,
+            StoreError::Unavailable { .. } => Disposition::Retry,
+            StoreError::Denied { .. }
+            | StoreError::BucketMissing { .. }
+            | StoreError::ClockSkew { .. }
+            | StoreError::Key(_)
+            | StoreError::Url(_) => Disposition::Denied,
+            StoreError::TooLarge { at, .. } if at.op.writes() => Disposition::Denied,
+            StoreError::Length { .. } | StoreError::TooLarge { .. } => Disposition::Corrupt,
+        }
+    }
+
+    /// The cause, where the store gave one.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            StoreError::Unknown { cause, .. }
+            | StoreError::Unavailable { cause, .. }
+            | StoreError::Denied { cause, .. }
+            | StoreError::BucketMissing { cause, .. } => cause.clone(),
+            other => Cause::text(other.to_string()),
+        }
+    }
+}

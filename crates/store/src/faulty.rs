@@ -1,0 +1,292 @@
+//! A store that fails on purpose, the same way for the same seed and order of calls.
+//!
+//! Under [`crate::Retrying`] it shows that retries and the resolution of unknown outcomes work; above it, with
+//! [`Faults::flip_bit`], that readers find damage (R9).
+
+use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
+use bytes::{Bytes, BytesMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What goes wrong, each in thousandths of the requests that it can happen to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Refused before anything happened (503).
+    pub fail_before: u16,
+    /// Done, but the answer is lost: unknown for a write.
+    pub fail_after: u16,
+    /// Answered only after `slow_by`.
+    pub slow: u16,
+    /// See `slow`.
+    pub slow_by: Duration,
+    /// The body of a read ends early, and the reader is told so.
+    pub truncate: u16,
+    /// An object that is there is not found, once per key.
+    pub missing_once: u16,
+    /// A listing shows what was there some writes ago: new objects are missing, deleted ones still shown.
+    pub stale_list: u16,
+    /// A read answers with one bit flipped and says nothing: no store may do that, and readers must notice (R9).
+    pub flip_bit: u16,
+    /// Nothing answers at all.
+    pub down: bool,
+}
+
+/// How often each fault was played.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// [`Faults::fail_before`] and [`Faults::down`]
+    pub failed_before: u64,
+    /// [`Faults::fail_after`]
+    pub failed_after: u64,
+    /// [`Faults::slow`]
+    pub slowed: u64,
+    /// [`Faults::truncate`]
+    pub truncated: u64,
+    /// [`Faults::missing_once`]
+    pub missed: u64,
+    /// [`Faults::stale_list`]
+    pub stale: u64,
+    /// [`Faults::flip_bit`]
+    pub flipped: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Faulty<S> {
+    within: S,
+    place: Arc<str>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    faults: Faults,
+    counts: FaultCounts,
+    dice: u64,
+    missed: BTreeSet<String>,
+    /// What stale listings show: the objects as of some earlier write.
+    old: BTreeMap<String, u64>,
+    new: BTreeMap<String, u64>,
+}
+
+impl State {
+    /// SplitMix64: small, and the same on every machine and in every version.
+    fn draw(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn hit(&mut self, thousandths: u16) -> bool {
+        self.draw() % 1000 < u64::from(thousandths)
+    }
+}
+
+/// What is to happen to one request, drawn before it starts.
+struct Plan {
+    slow_by: Option<Duration>,
+    before: bool,
+    after: bool,
+}
+
+impl<S: ObjectStore> Faulty<S> {
+    /// Wraps `within`. Equal seeds, faults and calls fail equally.
+    pub fn new(within: S, seed: u64, faults: Faults) -> Self {
+        let place = Arc::from(format!("faulty {}", within.place()));
+        let (old, new) = Default::default();
+        let state = State { faults, counts: FaultCounts::default(), dice: seed, missed: BTreeSet::new(), old, new };
+        Self { within, place, state: Mutex::new(state) }
+    }
+
+    /// The store within.
+    pub fn within(&self) -> &S {
+        &self.within
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// How often each fault was played.
+    pub fn counts(&self) -> FaultCounts {
+        self.state().counts.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plan(&self) -> Plan {
+        let mut state = self.state();
+        let faults = state.faults.clone();
+        // Always the same number of draws, so that one fault's rate does not shift another's moments.
+        let slow = state.hit(faults.slow);
+        let before = state.hit(faults.fail_before) || faults.down;
+        let after = state.hit(faults.fail_after) && !before;
+        state.counts.slowed += u64::from(slow);
+        state.counts.failed_before += u64::from(before);
+        state.counts.failed_after += u64::from(after);
+        Plan { slow_by: slow.then_some(faults.slow_by), before, after }
+    }
+
+    fn failed(&self, op: Op, key: &str, unknown: bool, text: &str) -> StoreError {
+        let (at, attempts, cause) = (At::new(&self.place, op, key), 1, Cause::text(text));
+        if unknown {
+            StoreError::Unknown { at, attempts, cause }
+        } else {
+            StoreError::Unavailable { at, attempts, cause }
+        }
+    }
+
+    async fn play<T>(
+        &self,
+        op: Op,
+        key: &str,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let plan = self.plan();
+        if let Some(wait) = plan.slow_by {
+            tokio::time::sleep(wait).await;
+        }
+        if plan.before {
+            return Err(self.failed(op, key, false, "played: refused"));
+        }
+        let result = request.await;
+        // What is refused without asking the store has no answer that could be lost.
+        let asked = !matches!(&result, Err(error) if error.disposition() == Disposition::Denied);
+        if plan.after && asked {
+            return Err(self.failed(op, key, op.writes(), "played: the answer was lost"));
+        }
+        result
+    }
+
+    /// Faults of a read that found something.
+    fn spoil(&self, op: Op, key: &str, body: Bytes) -> Result<Bytes, StoreError> {
+        let mut state = self.state();
+        let (truncate, flip) = (state.faults.truncate, state.faults.flip_bit);
+        let (truncate, flip, at) = (state.hit(truncate), state.hit(flip), state.draw());
+        if truncate {
+            state.counts.truncated += 1;
+            drop(state);
+            return Err(self.failed(op, key, false, "played: the body ended early"));
+        }
+        if flip && !body.is_empty() {
+            state.counts.flipped += 1;
+            let mut spoilt = BytesMut::from(&body[..]);
+            let place = (at % spoilt.len() as u64) as usize;
+            spoilt[place] ^= 1 << (at >> 61);
+            return Ok(spoilt.freeze());
+        }
+        Ok(body)
+    }
+
+    /// Whether this is the one time that the key is not found.
+    fn misses(&self, key: &str) -> bool {
+        let mut state = self.state();
+        let rate = state.faults.missing_once;
+        let missed = state.hit(rate) && state.missed.insert(key.to_owned());
+        state.counts.missed += u64::from(missed);
+        missed
+    }
+
+    /// Keeps what stale listings show a step or more behind.
+    fn note(&self, key: &str, bytes: Option<u64>) {
+        let mut state = self.state();
+        if state.hit(300) {
+            state.old = state.new.clone();
+        }
+        match bytes {
+            Some(bytes) => state.new.insert(key.to_owned(), bytes),
+            None => state.new.remove(key),
+        };
+    }
+
+    fn stale_page(&self, prefix: &str, after: Option<&str>) -> Option<ListPage> {
+        let mut state = self.state();
+        let rate = state.faults.stale_list;
+        if !state.hit(rate) {
+            return None;
+        }
+        state.counts.stale += 1;
+        let shown =
+            state.old.iter().filter(|(key, _)| key.starts_with(prefix) && after.is_none_or(|a| key.as_str() > a));
+        let objects = shown.map(|(key, bytes)| crate::Listed { key: key.clone(), bytes: *bytes }).collect();
+        Some(ListPage { objects, more: None })
+    }
+}
+
+impl<S: ObjectStore> ObjectStore for Faulty<S> {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.play(Op::Put, key, async move {
+            let bytes = body.len() as u64;
+            self.within.put_new(key, body).await?;
+            self.note(key, Some(bytes));
+            Ok(())
+        }))
+    }
+
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        Box::pin(self.play(Op::Get, key, async move {
+            let Object { body, version } = self.within.get_object(key).await?;
+            if self.misses(key) {
+                return Err(StoreError::NotFound { at: At::new(&self.place, Op::Get, key) });
+            }
+            Ok(Object { body: self.spoil(Op::Get, key, body)?, version })
+        }))
+    }
+
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(self.play(Op::Range, key, async move {
+            let body = self.within.get_range(key, range).await?;
+            if self.misses(key) {
+                return Err(StoreError::NotFound { at: At::new(&self.place, Op::Range, key) });
+            }
+            self.spoil(Op::Range, key, body)
+        }))
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        Box::pin(self.play(Op::Head, key, self.within.head(key)))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.play(Op::Delete, key, async move {
+            self.within.delete(key).await?;
+            self.note(key, None);
+            Ok(())
+        }))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        Box::pin(self.play(Op::List, prefix, async move {
+            match self.stale_page(prefix, after) {
+                Some(page) => Ok(page),
+                None => self.within.list(prefix, after).await,
+            }
+        }))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(self.play(Op::Swap, key, async move {
+            let bytes = body.len() as u64;
+            let version = self.within.swap(key, expected, body).await?;
+            self.note(key, Some(bytes));
+            Ok(version)
+        }))
+    }
+}

@@ -1,0 +1,193 @@
+//! All object keys, in one place. The texts are pinned by a test: a key once written is looked for for ever.
+//!
+//! ```text
+//!   sets/<set>/seg/<object>     segment: sealed extents
+//!   sets/<set>/map/<object>     page pack: sealed pages of the map
+//!   sets/<set>/root/<object>    map root of a checkpoint or snapshot
+//!   sets/<set>/generation       the generation object: swapped when a set is recovered from the store
+//!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
+//!   check/<nonce>/...           written, read and deleted again by `store::check`
+//! ```
+//!
+//! `<set>` is the set's number, `<object>` the text of its [`ObjectId`] (maker's term, member, boot counter, 128 random
+//! bits), so a key is never drawn twice (R7), and an orphan's term can be read from its key.
+
+use holdfast_types::{GroupId, ObjectId, SetId};
+
+/// Longest key in bytes, without the store's prefix. S3 allows 1024 with it.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// A key is not of the form that every store can hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "object key: found {found:?}, expected at most {KEY_BYTES_MAX} bytes of a-z A-Z 0-9 . _ - in parts between single \
+     slashes, no part beginning with a dot"
+)]
+pub struct KeyError {
+    /// The key, cut to a length that can be shown.
+    pub found: String,
+}
+
+/// Checks a key. Parts that begin with a dot are refused: `..` would leave a directory store, the others are its own.
+///
+/// # Errors
+/// When the key is not of the form that [`KeyError`] describes.
+pub fn check(key: &str) -> Result<(), KeyError> {
+    let part = |part: &str| !part.is_empty() && !part.starts_with('.') && part.bytes().all(allowed);
+    let good = key.len() <= KEY_BYTES_MAX && key.split('/').all(part);
+    if good { Ok(()) } else { Err(KeyError { found: key.chars().take(120).collect() }) }
+}
+
+/// Checks the prefix of a listing: empty, a key, or the beginning of one.
+///
+/// # Errors
+/// When no key can begin with it.
+pub fn check_prefix(prefix: &str) -> Result<(), KeyError> {
+    // Any beginning of a key becomes a key by appending a letter.
+    if prefix.is_empty() || (prefix.len() < KEY_BYTES_MAX && check(&format!("{prefix}x")).is_ok()) {
+        return Ok(());
+    }
+    Err(KeyError { found: prefix.chars().take(120).collect() })
+}
+
+fn allowed(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+/// What an object is, as its key says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Sealed extents.
+    Segment,
+    /// Sealed pages of the map.
+    MapPack,
+    /// The root of a map.
+    Root,
+}
+
+impl Kind {
+    /// All kinds of immutable objects: what a scan for orphans goes through.
+    pub const ALL: [Kind; 3] = [Kind::Segment, Kind::MapPack, Kind::Root];
+
+    fn part(self) -> &'static str {
+        match self {
+            Kind::Segment => "seg",
+            Kind::MapPack => "map",
+            Kind::Root => "root",
+        }
+    }
+}
+
+/// Key of an immutable object.
+pub fn object(set: SetId, kind: Kind, object: ObjectId) -> String {
+    format!("{}{object}", objects(set, kind))
+}
+
+/// Key of a segment.
+pub fn segment(set: SetId, id: ObjectId) -> String {
+    object(set, Kind::Segment, id)
+}
+
+/// Key of a pack of map pages.
+pub fn map_pack(set: SetId, id: ObjectId) -> String {
+    object(set, Kind::MapPack, id)
+}
+
+/// Key of a map root.
+pub fn root(set: SetId, id: ObjectId) -> String {
+    object(set, Kind::Root, id)
+}
+
+/// Key of the set's generation object.
+pub fn generation(set: SetId) -> String {
+    format!("sets/{}/generation", set.0)
+}
+
+/// Key of the set's manifest (etcd mode).
+pub fn manifest(set: SetId) -> String {
+    format!("sets/{}/manifest", set.0)
+}
+
+/// Prefix of all objects of one kind, for listings.
+pub fn objects(set: SetId, kind: Kind) -> String {
+    format!("sets/{}/{}/", set.0, kind.part())
+}
+
+/// Reads the key of an immutable object. `None` for any other key: it is not ours to judge, nor to delete.
+pub fn parse(key: &str) -> Option<(SetId, Kind, ObjectId)> {
+    let parts: Vec<&str> = key.split('/').collect();
+    let ["sets", set, kind, id] = parts.as_slice() else { return None };
+    let set = set_from(set)?;
+    let kind = Kind::ALL.into_iter().find(|k| k.part() == *kind)?;
+    Some((set, kind, id.parse().ok()?))
+}
+
+/// The one text form of a set's number inside a key: `07` and `+7` would give an object a second key.
+fn set_from(text: &str) -> Option<SetId> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(GroupId(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::{MemberId, Term};
+
+    const ID: ObjectId = ObjectId { term: Term(7), member: MemberId(2), boot: 3, random: 0xabcd };
+
+    #[test]
+    fn key_texts_are_pinned_for_ever() {
+        let id = "0000000000000007-0000000000000002-0000000000000003-0000000000000000000000000000abcd";
+        let set = GroupId(12);
+        assert_eq!(segment(set, ID), format!("sets/12/seg/{id}"));
+        assert_eq!(map_pack(set, ID), format!("sets/12/map/{id}"));
+        assert_eq!(root(set, ID), format!("sets/12/root/{id}"));
+        assert_eq!(generation(set), "sets/12/generation");
+        assert_eq!(manifest(set), "sets/12/manifest");
+        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), generation(set), manifest(set)] {
+            assert_eq!(check(&key), Ok(()));
+        }
+    }
+
+    #[test]
+    fn parse_reads_what_was_written_and_nothing_else() {
+        for kind in Kind::ALL {
+            assert_eq!(parse(&object(GroupId(12), kind, ID)), Some((GroupId(12), kind, ID)));
+        }
+        let id = ID.to_string();
+        for other in [
+            generation(GroupId(1)),
+            format!("sets/012/seg/{id}"),
+            format!("sets/+1/seg/{id}"),
+            format!("sets/1/other/{id}"),
+            format!("sets/1/seg/{id}/x"),
+            format!("x/sets/1/seg/{id}"),
+            "sets/1/seg/".to_owned(),
+        ] {
+            assert_eq!(parse(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn keys_that_could_leave_a_directory_are_refused() {
+        let long = "x".repeat(KEY_BYTES_MAX + 1);
+        for bad in
+            ["", "/", "a/", "/a", "a//b", "..", "a/../b", "a/.", ".tmp/x", "a/.b", "a\\b", "a\0b", "ä", "a b", &long]
+        {
+            assert!(check(bad).is_err(), "{bad:?}");
+        }
+        for good in ["a", "a/b", "a..b/c-d_e.f", &"x".repeat(KEY_BYTES_MAX)] {
+            assert_eq!(check(good), Ok(()), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_beginnings_of_keys() {
+        for good in ["", "a", "a/", "sets/1/seg/0000"] {
+            assert_eq!(check_prefix(good), Ok(()), "{good:?}");
+        }
+        for bad in ["/", "a//", "../", "a/..", "ä"] {
+            assert!(check_prefix(bad).is_err(), "{bad:?}");
+        }
+    }
+}

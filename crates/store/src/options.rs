@@ -1,0 +1,252 @@
+//! How to reach a store: settings that a person may turn, secrets, and the URL.
+
+use crate::retry::RetryPolicy;
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+use url::Url;
+
+/// A text that never prints: it shows and serialises as `***`.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Secret(String);
+
+const HIDDEN: &str = "***";
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself: for signing only.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Secret {
+    type Error = &'static str;
+
+    /// `***` is refused: somebody pasted what a gateway had printed.
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == HIDDEN {
+            Err("found ***, expected the secret itself (this is how secrets print)")
+        } else {
+            Ok(Self(text))
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
+
+/// Settings of an S3 store. What is left out comes from the URL's query, then from the environment, then from here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreOptions {
+    /// URL of the service, `http://` or `https://`. Left out: AWS itself, by region. Environment: `AWS_ENDPOINT_URL_S3`,
+    /// `AWS_ENDPOINT_URL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Region to sign for. Left out: `us-east-1` with an endpoint, an error without. Environment: `AWS_REGION`,
+    /// `AWS_DEFAULT_REGION`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// `https://host/bucket/key` instead of `https://bucket.host/key`. Left out: yes with an endpoint, no without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_style: Option<bool>,
+    /// Environment: `AWS_ACCESS_KEY_ID`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_key_id: Option<String>,
+    /// Environment: `AWS_SECRET_ACCESS_KEY`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_access_key: Option<Secret>,
+    /// Environment: `AWS_SESSION_TOKEN`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_token: Option<Secret>,
+    /// How long a TCP and TLS connection may take to come about, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// When requests are asked again, and how long they may take.
+    pub retry: RetryPolicy,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            path_style: None,
+            access_key_id: None,
+            secret_access_key: None,
+            session_token: None,
+            connect_timeout_ms: 3_000,
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Fills what is left out from the environment, which `variable` reads.
+    #[must_use]
+    pub fn filled_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        self.endpoint = self.endpoint.or_else(|| set("AWS_ENDPOINT_URL_S3")).or_else(|| set("AWS_ENDPOINT_URL"));
+        self.region = self.region.or_else(|| set("AWS_REGION")).or_else(|| set("AWS_DEFAULT_REGION"));
+        // Never an id from one place with the secret or token of another.
+        if self.access_key_id.is_none() && self.secret_access_key.is_none() && self.session_token.is_none() {
+            self.access_key_id = set("AWS_ACCESS_KEY_ID");
+            self.secret_access_key = set("AWS_SECRET_ACCESS_KEY").map(Secret::new);
+            self.session_token = set("AWS_SESSION_TOKEN").map(Secret::new);
+        }
+        self
+    }
+
+    /// Checks the relations between the fields.
+    ///
+    /// # Errors
+    /// The field, what was found and what is expected.
+    pub fn validate(&self) -> Result<(), StoreUrlError> {
+        if self.connect_timeout_ms == 0 || self.connect_timeout_ms > self.retry.read_timeout_ms {
+            return Err(StoreUrlError::Option {
+                name: "connect_timeout_ms",
+                found: self.connect_timeout_ms.to_string(),
+                expected: "1 up to retry.read_timeout_ms, which includes it",
+            });
+        }
+        self.retry.validate()
+    }
+
+    /// [`Self::connect_timeout_ms`] as a duration.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// `file:///dir`
+    Directory(PathBuf),
+    /// `s3://bucket/prefix?endpoint=...&region=...&path_style=...`
+    S3(S3Target),
+}
+
+/// A bucket and a prefix in it. The query, where given, is stronger than the options: it travels with the set's URL, so
+/// sets of one cluster may use different services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct S3Target {
+    /// The bucket.
+    pub bucket: String,
+    /// Empty, or ending in `/`.
+    pub prefix: String,
+    /// As [`StoreOptions::endpoint`].
+    pub endpoint: Option<String>,
+    /// As [`StoreOptions::region`].
+    pub region: Option<String>,
+    /// As [`StoreOptions::path_style`].
+    pub path_style: Option<bool>,
+}
+
+/// A store's URL or one of its options cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreUrlError {
+    /// Not of a form we know.
+    #[error("store URL: found {found:?}, expected {expected}")]
+    Form {
+        /// The URL, without what might be a secret.
+        found: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// An option cannot be used.
+    #[error("store option {name}: found {found:?}, expected {expected}")]
+    Option {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// There is nothing to sign with.
+    #[error(
+        "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, or \
+         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+    )]
+    Credentials {
+        /// What is missing.
+        missing: &'static str,
+    },
+}
+
+impl Location {
+    /// Reads a store's URL.
+    ///
+    /// # Errors
+    /// When it is of no form we know. The URL is shown without user name, password and query.
+    pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
+        let bare = text.split(['?', '#']).next().unwrap_or_default();
+        let form = |expected| StoreUrlError::Form { found: bare.chars().take(200).collect(), expected };
+        let known = "s3://BUCKET[/PREFIX] or file:///DIRECTORY";
+        let url = Url::parse(text).map_err(|_| form(known))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            let found = format!("{}://***@...", url.scheme());
+            return Err(StoreUrlError::Form { found, expected: "no user or password: URLs are shown and shared" });
+        }
+        if url.fragment().is_some() {
+            return Err(form("no #fragment"));
+        }
+        match url.scheme() {
+            "file" => {
+                let local = url.host_str().is_none_or(str::is_empty) && url.query().is_none();
+                let path =
+                    url.to_file_path().ok().filter(|path| local && path.is_absolute() && path.parent().is_some());
+                path.map(Location::Directory).ok_or_else(|| form("file:///DIRECTORY, absolute, not the root"))
+            }
+            "s3" => Self::parse_s3(&url, bare).map(Location::S3),
+            _ => Err(form(known)),
+        }
+    }
+
+    fn parse_s3(url: &Url, bare: &str) -> Result<S3Target, StoreUrlError> {
+        let form = |expected| StoreUrlError::Form { found: bare.chars().take(200).collect(), expected };
+        let bucket = url.host_str().unwrap_or_default();
+        let name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-');
+        if url.port().is_some() || !(3..=63).contains(&bucket.len()) || !bucket.bytes().all(name) {
+            return Err(form("s3://BUCKET with 3 to 63 of a-z 0-9 . - as the bucket"));
+        }
+        let prefix = url.path().trim_matches('/');
+        if !prefix.is_empty() && crate::keys::check(prefix).is_err() {
+            return Err(form("a prefix of a-z A-Z 0-9 . _ - in parts between single slashes"));
+        }
+        let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        let mut target = S3Target { bucket: bucket.to_owned(), prefix, ..S3Target::default() };
+        for (name, value) in url.query_pairs() {
+            match name.as_ref() {
+                "endpoint" => target.endpoint = Some(value.into_owned()),
+                "region" => target.region = Some(value.into_owned()),
+                "path_style" => {
+                    let flag = value.parse().map_err(|_| form("path_style=true or path_style=false"))?;
+                    target.path_style = Some(flag);
+                }
+                _ => return Err(form("only endpoint, region and path_style in the query")),
+            }
+        }
+        Ok(target)
+    }
+}
+
+#[cfg(test)]
+#[path = "options_tests.rs"]
+mod tests;

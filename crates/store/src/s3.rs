@@ -1,0 +1,344 @@
+//! S3, one attempt per call. What an answer means is decided in [`classify`]; asking again is [`crate::Retrying`]'s.
+//!
+//! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC trailers,
+//! and nobody but `Retrying` may repeat a write, since it has to know that it did.
+
+mod classify;
+
+use crate::error::{At, Cause, Op, StoreError};
+use crate::memory::{admit, admit_range};
+use crate::options::{S3Target, StoreOptions, StoreUrlError};
+use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    BehaviorVersion, Builder, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
+    SharedHttpClient, StalledStreamProtectionConfig,
+};
+use aws_sdk_s3::primitives::ByteStream;
+use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
+use bytes::{Bytes, BytesMut};
+use classify::classify;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Objects of one page of a listing; S3's own limit.
+const LIST_PAGE_OBJECTS: i32 = 1000;
+/// Idle connections kept per endpoint: a store answers tens of requests at a time, not thousands.
+const IDLE_CONNECTIONS_MAX: usize = 64;
+/// Shorter than what servers and load balancers usually grant, so that a request seldom meets a closing connection.
+const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct S3 {
+    client: Client,
+    bucket: String,
+    prefix: String,
+    place: Arc<str>,
+}
+
+impl S3 {
+    /// Prepares the client; asks nothing yet.
+    ///
+    /// # Errors
+    /// When the options do not suffice.
+    pub(crate) fn connect(target: &S3Target, options: &StoreOptions) -> Result<Self, StoreError> {
+        options.validate().map_err(StoreError::Url)?;
+        let endpoint = target.endpoint.as_ref().or(options.endpoint.as_ref());
+        if let Some(endpoint) = endpoint {
+            check_endpoint(endpoint).map_err(StoreError::Url)?;
+        }
+        let region = target.region.as_ref().or(options.region.as_ref()).cloned();
+        let region = region.or_else(|| endpoint.map(|_| "us-east-1".to_owned())).ok_or_else(|| {
+            let expected = "a region, or the endpoint of another service";
+            StoreError::Url(StoreUrlError::Option { name: "region", found: String::new(), expected })
+        })?;
+        let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
+        let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+
+        let mut config = Builder::new()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new(region))
+            .credentials_provider(credentials(options).map_err(StoreError::Url)?)
+            .http_client(http_client(plain))
+            .timeout_config(
+                TimeoutConfig::builder()
+                    .connect_timeout(options.connect_timeout())
+                    // The SDK counts an upload as waiting for the answer; the bounds per operation are Retrying's.
+                    .read_timeout(options.retry.longest_attempt())
+                    .operation_attempt_timeout(options.retry.longest_attempt())
+                    .build(),
+            )
+            .retry_config(RetryConfig::disabled())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+            .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+            .force_path_style(path_style);
+        if let Some(endpoint) = endpoint {
+            config = config.endpoint_url(endpoint);
+        }
+        let at = endpoint.map(|endpoint| format!(" ({endpoint})")).unwrap_or_default();
+        let place = Arc::from(format!("s3://{}/{}{at}", target.bucket, target.prefix));
+        let (bucket, prefix) = (target.bucket.clone(), target.prefix.clone());
+        Ok(Self { client: Client::from_conf(config.build()), bucket, prefix, place })
+    }
+
+    fn at(&self, op: Op, key: &str) -> At {
+        At::new(&self.place, op, key)
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    async fn put(&self, op: Op, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
+        admit(|| self.at(op, key), key, &body)?;
+        let request = self
+            .client
+            .put_object()
+            .bucket(&self.bucket)
+            .key(self.full(key))
+            .content_type("application/octet-stream")
+            .body(ByteStream::from(body));
+        let request = match expected {
+            Some(version) => request.if_match(&version.0),
+            None => request.if_none_match("*"),
+        };
+        let answer =
+            request.send().await.map_err(|error| classify(self.at(op, key), &self.bucket, expected, &error))?;
+        // Without an ETag the next swap cannot name this one; asked for again, the answer is found by content.
+        let cause = || Cause::text("the store answered without an ETag");
+        let unknown = || StoreError::Unknown { at: self.at(op, key), attempts: 1, cause: cause() };
+        answer.e_tag.map(Version).ok_or_else(unknown)
+    }
+
+    async fn put_new(&self, key: &str, body: Bytes) -> Result<(), StoreError> {
+        self.put(Op::Put, key, None, body).await.map(|_| ())
+    }
+
+    async fn get_object(&self, key: &str) -> Result<Object, StoreError> {
+        keys::check(key)?;
+        let at = || self.at(Op::Get, key);
+        let request = self.client.get_object().bucket(&self.bucket).key(self.full(key));
+        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let len = answer.content_length.and_then(|len| u64::try_from(len).ok());
+        let version = version(at(), answer.e_tag)?;
+        let body = collect(at, answer.body, len, OBJECT_BYTES_MAX).await?;
+        Ok(Object { body, version })
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let at = || self.at(Op::Range, key);
+        let Some(len) = admit_range(at, key, &range)? else { return Ok(Bytes::new()) };
+        let request = self.client.get_object().bucket(&self.bucket).key(self.full(key)).range(format!(
+            "bytes={}-{}",
+            range.start,
+            range.end - 1
+        ));
+        let answer = request.send().await.map_err(|error| match classify(at(), &self.bucket, None, &error) {
+            // The range begins behind the object's end.
+            StoreError::Length { at, found_bytes, .. } => {
+                StoreError::Length { at, found_bytes, expected_bytes: range.end }
+            }
+            other => other,
+        })?;
+        match answer.content_range.as_deref().and_then(classify::content_range) {
+            Some((first, _, whole)) if first == range.start && whole.is_none_or(|whole| whole >= range.end) => {}
+            Some((first, _, Some(whole))) if first == range.start => {
+                return Err(StoreError::Length { at: at(), found_bytes: whole, expected_bytes: range.end });
+            }
+            // A server that does not know ranges sends everything: a segment for each extent would be ruinous.
+            found => {
+                let cause = Cause::text(format!("asked for bytes {}-{}, found {found:?}", range.start, range.end - 1));
+                return Err(StoreError::Denied { at: at(), cause, hint: "use a store that answers range requests" });
+            }
+        }
+        let body = collect(at, answer.body, Some(len as u64), len).await?;
+        Ok(body)
+    }
+
+    async fn head(&self, key: &str) -> Result<Head, StoreError> {
+        keys::check(key)?;
+        let at = || self.at(Op::Head, key);
+        let request = self.client.head_object().bucket(&self.bucket).key(self.full(key));
+        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let version = version(at(), answer.e_tag)?;
+        let bytes = answer.content_length.and_then(|len| u64::try_from(len).ok()).ok_or_else(|| {
+            StoreError::Unavailable { at: at(), attempts: 1, cause: Cause::text("the store answered without a length") }
+        })?;
+        Ok(Head { bytes, version })
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        keys::check(key)?;
+        let request = self.client.delete_object().bucket(&self.bucket).key(self.full(key));
+        match request.send().await.map_err(|error| classify(self.at(Op::Delete, key), &self.bucket, None, &error)) {
+            Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
+        keys::check_prefix(prefix)?;
+        let at = || self.at(Op::List, prefix);
+        let request = self
+            .client
+            .list_objects_v2()
+            .bucket(&self.bucket)
+            .prefix(self.full(prefix))
+            .max_keys(LIST_PAGE_OBJECTS)
+            .set_start_after(after.map(|after| self.full(after)));
+        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let mut last = None;
+        let mut objects = Vec::new();
+        for object in answer.contents() {
+            let Some(key) = object.key().and_then(|key| key.strip_prefix(&self.prefix)) else { continue };
+            last = Some(key.to_owned());
+            // What others keep under our prefix is neither shown nor, one day, deleted.
+            if keys::check(key).is_ok() && key.starts_with(prefix) {
+                let bytes = object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+                objects.push(Listed { key: key.to_owned(), bytes });
+            }
+        }
+        if !answer.is_truncated().unwrap_or(false) {
+            return Ok(ListPage { objects, more: None });
+        }
+        // Without progress the caller would ask for the same page for ever.
+        match last.filter(|last| after.is_none_or(|after| last.as_str() > after)) {
+            Some(last) => Ok(ListPage { objects, more: Some(last) }),
+            None => {
+                let cause = Cause::text("the store says that there is more after a page without progress");
+                Err(StoreError::Unavailable { at: at(), attempts: 1, cause })
+            }
+        }
+    }
+}
+
+fn version(at: At, e_tag: Option<String>) -> Result<Version, StoreError> {
+    let cause = Cause::text("the store answered without an ETag");
+    e_tag.map(Version).ok_or(StoreError::Unavailable { at, attempts: 1, cause })
+}
+
+/// Reads a body of `expected` bytes, at most `max`.
+async fn collect(
+    at: impl Fn() -> At,
+    mut body: ByteStream,
+    expected: Option<u64>,
+    max: usize,
+) -> Result<Bytes, StoreError> {
+    let too_large = |found_bytes| StoreError::TooLarge { at: at(), found_bytes };
+    if let Some(expected) = expected.filter(|expected| *expected > max as u64) {
+        return Err(too_large(expected));
+    }
+    let mut whole = BytesMut::new();
+    let mut only: Option<Bytes> = None;
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk.map_err(|error| {
+            let cause = Cause::text(format!("the body ended early: {error}"));
+            StoreError::Unavailable { at: at(), attempts: 1, cause }
+        })?;
+        let have = whole.len() + only.as_ref().map_or(0, Bytes::len);
+        if have + chunk.len() > max {
+            return Err(too_large((have + chunk.len()) as u64));
+        }
+        match only.take() {
+            // One chunk needs no copy.
+            None if whole.is_empty() => only = Some(chunk),
+            first => {
+                if let Some(first) = first {
+                    whole.reserve(expected.unwrap_or(0).max((first.len() + chunk.len()) as u64) as usize);
+                    whole.extend_from_slice(&first);
+                }
+                whole.extend_from_slice(&chunk);
+            }
+        }
+    }
+    let body = only.unwrap_or_else(|| whole.freeze());
+    match expected {
+        Some(expected) if expected != body.len() as u64 => {
+            let cause = Cause::text(format!("the body ended early: found {} bytes, expected {expected}", body.len()));
+            Err(StoreError::Unavailable { at: at(), attempts: 1, cause })
+        }
+        _ => Ok(body),
+    }
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
+    let good = url::Url::parse(endpoint).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    });
+    if good {
+        return Ok(());
+    }
+    // What stands before an @ may be a password.
+    let found = if endpoint.contains('@') { "***".to_owned() } else { endpoint.chars().take(200).collect() };
+    Err(StoreUrlError::Option { name: "endpoint", found, expected: "http://HOST[:PORT] or https://HOST[:PORT]" })
+}
+
+fn credentials(options: &StoreOptions) -> Result<Credentials, StoreUrlError> {
+    let id = options.access_key_id.as_ref().ok_or(StoreUrlError::Credentials { missing: "access_key_id" })?;
+    let secret = options.secret_access_key.as_ref();
+    let secret = secret.ok_or(StoreUrlError::Credentials { missing: "secret_access_key" })?;
+    let token = options.session_token.as_ref().map(|token| token.reveal().to_owned());
+    Ok(Credentials::new(id, secret.reveal(), token, None, "holdfast"))
+}
+
+/// TLS by rustls with ring, roots from the system (or `SSL_CERT_FILE`).
+fn http_client(plain: bool) -> SharedHttpClient {
+    // For a plain endpoint no root is loaded: a machine without any must still reach it, and TLS would trust nothing.
+    let roots = if plain { TrustStore::empty() } else { TrustStore::default() };
+    let context = TlsContext::builder().with_trust_store(roots).build().unwrap_or_default();
+    aws_smithy_http_client::Builder::new()
+        .pool_idle_timeout(IDLE_CONNECTION_AGE_MAX)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+        .tls_context(context)
+        .build_https()
+}
+
+impl ObjectStore for S3 {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.put_new(key, body))
+    }
+
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        Box::pin(self.get_object(key))
+    }
+
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(self.get_range(key, range))
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        Box::pin(self.head(key))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.delete(key))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        Box::pin(self.list(prefix, after))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(self.put(Op::Swap, key, expected, body))
+    }
+}

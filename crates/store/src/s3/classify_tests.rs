@@ -1,0 +1,70 @@
+use super::*;
+use crate::error::Disposition;
+use std::sync::Arc;
+
+fn judged(op: Op, status: u16, code: Option<&str>) -> StoreError {
+    let at = At::new(&Arc::from("s3://bucket/"), op, "key");
+    let date = Some("Tue, 01 Jan 2030 00:00:00 GMT".to_owned());
+    let answer = Answer { status, code, message: "words", date, content_range: Some("bytes */5".to_owned()) };
+    judge(at, "bucket", None, answer)
+}
+
+#[test]
+fn answers_mean_what_the_table_says() {
+    use Disposition::*;
+    let table = [
+        (Op::Get, 404, Some("NoSuchKey"), NotFound),
+        (Op::Head, 404, None, NotFound),
+        (Op::Get, 404, Some("NoSuchBucket"), Denied),
+        (Op::Put, 412, Some("PreconditionFailed"), Conflict),
+        (Op::Swap, 412, None, Conflict),
+        (Op::Swap, 404, Some("NoSuchKey"), Conflict),
+        (Op::Put, 409, Some("ConditionalRequestConflict"), Retry),
+        (Op::Put, 503, Some("SlowDown"), Retry),
+        (Op::Put, 429, None, Retry),
+        (Op::Put, 507, None, Retry),
+        (Op::Put, 400, Some("RequestTimeout"), Retry),
+        (Op::Put, 500, Some("InternalError"), Unknown),
+        (Op::Put, 503, Some("ServiceUnavailable"), Unknown),
+        (Op::Delete, 504, None, Unknown),
+        (Op::Get, 500, Some("InternalError"), Retry),
+        (Op::List, 503, None, Retry),
+        (Op::Range, 416, Some("InvalidRange"), Corrupt),
+        (Op::Get, 403, Some("AccessDenied"), Denied),
+        (Op::Head, 403, None, Denied),
+        (Op::Get, 403, Some("RequestTimeTooSkewed"), Denied),
+        (Op::Put, 501, Some("NotImplemented"), Denied),
+        (Op::Get, 301, Some("PermanentRedirect"), Denied),
+        (Op::Get, 400, Some("InvalidArgument"), Denied),
+    ];
+    for (op, status, code, disposition) in table {
+        let error = judged(op, status, code);
+        assert_eq!(error.disposition(), disposition, "{op:?} {status} {code:?}: {error}");
+    }
+}
+
+#[test]
+fn messages_say_what_was_found_expected_and_to_do() {
+    for (op, status, code, words) in [
+        (Op::Get, 404, Some("NoSuchBucket"), ["found no bucket \"bucket\"", "create it"]),
+        (Op::Get, 403, Some("RequestTimeTooSkewed"), ["01 Jan 2030", "clock (NTP)"]),
+        (Op::Put, 403, Some("AccessDenied"), ["HTTP 403 AccessDenied", "allow these credentials"]),
+        (Op::Put, 403, Some("SignatureDoesNotMatch"), ["SignatureDoesNotMatch", "secret access key"]),
+        (Op::Put, 501, None, ["HTTP 501", "conditional PUT"]),
+        (Op::Range, 416, None, ["found 5 bytes", "expected"]),
+    ] {
+        let message = judged(op, status, code).to_string();
+        for word in words {
+            assert!(message.contains(word), "{message} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn content_ranges_are_read() {
+    assert_eq!(content_range("bytes 0-9/100"), Some((0, 9, Some(100))));
+    assert_eq!(content_range("bytes 5-9/*"), Some((5, 9, None)));
+    for bad in ["", "bytes */100", "bytes 0-9", "items 0-9/100", "bytes x-9/100", "bytes 0-9/x"] {
+        assert_eq!(content_range(bad), None, "{bad}");
+    }
+}
