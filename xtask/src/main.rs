@@ -1,1 +1,69 @@
-fn main() {}
+//! Chores: `cargo xtask demo | test | verify | fix | bench | dev | setup | e2e`.
+//!
+//! Owns: everything that runs `holdfast` from outside, as its users do. Does not own: any code of the product; it depends on
+//! no sibling crate, so that it compiles in seconds on a fresh machine and tests nothing with the tested code.
+
+mod attach;
+mod bench;
+mod binary;
+mod cluster;
+mod cmd;
+mod demo;
+mod e2e;
+mod ledger;
+mod nbd;
+mod pg;
+mod pgwire;
+mod process;
+mod s3;
+mod say;
+mod setup;
+mod stats;
+mod tidy;
+mod undo;
+mod verify;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// Chores of the Holdfast repository
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+enum Chore {
+    /// PostgreSQL on a volume of three gateways; kill -9 of the serving one; nothing acknowledged lost
+    Demo(demo::Args),
+    /// Everything that can be tested here: verify, all cargo tests, end-to-end scenarios
+    Test(verify::TestArgs),
+    /// End-to-end scenarios against real processes, all or by name
+    E2e(e2e::Args),
+    /// Format, clippy, tidy, docs; writes nothing
+    Verify,
+    /// Formats and applies clippy's suggestions
+    Fix,
+    /// Throughput side by side: local disk, nbdkit, one gateway, three gateways
+    Bench(bench::Args),
+    /// A cluster in the foreground, until Ctrl-C (`cargo xtask dev -- ARGS OF holdfast dev`)
+    Dev(verify::DevArgs),
+    /// Installs the packages and programs that the other chores need
+    Setup,
+    /// Takes back what an interrupted chore left; started by the chores themselves
+    #[command(name = undo::REAPER_ARG, hide = true)]
+    Reaper,
+}
+
+fn main() -> Result<()> {
+    match Chore::parse() {
+        Chore::Demo(args) => demo::demo(&args),
+        Chore::Test(args) => verify::test(&args),
+        Chore::E2e(args) => e2e::chore(&args),
+        Chore::Verify => verify::verify()?.close(),
+        Chore::Fix => verify::fix(),
+        Chore::Bench(args) => bench::bench(&args),
+        Chore::Dev(args) => verify::dev(&args),
+        Chore::Setup => setup::setup(setup::For::Tests),
+        Chore::Reaper => {
+            undo::reap();
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! An export as a block device where the kernel has no nbd: nbdfuse shows it as a file, a loop device makes that a device.
+//!
+//! ```text
+//!  NBD export ── nbdfuse ──▶ FILE ── losetup --direct-io=on ──▶ /dev/loopN ── ext4 ──▶ mount point
+//! ```
+//! nbdfuse never reconnects: after its server died the device errors for ever, and is detached and made anew.
+
+use crate::cmd::cmd;
+use crate::nbd::Uri;
+use crate::process::{Proc, wait_until};
+use crate::undo::{Stack, Undo};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A loop device over an export or over a local file.
+#[derive(Debug)]
+pub struct Device {
+    // Order of fields is order of dropping: mount, loop device, FUSE mount, then nbdfuse itself.
+    stack: Stack,
+    fuse: Option<Proc>,
+    path: PathBuf,
+    uri: Option<Uri>,
+}
+
+impl Device {
+    /// Attaches an export through nbdfuse with `connections` connections. `work` holds the FUSE mount point and the log.
+    ///
+    /// # Errors
+    /// When nbdfuse cannot connect within 30 s, or there is no free loop device.
+    pub fn nbd(uri: &Uri, connections: u32, work: &Path) -> Result<Self> {
+        let mount = work.join("nbd");
+        std::fs::create_dir_all(&mount)?;
+        let file = mount.join("device");
+        let mut stack = Stack::default();
+        // Registered before it is mounted: an interrupted start leaves nothing behind.
+        stack.push(Undo::Umount(mount))?;
+        let command = cmd("nbdfuse").arg("-C").arg(connections.to_string()).arg(&file).arg(uri.to_string());
+        let mut fuse = Proc::spawn("nbdfuse", command.into_command(), &work.join("nbdfuse.log"))?;
+        let limit = Duration::from_secs(30);
+        fuse.ready_when("connected", limit, || std::fs::metadata(&file).is_ok_and(|m| m.len() > 0))?;
+        Ok(Self { uri: Some(uri.clone()), ..Self::over(&file, stack, Some(fuse))? })
+    }
+
+    /// The same over a local file: what the attach path is compared with.
+    ///
+    /// # Errors
+    /// When there is no free loop device.
+    pub fn file(file: &Path) -> Result<Self> {
+        Self::over(file, Stack::default(), None)
+    }
+
+    fn over(file: &Path, mut stack: Stack, fuse: Option<Proc>) -> Result<Self> {
+        let out = cmd("losetup").args(["--direct-io=on", "--find", "--show"]).arg(file).out();
+        let out = out.context("no loop device (inside a container, /dev/loop-control must be there)")?;
+        let path = PathBuf::from(out.trim());
+        stack.push(Undo::Loop(path.clone()))?;
+        Ok(Self { stack, fuse, path, uri: None })
+    }
+
+    /// `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The export behind it, if there is one.
+    pub fn uri(&self) -> Option<&Uri> {
+        self.uri.as_ref()
+    }
+
+    /// Makes an ext4 file system on it.
+    ///
+    /// # Errors
+    /// mkfs's.
+    pub fn mkfs(&self) -> Result<()> {
+        cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&self.path).run()
+    }
+
+    /// Mounts it, until this device is dropped.
+    ///
+    /// # Errors
+    /// mount's.
+    pub fn mount(&mut self, at: &Path) -> Result<()> {
+        std::fs::create_dir_all(at)?;
+        self.stack.push(Undo::Umount(at.to_path_buf()))?;
+        cmd("mount").args(["-t", "ext4", "-o", "noatime"]).arg(&self.path).arg(at).run()
+    }
+
+    /// Unmounts for good and checks the whole file system without writing.
+    ///
+    /// # Errors
+    /// When it is busy, or e2fsck finds anything at all.
+    pub fn unmount_and_check(&self, at: &Path) -> Result<()> {
+        cmd("umount").arg(at).run()?;
+        cmd("e2fsck").args(["-f", "-n"]).arg(&self.path).run()
+    }
+
+    /// Takes everything down, whether the server behind it lives or not.
+    ///
+    /// # Errors
+    /// When nbdfuse does not end.
+    pub fn detach(self) -> Result<()> {
+        let Self { stack, fuse, path, .. } = self;
+        drop(stack);
+        // A busy loop device goes with its last user; the next attach takes another one meanwhile.
+        wait_until(Duration::from_secs(2), || !cmd("losetup").arg(&path).succeeds());
+        if let Some(mut fuse) = fuse {
+            fuse.stop(rustix::process::Signal::TERM, Duration::from_secs(5))?;
+        }
+        Ok(())
+    }
+}

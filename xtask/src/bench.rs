@@ -1,0 +1,102 @@
+//! `cargo xtask bench`: the same work on four kinds of storage, side by side, in interleaved rounds.
+//!
+//! | target | what the file system or database sits on |
+//! | --- | --- |
+//! | a | ext4 on a loop device over a file on the local disk |
+//! | b | ext4 over `nbdkit file` through the attach path (nbdfuse, loop device) |
+//! | c | ext4 over one gateway through the same attach path |
+//! | d | ext4 over three gateways through the same attach path |
+//!
+//! Only ratios within one run mean anything: each round measures all four one after the other, ratios are taken inside a
+//! round, and the median over the rounds is printed. One target at a time is up; the others' servers are stopped, so
+//! that no backlog of one is paid for by the next. Beside each round: load and pressure.
+
+mod report;
+mod rows;
+mod target;
+
+use crate::binary::{Build, fresh_dir, public_dir};
+use crate::say::{line, note, step};
+use crate::setup::{self, For};
+use crate::stats;
+use anyhow::Result;
+use report::Results;
+use rows::Scale;
+use target::{KINDS, Target};
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Rounds; the figures are medians over them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// One short round on little data: shows that it runs, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// Targets to measure: any of a b c d
+    #[arg(long, value_name = "abcd", default_value = "abcd")]
+    targets: String,
+    /// Only the rows whose key contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    rows: String,
+    /// Install nothing
+    #[arg(long)]
+    no_setup: bool,
+    #[command(flatten)]
+    build: Build,
+}
+
+const PROFILE: &str = "release";
+
+/// The whole benchmark.
+///
+/// # Errors
+/// When a target cannot be set up or measured. A target that is slow is no error.
+pub fn bench(args: &Args) -> Result<()> {
+    setup::must_be_able_to_mount()?;
+    if !args.no_setup {
+        setup::setup(For::Tests)?;
+    }
+    let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
+    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, c and d", args.targets);
+    let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
+    let rows = rows::rows(&args.rows);
+    anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
+    let bin = args.build.binary(PROFILE)?;
+    let dir = fresh_dir("bench")?;
+    let (public, _guard) = public_dir("bench")?;
+
+    step("Settings");
+    let settings = scale.settings(rounds, &args.build.describe(PROFILE));
+    for (name, value) in &settings {
+        note(format!("{name}: {value}"));
+    }
+    step("Preparing: file systems, data and databases");
+    let mut targets = Vec::new();
+    for kind in &kinds {
+        note(format!("{}: {}", kind.letter(), kind.title()));
+        targets.push(Target::prepare(*kind, &bin, &dir, &public, &scale)?);
+    }
+    let mut results = Results::new(settings, &rows, &kinds);
+    for round in 0..rounds {
+        step(format!("Round {} of {rounds} ({})", round + 1, stats::machine()));
+        results.begin_round();
+        // Each round begins with another target, so that none always comes first.
+        for turn in 0..targets.len() {
+            let index = (turn + round as usize) % targets.len();
+            let kind = kinds[index];
+            let measured = targets[index].measure(&rows, &scale)?;
+            let machine = stats::machine();
+            note(format!("{}: {} ({machine})", kind.letter(), report::short(&rows, &measured)));
+            results.add(kind, measured, machine);
+        }
+        results.write(&dir)?;
+    }
+    line(results.table());
+    for text in results.judge() {
+        line(text);
+    }
+    line("Load and pressure beside each figure: target/bench/results.json");
+    Ok(())
+}

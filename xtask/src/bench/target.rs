@@ -1,0 +1,219 @@
+//! The four kinds of storage: set up once, put up for each turn, taken down after it.
+
+use super::report::Value;
+use super::rows::{self, Place, Row, Scale, Work};
+use crate::attach::Device;
+use crate::cluster::{Cluster, Options, Stopped, free_ports};
+use crate::cmd::cmd;
+use crate::nbd::Uri;
+use crate::pg::Postgres;
+use crate::process::{Proc, Signal};
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// NBD connections of the attach path.
+pub const CONNECTIONS: u32 = 4;
+
+/// Which storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    LocalDisk,
+    Nbdkit,
+    OneGateway,
+    ThreeGateways,
+}
+
+/// All of them, in the order of the table.
+pub const KINDS: [Kind; 4] = [Kind::LocalDisk, Kind::Nbdkit, Kind::OneGateway, Kind::ThreeGateways];
+
+impl Kind {
+    pub fn letter(self) -> char {
+        match self {
+            Self::LocalDisk => 'a',
+            Self::Nbdkit => 'b',
+            Self::OneGateway => 'c',
+            Self::ThreeGateways => 'd',
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::LocalDisk => "local disk",
+            Self::Nbdkit => "nbdkit file",
+            Self::OneGateway => "one gateway",
+            Self::ThreeGateways => "three gateways",
+        }
+    }
+}
+
+/// One storage with its file system, fio's file and a database.
+#[derive(Debug)]
+pub struct Target {
+    kind: Kind,
+    dir: PathBuf,
+    mount: PathBuf,
+    /// The backing file of a local disk or of nbdkit.
+    backing: PathBuf,
+    fs_mib: u64,
+    pg: Postgres,
+    cluster: Option<Stopped>,
+}
+
+/// What serves a target during its turn.
+enum Up {
+    Nothing,
+    Nbdkit(Proc, Uri),
+    Cluster(Box<Cluster>, Uri),
+}
+
+impl Up {
+    fn uri(&self) -> Option<&Uri> {
+        match self {
+            Self::Nothing => None,
+            Self::Nbdkit(_, uri) | Self::Cluster(_, uri) => Some(uri),
+        }
+    }
+}
+
+impl Target {
+    /// Creates everything that the rows need.
+    ///
+    /// # Errors
+    /// When a step fails.
+    pub fn prepare(kind: Kind, bin: &Path, dir: &Path, public: &Path, scale: &Scale) -> Result<Self> {
+        let dir = dir.join(kind.letter().to_string());
+        let public = public.join(kind.letter().to_string());
+        std::fs::create_dir_all(&dir)?;
+        std::fs::create_dir_all(&public)?;
+        let mount = public.join("mount");
+        let pg = Postgres::new(&mount.join("pgdata"), &public.join("socket"), &dir.join("postgres.log"))?;
+        let backing = dir.join("volume.img");
+        let mut target = Self { kind, dir, mount, backing, fs_mib: scale.fs_mib, pg, cluster: None };
+        let up = match kind {
+            Kind::LocalDisk | Kind::Nbdkit => {
+                zero_file(&target.backing, scale.volume_mib())?;
+                target.up()?
+            }
+            Kind::OneGateway | Kind::ThreeGateways => {
+                let gateways = if kind == Kind::OneGateway { 1 } else { 3 };
+                let size = format!("{}MiB", scale.volume_mib());
+                let (dir, bin) = (target.dir.join("cluster"), bin.to_path_buf());
+                up_with(Cluster::start(Options { bin, dir, gateways, store: None, size, env: Vec::new() })?)?
+            }
+        };
+        if let Some(uri) = up.uri() {
+            rows::fill(&Place::Raw { uri: uri.to_string(), offset_mib: scale.fs_mib }, scale.fio_mib)?;
+        }
+        let mut device = target.attach(&up)?;
+        cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(device.path()).arg(format!("{}M", scale.fs_mib)).run()?;
+        device.mount(&target.mount)?;
+        rows::fill(&Place::File(&target.fio_file()), scale.fio_mib)?;
+        target.pg.initdb(&scale.postgres())?;
+        target.pg.start()?;
+        target.pg.pgbench_init(scale.pgbench_scale)?;
+        target.down(device, up)?;
+        Ok(target)
+    }
+
+    fn fio_file(&self) -> PathBuf {
+        self.mount.join("fio.dat")
+    }
+
+    fn up(&mut self) -> Result<Up> {
+        match self.kind {
+            Kind::LocalDisk => Ok(Up::Nothing),
+            Kind::Nbdkit => {
+                let port = free_ports(1)?;
+                let addr = format!("127.0.0.1:{port}");
+                let command = cmd("nbdkit").args(["-f", "-i", "127.0.0.1", "-p", &port.to_string(), "file"]);
+                let command = command.arg(&self.backing).into_command();
+                let mut server = Proc::spawn("nbdkit", command, &self.dir.join("nbdkit.log"))?;
+                server.ready_when("listening", Duration::from_secs(10), || TcpStream::connect(&addr).is_ok())?;
+                Ok(Up::Nbdkit(server, Uri { addr, export: String::new() }))
+            }
+            Kind::OneGateway | Kind::ThreeGateways => up_with(self.cluster.take().context("no cluster")?.start()?),
+        }
+    }
+
+    fn attach(&self, up: &Up) -> Result<Device> {
+        match up.uri() {
+            None => Device::file(&self.backing),
+            Some(uri) => Device::nbd(uri, CONNECTIONS, &self.dir),
+        }
+    }
+
+    fn down(&mut self, device: Device, up: Up) -> Result<()> {
+        self.pg.stop(Signal::INT)?;
+        device.detach()?;
+        match up {
+            Up::Nothing => {}
+            Up::Nbdkit(mut server, _) => server.stop(Signal::TERM, Duration::from_secs(10))?,
+            Up::Cluster(cluster, _) => self.cluster = Some(cluster.stop()?),
+        }
+        Ok(())
+    }
+
+    /// Puts it up, measures each row, takes it down. `None` where a row is not for this target.
+    ///
+    /// # Errors
+    /// When a step fails.
+    pub fn measure(&mut self, rows: &[Row], scale: &Scale) -> Result<BTreeMap<&'static str, Value>> {
+        let mut measured = BTreeMap::new();
+        let up = self.up()?;
+        if let Some(uri) = up.uri() {
+            let place = Place::Raw { uri: uri.to_string(), offset_mib: self.fs_mib };
+            for row in rows {
+                let Work::Raw(args) = row.work else { continue };
+                measured.insert(row.key, fio_row(&place, args, scale)?);
+            }
+        }
+        let mut device = self.attach(&up)?;
+        device.mount(&self.mount)?;
+        let file = self.fio_file();
+        for row in rows {
+            let Work::File(args) = row.work else { continue };
+            measured.insert(row.key, fio_row(&Place::File(&file), args, scale)?);
+        }
+        if rows.iter().any(|r| matches!(r.work, Work::Pgbench(..))) {
+            self.pg.start()?;
+            for row in rows {
+                let Work::Pgbench(args, options) = row.work else { continue };
+                // Each row begins with clean buffers and an empty stretch of WAL.
+                self.pg.client()?.query("checkpoint")?;
+                let args: Vec<&str> = ["-c", "16", "-j", "4"].into_iter().chain(args.iter().copied()).collect();
+                let tps = self.pg.pgbench_with(&args, options, rows::pgbench_time(scale))?;
+                measured.insert(row.key, Value { value: tps, p99_ms: None, sync_p99_ms: None });
+            }
+        }
+        self.down(device, up)?;
+        Ok(measured)
+    }
+}
+
+fn fio_row(place: &Place<'_>, args: &[&str], scale: &Scale) -> Result<Value> {
+    if args.contains(&"--rw=randread") {
+        rows::warm(place, scale.fio_mib)?;
+    }
+    rows::fio(place, args, scale.fio_mib, scale.fio_s)
+}
+
+fn up_with(mut cluster: Cluster) -> Result<Up> {
+    let serving = cluster.serving(Duration::from_secs(60))?;
+    let uri = cluster.gateways[serving].nbd.clone();
+    Ok(Up::Cluster(Box::new(cluster), uri))
+}
+
+/// A file of real zeroes: one made of holes would pay for its allocation during the measurement.
+fn zero_file(path: &Path, mib: u64) -> Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let zeroes = vec![0; 1 << 20];
+    for _ in 0..mib {
+        file.write_all(&zeroes)?;
+    }
+    file.sync_all()?;
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! The `holdfast` program: built from this tree, unless `--bin` names one.
+
+use crate::say;
+use anyhow::{Context, Result};
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// How to build it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Build {
+    /// Use this program and build nothing
+    #[arg(long, env = "HOLDFAST_BIN", value_name = "PATH")]
+    pub bin: Option<PathBuf>,
+    /// Cargo profile to build with: dev (optimised a little, checks on) or release
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<String>,
+}
+
+impl Build {
+    /// Builds it if need be, in the profile `usual` if no other was asked for, and says where it is.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn binary(&self, usual: &str) -> Result<PathBuf> {
+        if let Some(bin) = &self.bin {
+            return bin.canonicalize().with_context(|| bin.display().to_string());
+        }
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        say::step(format!("Building holdfast ({profile} profile)"));
+        let begun = Instant::now();
+        let mut child = Command::new(cargo())
+            .args(["build", "-p", "holdfast", "--bin", "holdfast", "--message-format=json-render-diagnostics"])
+            .args(["--profile", profile])
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut found = None;
+        for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+            let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
+            if message["target"]["name"] == "holdfast"
+                && let Some(path) = message["executable"].as_str()
+            {
+                found = Some(PathBuf::from(path));
+            }
+        }
+        anyhow::ensure!(child.wait()?.success(), "holdfast does not build");
+        say::note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
+        found.context("cargo built no program called holdfast")
+    }
+
+    /// What to write beside figures.
+    pub fn describe(&self, usual: &str) -> String {
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
+    }
+}
+
+/// The cargo that runs us.
+pub fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+/// The repository's top folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// A folder below `target/`, empty.
+///
+/// # Errors
+/// When it cannot be emptied or created.
+pub fn fresh_dir(name: &str) -> Result<PathBuf> {
+    let dir = root().join("target").join(name);
+    match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(dir.display().to_string()),
+        _ => {}
+    }
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// A short folder outside of the tree, readable by others: the system user postgres must reach what is in it, and a
+/// socket's path may have 107 bytes only. Removed with the guard.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));
+    let guard = crate::undo::Guard::new(crate::undo::Undo::RemoveDir(dir.clone()))?;
+    std::fs::create_dir_all(&dir)?;
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+    Ok((dir, guard))
+}

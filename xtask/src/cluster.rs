@@ -1,0 +1,343 @@
+//! A cluster on this machine, through `holdfast dev`: started, its gateways killed, paused and started again one by one.
+
+use crate::cmd::{cmd, tail_of};
+use crate::nbd::{Client, NbdError, Uri};
+use crate::process::{self, Launch, POLL, Proc, Signal, wait_until};
+use crate::undo::{Guard, Undo};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::io::BufRead;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `holdfast` program.
+    pub bin: PathBuf,
+    /// Folder of the cluster; the log is beside it.
+    pub dir: PathBuf,
+    pub gateways: usize,
+    /// Store URL; the embedded one if none.
+    pub store: Option<String>,
+    /// Size of `vol1`, such as `1GiB`.
+    pub size: String,
+    /// More environment, such as keys of the store.
+    pub env: Vec<(String, String)>,
+}
+
+/// The one line that `holdfast dev --output json` prints.
+#[derive(Debug, Deserialize)]
+struct Announcement {
+    nbd: Vec<String>,
+    api: Vec<String>,
+    pids: Vec<u32>,
+}
+
+/// One gateway process.
+#[derive(Debug)]
+pub struct Gateway {
+    pub nbd: Uri,
+    /// Address of its admin API as announced.
+    pub api: String,
+    pub pid: u32,
+    launch: Launch,
+    /// Ours, once we had to start it again; before that it is a child of `holdfast dev`.
+    own: Option<Proc>,
+    guard: Option<Guard>,
+}
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    pub options: Options,
+    pub gateways: Vec<Gateway>,
+    port: u16,
+    dev: Proc,
+}
+
+/// How long one attempt to reach a gateway may wait. A gateway that is there answers in far less.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The set and the volume that every chore uses.
+pub const SET: &str = "demo";
+pub const VOLUME: &str = "vol1";
+
+impl Cluster {
+    /// Starts it and waits until a gateway serves the volume.
+    ///
+    /// # Errors
+    /// When `holdfast dev` ends, announces nothing within a minute, or nobody serves after another.
+    pub fn start(options: Options) -> Result<Self> {
+        let port = free_ports(options.gateways)?;
+        Self::start_at(options, port)
+    }
+
+    fn start_at(options: Options, port: u16) -> Result<Self> {
+        std::fs::create_dir_all(&options.dir)?;
+        let log = options.dir.with_extension("log");
+        let mut command = cmd(&options.bin).args(["dev", "--output", "json", "--dir"]).arg(&options.dir);
+        command = command.args(["--gateways", &options.gateways.to_string(), "--nbd-port", &port.to_string()]);
+        command = command.args(["--set", SET, "--volume", &format!("{VOLUME}={}", options.size)]);
+        if let Some(store) = &options.store {
+            command = command.args(["--store", store]);
+        }
+        for (key, value) in &options.env {
+            command = command.env(key, value);
+        }
+        let (mut dev, out) = Proc::spawn_piped("holdfast dev", command.into_command(), &log)?;
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = std::io::BufReader::new(out).lines();
+            let first = lines.next();
+            let _ = tell.send(first);
+            // Whatever comes later is read away, so that a full pipe cannot stop it.
+            lines.for_each(drop);
+        });
+        let line = match told.recv_timeout(Duration::from_secs(60)) {
+            Ok(Some(line)) => line?,
+            Ok(None) => {
+                let _ = dev.wait(Duration::from_secs(2));
+                bail!("holdfast dev ended without announcing itself: {}", tail_of(&log, 8));
+            }
+            Err(_) => bail!("holdfast dev announced nothing for 60 s: {}", tail_of(&log, 8)),
+        };
+        let said: Announcement = serde_json::from_str(&line).with_context(|| format!("holdfast dev said: {line}"))?;
+        let n = options.gateways;
+        anyhow::ensure!(
+            said.nbd.len() == n && said.api.len() == n && said.pids.len() == n,
+            "holdfast dev announced {} exports, {} APIs, {} pids; expected {n} of each",
+            said.nbd.len(),
+            said.api.len(),
+            said.pids.len()
+        );
+        let mut gateways = Vec::new();
+        for ((nbd, api), pid) in said.nbd.iter().zip(said.api).zip(said.pids) {
+            let (nbd, launch, guard) = (Uri::parse(nbd)?, Launch::of(pid)?, guard_of(pid)?);
+            gateways.push(Gateway { nbd, api, pid, launch, own: None, guard });
+        }
+        let mut cluster = Self { options, gateways, port, dev };
+        cluster.serving(Duration::from_secs(60))?;
+        Ok(cluster)
+    }
+
+    /// All gateways at once by SIGKILL, and `holdfast dev` first, so that it cannot help.
+    ///
+    /// # Errors
+    /// When a process survives that.
+    pub fn kill_all(mut self) -> Result<Stopped> {
+        self.dev.signal(Signal::KILL);
+        for gateway in &self.gateways {
+            process::signal(gateway.pid, Signal::KILL);
+        }
+        self.dev.wait(Duration::from_secs(10))?;
+        for gateway in &mut self.gateways {
+            gateway.await_end()?;
+        }
+        Ok(Stopped { options: self.options.clone(), port: self.port })
+    }
+
+    /// Ends it politely.
+    ///
+    /// # Errors
+    /// When a process does not end.
+    pub fn stop(mut self) -> Result<Stopped> {
+        for gateway in &mut self.gateways {
+            if let Some(own) = &mut gateway.own {
+                own.stop(Signal::TERM, Duration::from_secs(20))?;
+            }
+        }
+        self.dev.stop(Signal::TERM, Duration::from_secs(30))?;
+        for gateway in &mut self.gateways {
+            if !wait_until(Duration::from_secs(10), || !process::is_alive(gateway.pid)) {
+                process::signal(gateway.pid, Signal::KILL);
+            }
+            gateway.await_end()?;
+        }
+        Ok(Stopped { options: self.options.clone(), port: self.port })
+    }
+
+    /// The gateway that serves the volume to a plain export now.
+    ///
+    /// # Errors
+    /// When none does within `limit`; says what each answered last.
+    pub fn serving(&mut self, limit: Duration) -> Result<usize> {
+        let all: Vec<usize> = (0..self.gateways.len()).collect();
+        self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
+    }
+
+    /// Asks all of `among` at once and over again until one of them answers a read; which, and how long after `since`.
+    ///
+    /// # Errors
+    /// When none does within `limit`; says what each answered last.
+    pub fn first_to_serve(&mut self, among: &[usize], since: Instant, limit: Duration) -> Result<(usize, Duration)> {
+        let found = AtomicBool::new(false);
+        let (tell, told) = mpsc::channel();
+        let answers = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for &index in among {
+                let (uri, tell, found) = (&self.gateways[index].nbd, tell.clone(), &found);
+                threads.push(scope.spawn(move || {
+                    let mut last = String::from("never asked");
+                    while !found.load(Ordering::Relaxed) && since.elapsed() < limit {
+                        match probe(uri) {
+                            Ok(()) => {
+                                // Only the first counts; the order in the channel decides.
+                                let _ = tell.send((index, since.elapsed()));
+                                found.store(true, Ordering::Relaxed);
+                                return String::from("serves");
+                            }
+                            Err(e) => last = e.to_string(),
+                        }
+                        std::thread::sleep(POLL);
+                    }
+                    last
+                }));
+            }
+            threads.into_iter().map(|t| t.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        match told.try_recv() {
+            Ok(found) => Ok(found),
+            Err(_) => {
+                self.dev.must_run()?;
+                let said: Vec<String> = among.iter().zip(answers).map(|(i, a)| format!("g{}: {a}", i + 1)).collect();
+                bail!("nobody serves {SET}/{VOLUME} after {limit:?}: {}", said.join("; "))
+            }
+        }
+    }
+
+    /// Connects to the volume at whichever gateway serves it.
+    ///
+    /// # Errors
+    /// When none does within `limit`.
+    pub fn connect(&mut self, limit: Duration) -> Result<(usize, Client)> {
+        let begun = Instant::now();
+        loop {
+            let index = self.serving(limit.saturating_sub(begun.elapsed()))?;
+            match Client::connect(&self.gateways[index].nbd, Duration::from_secs(30)) {
+                Ok(client) => return Ok((index, client)),
+                // It may have moved in between.
+                Err(e) if begun.elapsed() > limit => bail!("{}: {e}", self.name(index)),
+                Err(_) => std::thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// `kill -9`; gives the moment just before it.
+    ///
+    /// # Errors
+    /// When the process survives that.
+    pub fn kill(&mut self, index: usize) -> Result<Instant> {
+        let moment = Instant::now();
+        process::signal(self.gateways[index].pid, Signal::KILL);
+        self.gateways[index].await_end()?;
+        Ok(moment)
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub fn signal(&self, index: usize, what: Signal) {
+        process::signal(self.gateways[index].pid, what);
+    }
+
+    /// Starts a killed gateway again with the command line and environment that it had, unless `holdfast dev` did already.
+    ///
+    /// # Errors
+    /// When it does not come up within a minute.
+    pub fn restart(&mut self, index: usize) -> Result<()> {
+        let log = self.options.dir.with_extension(format!("g{}.log", index + 1));
+        let gateway = &mut self.gateways[index];
+        let mut again = None;
+        wait_until(Duration::from_millis(1500), || {
+            again = gateway.launch.running();
+            again.is_some()
+        });
+        match again {
+            Some(pid) => {
+                gateway.pid = pid;
+                gateway.guard = guard_of(pid)?;
+            }
+            None => {
+                let own = Proc::spawn("holdfast gateway", gateway.launch.command(), &log)?;
+                gateway.pid = own.pid();
+                gateway.own = Some(own);
+            }
+        }
+        let addr = gateway.nbd.addr.clone();
+        let up = wait_until(Duration::from_secs(60), || TcpStream::connect(&addr).is_ok());
+        anyhow::ensure!(up, "g{} does not listen on {addr} a minute after its start: {}", index + 1, tail_of(&log, 8));
+        Ok(())
+    }
+
+    /// How people call a gateway: `g1` is the first.
+    pub fn name(&self, index: usize) -> String {
+        format!("g{}", index + 1)
+    }
+
+    /// All gateways but one.
+    pub fn others(&self, index: usize) -> Vec<usize> {
+        (0..self.gateways.len()).filter(|i| *i != index).collect()
+    }
+}
+
+impl Gateway {
+    fn await_end(&mut self) -> Result<()> {
+        if let Some(mut own) = self.own.take() {
+            own.wait(Duration::from_secs(10))?;
+        }
+        let ended = wait_until(Duration::from_secs(10), || !process::is_alive(self.pid));
+        anyhow::ensure!(ended, "process {} is still there", self.pid);
+        if let Some(guard) = self.guard.take() {
+            guard.forget();
+        }
+        Ok(())
+    }
+}
+
+/// A cluster that is not running; its folder is there.
+#[derive(Debug)]
+pub struct Stopped {
+    pub options: Options,
+    port: u16,
+}
+
+impl Stopped {
+    /// Starts it again on the same folder and port.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start(self) -> Result<Cluster> {
+        Cluster::start_at(self.options, self.port)
+    }
+}
+
+fn guard_of(pid: u32) -> Result<Option<Guard>> {
+    process::start_of(pid).map(|start| Guard::new(Undo::Kill { pid, start })).transpose()
+}
+
+/// Whether an export answers a read of its first block.
+fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
+    let mut client = Client::connect(uri, PATIENCE)?;
+    client.read(0, 4096)?;
+    client.disconnect();
+    Ok(())
+}
+
+/// The first of `n` ports in a row that are free on loopback now.
+///
+/// # Errors
+/// When there is no such row.
+pub fn free_ports(n: usize) -> Result<u16> {
+    let spread = u16::try_from(std::process::id() % 400).unwrap_or(0) * 50;
+    for step in 0..200 {
+        let first = 11_000 + (spread + step * 20) % 20_000;
+        let row: Option<Vec<_>> =
+            (0..u16::try_from(n)?).map(|i| TcpListener::bind(("127.0.0.1", first + i)).ok()).collect();
+        if row.is_some() {
+            return Ok(first);
+        }
+    }
+    bail!("no {n} free ports in a row on 127.0.0.1")
+}

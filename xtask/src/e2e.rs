@@ -1,0 +1,144 @@
+//! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
+
+mod blocks;
+mod flush;
+mod outage;
+mod owners;
+mod paused;
+mod tools;
+mod verified;
+mod wiped;
+
+use crate::binary::Build;
+use crate::cluster::{Cluster, Options};
+use crate::say::{Count, note, step};
+use crate::setup::{self, For};
+use crate::verify::{missing, scenario_dir};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Scenarios to run; all of them if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The long form: two minutes without S3, more rounds
+    #[arg(long)]
+    long: bool,
+    #[command(flatten)]
+    build: Build,
+}
+
+/// What a scenario is given.
+struct Lab {
+    bin: PathBuf,
+    dir: PathBuf,
+    long: bool,
+}
+
+/// A named scenario.
+struct Scenario {
+    name: &'static str,
+    /// What it shows, in one line.
+    shows: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&Lab) -> Result<()>,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "flush-kill-all",
+        shows: "write + FLUSH for 20 s, SIGKILL of all gateways: each acknowledged pair is there (R1)",
+        needs: &[],
+        run: flush::run,
+    },
+    Scenario {
+        name: "fio-verify-failover",
+        shows: "fio --verify=crc32c is clean, also after a failover in the middle of a verify run",
+        needs: &["fio"],
+        run: verified::run,
+    },
+    Scenario {
+        name: "clients",
+        shows: "nbdinfo, nbdcopy, nbdsh, qemu-io, qemu-img convert and compare work and agree",
+        needs: &["nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img"],
+        run: tools::run,
+    },
+    Scenario {
+        name: "s3-outage",
+        shows: "S3 stopped under load: no client error; the backlog drains afterwards (R8)",
+        needs: &["versitygw"],
+        run: outage::run,
+    },
+    Scenario {
+        name: "two-owners",
+        shows: "while B holds the lease, each write of A is refused, and B's data stays (R2)",
+        needs: &[],
+        run: owners::run,
+    },
+    Scenario {
+        name: "paused-gateway",
+        shows: "SIGSTOP past the lease, then SIGCONT: no stale read, no late write (R2, R3, R6)",
+        needs: &[],
+        run: paused::run,
+    },
+    Scenario {
+        name: "wiped-disk",
+        shows: "a gateway whose disk was wiped comes back as a new member under load and carries a quorum",
+        needs: &[],
+        run: wiped::run,
+    },
+];
+
+/// The chore: set up, run, count.
+///
+/// # Errors
+/// When a scenario failed or is not known.
+pub fn chore(args: &Args) -> Result<()> {
+    setup::setup(For::Tests)?;
+    run(args)?.close()
+}
+
+/// Runs the scenarios asked for.
+///
+/// # Errors
+/// When `holdfast` does not build, or a name is not known.
+pub fn run(args: &Args) -> Result<Count> {
+    for name in &args.names {
+        let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
+        anyhow::ensure!(all.contains(&name.as_str()), "no scenario {name:?}; there are: {}", all.join(", "));
+    }
+    let bin = args.build.binary("dev")?;
+    step("End-to-end scenarios");
+    let mut count = Count::default();
+    for scenario in SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name)) {
+        if let Some(why) = missing(scenario.needs) {
+            count.skip(scenario.name, &why);
+            continue;
+        }
+        step(format!("{}: {}", scenario.name, scenario.shows));
+        let begun = Instant::now();
+        let lab = Lab { bin: bin.clone(), dir: scenario_dir(scenario.name)?, long: args.long };
+        let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
+        note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
+        count.check(scenario.name, result);
+    }
+    Ok(count)
+}
+
+/// How long a takeover may last before a scenario calls it failed.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
+
+impl Lab {
+    /// Three gateways on a fresh folder with the embedded store.
+    fn cluster(&self, size: &str) -> Result<Cluster> {
+        self.cluster_with(size, None, Vec::new())
+    }
+
+    fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {
+        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), env })
+    }
+}

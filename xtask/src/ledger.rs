@@ -1,0 +1,188 @@
+//! The commit ledger: what PostgreSQL acknowledged, written down outside of PostgreSQL.
+//!
+//! Each writer inserts (writer, n) for n = 1, 2, 3 … as transactions of their own with `synchronous_commit = on`, and
+//! appends n to a file on the local disk once the commit has been acknowledged. After a crash every row of the files must be
+//! in the table. A row that was under way when the connection went may be there or not (R12): it is never tried again
+//! under the same n, and it counts as neither acknowledged nor lost. Any other row in the table was never written: found and named.
+
+use crate::pg::Postgres;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// The ledger's files and how far each writer got.
+#[derive(Debug)]
+pub struct Ledger {
+    dir: PathBuf,
+    /// Last n that each writer tried, over all rounds.
+    tried: Vec<u64>,
+    /// Tried and not acknowledged: may be in the table.
+    in_doubt: BTreeSet<(usize, u64)>,
+}
+
+/// Writers at work.
+#[derive(Debug)]
+pub struct Writers {
+    threads: Vec<JoinHandle<Result<Outcome>>>,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    tried: u64,
+    in_doubt: Option<u64>,
+}
+
+/// What the table says about the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Rows in the files.
+    pub acknowledged: u64,
+    /// Of those, not in the table.
+    pub lost: u64,
+    /// In the table though their commit was not acknowledged; allowed.
+    pub in_doubt_found: u64,
+    /// In the table and never tried.
+    pub invented: u64,
+}
+
+impl Ledger {
+    /// Creates the table and empty files for `writers` writers.
+    ///
+    /// # Errors
+    /// When either cannot be created.
+    pub fn create(pg: &Postgres, dir: &Path, writers: usize) -> Result<Self> {
+        let mut client = pg.client()?;
+        client.query(
+            "create table ledger (writer int, n bigint, filler text default repeat('x', 100), primary key (writer, n))",
+        )?;
+        std::fs::create_dir_all(dir)?;
+        let ledger = Self { dir: dir.into(), tried: vec![0; writers], in_doubt: BTreeSet::new() };
+        for w in 0..writers {
+            File::create(ledger.file(w))?;
+        }
+        Ok(ledger)
+    }
+
+    fn file(&self, writer: usize) -> PathBuf {
+        self.dir.join(format!("writer-{writer}.ledger"))
+    }
+
+    /// Sets the writers to work, each after what it tried last.
+    ///
+    /// # Errors
+    /// When a session cannot be opened.
+    pub fn start(&self, pg: &Postgres) -> Result<Writers> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let mut threads = Vec::new();
+        for (w, tried) in self.tried.iter().enumerate() {
+            let mut client = pg.client()?;
+            client.query("set synchronous_commit = on")?;
+            let file = File::options().append(true).open(self.file(w))?;
+            let (stop, acknowledged, tried) = (stop.clone(), acknowledged.clone(), *tried);
+            threads.push(std::thread::spawn(move || write_rows(w, tried, client, file, &stop, &acknowledged)));
+        }
+        Ok(Writers { threads, stop, acknowledged })
+    }
+
+    /// Takes the writers back, once they ended.
+    ///
+    /// # Errors
+    /// When a writer failed for another reason than a server that went away.
+    pub fn join(&mut self, writers: Writers) -> Result<()> {
+        writers.stop.store(true, Ordering::Relaxed);
+        for (w, thread) in writers.threads.into_iter().enumerate() {
+            let outcome = thread.join().map_err(|_| anyhow::anyhow!("writer {w} panicked"))??;
+            self.tried[w] = outcome.tried;
+            self.in_doubt.extend(outcome.in_doubt.map(|n| (w, n)));
+        }
+        Ok(())
+    }
+
+    /// Compares the files with the table, row by row.
+    ///
+    /// # Errors
+    /// When either cannot be read.
+    pub fn check(&self, pg: &Postgres) -> Result<Verdict> {
+        let mut acknowledged = BTreeSet::new();
+        for w in 0..self.tried.len() {
+            for line in std::fs::read_to_string(self.file(w))?.lines() {
+                acknowledged.insert((w, line.parse::<u64>()?));
+            }
+        }
+        let mut table = BTreeSet::new();
+        for row in pg.client()?.query("select writer, n from ledger")? {
+            let [Some(w), Some(n)] = row.as_slice() else { bail!("row {row:?}") };
+            table.insert((w.parse::<usize>()?, n.parse::<u64>()?));
+        }
+        Ok(compare(&acknowledged, &self.in_doubt, &table))
+    }
+}
+
+fn compare(
+    acknowledged: &BTreeSet<(usize, u64)>,
+    in_doubt: &BTreeSet<(usize, u64)>,
+    table: &BTreeSet<(usize, u64)>,
+) -> Verdict {
+    Verdict {
+        acknowledged: acknowledged.len() as u64,
+        lost: acknowledged.difference(table).count() as u64,
+        in_doubt_found: table.intersection(in_doubt).count() as u64,
+        invented: table.iter().filter(|row| !acknowledged.contains(row) && !in_doubt.contains(row)).count() as u64,
+    }
+}
+
+fn write_rows(
+    writer: usize,
+    mut tried: u64,
+    mut client: crate::pgwire::Client,
+    mut file: File,
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> Result<Outcome> {
+    while !stop.load(Ordering::Relaxed) {
+        tried += 1;
+        match client.query(&format!("insert into ledger (writer, n) values ({writer}, {tried})")) {
+            Ok(_) => {
+                writeln!(file, "{tried}").context("the ledger file")?;
+                acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            // A server that dies says so in several ways; none of them tells whether the commit happened.
+            Err(_) => return Ok(Outcome { tried, in_doubt: Some(tried) }),
+        }
+    }
+    Ok(Outcome { tried, in_doubt: None })
+}
+
+impl Writers {
+    /// Rows acknowledged since these writers started.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Whether each of them still writes.
+    pub fn all_writing(&self) -> bool {
+        self.threads.iter().all(|t| !t.is_finished())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_in_doubt_and_invented_are_told_apart() {
+        let acknowledged = BTreeSet::from([(0, 1), (0, 2), (1, 1)]);
+        let in_doubt = BTreeSet::from([(0, 3), (1, 2)]);
+        let table = BTreeSet::from([(0, 1), (0, 3), (1, 1), (1, 9)]);
+        let found = compare(&acknowledged, &in_doubt, &table);
+        assert_eq!(found, Verdict { acknowledged: 3, lost: 1, in_doubt_found: 1, invented: 1 });
+    }
+}

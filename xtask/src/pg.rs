@@ -1,0 +1,195 @@
+//! A PostgreSQL 15 server of our own, on a folder of our choice, reached over a Unix socket only; and pgbench.
+
+use crate::cmd::{Cmd, cmd};
+use crate::pgwire::{Client, PgError};
+use crate::process::{Proc, Signal};
+use anyhow::{Context, Result};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Where Debian's package puts the programs.
+pub const BIN: &str = "/usr/lib/postgresql/15/bin";
+
+/// Number in the socket's name; there is no TCP port.
+const PORT: u16 = 5432;
+
+/// How pgbench's and initdb's user is called, in the system and in the database.
+const USER: &str = "postgres";
+
+/// One data folder and, while it runs, its server.
+#[derive(Debug)]
+pub struct Postgres {
+    data: PathBuf,
+    sockets: PathBuf,
+    log: PathBuf,
+    uid: u32,
+    gid: u32,
+    server: Option<Proc>,
+}
+
+fn id_of(what: &str) -> Result<u32> {
+    let text = cmd("id").arg(what).arg(USER).out().context("the system user postgres (package postgresql-15)")?;
+    Ok(text.trim().parse()?)
+}
+
+impl Postgres {
+    /// Names the folders; nothing runs yet. `data` is on the volume, `sockets` is not.
+    ///
+    /// # Errors
+    /// When there is no system user postgres.
+    pub fn new(data: &Path, sockets: &Path, log: &Path) -> Result<Self> {
+        let (uid, gid) = (id_of("-u")?, id_of("-g")?);
+        std::fs::create_dir_all(sockets)?;
+        std::os::unix::fs::chown(sockets, Some(uid), Some(gid))?;
+        Ok(Self { data: data.into(), sockets: sockets.into(), log: log.into(), uid, gid, server: None })
+    }
+
+    fn program(&self, name: &str) -> Command {
+        // The server refuses to run as root; `uid` also drops root's other groups.
+        let mut command = cmd(Path::new(BIN).join(name)).dir("/").env("LC_ALL", "C.UTF-8").into_command();
+        command.uid(self.uid).gid(self.gid).env("PGHOST", &self.sockets).env("PGPORT", PORT.to_string());
+        command
+    }
+
+    /// Creates the data folder with page checksums, and the settings.
+    ///
+    /// # Errors
+    /// initdb's.
+    pub fn initdb(&self, settings: &str) -> Result<()> {
+        std::fs::create_dir_all(&self.data)?;
+        std::os::unix::fs::chown(&self.data, Some(self.uid), Some(self.gid))?;
+        let mut command = self.program("initdb");
+        command.args(["--data-checksums", "--auth=trust", "-U", USER, "-E", "UTF8", "--locale=C.UTF-8", "-D"]);
+        command.arg(&self.data);
+        Cmd::of(command).run()?;
+        let path = self.data.join("postgresql.conf");
+        let mut conf = std::fs::read_to_string(&path)?;
+        conf.push_str(&format!("\nlisten_addresses = ''\nport = {PORT}\n"));
+        conf.push_str(&format!("unix_socket_directories = '{}'\n", self.sockets.display()));
+        conf.push_str(settings);
+        std::fs::write(&path, conf)?;
+        Ok(())
+    }
+
+    /// Starts the server and waits until it answers a query, recovery included. Gives the time that took.
+    ///
+    /// # Errors
+    /// When it ends, or is not ready after three minutes.
+    pub fn start(&mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        let mut command = self.program("postgres");
+        command.arg("-D").arg(&self.data);
+        let mut server = Proc::spawn("postgres", command, &self.log)?;
+        server.ready_when("ready", Duration::from_secs(180), || {
+            self.client().is_ok_and(|mut c| c.query("select 1").is_ok())
+        })?;
+        self.server = Some(server);
+        Ok(begun.elapsed())
+    }
+
+    /// Ends the server: `INT` is a fast shutdown with a checkpoint, `QUIT` an immediate one, as after a crash.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self, how: Signal) -> Result<()> {
+        match self.server.take() {
+            Some(mut server) => server.stop(how, Duration::from_secs(60)),
+            None => Ok(()),
+        }
+    }
+
+    /// A new session.
+    ///
+    /// # Errors
+    /// When the server is not there or not ready.
+    pub fn client(&self) -> Result<Client, PgError> {
+        Client::connect(&self.sockets, PORT, USER, USER)
+    }
+
+    /// Fills pgbench's tables: about 15 MB for each unit of `scale`.
+    ///
+    /// # Errors
+    /// pgbench's.
+    pub fn pgbench_init(&self, scale: u32) -> Result<()> {
+        let mut command = self.program("pgbench");
+        command.args(["-i", "-q", "-s", &scale.to_string(), USER]);
+        Cmd::of(command).run()
+    }
+
+    /// Runs pgbench to its end and gives its transactions per second, without the time to connect.
+    ///
+    /// # Errors
+    /// pgbench's, or when its report cannot be read.
+    pub fn pgbench(&self, args: &[&str], time: Duration) -> Result<f64> {
+        self.pgbench_with(args, "", time)
+    }
+
+    /// As [`Postgres::pgbench`], with server settings for its sessions.
+    ///
+    /// # Errors
+    /// As [`Postgres::pgbench`].
+    pub fn pgbench_with(&self, args: &[&str], options: &str, time: Duration) -> Result<f64> {
+        let mut command = self.program("pgbench");
+        command.env("PGOPTIONS", options);
+        command.args(["-n", "-T", &time.as_secs().max(1).to_string()]).args(args).arg(USER);
+        tps_of(&Cmd::of(command).out()?)
+    }
+
+    /// pgbench in the background for as long as it lasts.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub fn pgbench_forever(&self, args: &[&str], log: &Path) -> Result<Proc> {
+        let mut command = self.program("pgbench");
+        command.args(["-n", "-T", "86400"]).args(args).arg(USER);
+        Proc::spawn("pgbench", command, log)
+    }
+
+    /// Checks every table and index with amcheck, heap against index included.
+    ///
+    /// # Errors
+    /// When it finds anything.
+    pub fn amcheck(&self) -> Result<()> {
+        let mut command = self.program("pg_amcheck");
+        command.args(["--install-missing", "--heapallindexed", "--on-error-stop", "-d", USER]);
+        let said = Cmd::of(command).out()?;
+        anyhow::ensure!(said.trim().is_empty(), "pg_amcheck: {}", crate::cmd::tail(&said, 6));
+        Ok(())
+    }
+
+    /// Whether pgbench's four sums agree, which each of its transactions keeps equal.
+    ///
+    /// # Errors
+    /// When they differ, or cannot be read.
+    pub fn pgbench_balances(&self) -> Result<()> {
+        let sums = "select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from pgbench_tellers), \
+                    (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)";
+        let rows = self.client()?.query(sums)?;
+        let row = rows.first().context("no sums")?;
+        anyhow::ensure!(row.iter().all(|v| *v == row[0]), "pgbench's books do not balance: {row:?}");
+        Ok(())
+    }
+}
+
+fn tps_of(report: &str) -> Result<f64> {
+    let line = report.lines().find(|l| l.starts_with("tps = ") && l.contains("without initial"));
+    let line = line.with_context(|| format!("pgbench's report: {}", crate::cmd::tail(report, 5)))?;
+    let number = line.trim_start_matches("tps = ").split(' ').next().context("no number")?;
+    Ok(number.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tps_is_read_from_the_report() -> Result<()> {
+        let report =
+            "transaction type: <builtin: TPC-B (sort of)>\ntps = 1234.500000 (without initial connection time)\n";
+        assert!((tps_of(report)? - 1234.5).abs() < 1e-9);
+        assert!(tps_of("nothing").is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! A real S3 server on loopback: versitygw over a folder, with a port that stays the same when it is stopped and started.
+
+use crate::cluster::free_ports;
+use crate::cmd::cmd;
+use crate::process::{Proc, Signal};
+use anyhow::Result;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const ACCESS: &str = "holdfast-test";
+const SECRET: &str = "holdfast-test-secret";
+const BUCKET: &str = "bucket";
+
+/// The server's folder and, while it runs, its process.
+#[derive(Debug)]
+pub struct S3 {
+    dir: PathBuf,
+    port: u16,
+    server: Option<Proc>,
+}
+
+impl S3 {
+    /// Starts a server with one empty bucket below `dir`.
+    ///
+    /// # Errors
+    /// When it does not listen within 20 s.
+    pub fn start(dir: &Path) -> Result<Self> {
+        // To this server a folder is a bucket.
+        std::fs::create_dir_all(dir.join("s3").join(BUCKET))?;
+        let mut s3 = Self { dir: dir.into(), port: free_ports(1)?, server: None };
+        s3.resume()?;
+        Ok(s3)
+    }
+
+    /// Starts it again on the same folder and port.
+    ///
+    /// # Errors
+    /// As [`S3::start`].
+    pub fn resume(&mut self) -> Result<()> {
+        let addr = format!("127.0.0.1:{}", self.port);
+        let command = cmd("versitygw").args(["--port", &addr, "--access", ACCESS, "--secret", SECRET]);
+        let command = command.args(["--keep-alive", "--quiet", "posix"]).arg(self.dir.join("s3"));
+        let mut server = Proc::spawn("versitygw", command.into_command(), &self.dir.join("s3.log"))?;
+        server.ready_when("listening", Duration::from_secs(20), || TcpStream::connect(&addr).is_ok())?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Stops it: connections break, new ones are refused.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop(&mut self) -> Result<()> {
+        self.server.take().map_or(Ok(()), |mut s| s.stop(Signal::KILL, Duration::from_secs(5)))
+    }
+
+    /// As `holdfast` wants it.
+    pub fn url(&self) -> String {
+        format!("s3://{BUCKET}/e2e?endpoint=http://127.0.0.1:{}&region=us-east-1", self.port)
+    }
+
+    /// Keys, as environment variables.
+    pub fn env(&self) -> Vec<(String, String)> {
+        [("AWS_ACCESS_KEY_ID", ACCESS), ("AWS_SECRET_ACCESS_KEY", SECRET)].map(|(k, v)| (k.into(), v.into())).into()
+    }
+
+    /// Bytes in the bucket.
+    pub fn stored_bytes(&self) -> u64 {
+        bytes_below(&self.dir.join("s3").join(BUCKET))
+    }
+}
+
+fn bytes_below(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    entries
+        .filter_map(Result::ok)
+        .map(|e| match e.metadata() {
+            Ok(m) if m.is_dir() => bytes_below(&e.path()),
+            Ok(m) => m.len(),
+            // Gone since it was listed.
+            Err(_) => 0,
+        })
+        .sum()
+}

@@ -1,0 +1,95 @@
+//! What a person sees while a chore runs: numbered-by-time steps, notes below them, and one closing count.
+
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+fn since_start() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+fn stamp() -> String {
+    let s = since_start().as_secs();
+    format!("{:02}:{:02}", s / 60, s % 60)
+}
+
+/// A step begins. Everything goes to stdout and is flushed, so that a log file shows where a run hangs.
+pub fn step(text: impl AsRef<str>) {
+    let mut out = std::io::stdout().lock();
+    // A closed pipe (`| head`) is no reason to stop a run that holds mounts.
+    let _ = if out.is_terminal() {
+        writeln!(out, "\x1b[1m[{}] {}\x1b[0m", stamp(), text.as_ref())
+    } else {
+        writeln!(out, "[{}] {}", stamp(), text.as_ref())
+    };
+    let _ = out.flush();
+}
+
+/// A detail of the current step.
+pub fn note(text: impl AsRef<str>) {
+    line(format!("        {}", text.as_ref()));
+}
+
+/// A plain line: results and tables.
+pub fn line(text: impl AsRef<str>) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}", text.as_ref());
+    let _ = out.flush();
+}
+
+/// How many checks went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Checks that ran and held.
+    pub passed: u64,
+    /// Checks that ran and did not hold.
+    pub failed: u64,
+    /// Checks that did not run, each with a reason printed where it was skipped.
+    pub skipped: u64,
+}
+
+impl Count {
+    /// Counts one check and prints it: `ok NAME` or `FAILED NAME: why`.
+    pub fn check(&mut self, name: &str, result: anyhow::Result<()>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                line(format!("ok {name}"));
+            }
+            Err(why) => {
+                self.failed += 1;
+                line(format!("FAILED {name}: {why:#}"));
+            }
+        }
+    }
+
+    /// Counts one check that could not run here.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        self.skipped += 1;
+        line(format!("skipped {name}: {why}"));
+    }
+
+    /// Adds another count.
+    pub fn add(&mut self, other: Count) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Prints the closing line and turns a failure into an error.
+    ///
+    /// # Errors
+    /// When anything failed.
+    pub fn close(self) -> anyhow::Result<()> {
+        line(self.to_string());
+        anyhow::ensure!(self.failed == 0, "{} of {} failed", self.failed, self.passed + self.failed);
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}

@@ -1,0 +1,53 @@
+//! Tidy: what the compiler does not look at. Reads the tracked files and `cargo metadata`; writes nothing.
+
+mod arrows;
+mod docs;
+mod text;
+
+use crate::binary::root;
+use crate::cmd::cmd;
+use crate::say::Count;
+use anyhow::{Result, bail};
+
+/// A file of the repository: its path from the top, and its text.
+#[derive(Debug)]
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// Runs every check.
+///
+/// # Errors
+/// Only when the tree cannot be read.
+pub fn check(count: &mut Count) -> Result<()> {
+    let sources = sources()?;
+    count.check("tidy: crate arrows", arrows::check());
+    count.check("tidy: openraft and the AWS SDK are named in one crate each", report(text::borders(&sources)));
+    count.check("tidy: file length", report(text::lengths(&sources)));
+    count.check("tidy: nothing left over", report(text::leftovers(&sources)));
+    count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
+    count.check("tidy: links in documents", report(docs::links(&sources)));
+    count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
+    Ok(())
+}
+
+/// Tracked and new files, without what git ignores.
+fn sources() -> Result<Vec<Source>> {
+    let list = cmd("git").dir(root()).args(["ls-files", "--cached", "--others", "--exclude-standard"]).out()?;
+    let mut found = Vec::new();
+    for path in list.lines() {
+        // Deleted but still tracked, or not text: nothing to read.
+        if let Ok(text) = std::fs::read_to_string(root().join(path)) {
+            found.push(Source { path: path.into(), text });
+        }
+    }
+    Ok(found)
+}
+
+fn report(problems: Vec<String>) -> Result<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    bail!("\n    {}", problems.join("\n    "))
+}

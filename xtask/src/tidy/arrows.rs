@@ -1,0 +1,125 @@
+//! Crate arrows: which of our crates may know which, and which may know the outside. From `cargo metadata`.
+
+use crate::binary::{cargo, root};
+use crate::cmd::cmd;
+use anyhow::{Result, bail};
+use serde::Deserialize;
+
+/// A crate and the siblings that it may depend on. docs/ARCHITECTURE.md says why.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("seal", &["types"]),
+    ("journal", &["types"]),
+    ("control", &["types"]),
+    ("nbd", &["types"]),
+    ("store", &["types"]),
+    ("api", &["types"]),
+    ("log", &["types", "journal"]),
+    ("volume", &["types", "seal", "control"]),
+    ("raft", &["types", "log"]),
+    ("gateway", &["types", "seal", "control", "volume", "nbd", "store", "raft", "log", "api"]),
+    ("holdfast", &["types", "api", "gateway"]),
+    ("testkit", &["types", "journal"]),
+    ("xtask", &[]),
+];
+
+/// Crates that tests only may depend on.
+const FOR_TESTS: &[&str] = &["testkit"];
+
+/// Pure crates: no I/O, no clock, no randomness, no tasks. What would bring one of these in is not allowed there.
+pub(super) const PURE: &[&str] = &["types", "seal", "journal", "control", "volume", "nbd"];
+
+const IMPURE: &[&str] =
+    &["tokio", "rustix", "rand", "getrandom", "reqwest", "hyper", "tonic", "axum", "libc", "futures-util"];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// `null` for a normal dependency, else `dev` or `build`.
+    kind: Option<String>,
+}
+
+/// Names of our own packages, as `cargo metadata` lists them, without the prefix.
+pub(super) fn room(package: &str) -> &str {
+    package.strip_prefix("holdfast-").unwrap_or(package)
+}
+
+pub(super) fn check() -> Result<()> {
+    let out = cmd(cargo()).dir(root()).args(["metadata", "--no-deps", "--format-version=1", "--locked"]).out()?;
+    let metadata: Metadata = serde_json::from_str(&out)?;
+    let problems = problems(&metadata);
+    if problems.is_empty() { Ok(()) } else { bail!("\n    {}", problems.join("\n    ")) }
+}
+
+fn problems(metadata: &Metadata) -> Vec<String> {
+    let mut problems = Vec::new();
+    for package in &metadata.packages {
+        let from = room(&package.name);
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else {
+            problems.push(format!(
+                "{}: unknown crate; say in xtask/src/tidy/arrows.rs what it may depend on",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let to = room(&dependency.name);
+            let ours = metadata.packages.iter().any(|p| p.name == dependency.name);
+            let test_only = dependency.kind.as_deref() == Some("dev");
+            let fine = if ours {
+                allowed.contains(&to) && !FOR_TESTS.contains(&to) || test_only && FOR_TESTS.contains(&to)
+            } else if test_only {
+                true
+            } else {
+                !(PURE.contains(&from) && IMPURE.contains(&to))
+                    && (from == "raft" || !to.starts_with("openraft"))
+                    && (from == "store" || !to.starts_with("aws-"))
+            };
+            if !fine {
+                problems.push(format!("{from} -> {to}: this arrow is not allowed"));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(from: &str, to: &str, kind: Option<&str>) -> Vec<String> {
+        let names = ["holdfast-types", "holdfast-nbd", "holdfast-raft", "holdfast-testkit", "holdfast-log"];
+        let mut packages: Vec<Package> =
+            names.map(|name| Package { name: name.into(), dependencies: Vec::new() }).into_iter().collect();
+        for package in &mut packages {
+            if package.name == from {
+                package.dependencies.push(Dependency { name: to.into(), kind: kind.map(str::to_owned) });
+            }
+        }
+        problems(&Metadata { packages })
+    }
+
+    #[test]
+    fn arrows_point_down_only() {
+        assert!(found("holdfast-raft", "holdfast-log", None).is_empty());
+        assert_eq!(found("holdfast-log", "holdfast-raft", None), ["log -> raft: this arrow is not allowed"]);
+        assert!(found("holdfast-raft", "openraft", None).is_empty());
+        assert_eq!(found("holdfast-log", "openraft", None).len(), 1);
+        assert_eq!(found("holdfast-raft", "aws-sdk-s3", None).len(), 1);
+        assert_eq!(found("holdfast-nbd", "tokio", None).len(), 1);
+        assert!(found("holdfast-nbd", "tokio", Some("dev")).is_empty());
+        assert!(found("holdfast-log", "holdfast-testkit", Some("dev")).is_empty());
+        assert_eq!(found("holdfast-log", "holdfast-testkit", None).len(), 1);
+    }
+}

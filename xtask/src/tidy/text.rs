@@ -1,0 +1,143 @@
+//! Checks over the text of the sources.
+
+use super::Source;
+use super::arrows::PURE;
+
+/// Lines that a source file may have.
+const LINES_MAX: usize = 600;
+
+/// Longer files, each with its reason and its own bound.
+const LONGER: &[(&str, usize, &str)] = &[];
+
+fn is_rust(source: &Source) -> bool {
+    source.path.ends_with(".rs")
+}
+
+fn is_test(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("tests.rs") || path.contains("testkit/") || path.starts_with("xtask/")
+}
+
+/// A line of Rust without what follows `//`. (A `//` in a string cuts too much; no check here needs better.)
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+pub(super) fn lengths(sources: &[Source]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|s| is_rust(s) || s.path.ends_with(".proto") || s.path.ends_with(".sh")) {
+        let lines = source.text.lines().count();
+        let allowed = LONGER.iter().find(|(path, ..)| *path == source.path).map_or(LINES_MAX, |(_, max, _)| *max);
+        if lines > allowed {
+            problems.push(format!("{}: {lines} lines, at most {allowed}", source.path));
+        }
+    }
+    problems
+}
+
+pub(super) fn leftovers(sources: &[Source]) -> Vec<String> {
+    // Put together from halves, so that this list does not find itself.
+    let words: Vec<String> =
+        [("to", "do!("), ("unimpl", "emented!("), ("db", "g!("), ("FIX", "ME"), ("XX", "X:"), ("<<<<", "<<< ")]
+            .iter()
+            .map(|(a, b)| format!("{a}{b}"))
+            .collect();
+    let homes = ["/ho", "/ro"].map(|half| format!("{half}{}", if half == "/ho" { "me/" } else { "ot/" }));
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|s| !s.path.ends_with(".lock")) {
+        for (number, line) in source.text.lines().enumerate() {
+            let at = || format!("{}:{}", source.path, number + 1);
+            if let Some(word) = words.iter().find(|w| line.contains(w.as_str())) {
+                problems.push(format!("{}: {word}", at()));
+            }
+            if let Some(home) = homes.iter().find(|h| line.contains(h.as_str())) {
+                problems.push(format!("{}: {home} (a path of one machine)", at()));
+            }
+            if is_rust(source) && line.trim_start().starts_with("#[ignore]") {
+                problems.push(format!("{}: an ignored test says why: #[ignore = \"...\"]", at()));
+            }
+        }
+        if is_rust(source) {
+            problems.extend(unwraps(source));
+        }
+    }
+    problems
+}
+
+/// `.unwrap()` outside of tests: an error has a name, an invariant quotes its rule in `expect`.
+fn unwraps(source: &Source) -> Vec<String> {
+    if is_test(&source.path) {
+        return Vec::new();
+    }
+    let body = source.text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let at = |n: usize| format!("{}:{}: .unwrap() outside of tests", source.path, n + 1);
+    body.lines().enumerate().filter(|(_, line)| code(line).contains(".unwrap()")).map(|(n, _)| at(n)).collect()
+}
+
+pub(super) fn borders(sources: &[Source]) -> Vec<String> {
+    let borders = [("openraft::", "crates/raft/"), ("aws_sdk_s3::", "crates/store/"), ("aws_smithy", "crates/store/")];
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|s| is_rust(s) && !s.path.starts_with("xtask/")) {
+        for (number, line) in source.text.lines().enumerate() {
+            for (word, home) in borders {
+                if code(line).contains(word) && !source.path.starts_with(home) {
+                    problems.push(format!("{}:{}: {word} belongs in {home}", source.path, number + 1));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Each pure crate has its own clippy list and denies what is on it; none names a thing that the list cannot name.
+pub(super) fn purity(sources: &[Source]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for room in PURE {
+        let home = format!("crates/{room}/");
+        let text =
+            |file: &str| sources.iter().find(|s| s.path == format!("{home}{file}")).map_or("", |s| s.text.as_str());
+        if !text("clippy.toml").contains("disallowed-methods") {
+            problems.push(format!("{home}clippy.toml: no list of disallowed methods"));
+        }
+        if !text("src/lib.rs").contains("deny(clippy::disallowed_methods, clippy::disallowed_types)") {
+            problems.push(format!("{home}src/lib.rs: does not deny clippy's disallowed methods and types"));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str, text: &str) -> Vec<Source> {
+        vec![Source { path: path.into(), text: text.into() }]
+    }
+
+    #[test]
+    fn long_files_and_leftovers_are_found() {
+        assert_eq!(lengths(&source("crates/a/src/lib.rs", &"x\n".repeat(601))).len(), 1);
+        assert!(lengths(&source("crates/a/src/lib.rs", &"x\n".repeat(600))).is_empty());
+        assert!(lengths(&source("Cargo.lock", &"x\n".repeat(6000))).is_empty());
+        let marked = format!("let x = db{}x);", "g!(");
+        assert_eq!(leftovers(&source("crates/a/src/lib.rs", &marked)).len(), 1);
+        assert_eq!(leftovers(&source("docs/a.md", &format!("see /ho{}joe", "me/"))).len(), 1);
+        assert_eq!(leftovers(&source("crates/a/src/lib.rs", "#[ignore]\n")).len(), 1);
+    }
+
+    #[test]
+    fn unwraps_count_outside_of_tests_only() {
+        let text = "fn a() { b().unwrap(); } // .unwrap()\n#[cfg(test)]\nmod tests { fn t() { c().unwrap() } }\n";
+        assert_eq!(
+            unwraps(&source("crates/a/src/lib.rs", text)[0]),
+            ["crates/a/src/lib.rs:1: .unwrap() outside of tests"]
+        );
+        assert!(unwraps(&source("crates/a/src/tests.rs", text)[0]).is_empty());
+    }
+
+    #[test]
+    fn borders_hold_for_code_and_not_for_comments() {
+        assert_eq!(borders(&source("crates/log/src/lib.rs", "use openraft::Vote;")).len(), 1);
+        assert!(borders(&source("crates/log/src/lib.rs", "// as openraft::Vote does")).is_empty());
+        assert!(borders(&source("crates/raft/src/lib.rs", "use openraft::Vote;")).is_empty());
+    }
+}
