@@ -98,8 +98,11 @@ fn judge(at: At, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -
         }
         ("PreconditionFailed", _) | (_, 412) => conflict(at, expected),
         // If-Match on an object that is not there.
-        ("NoSuchKey" | "NotFound", _) | (_, 404) if at.op == Op::Swap => conflict(at, expected),
-        ("NoSuchKey" | "NotFound", _) | (_, 404) => StoreError::NotFound { at },
+        ("NoSuchKey" | "NotFound", _) if at.op == Op::Swap => conflict(at, expected),
+        // By the store's word, not by 404 alone: that is also what a wrong endpoint answers, and some stores to an
+        // unknown access key. Only an answer to HEAD has no room for the word.
+        ("NoSuchKey" | "NotFound", _) => StoreError::NotFound { at },
+        ("", 404) if at.op == Op::Head => StoreError::NotFound { at },
         ("InvalidRange", _) | (_, 416) => {
             // `bytes */1234`: what length there is. The caller knows what it expected.
             let whole = answer.content_range.as_deref().and_then(|text| text.strip_prefix("bytes */")?.parse().ok());
@@ -112,7 +115,9 @@ fn judge(at: At, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -
         // The store did not get all of the body, so it wrote nothing.
         ("RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch", 400) => not_done(at, cause),
         ("QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => not_done(at, cause),
-        ("InvalidAccessKeyId", _) => denied(at, cause, "the store does not know this access key id"),
+        ("InvalidAccessKeyId" | "XAdminUserNotFound", _) => {
+            denied(at, cause, "the store does not know this access key id")
+        }
         ("SignatureDoesNotMatch", _) => {
             denied(at, cause, "the secret access key is not that of the access key id, or a proxy changes requests")
         }

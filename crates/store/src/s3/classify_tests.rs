@@ -16,6 +16,8 @@ fn answers_mean_what_the_table_says() {
         (Op::Get, 404, Some("NoSuchKey"), NotFound),
         (Op::Head, 404, None, NotFound),
         (Op::Get, 404, Some("NoSuchBucket"), Denied),
+        (Op::Get, 404, Some("InvalidAccessKeyId"), Denied),
+        (Op::Get, 404, None, Denied),
         (Op::Put, 412, Some("PreconditionFailed"), Conflict),
         (Op::Swap, 412, None, Conflict),
         (Op::Swap, 404, Some("NoSuchKey"), Conflict),
