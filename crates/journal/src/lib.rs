@@ -1,2 +1,48 @@
-//! journal
+//! Journal: the ordered record, on one node's disk, of what all Raft groups of the node must not forget.
+//!
+//! Owns: the file format (header, batch, record), what recovery makes of a set of files, when files are begun, carried
+//! forward and dropped. All of it is synchronous code over the small [`Disk`] trait, so that a simulated disk can crash
+//! it at every byte.
+//! Does not own: threads, queues, callbacks, the memory tail, the real disk (crate `log`), nor the meaning of a payload.
+//! Depends on `types` only.
+//!
+//! ```text
+//!   file n                                         file n+1
+//!  | header | batch | batch |idle| batch | unused | header | rewritten tail | batch | ...
+//!     4 KiB   each padded to 4 KiB                           one batch, synced before the node is usable
+//! ```
+//!
+//! - **J1** A batch is written only after every batch before it was synced. Each names the offset that was synced before
+//!   it, so a later batch proves an earlier one durable.
+//! - **J2** Nothing is reported durable before the fdatasync of its batch, and nothing at all after one sync failed.
+//! - **J3** A file gets its name only after its header is durable. A bad header is therefore corruption, never a torn write.
+//! - **J4** A file is never continued by a later boot: what was read back may never have reached the disk.
+//! - **J5** Files are dropped oldest first, after their live records were rewritten forward and synced. A record that ends
+//!   others (a truncation) is thus never dropped before the records that it ends.
+//! - **J6** A batch counts as a whole: a torn one is cut, all of it.
+//! - **J7** Every read checks the record's header (group, log id, place) and the checksum of each chunk it returns (R9).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod aligned;
+mod catalog;
+mod disk;
+mod error;
+mod format;
+mod index;
+mod op;
+mod read;
+mod recover;
+mod replay;
+mod scan;
+mod write;
+
+pub use aligned::{AlignedBuf, BLOCK_BYTES};
+pub use catalog::{Catalog, JournalFile};
+pub use disk::{Disk, DiskFile};
+pub use error::{CorruptRecord, ReadError, RecoverError, WriteError};
+pub use format::{FileHeader, HeaderError, PAYLOAD_BYTES_MAX, record_bytes};
+pub use index::{GroupIndex, Place, SharedIndex, Slot};
+pub use op::Op;
+pub use read::{read_entry, read_part};
+pub use recover::{Cut, RecoveryReport};
+pub use write::{Journal, Params};

@@ -1,1 +1,29 @@
-//! log
+//! The node's journal on a real disk: O_DIRECT files, one writer thread, the memory tail.
+//!
+//! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock.
+//! Does not own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean.
+//! Depends on `journal` and `types`.
+//!
+//! ```text
+//!  append, votes, purges ─▶ memory (readable at once) ─▶ queue ─▶ writer thread: one batch, one pwrite, one fdatasync
+//!                                                                     └─▶ callbacks in order ─▶ old payloads leave memory
+//! ```
+//!
+//! - **L1** `done` is called after the fdatasync of its batch, in the order of the calls, never under a lock of ours.
+//! - **L2** After one failed write or sync every callback gets an error, for the life of the process.
+//! - **L3** A payload leaves memory only when it is durable and its place is known.
+//! - **L4** Nothing is refused for lack of room: callers admit client data by [`NodeLog::usage`].
+
+mod config;
+mod disk;
+mod group;
+mod memory;
+mod node;
+mod queue;
+mod writer;
+
+pub use config::{Identity, LogConfig, OpenError};
+pub use disk::RealDisk;
+pub use group::{Entry, GroupLog, GroupLogState};
+pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport};
+pub use node::{LogUsage, NodeLog};

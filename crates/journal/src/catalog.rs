@@ -1,0 +1,79 @@
+//! What readers share with the journal's owner: open files and the groups' indexes. Locks are held for look-ups only.
+
+use crate::DiskFile;
+use crate::format::Seed;
+use crate::index::SharedIndex;
+use holdfast_types::GroupId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Locks even where a thread panicked inside: our critical sections leave their data whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file that records are read from. Who holds it keeps it readable, also after it was dropped from the journal.
+pub struct JournalFile {
+    pub(crate) number: u64,
+    pub(crate) name: String,
+    pub(crate) seed: Seed,
+    pub(crate) bytes: u64,
+    pub(crate) file: Box<dyn DiskFile>,
+}
+
+impl std::fmt::Debug for JournalFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JournalFile").field("name", &self.name).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Name of file `number` inside the journal's folder.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("journal-{number:016x}")
+}
+
+/// Number of a journal file by its name.
+pub(crate) fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("journal-")?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+/// Open files and group indexes.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    files: Mutex<BTreeMap<u64, Arc<JournalFile>>>,
+    groups: Mutex<BTreeMap<GroupId, SharedIndex>>,
+}
+
+impl Catalog {
+    /// The index of a group; an empty one is made where there is none.
+    pub fn index(&self, group: GroupId) -> SharedIndex {
+        lock(&self.groups).entry(group).or_default().clone()
+    }
+
+    /// Groups that have an index.
+    pub fn groups(&self) -> Vec<GroupId> {
+        lock(&self.groups).keys().copied().collect()
+    }
+
+    pub(crate) fn file(&self, number: u64) -> Option<Arc<JournalFile>> {
+        lock(&self.files).get(&number).cloned()
+    }
+
+    pub(crate) fn add_file(&self, file: Arc<JournalFile>) {
+        lock(&self.files).insert(file.number, file);
+    }
+
+    pub(crate) fn remove_file(&self, number: u64) -> Option<Arc<JournalFile>> {
+        lock(&self.files).remove(&number)
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Arc<JournalFile>> {
+        lock(&self.files).values().next().cloned()
+    }
+
+    pub(crate) fn file_count(&self) -> usize {
+        lock(&self.files).len()
+    }
+}

@@ -1,0 +1,134 @@
+//! What can be wrong with a journal that is being read.
+
+use std::io;
+
+/// A record, batch or header that was synced and does not read back as it was written (R9).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("journal file {file} at byte {offset}: found {found}, expected {expected}")]
+pub struct CorruptRecord {
+    /// Name of the file inside the journal's folder.
+    pub file: String,
+    /// Where in the file the bad bytes begin (or the record that holds them).
+    pub offset: u64,
+    /// What should be there.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+/// A read of an entry failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The entry is not there any more.
+    #[error("index {index}: purged up to {purged}")]
+    Purged {
+        /// The index that was asked for.
+        index: u64,
+        /// The last index that was purged.
+        purged: u64,
+    },
+    /// The entry is not there (yet), or was truncated.
+    #[error("index {index}: not in the log, next is {next}")]
+    Missing {
+        /// The index that was asked for.
+        index: u64,
+        /// The index after the last.
+        next: u64,
+    },
+    /// The range asked for lies outside the payload.
+    #[error("index {index}: bytes {offset}..{end} asked of a payload of {len} bytes", end = *offset as u64 + *wanted as u64)]
+    OutOfBounds {
+        /// The index that was asked for.
+        index: u64,
+        /// First byte asked for.
+        offset: u32,
+        /// Bytes asked for.
+        wanted: usize,
+        /// The payload's length in bytes.
+        len: usize,
+    },
+    /// R9: found, never served.
+    #[error(transparent)]
+    Corrupt(#[from] CorruptRecord),
+    /// The disk refused.
+    #[error("journal read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A batch could not be made durable.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// No further file can be begun (disk full). Nothing was written of what is left; it may be tried again.
+    #[error("no further journal file: {0}")]
+    NoRoom(#[source] io::Error),
+    /// J2: a write or sync failed, now or earlier. Nothing is durable from here on, for the life of the process.
+    #[error("journal file {file}: {what}: {source}")]
+    Failed {
+        /// File that was written.
+        file: String,
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// J2: an earlier write failed.
+    #[error("the journal failed earlier")]
+    FailedEarlier,
+    /// The record does not fit into a file.
+    #[error("record of {found} bytes, expected {max} at most")]
+    TooLarge {
+        /// Bytes of the record.
+        found: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+}
+
+/// The files found are no journal that this node may use. Damage is not among these: see the recovery report.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The disk refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Files of another node's disk.
+    #[error("file {file}: found disk uuid {found:032x}, expected {expected:032x}")]
+    WrongDisk {
+        /// The file.
+        file: String,
+        /// Uuid in its header.
+        found: u128,
+        /// This node's.
+        expected: u128,
+    },
+    /// Written by another version of this program.
+    #[error("file {file}: found format version {found}, expected {expected}")]
+    Version {
+        /// The file.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The one that this program reads.
+        expected: u32,
+    },
+    /// A size that the format cannot do.
+    #[error("file size: found {found}, expected {expected}")]
+    FileBytes {
+        /// The size asked for.
+        found: u64,
+        /// What it has to be.
+        expected: String,
+    },
+    /// The new file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// What has to be rewritten could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}

@@ -1,0 +1,348 @@
+//! Bytes on disk: file header, batch header, record. All numbers little-endian.
+//!
+//! ```text
+//! file header, 4 KiB     0 magic "HFJRNL01" | 8 version u32 | 12 crc u32 | 16 file uuid u128 | 32 disk uuid u128
+//!                       48 file number u64 | 56 boot u64 | 64 file bytes u64 | zeroes
+//! batch header, 64 B     0 magic "HFB1" | 4 crc u32 | 8 own offset u64 | 16 length u64 (whole blocks) | 24 records u32
+//!                       28 flags u32 (1 = idle marker) | 32 synced u64 | 40 synced in the file before u64 | 48 used u64 | 56 zero
+//! record, 8-byte grid    0 crc u32 | 4 kind u8 | 5 flags u8 (1 = carried forward) | 6 chunks u16 | 8 group u64 | 16 term u64
+//!                       24 index u64 | 32 payload bytes u32 | 36 zero u32 | 40 own offset u64 | 48 a crc u32 per chunk of
+//!                       16 KiB | payload | zeroes up to the grid
+//! ```
+//!
+//! Every CRC32C is seeded by the file's uuid: what a recycled file held before can never pass for its new contents, and
+//! a client that chooses its payload cannot forge a record. Own offsets catch misdirected writes. A chunk's CRC is
+//! seeded by the record's place and the chunk's number as well, so that chunks of two records cannot stand in for each
+//! other; chunks exist so that a small read of a large entry is checked without reading all of it.
+//! The `synced` offsets are what J1 rests on: everything below was synced before this batch was written.
+
+use crate::{AlignedBuf, BLOCK_BYTES};
+use holdfast_types::{GroupId, LogId};
+
+pub(crate) const FILE_MAGIC: &[u8; 8] = b"HFJRNL01";
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The header takes one block.
+pub(crate) const FILE_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
+const BATCH_MAGIC: &[u8; 4] = b"HFB1";
+pub(crate) const BATCH_HEADER_BYTES: usize = 64;
+const BATCH_IDLE: u32 = 1;
+/// Without the table of chunk checksums.
+pub(crate) const RECORD_HEADER_BYTES: usize = 48;
+const RECORD_GRID: usize = 8;
+const RECORD_CARRIED: u8 = 1;
+/// Payload bytes under one checksum.
+pub(crate) const CHUNK_BYTES: usize = 16 << 10;
+/// Largest payload of one record in bytes: far more than an entry may have; with it a batch always fits into a file.
+pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
+const _: () = assert!(PAYLOAD_BYTES_MAX / CHUNK_BYTES <= u16::MAX as usize);
+const _: () = assert!(holdfast_types::limits::ENTRY_BYTES_MAX <= PAYLOAD_BYTES_MAX);
+const _: () = assert!(BATCH_HEADER_BYTES.is_multiple_of(RECORD_GRID) && BLOCK_BYTES.is_multiple_of(RECORD_GRID));
+
+fn chunks(len: usize) -> usize {
+    len.div_ceil(CHUNK_BYTES)
+}
+
+/// Header and checksum table in front of a payload of `len` bytes.
+pub(crate) fn record_head_bytes(len: usize) -> usize {
+    RECORD_HEADER_BYTES + 4 * chunks(len)
+}
+
+/// Bytes that a record with a payload of `len` bytes takes on disk.
+pub fn record_bytes(len: usize) -> usize {
+    (record_head_bytes(len) + len).next_multiple_of(RECORD_GRID)
+}
+
+/// Bytes that a batch takes whose records take `records` bytes.
+pub(crate) fn batch_bytes(records: usize) -> usize {
+    (BATCH_HEADER_BYTES + records).next_multiple_of(BLOCK_BYTES)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    bytes.get(at..at + 16).and_then(|b| b.try_into().ok()).map_or(0, u128::from_le_bytes)
+}
+
+/// What a file says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Drawn when the file is begun, also when its room is a recycled one: seeds every checksum.
+    pub file_uuid: u128,
+    /// The node's disk identity; 0 where the opener did not say.
+    pub disk_uuid: u128,
+    /// Number of the file, from 1, without gaps.
+    pub number: u64,
+    /// Boot counter of the process that wrote the file.
+    pub boot: u64,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+}
+
+/// A file header could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// Not a journal file, or its first bytes are damaged.
+    #[error("magic: found {found:02x?}, expected {:02x?}", FILE_MAGIC)]
+    Magic {
+        /// First eight bytes.
+        found: [u8; 8],
+    },
+    /// Written by another version.
+    #[error("format version: found {found}, expected {}", FORMAT_VERSION)]
+    Version {
+        /// Version found.
+        found: u32,
+    },
+    /// The checksum does not match.
+    #[error("header crc: found {found:#010x}, expected {expected:#010x}")]
+    Crc {
+        /// Stored checksum.
+        found: u32,
+        /// Checksum of the bytes found.
+        expected: u32,
+    },
+}
+
+impl FileHeader {
+    pub(crate) fn encode(&self) -> AlignedBuf {
+        let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+        buf[0..8].copy_from_slice(FILE_MAGIC);
+        buf[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        buf[16..32].copy_from_slice(&self.file_uuid.to_le_bytes());
+        buf[32..48].copy_from_slice(&self.disk_uuid.to_le_bytes());
+        buf[48..56].copy_from_slice(&self.number.to_le_bytes());
+        buf[56..64].copy_from_slice(&self.boot.to_le_bytes());
+        buf[64..72].copy_from_slice(&self.bytes.to_le_bytes());
+        let crc = Self::crc(&buf);
+        buf[12..16].copy_from_slice(&crc.to_le_bytes());
+        buf
+    }
+
+    fn crc(block: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..])
+    }
+
+    /// Reads the first block of a file.
+    ///
+    /// # Errors
+    /// When the block is not what [`FileHeader::encode`] made. Shorter input counts as damaged.
+    pub fn decode(block: &[u8]) -> Result<FileHeader, HeaderError> {
+        if block.len() < BLOCK_BYTES || block[..8] != FILE_MAGIC[..] {
+            let mut found = [0; 8];
+            found.iter_mut().zip(block).for_each(|(to, from)| *to = *from);
+            return Err(HeaderError::Magic { found });
+        }
+        let (found, expected) = (u32_at(block, 12), Self::crc(&block[..BLOCK_BYTES]));
+        let version = u32_at(block, 8);
+        if version != FORMAT_VERSION {
+            return Err(HeaderError::Version { found: version });
+        }
+        if found != expected {
+            return Err(HeaderError::Crc { found, expected });
+        }
+        Ok(FileHeader {
+            file_uuid: u128_at(block, 16),
+            disk_uuid: u128_at(block, 32),
+            number: u64_at(block, 48),
+            boot: u64_at(block, 56),
+            bytes: u64_at(block, 64),
+        })
+    }
+
+    pub(crate) fn seed(&self) -> Seed {
+        Seed(crc32c::crc32c(&self.file_uuid.to_le_bytes()))
+    }
+}
+
+/// Checksum state that every CRC of one file begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed(u32);
+
+impl Seed {
+    fn header(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.0, bytes)
+    }
+
+    pub(crate) fn chunk(self, record_offset: u64, number: usize, bytes: &[u8]) -> u32 {
+        let mut place = [0; 12];
+        place[..8].copy_from_slice(&record_offset.to_le_bytes());
+        place[8..].copy_from_slice(&(number as u32).to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c_append(self.0, &place), bytes)
+    }
+}
+
+/// What a batch says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    pub offset: u64,
+    /// Whole blocks.
+    pub bytes: u64,
+    pub records: u32,
+    pub idle: bool,
+    /// Everything of this file below was synced before the batch was written.
+    pub synced: u64,
+    /// The same of the file before; 0 where there is none.
+    pub synced_before: u64,
+    /// Header and records, without the padding.
+    pub used: u64,
+}
+
+impl BatchHeader {
+    pub(crate) fn encode_into(&self, seed: Seed, head: &mut [u8]) {
+        head[..BATCH_HEADER_BYTES].fill(0);
+        head[0..4].copy_from_slice(BATCH_MAGIC);
+        head[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        head[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        head[24..28].copy_from_slice(&self.records.to_le_bytes());
+        head[28..32].copy_from_slice(&(if self.idle { BATCH_IDLE } else { 0 }).to_le_bytes());
+        head[32..40].copy_from_slice(&self.synced.to_le_bytes());
+        head[40..48].copy_from_slice(&self.synced_before.to_le_bytes());
+        head[48..56].copy_from_slice(&self.used.to_le_bytes());
+        let crc = seed.header(&head[8..BATCH_HEADER_BYTES]);
+        head[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// `None` where no batch begins at `offset`. What passes is internally sound: it fits into `file_bytes`.
+    pub(crate) fn decode(seed: Seed, head: &[u8], offset: u64, file_bytes: u64) -> Option<BatchHeader> {
+        let head = head.get(..BATCH_HEADER_BYTES)?;
+        if head[..4] != BATCH_MAGIC[..] || u32_at(head, 4) != seed.header(&head[8..]) || u64_at(head, 8) != offset {
+            return None;
+        }
+        let header = BatchHeader {
+            offset,
+            bytes: u64_at(head, 16),
+            records: u32_at(head, 24),
+            idle: u32_at(head, 28) & BATCH_IDLE != 0,
+            synced: u64_at(head, 32),
+            synced_before: u64_at(head, 40),
+            used: u64_at(head, 48),
+        };
+        let fits = header.bytes > 0
+            && header.bytes.is_multiple_of(BLOCK_BYTES as u64)
+            && offset.checked_add(header.bytes).is_some_and(|end| end <= file_bytes)
+            && (BATCH_HEADER_BYTES as u64..=header.bytes).contains(&header.used)
+            && header.synced <= offset;
+        fits.then_some(header)
+    }
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Entry = 1,
+    Vote = 2,
+    Truncate = 3,
+    Purge = 4,
+    Committed = 5,
+    DropGroup = 6,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        [Kind::Entry, Kind::Vote, Kind::Truncate, Kind::Purge, Kind::Committed, Kind::DropGroup]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// What a record says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub kind: Kind,
+    pub carried: bool,
+    pub group: GroupId,
+    pub id: LogId,
+    pub len: u32,
+    /// Offset of the record in its file.
+    pub offset: u64,
+}
+
+impl RecordHeader {
+    /// Appends the whole record to `buf`, whose first byte lies at `base` in the file. `self.offset` MUST fit that.
+    pub(crate) fn append(&self, seed: Seed, payload: &[u8], buf: &mut AlignedBuf) {
+        let at = buf.len();
+        let head_bytes = record_head_bytes(payload.len());
+        buf.resize(at + head_bytes);
+        let head = &mut buf[at..];
+        head[4] = self.kind as u8;
+        head[5] = if self.carried { RECORD_CARRIED } else { 0 };
+        head[6..8].copy_from_slice(&(chunks(payload.len()) as u16).to_le_bytes());
+        head[8..16].copy_from_slice(&self.group.0.to_le_bytes());
+        head[16..24].copy_from_slice(&self.id.term.0.to_le_bytes());
+        head[24..32].copy_from_slice(&self.id.index.0.to_le_bytes());
+        head[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        head[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        for (number, chunk) in payload.chunks(CHUNK_BYTES).enumerate() {
+            let crc = seed.chunk(self.offset, number, chunk);
+            let table = RECORD_HEADER_BYTES + 4 * number;
+            head[table..table + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        let crc = seed.header(&head[4..head_bytes]);
+        head[..4].copy_from_slice(&crc.to_le_bytes());
+        buf.extend_from_slice(payload);
+        buf.pad_to(RECORD_GRID);
+    }
+
+    /// Reads header and checksum table from the first bytes of a record at `offset`; says what is wrong with them.
+    pub(crate) fn decode(seed: Seed, bytes: &[u8], offset: u64) -> Result<RecordHeader, (String, String)> {
+        let table = usize::from(u16_at(bytes, 6));
+        let head_bytes = RECORD_HEADER_BYTES + 4 * table;
+        let Some(head) = bytes.get(..head_bytes) else {
+            return Err((format!("a record header of {head_bytes} bytes"), format!("room for {}", bytes.len())));
+        };
+        let (found, expected) = (u32_at(head, 0), seed.header(&head[4..]));
+        if found != expected {
+            return Err((format!("header crc {found:#010x}"), format!("{expected:#010x}")));
+        }
+        let len = u32_at(head, 32);
+        let place = u64_at(head, 40);
+        if place != offset {
+            return Err((format!("a record of byte {place}"), format!("one of byte {offset}")));
+        }
+        let Some(kind) = Kind::from_byte(head[4]) else {
+            return Err((format!("record kind {}", head[4]), "1 to 6".to_string()));
+        };
+        if chunks(len as usize) != table {
+            return Err((format!("{table} checksums"), format!("{} for {len} bytes", chunks(len as usize))));
+        }
+        Ok(RecordHeader {
+            kind,
+            carried: head[5] & RECORD_CARRIED != 0,
+            group: GroupId(u64_at(head, 8)),
+            id: LogId::new(u64_at(head, 16), u64_at(head, 24)),
+            len,
+            offset,
+        })
+    }
+
+    /// Checks one chunk of payload against the table in `head`.
+    pub(crate) fn check_chunk(
+        &self,
+        seed: Seed,
+        head: &[u8],
+        number: usize,
+        chunk: &[u8],
+    ) -> Result<(), (String, String)> {
+        let (found, expected) =
+            (seed.chunk(self.offset, number, chunk), u32_at(head, RECORD_HEADER_BYTES + 4 * number));
+        if found == expected {
+            return Ok(());
+        }
+        Err((format!("crc {found:#010x} of payload chunk {number}"), format!("{expected:#010x}")))
+    }
+}
+
+#[cfg(test)]
+#[path = "format_tests.rs"]
+mod tests;

@@ -1,0 +1,1 @@
+//! The format's codec tests.

@@ -1,0 +1,358 @@
+//! Where each live record of a group lies, and how many live bytes each file still holds.
+//!
+//! The same [`GroupIndex::apply`] serves while writing and while replaying, so the two cannot drift apart.
+
+use crate::CorruptRecord;
+use crate::format::record_bytes;
+use bytes::Bytes;
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+/// A record's header: file number and byte offset in it. Files count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Number of the file.
+    pub file: u64,
+    /// Offset of the record's header in bytes.
+    pub offset: u32,
+}
+
+impl Place {
+    const NOWHERE: Place = Place { file: 0, offset: 0 };
+}
+
+/// An entry as the index knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Term of the entry.
+    pub term: Term,
+    /// Where its record lies.
+    pub place: Place,
+    /// Payload in bytes.
+    pub len: u32,
+}
+
+impl Slot {
+    /// A hole during replay: the record was carried forward and comes later, or is lost.
+    const VACANT: Slot = Slot { term: Term(0), place: Place::NOWHERE, len: 0 };
+
+    fn is_vacant(&self) -> bool {
+        self.place.file == 0
+    }
+}
+
+/// A group's index is read by any thread and changed only by the journal's owner, never across I/O.
+pub type SharedIndex = Arc<Mutex<GroupIndex>>;
+
+/// One durable change, without the payload of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Entry {
+        id: LogId,
+        len: u32,
+    },
+    /// A live entry written again further on: takes its slot, ends nothing.
+    Carried {
+        id: LogId,
+        len: u32,
+    },
+    Vote(Bytes),
+    Truncate {
+        from: u64,
+    },
+    Purge {
+        upto: LogId,
+    },
+    Committed {
+        id: LogId,
+    },
+    Drop,
+}
+
+/// Live records of one group in one file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub records: u64,
+    pub bytes: u64,
+}
+
+/// Live records by file and group: what must be carried before a file may be dropped (J5).
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ledger {
+    files: BTreeMap<u64, BTreeMap<GroupId, Live>>,
+}
+
+impl Ledger {
+    fn add(&mut self, group: GroupId, place: Place, bytes: u64) {
+        let live = self.files.entry(place.file).or_default().entry(group).or_default();
+        live.records += 1;
+        live.bytes += bytes;
+    }
+
+    fn sub(&mut self, group: GroupId, place: Place, bytes: u64) {
+        let Some(groups) = self.files.get_mut(&place.file) else {
+            panic!("J5: {group} ends a record at {place:?}, where none was counted live")
+        };
+        let Some(live) = groups.get_mut(&group) else {
+            panic!("J5: {group} ends a record at {place:?}, where none of it was counted live")
+        };
+        live.records = live.records.checked_sub(1).expect("J5: fewer records live than ended");
+        live.bytes = live.bytes.checked_sub(bytes).expect("J5: fewer bytes live than ended");
+        if live.records == 0 {
+            groups.remove(&group);
+        }
+        if groups.is_empty() {
+            self.files.remove(&place.file);
+        }
+    }
+
+    /// Live bytes of a file.
+    pub fn bytes(&self, file: u64) -> u64 {
+        self.files.get(&file).map_or(0, |groups| groups.values().map(|live| live.bytes).sum())
+    }
+
+    /// Live records of one group in a file.
+    pub fn records(&self, file: u64, group: GroupId) -> u64 {
+        self.files.get(&file).and_then(|groups| groups.get(&group)).map_or(0, |live| live.records)
+    }
+
+    /// Groups that have live records in a file.
+    pub fn groups(&self, file: u64) -> Vec<GroupId> {
+        self.files.get(&file).map_or_else(Vec::new, |groups| groups.keys().copied().collect())
+    }
+}
+
+/// What one group has in the journal's files: durable records only.
+#[derive(Debug, Default)]
+pub struct GroupIndex {
+    /// Index of the first slot; where the next entry goes while there is none.
+    base: u64,
+    slots: VecDeque<Slot>,
+    vote: Option<(Bytes, Place)>,
+    committed: Option<(LogId, Place)>,
+    purged: Option<(LogId, Place)>,
+    pub(crate) damaged: Option<CorruptRecord>,
+}
+
+/// Entries of one group that replay will hold places for before the first it has met: beyond this it is damage.
+const CARRIED_GAP_MAX: u64 = 1 << 24;
+
+impl GroupIndex {
+    /// The entry at `index`.
+    pub fn slot(&self, index: u64) -> Option<Slot> {
+        let at = usize::try_from(index.checked_sub(self.base)?).ok()?;
+        self.slots.get(at).copied().filter(|slot| !slot.is_vacant())
+    }
+
+    /// Last vote.
+    pub fn vote(&self) -> Option<Bytes> {
+        self.vote.as_ref().map(|(vote, _)| vote.clone())
+    }
+
+    /// Last log id noted as committed.
+    pub fn committed(&self) -> Option<LogId> {
+        self.committed.map(|(id, _)| id)
+    }
+
+    /// Last log id purged.
+    pub fn purged(&self) -> Option<LogId> {
+        self.purged.map(|(id, _)| id)
+    }
+
+    /// Last entry, else the last log id purged.
+    pub fn last(&self) -> Option<LogId> {
+        match self.slots.back() {
+            Some(slot) => Some(LogId { term: slot.term, index: LogIndex(self.next() - 1) }),
+            None => self.purged(),
+        }
+    }
+
+    /// Index of the first entry, where the next goes if there is none.
+    pub fn first(&self) -> u64 {
+        self.base
+    }
+
+    /// Index after the last entry.
+    pub fn next(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// The group's damage, when recovery met any (R9).
+    pub fn damaged(&self) -> Option<CorruptRecord> {
+        self.damaged.clone()
+    }
+
+    /// Bytes of the live entries' records.
+    pub fn live_bytes(&self) -> u64 {
+        self.slots.iter().filter(|slot| !slot.is_vacant()).map(|slot| record_bytes(slot.len as usize) as u64).sum()
+    }
+
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .map(|(at, slot)| (self.base + at as u64, *slot))
+            .filter(|(_, slot)| !slot.is_vacant())
+    }
+
+    pub(crate) fn vote_place(&self) -> Option<(Bytes, Place)> {
+        self.vote.clone()
+    }
+
+    pub(crate) fn committed_place(&self) -> Option<(LogId, Place)> {
+        self.committed
+    }
+
+    pub(crate) fn purged_place(&self) -> Option<(LogId, Place)> {
+        self.purged
+    }
+
+    /// Takes over one durable change. `Err` says what does not fit; only damage on disk can bring that about, and the
+    /// group goes on as well as it can so that its state can be looked at.
+    pub(crate) fn apply(
+        &mut self,
+        group: GroupId,
+        change: &Change,
+        place: Place,
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        match change {
+            Change::Entry { id, len } => {
+                let index = id.index.0;
+                let mut result = Ok(());
+                self.drop_from(group, index, ledger);
+                if index != self.next() {
+                    if !self.slots.is_empty() {
+                        result = Err(format!("an entry at index {index} after index {}", self.next() - 1));
+                        self.drop_from(group, 0, ledger);
+                    }
+                    self.base = index;
+                }
+                self.slots.push_back(Slot { term: id.term, place, len: *len });
+                ledger.add(group, place, record_bytes(*len as usize) as u64);
+                return result;
+            }
+            Change::Carried { id, len } => return self.apply_carried(group, *id, *len, place, ledger),
+            Change::Vote(vote) => {
+                if let Some((old, old_place)) = self.vote.take() {
+                    ledger.sub(group, old_place, record_bytes(old.len()) as u64);
+                }
+                ledger.add(group, place, record_bytes(vote.len()) as u64);
+                self.vote = Some((vote.clone(), place));
+            }
+            Change::Truncate { from } => self.drop_from(group, *from, ledger),
+            Change::Purge { upto } => self.purge(group, *upto, place, ledger),
+            Change::Committed { id } => {
+                if let Some((_, old_place)) = self.committed.take() {
+                    ledger.sub(group, old_place, record_bytes(0) as u64);
+                }
+                ledger.add(group, place, record_bytes(0) as u64);
+                self.committed = Some((*id, place));
+            }
+            Change::Drop => self.forget(group, ledger),
+        }
+        Ok(())
+    }
+
+    fn apply_carried(
+        &mut self,
+        group: GroupId,
+        id: LogId,
+        len: u32,
+        place: Place,
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        let index = id.index.0;
+        if self.slots.is_empty() {
+            self.base = index;
+        }
+        if index < self.base {
+            let gap = self.base - index;
+            if gap > CARRIED_GAP_MAX {
+                return Err(format!("an entry at index {index} carried far below index {}", self.base));
+            }
+            (0..gap).for_each(|_| self.slots.push_front(Slot::VACANT));
+            self.base = index;
+        }
+        let slot = Slot { term: id.term, place, len };
+        let next = self.next();
+        let at = (index - self.base) as usize;
+        let bytes = |slot: &Slot| record_bytes(slot.len as usize) as u64;
+        match self.slots.get_mut(at) {
+            Some(old) => {
+                if !old.is_vacant() {
+                    ledger.sub(group, old.place, bytes(old));
+                }
+                *old = slot;
+            }
+            None if index == next => self.slots.push_back(slot),
+            None => return Err(format!("an entry at index {index} carried beyond index {}", next - 1)),
+        }
+        ledger.add(group, place, bytes(&slot));
+        Ok(())
+    }
+
+    fn purge(&mut self, group: GroupId, upto: LogId, place: Place, ledger: &mut Ledger) {
+        if let Some((_, old_place)) = self.purged.take() {
+            ledger.sub(group, old_place, record_bytes(0) as u64);
+        }
+        ledger.add(group, place, record_bytes(0) as u64);
+        self.purged = Some((upto, place));
+        while self.base <= upto.index.0 {
+            let Some(slot) = self.slots.pop_front() else { break };
+            self.base += 1;
+            self.end(group, &slot, ledger);
+        }
+        if self.slots.is_empty() {
+            self.base = self.base.max(upto.index.0 + 1);
+        }
+    }
+
+    fn drop_from(&mut self, group: GroupId, from: u64, ledger: &mut Ledger) {
+        while self.next() > from {
+            let Some(slot) = self.slots.pop_back() else { break };
+            self.end(group, &slot, ledger);
+        }
+        if self.slots.is_empty() {
+            self.base = self.base.min(from).max(self.purged.map_or(0, |(purged, _)| purged.index.0 + 1));
+        }
+    }
+
+    /// Forgets everything but keeps the ledger right.
+    pub(crate) fn forget(&mut self, group: GroupId, ledger: &mut Ledger) {
+        self.drop_from(group, 0, ledger);
+        if let Some((vote, place)) = self.vote.take() {
+            ledger.sub(group, place, record_bytes(vote.len()) as u64);
+        }
+        for (_, place) in self.committed.take().into_iter().chain(self.purged.take()) {
+            ledger.sub(group, place, record_bytes(0) as u64);
+        }
+        self.base = 0;
+        self.damaged = None;
+    }
+
+    fn end(&self, group: GroupId, slot: &Slot, ledger: &mut Ledger) {
+        if !slot.is_vacant() {
+            ledger.sub(group, slot.place, record_bytes(slot.len as usize) as u64);
+        }
+    }
+
+    /// After replay: keeps the entries after the last hole, and says where the hole is.
+    pub(crate) fn close_holes(&mut self, group: GroupId, ledger: &mut Ledger) -> Result<(), String> {
+        let mut result = Ok(());
+        if let Some(hole) = self.slots.iter().rposition(Slot::is_vacant) {
+            result = Err(format!("no entry at index {}", self.base + hole as u64));
+            for slot in self.slots.drain(..=hole).collect::<Vec<_>>() {
+                self.end(group, &slot, ledger);
+            }
+            self.base += hole as u64 + 1;
+        }
+        match self.purged {
+            Some((purged, _)) if !self.slots.is_empty() && self.base != purged.index.0 + 1 && result.is_ok() => {
+                Err(format!("first entry at index {} after the purge of {purged}", self.base))
+            }
+            _ => result,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Reading entries back: place from the index, file pinned, header and checksums checked (R9, J7).
+
+use crate::catalog::{Catalog, JournalFile, lock};
+use crate::format::{CHUNK_BYTES, Kind, RecordHeader, record_bytes, record_head_bytes};
+use crate::index::{Place, SharedIndex, Slot};
+use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, ReadError};
+use bytes::Bytes;
+use holdfast_types::{GroupId, LogId, LogIndex};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Records up to this size, and gaps up to this size, are read in one go: cheaper than a second read.
+const ONE_READ_BYTES_MAX: usize = 64 << 10;
+
+/// The whole entry at `index`.
+///
+/// # Errors
+/// [`ReadError::Missing`] where the index has none, [`ReadError::Corrupt`] for bytes that are not what was written.
+pub fn read_entry(
+    catalog: &Catalog,
+    group: GroupId,
+    index: &SharedIndex,
+    at: u64,
+) -> Result<(LogId, Bytes), ReadError> {
+    let (file, slot) = locate(catalog, index, at)?;
+    let id = LogId { term: slot.term, index: LogIndex(at) };
+    let payload = read_record(&file, slot.place, Kind::Entry, group, id, slot.len)?;
+    Ok((id, payload))
+}
+
+/// `len` bytes at `offset` of the entry at `index`. Reads and checks only the chunks that hold them.
+///
+/// # Errors
+/// As [`read_entry`], and [`ReadError::OutOfBounds`].
+pub fn read_part(
+    catalog: &Catalog,
+    group: GroupId,
+    index: &SharedIndex,
+    at: u64,
+    offset: u32,
+    len: usize,
+) -> Result<Bytes, ReadError> {
+    let (file, slot) = locate(catalog, index, at)?;
+    let id = LogId { term: slot.term, index: LogIndex(at) };
+    let start = offset as usize;
+    if start.checked_add(len).is_none_or(|end| end > slot.len as usize) {
+        return Err(ReadError::OutOfBounds { index: at, offset, wanted: len, len: slot.len as usize });
+    }
+    read_range(&file, slot.place, Kind::Entry, group, id, slot.len, start..start + len)
+}
+
+/// Place and pinned file. The file can be gone when the record was carried forward meanwhile: then the index knows more.
+fn locate(catalog: &Catalog, index: &SharedIndex, at: u64) -> Result<(Arc<JournalFile>, Slot), ReadError> {
+    let mut last = None;
+    loop {
+        let (slot, next) = {
+            let index = lock(index);
+            (index.slot(at), index.next())
+        };
+        let Some(slot) = slot else { return Err(ReadError::Missing { index: at, next }) };
+        if let Some(file) = catalog.file(slot.place.file) {
+            return Ok((file, slot));
+        }
+        if last == Some(slot.place) {
+            return Err(ReadError::Corrupt(CorruptRecord {
+                file: crate::catalog::file_name(slot.place.file),
+                offset: u64::from(slot.place.offset),
+                expected: "the file".to_string(),
+                found: "none".to_string(),
+            }));
+        }
+        last = Some(slot.place);
+    }
+}
+
+/// The whole payload of a record.
+pub(crate) fn read_record(
+    file: &JournalFile,
+    place: Place,
+    kind: Kind,
+    group: GroupId,
+    id: LogId,
+    len: u32,
+) -> Result<Bytes, ReadError> {
+    read_range(file, place, kind, group, id, len, 0..len as usize)
+}
+
+/// Bytes of a file, from a block-aligned read around them.
+struct Span {
+    buf: AlignedBuf,
+    skip: usize,
+    len: usize,
+}
+
+impl Span {
+    fn read(file: &JournalFile, start: u64, len: usize) -> Result<Span, ReadError> {
+        let block = BLOCK_BYTES as u64;
+        let from = start / block * block;
+        let to = (start + len as u64).next_multiple_of(block);
+        let mut buf = AlignedBuf::zeroed((to - from) as usize);
+        file.file.read_at(&mut buf, from)?;
+        Ok(Span { buf, skip: (start - from) as usize, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buf[self.skip..self.skip + self.len]
+    }
+}
+
+fn read_range(
+    file: &JournalFile,
+    place: Place,
+    kind: Kind,
+    group: GroupId,
+    id: LogId,
+    len: u32,
+    range: Range<usize>,
+) -> Result<Bytes, ReadError> {
+    let corrupt = |found: String, expected: String| {
+        let (file, offset) = (file.name.clone(), u64::from(place.offset));
+        ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
+    };
+    let len = len as usize;
+    let start = u64::from(place.offset);
+    let head_bytes = record_head_bytes(len);
+    let total = record_bytes(len);
+    if start + total as u64 > file.bytes {
+        return Err(corrupt(format!("a file of {} bytes", file.bytes), format!("a record of {total} bytes")));
+    }
+    // Whole chunks around what is asked for.
+    let chunks = range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES);
+    let data = chunks.start * CHUNK_BYTES..(chunks.end * CHUNK_BYTES).min(len);
+    let one_read = total <= ONE_READ_BYTES_MAX || data.start <= ONE_READ_BYTES_MAX;
+    let head_span = Span::read(file, start, if one_read { head_bytes + data.end } else { head_bytes })?;
+    let far_span =
+        if one_read { None } else { Some(Span::read(file, start + (head_bytes + data.start) as u64, data.len())?) };
+    let head = &head_span.bytes()[..head_bytes];
+    let payload = match &far_span {
+        Some(span) => span.bytes(),
+        None => &head_span.bytes()[head_bytes + data.start..head_bytes + data.end],
+    };
+    let header = RecordHeader::decode(file.seed, head, start).map_err(|(found, expected)| corrupt(found, expected))?;
+    if (header.kind, header.group, header.id, header.len as usize) != (kind, group, id, len) {
+        let found = format!("{:?} of {} {} with {} bytes", header.kind, header.group, header.id, header.len);
+        return Err(corrupt(found, format!("{kind:?} of {group} {id} with {len} bytes")));
+    }
+    for (number, chunk) in chunks.zip(payload.chunks(CHUNK_BYTES)) {
+        header.check_chunk(file.seed, head, number, chunk).map_err(|(found, expected)| corrupt(found, expected))?;
+    }
+    Ok(Bytes::copy_from_slice(&payload[range.start - data.start..range.end - data.start]))
+}

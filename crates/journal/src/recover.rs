@@ -1,0 +1,236 @@
+//! Opening: scan, cut, begin a new file, rewrite the uncertain tail into it, sync; only then is the journal usable.
+//!
+//! Crash order. 1. Files that no batch reached are removed, so that boots which never got anywhere leave nothing. 2. The
+//! new file is begun (J3). 3. One batch rewrites what was uncertain, with the truncations that go with it, and is synced:
+//! a crash before that leaves the old tail as good as it was, one after it no longer needs it. 4. Nothing is answered
+//! before.
+
+use crate::catalog::{Catalog, JournalFile, file_name, file_number, lock};
+use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
+use crate::read::read_record;
+use crate::replay::Replay;
+use crate::scan::{ScannedFile, scan_file};
+use crate::write::{Current, Item, Journal, Params, UuidSource, begin_file, notes};
+use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
+use bytes::Bytes;
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+pub use crate::replay::Cut;
+
+/// What opening found and did. Reading never repairs in silence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Files read.
+    pub files: usize,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Records rewritten into the new file, because they may not have been synced.
+    pub rewritten: u64,
+    /// Torn tails that were cut. Nobody was told that these were durable.
+    pub cuts: Vec<Cut>,
+    /// R9: what was synced and is bad.
+    pub corrupt: Vec<CorruptRecord>,
+    /// R9: groups that have lost, or may have lost, something synced. They need rebuilding from peers.
+    pub damaged: BTreeMap<GroupId, CorruptRecord>,
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> RecoverError {
+    let what = what.into();
+    move |source| RecoverError::Io { what, source }
+}
+
+/// A journal file before its scan.
+enum Found {
+    Good(Arc<JournalFile>),
+    Bad(CorruptRecord),
+}
+
+impl<D: Disk> Journal<D> {
+    /// Opens the journal on `disk`, which may be empty. Usable, and everything in it durable, on return.
+    ///
+    /// # Errors
+    /// See [`RecoverError`]. Bad records are none: see [`RecoveryReport::damaged`].
+    pub fn open(disk: D, params: Params, mut uuids: UuidSource) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
+        let block = BLOCK_BYTES as u64;
+        if params.file_bytes < 8 * block || params.file_bytes > 1 << 31 || !params.file_bytes.is_multiple_of(block) {
+            let expected = format!("whole blocks of {block}, 8 blocks to 2 GiB");
+            return Err(RecoverError::FileBytes { found: params.file_bytes, expected });
+        }
+        let mut numbers = Vec::new();
+        for name in disk.list().map_err(io_error("list"))? {
+            match file_number(&name) {
+                Some(number) => numbers.push(number),
+                None if name.starts_with("begin-") => disk.remove(&name).map_err(io_error(format!("remove {name}")))?,
+                None => {}
+            }
+        }
+        numbers.sort_unstable();
+        let mut report = RecoveryReport { files: numbers.len(), ..RecoveryReport::default() };
+        let mut replay = Replay::new(Arc::new(Catalog::default()));
+        let last = scan_all(&disk, &params, &numbers, &mut replay, &mut report)?;
+
+        // Step 1. Names change durably together with that of the new file.
+        for number in numbers.iter().rev().take_while(|number| **number > last.number) {
+            replay.catalog.remove_file(*number);
+            let name = file_name(*number);
+            disk.remove(&name).map_err(io_error(format!("remove {name}")))?;
+        }
+        report.damaged = replay.finish();
+        report.records = replay.records;
+        report.cuts = std::mem::take(&mut replay.cuts);
+        report.corrupt = std::mem::take(&mut replay.corrupt);
+
+        let file = begin_file(&disk, &params, uuids(), last.number + 1)?;
+        replay.catalog.add_file(file.clone());
+        let current = Current { file, end: FILE_HEADER_BYTES, synced: FILE_HEADER_BYTES, synced_before: last.synced };
+        let items = uncertain(&replay)?;
+        report.rewritten = items.len() as u64;
+        let mut journal = Journal {
+            disk,
+            params,
+            uuids,
+            catalog: replay.catalog,
+            ledger: replay.ledger,
+            current,
+            next: None,
+            buf: AlignedBuf::default(),
+            failed: false,
+            marked: true,
+            blocked: None,
+        };
+        if !items.is_empty() {
+            journal.write_whole(&items)?;
+        }
+        match journal.tidy() {
+            // The disk is full: there is a file to write in, and the owner sees it again at its next turn.
+            Ok(()) | Err(WriteError::NoRoom(_)) => Ok((journal, report)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The last file that any batch reached, and what is known synced of it.
+struct Last {
+    number: u64,
+    synced: u64,
+}
+
+fn scan_all<D: Disk>(
+    disk: &D,
+    params: &Params,
+    numbers: &[u64],
+    replay: &mut Replay,
+    report: &mut RecoveryReport,
+) -> Result<Last, RecoverError> {
+    let mut last = Last { number: numbers.first().map_or(0, |first| first - 1), synced: 0 };
+    // Scanned or lost: what a file means depends on what its successor says of it. Only files that no batch reached, or
+    // that are lost, make this longer than one.
+    let mut waiting: Vec<Result<(Arc<JournalFile>, ScannedFile), CorruptRecord>> = Vec::new();
+    let mut before = None;
+    for number in numbers {
+        let name = file_name(*number);
+        if let Some(before) = before.filter(|before: &u64| before + 1 != *number) {
+            let expected = format!("{} before it", file_name(*number - 1));
+            let found = format!("{} before it", file_name(before));
+            waiting.push(Err(CorruptRecord { file: name.clone(), offset: 0, expected, found }));
+        }
+        before = Some(*number);
+        let file = match open_file(disk, params, *number)? {
+            Found::Good(file) => file,
+            Found::Bad(corrupt) => {
+                waiting.push(Err(corrupt));
+                last = Last { number: *number, synced: 0 };
+                continue;
+            }
+        };
+        let scanned = scan_file(&file).map_err(io_error(format!("read of {name}")))?;
+        report.bytes += file.bytes;
+        replay.catalog.add_file(file.clone());
+        if scanned.has_batches() {
+            replay_waiting(replay, &mut waiting, *number, scanned.synced_before.unwrap_or(0));
+            last = Last { number: *number, synced: scanned.synced };
+        }
+        waiting.push(Ok((file, scanned)));
+    }
+    // Files behind the last that a batch reached say nothing, and nothing is said about them.
+    waiting.retain(|waiting| !matches!(waiting, Ok((file, _)) if file.number > last.number));
+    replay_waiting(replay, &mut waiting, 0, 0);
+    Ok(last)
+}
+
+/// Replays what waited for `number`, which says that its predecessor was synced up to `synced_before`.
+fn replay_waiting(
+    replay: &mut Replay,
+    waiting: &mut Vec<Result<(Arc<JournalFile>, ScannedFile), CorruptRecord>>,
+    number: u64,
+    synced_before: u64,
+) {
+    for waited in waiting.drain(..) {
+        match waited {
+            Ok((file, scanned)) => {
+                let said = if file.number + 1 == number { synced_before } else { 0 };
+                replay.file(&file, &scanned, scanned.synced.max(said));
+            }
+            Err(corrupt) => replay.lose_file(corrupt),
+        }
+    }
+}
+
+fn open_file<D: Disk>(disk: &D, params: &Params, number: u64) -> Result<Found, RecoverError> {
+    let name = file_name(number);
+    let bad =
+        |expected: String, found: String| Found::Bad(CorruptRecord { file: name.clone(), offset: 0, expected, found });
+    let file = disk.open(&name).map_err(io_error(format!("open of {name}")))?;
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    if let Err(error) = file.read_at(&mut block, 0) {
+        return Ok(bad("a file header".to_string(), error.to_string()));
+    }
+    let header = match FileHeader::decode(&block) {
+        Ok(header) => header,
+        Err(HeaderError::Version { found }) => {
+            return Err(RecoverError::Version { file: name, found, expected: crate::format::FORMAT_VERSION });
+        }
+        Err(error) => return Ok(bad("a file header".to_string(), error.to_string())),
+    };
+    if header.number != number {
+        return Ok(bad(format!("file number {number}"), format!("{}", header.number)));
+    }
+    if header.disk_uuid != params.disk_uuid && header.disk_uuid != 0 && params.disk_uuid != 0 {
+        return Err(RecoverError::WrongDisk { file: name, found: header.disk_uuid, expected: params.disk_uuid });
+    }
+    let block = BLOCK_BYTES as u64;
+    let bytes = header.bytes.min(file.bytes()) / block * block;
+    Ok(Found::Good(Arc::new(JournalFile { number, name, seed: header.seed(), bytes, file: Box::new(file) })))
+}
+
+/// What has to be rewritten, so that the journal means the same with any part of the uncertain tail and without it.
+fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
+    let mut items = Vec::new();
+    for (group, touched) in &replay.touched {
+        let index = replay.catalog.index(*group);
+        let index = lock(&index);
+        let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };
+        if touched.dropped {
+            items.push(item(Kind::DropGroup, false, LogId::default(), Bytes::new()));
+        }
+        if let Some(low) = touched.low.filter(|_| !touched.dropped) {
+            items.push(item(Kind::Truncate, false, LogId { term: Term(0), index: LogIndex(low) }, Bytes::new()));
+        }
+        let (purge, other): (Vec<_>, Vec<_>) =
+            notes(*group, &index).into_iter().map(|(_, note)| note).partition(|note| note.kind == Kind::Purge);
+        items.extend(purge);
+        for (at, slot) in index.places().filter(|(_, slot)| slot.place >= replay.uncertain_from) {
+            let id = LogId { term: slot.term, index: LogIndex(at) };
+            let Some(file) = replay.catalog.file(slot.place.file) else { continue };
+            let payload = read_record(&file, slot.place, Kind::Entry, *group, id, slot.len)?;
+            items.push(item(Kind::Entry, true, id, payload));
+        }
+        items.extend(other);
+    }
+    Ok(items)
+}

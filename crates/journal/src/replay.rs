@@ -1,0 +1,248 @@
+//! What scanned files mean: which bad bytes are a torn tail, which are corruption, and what the groups look like.
+//!
+//! A batch is *known synced* when a later one says so (J1): one of the same file, or the first of the next. Bad bytes
+//! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
+//! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
+
+use crate::CorruptRecord;
+use crate::catalog::{Catalog, JournalFile, file_name, lock};
+use crate::format::{FILE_HEADER_BYTES, Kind};
+use crate::index::{Ledger, Place};
+use crate::scan::{Bad, Piece, Scanned, ScannedBatch, ScannedFile};
+use holdfast_types::GroupId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A torn tail that was cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Name of the file.
+    pub file: String,
+    /// First byte cut.
+    pub offset: u64,
+    /// Why it does not count.
+    pub found: String,
+}
+
+/// What uncertain records did to a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// Lowest index that was written or truncated.
+    pub low: Option<u64>,
+    /// The group was dropped.
+    pub dropped: bool,
+}
+
+/// A payload that is bad; damage only if it is still live in the end.
+struct BadEntry {
+    group: GroupId,
+    index: u64,
+    place: Place,
+    corrupt: CorruptRecord,
+}
+
+/// Replays files, oldest first.
+pub(crate) struct Replay {
+    pub catalog: Arc<Catalog>,
+    pub ledger: Ledger,
+    pub cuts: Vec<Cut>,
+    pub corrupt: Vec<CorruptRecord>,
+    pub records: u64,
+    /// Uncertain records by group, and where they begin.
+    pub touched: BTreeMap<GroupId, Touched>,
+    pub uncertain_from: Place,
+    /// Counts records: an order for what follows.
+    clock: u64,
+    /// The last loss of records whose groups are not known.
+    lost: Option<(u64, CorruptRecord)>,
+    dropped_at: BTreeMap<GroupId, u64>,
+    bad_entries: Vec<BadEntry>,
+    bad_votes: BTreeMap<GroupId, CorruptRecord>,
+    misfits: BTreeMap<GroupId, CorruptRecord>,
+}
+
+impl Replay {
+    pub fn new(catalog: Arc<Catalog>) -> Self {
+        Self {
+            catalog,
+            ledger: Ledger::default(),
+            cuts: Vec::new(),
+            corrupt: Vec::new(),
+            records: 0,
+            touched: BTreeMap::new(),
+            uncertain_from: Place { file: 0, offset: 0 },
+            clock: 0,
+            lost: None,
+            dropped_at: BTreeMap::new(),
+            bad_entries: Vec::new(),
+            bad_votes: BTreeMap::new(),
+            misfits: BTreeMap::new(),
+        }
+    }
+
+    /// A whole file is missing or unreadable.
+    pub fn lose_file(&mut self, corrupt: CorruptRecord) {
+        self.lose(corrupt);
+    }
+
+    fn lose(&mut self, corrupt: CorruptRecord) {
+        self.clock += 1;
+        self.corrupt.push(corrupt.clone());
+        self.lost = Some((self.clock, corrupt));
+    }
+
+    /// Replays one file. `synced` is everything that is known of it, also from the file after it.
+    pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) {
+        let corrupt = |bad: &Bad| CorruptRecord {
+            file: file.name.clone(),
+            offset: bad.offset,
+            expected: bad.expected.clone(),
+            found: bad.found.clone(),
+        };
+        // A batch of this file is known synced: so is everything in the files before, or it was rewritten here (J4).
+        if synced > FILE_HEADER_BYTES {
+            self.touched.clear();
+            self.uncertain_from = Place { file: file.number, offset: synced as u32 };
+        }
+        for (at, piece) in scanned.pieces.iter().enumerate() {
+            match piece {
+                Piece::Gap { from, to, last } => {
+                    // Idle markers are not synced by themselves: the batch behind them says whether there was more.
+                    let meant = match scanned.pieces.get(at + 1) {
+                        Some(Piece::Batch(batch)) => batch.header.synced,
+                        _ => synced,
+                    };
+                    let found = match scanned.unreadable.iter().find(|block| (from..to).contains(block)) {
+                        Some(block) => format!("no batch (the disk cannot read byte {block})"),
+                        None => "no batch".to_string(),
+                    };
+                    if meant > *from {
+                        let expected = format!("batches up to byte {meant}");
+                        self.lose(corrupt(&Bad { offset: *from, found, expected }));
+                    } else if !last {
+                        self.cuts.push(Cut { file: file.name.clone(), offset: *from, found });
+                    }
+                }
+                Piece::Batch(batch) => {
+                    let offset = batch.header.offset;
+                    let known = synced > offset;
+                    if let Some(bad) = batch.first_bad()
+                        && !known
+                    {
+                        let found = format!("{} instead of {} at byte {}", bad.found, bad.expected, bad.offset);
+                        self.cuts.push(Cut { file: file.name.clone(), offset, found });
+                        continue;
+                    }
+                    self.batch(file, batch, known, &corrupt);
+                }
+            }
+        }
+    }
+
+    fn batch(
+        &mut self,
+        file: &JournalFile,
+        batch: &ScannedBatch,
+        known: bool,
+        corrupt: &dyn Fn(&Bad) -> CorruptRecord,
+    ) {
+        for record in &batch.records {
+            self.clock += 1;
+            self.records += 1;
+            let place = Place { file: file.number, offset: record.header.offset as u32 };
+            let bad = record.bad.as_ref().map(corrupt);
+            self.corrupt.extend(bad.clone());
+            self.record(place, record, bad);
+            if !known {
+                self.touch(record);
+            }
+        }
+        if let Some(bad) = &batch.lost {
+            self.lose(corrupt(bad));
+        }
+    }
+
+    fn record(&mut self, place: Place, record: &Scanned, bad: Option<CorruptRecord>) {
+        let (header, group) = (&record.header, record.header.group);
+        match (header.kind, bad) {
+            (Kind::Vote, Some(corrupt)) => {
+                self.bad_votes.insert(group, corrupt);
+                return;
+            }
+            (Kind::Vote, None) => {
+                self.bad_votes.remove(&group);
+            }
+            (Kind::Entry, Some(corrupt)) => {
+                self.bad_entries.push(BadEntry { group, index: header.id.index.0, place, corrupt });
+            }
+            (Kind::DropGroup, _) => {
+                self.dropped_at.insert(group, self.clock);
+                self.bad_votes.remove(&group);
+                self.misfits.remove(&group);
+            }
+            _ => {}
+        }
+        let index = self.catalog.index(group);
+        let result = lock(&index).apply(group, &header.change(&record.payload), place, &mut self.ledger);
+        if let Err(found) = result {
+            let expected = "entries without a gap".to_string();
+            let misfit =
+                CorruptRecord { file: file_name(place.file), offset: u64::from(place.offset), expected, found };
+            self.misfits.entry(group).or_insert(misfit);
+        }
+    }
+
+    fn touch(&mut self, record: &Scanned) {
+        let header = &record.header;
+        let touched = self.touched.entry(header.group).or_default();
+        match header.kind {
+            Kind::Entry if !header.carried => touched.lower(header.id.index.0),
+            Kind::Truncate => touched.lower(header.id.index.0),
+            Kind::DropGroup => *touched = Touched { low: None, dropped: true },
+            _ => {}
+        }
+    }
+
+    /// After the last file: marks the groups that are damaged.
+    pub fn finish(&mut self) -> BTreeMap<GroupId, CorruptRecord> {
+        let mut damaged = std::mem::take(&mut self.bad_votes);
+        for bad in std::mem::take(&mut self.bad_entries) {
+            let index = self.catalog.index(bad.group);
+            if lock(&index).slot(bad.index).is_some_and(|slot| slot.place == bad.place) {
+                damaged.entry(bad.group).or_insert(bad.corrupt);
+            }
+        }
+        for group in self.catalog.groups() {
+            let index = self.catalog.index(group);
+            let mut index = lock(&index);
+            let dropped_at = self.dropped_at.get(&group).copied().unwrap_or(0);
+            if let Some((_, corrupt)) = self.lost.as_ref().filter(|(lost_at, _)| *lost_at > dropped_at) {
+                damaged.entry(group).or_insert_with(|| corrupt.clone());
+            }
+            let holes = index.close_holes(group, &mut self.ledger);
+            if let Err(found) = holes {
+                let first = index.places().next().map(|(_, slot)| slot.place);
+                let (file, offset) =
+                    first.map_or((String::new(), 0), |place| (file_name(place.file), u64::from(place.offset)));
+                let expected = "entries without a gap".to_string();
+                self.misfits.entry(group).or_insert(CorruptRecord { file, offset, expected, found });
+            }
+        }
+        for (group, misfit) in std::mem::take(&mut self.misfits) {
+            if let std::collections::btree_map::Entry::Vacant(place) = damaged.entry(group) {
+                self.corrupt.push(misfit.clone());
+                place.insert(misfit);
+            }
+        }
+        for (group, corrupt) in &damaged {
+            lock(&self.catalog.index(*group)).damaged = Some(corrupt.clone());
+        }
+        damaged
+    }
+}
+
+impl Touched {
+    fn lower(&mut self, index: u64) {
+        self.low = Some(self.low.map_or(index, |low| low.min(index)));
+    }
+}

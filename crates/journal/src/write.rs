@@ -1,0 +1,478 @@
+//! The journal while it is written: batches, rotation, carrying forward, dropping.
+
+use crate::catalog::{Catalog, JournalFile, file_name, lock};
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, Kind, RecordHeader, batch_bytes, record_bytes,
+};
+use crate::index::{Change, Ledger, Place};
+use crate::read::read_record;
+use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, Op, ReadError, WriteError};
+use bytes::Bytes;
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Sizes and identity, given by the opener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Size of a file in bytes: whole blocks, below 4 GiB.
+    pub file_bytes: u64,
+    /// Bytes that the files should take at most: carrying forward becomes more eager as they come near.
+    pub room_bytes: u64,
+    /// The node's disk uuid, 0 for one that is not checked.
+    pub disk_uuid: u128,
+    /// The node's boot counter.
+    pub boot: u64,
+}
+
+/// Largest batch in bytes, unless a quarter of a file is less: more would only delay the callbacks of its first jobs.
+const BATCH_BYTES_MAX: u64 = 4 << 20;
+/// Carried forward at a time, in bytes, so that appends wait little.
+const CARRY_BYTES_MAX: usize = 1 << 20;
+
+/// Where new file uuids come from.
+pub type UuidSource = Box<dyn FnMut() -> u128 + Send>;
+
+/// A record about to be written.
+pub(crate) struct Item {
+    pub kind: Kind,
+    pub carried: bool,
+    pub group: GroupId,
+    pub id: LogId,
+    pub payload: Bytes,
+}
+
+impl Item {
+    pub fn of(op: &Op) -> Item {
+        let item = |kind, group: GroupId, id, payload| Item { kind, carried: false, group, id, payload };
+        match op {
+            Op::Entry { group, id, payload } => item(Kind::Entry, *group, *id, payload.clone()),
+            Op::Vote { group, payload } => item(Kind::Vote, *group, LogId::default(), payload.clone()),
+            Op::Truncate { group, from } => {
+                item(Kind::Truncate, *group, LogId { term: Term(0), index: LogIndex(*from) }, Bytes::new())
+            }
+            Op::Purge { group, upto } => item(Kind::Purge, *group, *upto, Bytes::new()),
+            Op::Committed { group, id } => item(Kind::Committed, *group, *id, Bytes::new()),
+            Op::DropGroup { group } => item(Kind::DropGroup, *group, LogId::default(), Bytes::new()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        record_bytes(self.payload.len())
+    }
+
+    fn change(&self) -> Change {
+        let header = RecordHeader {
+            kind: self.kind,
+            carried: self.carried,
+            group: self.group,
+            id: self.id,
+            len: self.payload.len() as u32,
+            offset: 0,
+        };
+        header.change(&self.payload)
+    }
+}
+
+impl RecordHeader {
+    /// What the record does to its group's index.
+    pub(crate) fn change(&self, payload: &Bytes) -> Change {
+        match self.kind {
+            Kind::Entry if self.carried => Change::Carried { id: self.id, len: self.len },
+            Kind::Entry => Change::Entry { id: self.id, len: self.len },
+            Kind::Vote => Change::Vote(payload.clone()),
+            Kind::Truncate => Change::Truncate { from: self.id.index.0 },
+            Kind::Purge => Change::Purge { upto: self.id },
+            Kind::Committed => Change::Committed { id: self.id },
+            Kind::DropGroup => Change::Drop,
+        }
+    }
+}
+
+/// The file that is written.
+pub(crate) struct Current {
+    pub file: Arc<JournalFile>,
+    /// Where the next batch goes.
+    pub end: u64,
+    /// Everything below was synced.
+    pub synced: u64,
+    /// The same of the file before.
+    pub synced_before: u64,
+}
+
+/// The journal of one node. One owner; readers use the [`Catalog`].
+pub struct Journal<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) params: Params,
+    pub(crate) uuids: UuidSource,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) ledger: Ledger,
+    pub(crate) current: Current,
+    /// Begun ahead, so that rotation cannot fail for want of room.
+    pub(crate) next: Option<Arc<JournalFile>>,
+    pub(crate) buf: AlignedBuf,
+    pub(crate) failed: bool,
+    /// Whether everything synced is known to be so on disk.
+    pub(crate) marked: bool,
+    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found.
+    pub(crate) blocked: Option<(u64, u64, CorruptRecord)>,
+}
+
+impl<D: Disk> std::fmt::Debug for Journal<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("file", &self.current.file.name)
+            .field("end", &self.current.end)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes file `number`: allocated, header durable, only then named (J3).
+pub(crate) fn begin_file<D: Disk>(
+    disk: &D,
+    params: &Params,
+    file_uuid: u128,
+    number: u64,
+) -> Result<Arc<JournalFile>, WriteError> {
+    let name = file_name(number);
+    let early = format!("begin-{number:016x}");
+    let file = disk.create(&early, params.file_bytes).map_err(WriteError::NoRoom)?;
+    let failed = |what, source| WriteError::Failed { file: name.clone(), what, source };
+    let header =
+        FileHeader { file_uuid, disk_uuid: params.disk_uuid, number, boot: params.boot, bytes: params.file_bytes };
+    file.write_at(&header.encode(), 0).map_err(|error| failed("write of the header", error))?;
+    file.sync_data().map_err(|error| failed("sync of the header", error))?;
+    disk.rename(&early, &name).map_err(|error| failed("rename", error))?;
+    disk.sync_dir().map_err(|error| failed("sync of the folder", error))?;
+    Ok(Arc::new(JournalFile { number, name, seed: header.seed(), bytes: params.file_bytes, file: Box::new(file) }))
+}
+
+impl<D: Disk> Journal<D> {
+    /// What readers need.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.clone()
+    }
+
+    /// Bytes that the files in use take; of the one being written, what is written.
+    pub fn used_bytes(&self) -> u64 {
+        (self.catalog.file_count() as u64 - 1) * self.params.file_bytes + self.current.end
+    }
+
+    /// Records put into one batch at most, in bytes; a larger record has a batch of its own.
+    pub fn batch_bytes_max(&self) -> u64 {
+        BATCH_BYTES_MAX.min(self.params.file_bytes / 4)
+    }
+
+    /// Why the oldest file cannot be dropped, if a bad record is the reason.
+    pub fn blocked(&self) -> Option<&CorruptRecord> {
+        self.blocked.as_ref().map(|(_, _, corrupt)| corrupt)
+    }
+
+    /// Makes `ops` durable, in order, in as many batches as it takes; takes away those that are. Empty on success.
+    ///
+    /// # Errors
+    /// [`WriteError::NoRoom`] may be tried again with what is left; any other is final (J2).
+    pub fn write(&mut self, ops: &mut VecDeque<Op>) -> Result<(), WriteError> {
+        while !ops.is_empty() {
+            let mut items = Vec::new();
+            let mut bytes = 0;
+            for op in ops.iter() {
+                let size = record_bytes(op.payload_len());
+                if !items.is_empty() && (bytes + size) as u64 > self.batch_bytes_max() {
+                    break;
+                }
+                if !self.fits(bytes + size) {
+                    break;
+                }
+                bytes += size;
+                items.push(Item::of(op));
+            }
+            if items.is_empty() {
+                let found = ops.front().map_or(0, |op| record_bytes(op.payload_len()));
+                let max = (self.params.file_bytes - FILE_HEADER_BYTES) as usize - BATCH_HEADER_BYTES;
+                if found > max {
+                    return Err(WriteError::TooLarge { found, max });
+                }
+                self.rotate()?;
+                continue;
+            }
+            self.write_batch(&items)?;
+            ops.drain(..items.len());
+        }
+        Ok(())
+    }
+
+    /// One batch or an error: for what must not be torn apart (J6).
+    pub(crate) fn write_whole(&mut self, items: &[Item]) -> Result<(), WriteError> {
+        let found = items.iter().map(Item::bytes).sum();
+        if !self.fits(found) {
+            let max = (self.params.file_bytes - self.current.end) as usize - BATCH_HEADER_BYTES;
+            return Err(WriteError::TooLarge { found, max });
+        }
+        self.write_batch(items)
+    }
+
+    fn fits(&self, records: usize) -> bool {
+        self.current.end + batch_bytes(records) as u64 <= self.params.file_bytes
+    }
+
+    /// One batch: encode, write, sync, and only then believe it (J1, J2).
+    pub(crate) fn write_batch(&mut self, items: &[Item]) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::FailedEarlier);
+        }
+        let base = self.current.end;
+        let file = self.current.file.clone();
+        let mut buf = std::mem::take(&mut self.buf);
+        buf.clear();
+        buf.resize(BATCH_HEADER_BYTES);
+        let mut places = Vec::with_capacity(items.len());
+        for item in items {
+            let offset = base + buf.len() as u64;
+            places.push(Place { file: file.number, offset: offset as u32 });
+            let header = RecordHeader {
+                kind: item.kind,
+                carried: item.carried,
+                group: item.group,
+                id: item.id,
+                len: item.payload.len() as u32,
+                offset,
+            };
+            header.append(file.seed, &item.payload, &mut buf);
+        }
+        let result = self.put(&mut buf, items.len() as u32, false).and_then(|()| self.sync());
+        self.buf = buf;
+        result?;
+        let mut last = None;
+        for (item, place) in items.iter().zip(places) {
+            // Many records of one group in a row are usual: one look-up for all of them.
+            let index = match last.take() {
+                Some((group, index)) if group == item.group => index,
+                _ => self.catalog.index(item.group),
+            };
+            let mut guard = lock(&index);
+            if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
+                panic!("J5: {} of {}: {what}", item.id, item.group);
+            }
+            drop(guard);
+            last = Some((item.group, index));
+        }
+        Ok(())
+    }
+
+    /// Writes a batch at the end of the current file, without a sync.
+    fn put(&mut self, buf: &mut AlignedBuf, records: u32, idle: bool) -> Result<(), WriteError> {
+        let used = buf.len() as u64;
+        buf.pad_to(BLOCK_BYTES);
+        let header = BatchHeader {
+            offset: self.current.end,
+            bytes: buf.len() as u64,
+            records,
+            idle,
+            synced: self.current.synced,
+            synced_before: self.current.synced_before,
+            used,
+        };
+        header.encode_into(self.current.file.seed, buf);
+        let end = self.current.end + buf.len() as u64;
+        assert!(end <= self.params.file_bytes, "J6: a batch up to {end} in a file of {} bytes", self.params.file_bytes);
+        let result = self.current.file.file.write_at(buf, self.current.end);
+        result.map_err(|error| self.fail("write", error))?;
+        self.current.end = end;
+        self.marked = idle;
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), WriteError> {
+        let result = self.current.file.file.sync_data();
+        result.map_err(|error| self.fail("sync", error))?;
+        self.current.synced = self.current.end;
+        Ok(())
+    }
+
+    fn fail(&mut self, what: &'static str, source: io::Error) -> WriteError {
+        self.failed = true;
+        WriteError::Failed { file: self.current.file.name.clone(), what, source }
+    }
+
+    /// Goes on in the next file. Everything in the one before is synced by then (J1).
+    fn rotate(&mut self) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::FailedEarlier);
+        }
+        self.begin_next()?;
+        let Some(next) = self.next.take() else { return Ok(()) };
+        self.catalog.add_file(next.clone());
+        let synced_before = self.current.synced;
+        self.current = Current { file: next, end: FILE_HEADER_BYTES, synced: FILE_HEADER_BYTES, synced_before };
+        Ok(())
+    }
+
+    /// Begins the file after the current one, if that was not done already.
+    fn begin_next(&mut self) -> Result<(), WriteError> {
+        if self.next.is_some() {
+            return Ok(());
+        }
+        let begun = begin_file(&self.disk, &self.params, (self.uuids)(), self.current.file.number + 1);
+        if let Err(error) = &begun {
+            self.failed |= !matches!(error, WriteError::NoRoom(_));
+        }
+        self.next = Some(begun?);
+        Ok(())
+    }
+
+    /// Whether [`Journal::mark_idle`] has something to say.
+    pub fn wants_idle(&self) -> bool {
+        !self.marked && !self.failed
+    }
+
+    /// Says on disk that the last batch was synced, without a sync of its own: a later bad record in it is then known as
+    /// corruption, not taken for a torn tail. Costs one block per pause.
+    ///
+    /// # Errors
+    /// Final (J2).
+    pub fn mark_idle(&mut self) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::FailedEarlier);
+        }
+        if self.marked || !self.fits(0) {
+            self.marked = true;
+            return Ok(());
+        }
+        let mut buf = std::mem::take(&mut self.buf);
+        buf.clear();
+        buf.resize(BATCH_HEADER_BYTES);
+        let result = self.put(&mut buf, 0, true);
+        self.buf = buf;
+        result
+    }
+
+    /// The end of a clean run: the idle marker, durable.
+    ///
+    /// # Errors
+    /// Final (J2).
+    pub fn finish(&mut self) -> Result<(), WriteError> {
+        self.mark_idle()?;
+        self.sync()
+    }
+
+    /// Puts the house in order: drops old files that hold nothing live, carries little forward, begins the next file.
+    ///
+    /// # Errors
+    /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (J2).
+    pub fn tidy(&mut self) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::FailedEarlier);
+        }
+        let mut dropped = false;
+        while let Some(oldest) = self.catalog.oldest() {
+            if oldest.number == self.current.file.number {
+                break;
+            }
+            let number = oldest.number;
+            if self.ledger.bytes(number) > 0 && (!self.worth_carrying(number) || !self.carry(&oldest)?) {
+                break;
+            }
+            drop(oldest);
+            self.drop_file(number)?;
+            dropped = true;
+        }
+        if dropped {
+            let result = self.disk.sync_dir();
+            result.map_err(|error| self.fail("sync of the folder", error))?;
+        }
+        self.begin_next()
+    }
+
+    /// A file is worth emptying when little in it is live, and the more so the less room is left.
+    fn worth_carrying(&self, number: u64) -> bool {
+        let (live, file, used, room) =
+            (self.ledger.bytes(number), self.params.file_bytes, self.used_bytes(), self.params.room_bytes);
+        if self.blocked.as_ref().is_some_and(|(blocked, then, _)| *blocked == number && *then == live) {
+            return false;
+        }
+        let most = if used > room {
+            file / 4 * 3
+        } else if used > room / 2 {
+            file / 4
+        } else {
+            file / 16
+        };
+        live <= most && self.current.file.number - number >= 2
+    }
+
+    /// Rewrites some of the live records of `file`; true once none is left.
+    fn carry(&mut self, file: &Arc<JournalFile>) -> Result<bool, WriteError> {
+        let items = match self.live_items(file) {
+            Ok(items) => items,
+            Err(ReadError::Corrupt(corrupt)) => {
+                self.blocked = Some((file.number, self.ledger.bytes(file.number), corrupt));
+                return Ok(false);
+            }
+            // The disk may read it another time.
+            Err(_) => return Ok(false),
+        };
+        if !self.fits(items.iter().map(Item::bytes).sum()) {
+            self.rotate()?;
+        }
+        self.write_batch(&items)?;
+        Ok(self.ledger.bytes(file.number) == 0)
+    }
+
+    /// Live records of `file`: about [`CARRY_BYTES_MAX`], or one larger.
+    fn live_items(&self, file: &JournalFile) -> Result<Vec<Item>, ReadError> {
+        let (mut items, mut bytes, mut full) = (Vec::new(), 0, false);
+        let most = CARRY_BYTES_MAX.min(self.batch_bytes_max() as usize);
+        for group in self.ledger.groups(file.number) {
+            let index = self.catalog.index(group);
+            let index = lock(&index);
+            let mut places = Vec::new();
+            let mut wanted = self.ledger.records(file.number, group);
+            for (_, note) in notes(group, &index).into_iter().filter(|(place, _)| place.file == file.number) {
+                bytes += note.bytes();
+                items.push(note);
+                wanted -= 1;
+            }
+            for (at, slot) in index.places().filter(|(_, slot)| slot.place.file == file.number) {
+                let size = record_bytes(slot.len as usize);
+                let any = !items.is_empty() || !places.is_empty();
+                if wanted == 0 || (any && bytes + size > most) {
+                    full = wanted > 0;
+                    break;
+                }
+                wanted -= 1;
+                bytes += size;
+                places.push((LogId { term: slot.term, index: LogIndex(at) }, slot));
+            }
+            drop(index);
+            for (id, slot) in places {
+                let payload = read_record(file, slot.place, Kind::Entry, group, id, slot.len)?;
+                items.push(Item { kind: Kind::Entry, carried: true, group, id, payload });
+            }
+            if full {
+                break;
+            }
+        }
+        Ok(items)
+    }
+
+    fn drop_file(&mut self, number: u64) -> Result<(), WriteError> {
+        assert_eq!(self.ledger.bytes(number), 0, "J5: file {number} holds live records");
+        let Some(file) = self.catalog.remove_file(number) else { return Ok(()) };
+        let name = file.name.clone();
+        // Our handle goes first: the disk may use the room again when no reader has one either.
+        drop(file);
+        let result = self.disk.remove(&name);
+        result.map_err(|error| self.fail("remove", error))
+    }
+}
+
+/// Live records of a group other than entries, and where they lie.
+pub(crate) fn notes(group: GroupId, index: &crate::GroupIndex) -> Vec<(Place, Item)> {
+    let item = |kind, id, payload| Item { kind, carried: false, group, id, payload };
+    let purged = index.purged_place().map(|(id, place)| (place, item(Kind::Purge, id, Bytes::new())));
+    let vote = index.vote_place().map(|(vote, place)| (place, item(Kind::Vote, LogId::default(), vote)));
+    let committed = index.committed_place().map(|(id, place)| (place, item(Kind::Committed, id, Bytes::new())));
+    purged.into_iter().chain(vote).chain(committed).collect()
+}

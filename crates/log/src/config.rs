@@ -1,0 +1,112 @@
+//! What a node's journal is opened with.
+
+use holdfast_journal::RecoverError;
+use holdfast_types::limits::APPEND_BYTES_MAX;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Values to turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Folder of the journal's files; made when missing. Nothing else may live in it.
+    pub dir: PathBuf,
+    /// Size of one file in bytes, 16 MiB to 1 GiB. Larger ones are begun less often and freed later.
+    pub file_bytes: u64,
+    /// Room that the journal may take on disk, in bytes.
+    pub bound_bytes: u64,
+    /// Part of the bound that client data must leave to control entries, in bytes.
+    pub reserve_bytes: u64,
+    /// Durable entries kept in memory, over all groups, in bytes of payload.
+    pub tail_bytes: u64,
+}
+
+/// Smallest file: an append of the largest size is one batch, and some of them fit.
+const FILE_BYTES_MIN: u64 = 4 * APPEND_BYTES_MAX as u64;
+/// Largest file: offsets are 32 bits in memory.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+impl LogConfig {
+    /// Defaults for a journal in `dir`: files of 64 MiB, bound 8 GiB, reserve 512 MiB, memory tail 128 MiB.
+    pub fn new(dir: impl AsRef<Path>) -> Self {
+        Self {
+            dir: dir.as_ref().to_path_buf(),
+            file_bytes: 64 << 20,
+            bound_bytes: 8 << 30,
+            reserve_bytes: 512 << 20,
+            tail_bytes: 128 << 20,
+        }
+    }
+
+    /// Dropped files kept for use again: a quarter of what the journal may take.
+    pub(crate) fn ready_files_max(&self) -> usize {
+        (self.bound_bytes / self.file_bytes / 4).clamp(2, 64) as usize
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), OpenError> {
+        let check = |good: bool, what: &'static str, found: u64, expected: String| {
+            if good { Ok(()) } else { Err(OpenError::Setting { what, found, expected }) }
+        };
+        check(
+            (FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&self.file_bytes) && self.file_bytes.is_multiple_of(1 << 20),
+            "file_bytes",
+            self.file_bytes,
+            format!("whole MiB between {FILE_BYTES_MIN} and {FILE_BYTES_MAX}"),
+        )?;
+        let files = 2 * self.file_bytes;
+        check(
+            self.reserve_bytes >= files,
+            "reserve_bytes",
+            self.reserve_bytes,
+            format!("two files, {files}, or more"),
+        )?;
+        let least = self.reserve_bytes + files;
+        check(
+            self.bound_bytes >= least,
+            "bound_bytes",
+            self.bound_bytes,
+            format!("the reserve and two files, {least}, or more"),
+        )
+    }
+}
+
+/// Whose journal it is; written into each file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The node's disk uuid. Files of another disk are refused, unless either uuid is 0.
+    pub disk_uuid: u128,
+    /// The node's boot counter, shown by offline checkers.
+    pub boot: u64,
+}
+
+/// A journal could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A setting is out of its range.
+    #[error("journal setting {what}: found {found}, expected {expected}")]
+    Setting {
+        /// Name of the setting.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// What it should be.
+        expected: String,
+    },
+    /// Another process has the folder open.
+    #[error("journal folder {dir}: another process holds its lock")]
+    Locked {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The disk refused.
+    #[error("journal folder {dir}: {source}")]
+    Io {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The files do not make a journal that this node may use.
+    #[error("journal: {0}")]
+    Recover(#[from] RecoverError),
+}

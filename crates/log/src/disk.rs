@@ -1,0 +1,322 @@
+//! The real disk: O_DIRECT files in one folder, zero-filled ahead by a thread of its own, recycled when dropped.
+//!
+//! ```text
+//!   fill-N  being zero-filled        ready-N  whole and synced, for the next create        journal-N, begin-N  in use
+//! ```
+//! A file is taken into use by a rename; a dropped one that nobody reads becomes `ready` again. So the files' blocks are
+//! written once before they are used, and fdatasync has no metadata to commit.
+
+use crate::config::OpenError;
+use crate::queue::lock;
+use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile};
+use rustix::fs::{FlockOperation, OFlags};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// Files kept ready ahead of need: one for the journal's next, one while that is being made.
+const READY_WANTED: usize = 2;
+/// Zeroes written at a time, in bytes.
+const FILL_BYTES: usize = 1 << 20;
+const LOCK_NAME: &str = "lock";
+
+#[derive(Default)]
+struct Ready {
+    names: Vec<String>,
+    next_number: u64,
+    /// Why the last fill failed; cleared by who asks again.
+    error: Option<io::Error>,
+    /// Somebody waits for a file.
+    wanted: bool,
+    closing: bool,
+}
+
+struct Folder {
+    dir: PathBuf,
+    direct: bool,
+    file_bytes: u64,
+    ready: Mutex<Ready>,
+    changed: Condvar,
+}
+
+/// A folder of journal files. Holds the folder's lock for as long as it lives.
+pub struct RealDisk {
+    folder: Arc<Folder>,
+    /// Names in use and whether a handle is open.
+    open: Mutex<BTreeMap<String, Weak<()>>>,
+    ready_max: usize,
+    filler: Option<JoinHandle<()>>,
+    _lock: File,
+}
+
+/// A journal file.
+pub struct RealFile {
+    file: File,
+    direct: bool,
+    bytes: u64,
+    _open: Arc<()>,
+}
+
+impl RealDisk {
+    /// Opens or makes the folder for files of `file_bytes`; dropped files are recycled up to `ready_max` of them.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] when another process has it; the disk's own.
+    pub fn open(dir: &Path, file_bytes: u64, ready_max: usize) -> Result<RealDisk, OpenError> {
+        let failed = |source| OpenError::Io { dir: dir.to_path_buf(), source };
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        let lock_path = dir.join(LOCK_NAME);
+        let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
+        match rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { dir: dir.to_path_buf() }),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let direct = takes_direct(dir).map_err(failed)?;
+        if !direct {
+            tracing::warn!(dir = %dir.display(), "journal: the file system refuses O_DIRECT, writing through the page cache");
+        }
+        let mut ready = Ready::default();
+        for name in names(dir).map_err(failed)? {
+            if name.starts_with("fill-") {
+                std::fs::remove_file(dir.join(&name)).map_err(failed)?;
+            } else if let Some(number) = name.strip_prefix("ready-").and_then(|number| number.parse::<u64>().ok()) {
+                if std::fs::metadata(dir.join(&name)).map_err(failed)?.len() == file_bytes
+                    && ready.names.len() < ready_max
+                {
+                    ready.names.push(name);
+                } else {
+                    std::fs::remove_file(dir.join(&name)).map_err(failed)?;
+                }
+                ready.next_number = ready.next_number.max(number + 1);
+            }
+        }
+        let (ready, changed) = (Mutex::new(ready), Condvar::new());
+        let folder = Arc::new(Folder { dir: dir.to_path_buf(), direct, file_bytes, ready, changed });
+        let filled = folder.clone();
+        let filler = std::thread::Builder::new().name("holdfast-jfill".to_string()).spawn(move || filled.fill_ahead());
+        let filler = Some(filler.map_err(failed)?);
+        Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, _lock: lock_file })
+    }
+
+    fn handle(&self, name: &str) -> io::Result<RealFile> {
+        let file = open_file(&self.folder.dir.join(name), self.folder.direct)?;
+        let bytes = file.metadata()?.len();
+        let mut open = lock(&self.open);
+        let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
+        open.insert(name.to_string(), Arc::downgrade(&token));
+        Ok(RealFile { file, direct: self.folder.direct, bytes, _open: token })
+    }
+}
+
+impl Drop for RealDisk {
+    fn drop(&mut self) {
+        lock(&self.folder.ready).closing = true;
+        self.folder.changed.notify_all();
+        if let Some(filler) = self.filler.take()
+            && filler.join().is_err()
+        {
+            tracing::error!("the journal's filling thread panicked");
+        }
+    }
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn open_file(path: &Path, direct: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if direct {
+        options.custom_flags(OFlags::DIRECT.bits() as i32);
+    }
+    options.open(path)
+}
+
+/// Whether O_DIRECT works here: tried out, because some file systems refuse only the write.
+fn takes_direct(dir: &Path) -> io::Result<bool> {
+    let path = dir.join("fill-probe");
+    drop(File::create(&path)?);
+    let block = AlignedBuf::zeroed(BLOCK_BYTES);
+    let works = open_file(&path, true).is_ok_and(|file| file.write_all_at(&block, 0).is_ok());
+    std::fs::remove_file(&path)?;
+    Ok(works)
+}
+
+impl Folder {
+    /// The filling thread: keeps [`READY_WANTED`] files ready.
+    fn fill_ahead(&self) {
+        loop {
+            let number = {
+                let mut ready = lock(&self.ready);
+                // After an error only on demand: a full disk is not hammered.
+                while !ready.closing && !ready.wanted && (ready.names.len() >= READY_WANTED || ready.error.is_some()) {
+                    ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
+                }
+                if ready.closing {
+                    return;
+                }
+                ready.error = None;
+                ready.next_number += 1;
+                ready.next_number - 1
+            };
+            let filled = self.fill(number);
+            let mut ready = lock(&self.ready);
+            match filled {
+                Ok(name) => ready.names.push(name),
+                Err(error) => ready.error = Some(error),
+            }
+            ready.wanted = false;
+            drop(ready);
+            self.changed.notify_all();
+        }
+    }
+
+    fn fill(&self, number: u64) -> io::Result<String> {
+        let (filling, name) = (format!("fill-{number}"), format!("ready-{number}"));
+        let path = self.dir.join(&filling);
+        let result = self.fill_file(&path).and_then(|()| std::fs::rename(&path, self.dir.join(&name)));
+        if result.is_err() {
+            // What is left of it would only take room; a failure to remove it changes nothing.
+            let _ = std::fs::remove_file(&path);
+        }
+        result.map(|()| name)
+    }
+
+    fn fill_file(&self, path: &Path) -> io::Result<()> {
+        drop(File::create_new(path)?);
+        let file = open_file(path, self.direct)?;
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.file_bytes) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Allocated is not enough: the first write to such a block would convert it, and fdatasync commit that.
+        let zeroes = AlignedBuf::zeroed(FILL_BYTES);
+        let mut at = 0;
+        while at < self.file_bytes {
+            let len = (self.file_bytes - at).min(FILL_BYTES as u64);
+            file.write_all_at(&zeroes[..len as usize], at)?;
+            at += len;
+            if lock(&self.ready).closing {
+                return Err(io::Error::from(io::ErrorKind::Interrupted));
+            }
+        }
+        file.sync_all()
+    }
+
+    /// A ready file's name; waits for the filling thread where there is none.
+    fn take_ready(&self) -> io::Result<String> {
+        let mut ready = lock(&self.ready);
+        ready.error = None;
+        loop {
+            if let Some(name) = ready.names.pop() {
+                self.changed.notify_all();
+                return Ok(name);
+            }
+            if let Some(error) = ready.error.take() {
+                return Err(error);
+            }
+            ready.wanted = true;
+            self.changed.notify_all();
+            ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let ours = |name: &String| name != LOCK_NAME && !name.starts_with("fill-") && !name.starts_with("ready-");
+        Ok(names(&self.folder.dir)?.into_iter().filter(ours).collect())
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<RealFile> {
+        if bytes != self.folder.file_bytes {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let path = self.folder.dir.join(name);
+        if path.exists() {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        }
+        let ready = self.folder.take_ready()?;
+        std::fs::rename(self.folder.dir.join(ready), path)?;
+        self.handle(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<RealFile> {
+        self.handle(name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let read = lock(&self.open).remove(name).is_some_and(|token| token.strong_count() > 0);
+        let path = self.folder.dir.join(name);
+        let whole = std::fs::metadata(&path)?.len() == self.folder.file_bytes;
+        let mut ready = lock(&self.folder.ready);
+        if read || !whole || ready.names.len() >= self.ready_max {
+            drop(ready);
+            return std::fs::remove_file(path);
+        }
+        let recycled = format!("ready-{}", ready.next_number);
+        ready.next_number += 1;
+        drop(ready);
+        std::fs::rename(path, self.folder.dir.join(&recycled))?;
+        lock(&self.folder.ready).names.push(recycled);
+        self.folder.changed.notify_all();
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.folder.dir.join(from), self.folder.dir.join(to))?;
+        let mut open = lock(&self.open);
+        if let Some(token) = open.remove(from) {
+            open.insert(to.to_string(), token);
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        File::open(&self.folder.dir)?.sync_all()
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let aligned = offset.is_multiple_of(block)
+            && buf.len().is_multiple_of(BLOCK_BYTES)
+            && buf.as_ptr().align_offset(BLOCK_BYTES) == 0;
+        if !self.direct || aligned {
+            return self.file.read_exact_at(buf, offset);
+        }
+        let from = offset / block * block;
+        let mut around = AlignedBuf::zeroed((offset + buf.len() as u64 - from).next_multiple_of(block) as usize);
+        self.file.read_exact_at(&mut around, from)?;
+        let skip = (offset - from) as usize;
+        buf.copy_from_slice(&around[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

@@ -1,0 +1,397 @@
+//! One group's log, as the Raft adapter uses it.
+
+use crate::memory::{Memory, Misplaced, Removed};
+use crate::node::Shared;
+use crate::queue::{Done, Evictable, Job, lock, stopped};
+use bytes::Bytes;
+use holdfast_journal::{
+    CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entry, read_part, record_bytes,
+};
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// A Raft entry; the payload is opaque here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Term and index.
+    pub id: LogId,
+    /// What it says.
+    pub payload: Bytes,
+}
+
+/// What a group's log holds, appended or durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupLogState {
+    /// Last vote saved.
+    pub vote: Option<Bytes>,
+    /// Last log id that was noted as committed; written lazily, so it may come back older than it was noted.
+    pub committed: Option<LogId>,
+    /// Last log id purged.
+    pub purged: Option<LogId>,
+    /// Last entry, else the last log id purged.
+    pub last: Option<LogId>,
+    /// R9: recovery met a bad record that was, or may have been, of this group. The group MUST NOT vote, lead or serve
+    /// before it was rebuilt from peers ([`GroupLog::drop_group`] and start again).
+    pub damaged: Option<CorruptRecord>,
+}
+
+pub(crate) struct Group {
+    pub id: GroupId,
+    pub memory: Mutex<Memory>,
+    pub index: SharedIndex,
+}
+
+/// Handle of one group's log: cheap to clone, used from any thread.
+#[derive(Clone)]
+pub struct GroupLog {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) group: Arc<Group>,
+}
+
+impl std::fmt::Debug for GroupLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GroupLog").field("group", &self.group.id).finish_non_exhaustive()
+    }
+}
+
+fn misplaced(error: Misplaced) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// A read error as an I/O error that still holds it as its source.
+fn as_io(error: ReadError) -> io::Error {
+    match error {
+        ReadError::Io(error) => error,
+        ReadError::Corrupt(_) => io::Error::new(io::ErrorKind::InvalidData, error),
+        ReadError::Purged { .. } | ReadError::Missing { .. } => io::Error::new(io::ErrorKind::NotFound, error),
+        ReadError::OutOfBounds { .. } => io::Error::new(io::ErrorKind::InvalidInput, error),
+    }
+}
+
+/// Runs `work` off the runtime's threads, if there is a runtime.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, ReadError> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => match runtime.spawn_blocking(work).await {
+            Ok(result) => result,
+            Err(error) => Err(ReadError::Io(io::Error::other(error))),
+        },
+        Err(_) => work(),
+    }
+}
+
+impl GroupLog {
+    /// Whose log it is.
+    pub fn id(&self) -> GroupId {
+        self.group.id
+    }
+
+    /// The log as it is now, durable or not.
+    pub fn state(&self) -> GroupLogState {
+        let memory = lock(&self.group.memory);
+        GroupLogState {
+            vote: memory.vote.clone(),
+            committed: memory.committed,
+            purged: memory.purged,
+            last: memory.last(),
+            damaged: memory.damaged.clone(),
+        }
+    }
+
+    /// Bytes that the group's entries take in the journal.
+    pub fn live_bytes(&self) -> u64 {
+        lock(&self.group.memory).live_bytes()
+    }
+
+    /// Appends entries, which must continue the log (any index where nothing was ever there). They can be read at once.
+    /// `done` is called from the writer thread, in the order of the calls over all groups, once they are durable (L1),
+    /// or with an error: entries that do not continue the log, a payload too large, a journal that failed or was closed.
+    pub fn append(&self, entries: Vec<Entry>, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        let done: Done = Box::new(done);
+        let Some(first) = entries.first() else {
+            return self.submit(Vec::new(), 0, None, done);
+        };
+        let mut next = first.id.index.0;
+        for entry in &entries {
+            let sound = if entry.payload.len() > PAYLOAD_BYTES_MAX {
+                Err(Misplaced::TooLarge { found: entry.payload.len(), max: PAYLOAD_BYTES_MAX })
+            } else if entry.id.index.0 != next {
+                Err(Misplaced::Append { found: entry.id.index.0, expected: next })
+            } else {
+                Ok(())
+            };
+            if let Err(error) = sound {
+                return self.refuse(misplaced(error), done);
+            }
+            next += 1;
+        }
+        let mut memory = lock(&self.group.memory);
+        if let Err(error) = memory.check_append(first.id.index.0) {
+            drop(memory);
+            return self.refuse(misplaced(error), done);
+        }
+        let append = memory.begin_append();
+        let (mut bytes, mut payload_bytes) = (0, 0);
+        let mut ops = Vec::with_capacity(entries.len());
+        for Entry { id, payload } in entries {
+            let size = record_bytes(payload.len()) as u64;
+            bytes += size;
+            payload_bytes += payload.len() as u64;
+            memory.push(id, payload.clone(), append, size);
+            ops.push(Op::Entry { group: self.group.id, id, payload });
+        }
+        self.shared.tail_bytes.fetch_add(payload_bytes, Ordering::Relaxed);
+        let evictable = Some(Evictable { group: self.group.clone(), append });
+        // Under the group's lock, so that the queue has the group's changes in the order in which memory took them.
+        let back = self.shared.queue.push(Job { ops, bytes, evictable, done });
+        drop(memory);
+        self.fail_back(back);
+    }
+
+    /// Saves the vote; durable on return.
+    ///
+    /// # Errors
+    /// When the journal failed or was closed: the vote must not be used then.
+    pub async fn save_vote(&self, vote: Bytes) -> io::Result<()> {
+        if vote.len() > PAYLOAD_BYTES_MAX {
+            return Err(misplaced(Misplaced::TooLarge { found: vote.len(), max: PAYLOAD_BYTES_MAX }));
+        }
+        self.change(|memory| {
+            memory.vote = Some(vote.clone());
+            Ok((Some(Op::Vote { group: self.group.id, payload: vote }), Removed::default()))
+        })
+        .await
+    }
+
+    /// Notes what is known committed. Written with the next batch; causes none.
+    pub fn save_committed(&self, id: LogId) {
+        let mut memory = lock(&self.group.memory);
+        memory.committed = Some(id);
+        self.shared.queue.note_committed(self.group.id, id);
+    }
+
+    /// Drops the entries with an index above that of `last`, all of them for `None`; durable on return.
+    ///
+    /// # Errors
+    /// When `last` lies below what is purged; when the journal failed or was closed.
+    pub async fn truncate_after(&self, last: Option<LogId>) -> io::Result<()> {
+        let from = last.map_or(0, |id| id.index.0 + 1);
+        self.change(|memory| {
+            if let Some(purged) = memory.purged.filter(|purged| from <= purged.index.0) {
+                return Err(misplaced(Misplaced::Truncate { found: last, purged }));
+            }
+            if from >= memory.next() {
+                return Ok((None, Removed::default()));
+            }
+            let gone = self.bytes_of(memory, from.max(memory.first())..memory.next());
+            let removed = memory.truncate(from, last, gone);
+            Ok((Some(Op::Truncate { group: self.group.id, from }), removed))
+        })
+        .await
+    }
+
+    /// Drops the entries with an index up to that of `upto`, which may lie beyond the last; durable on return. Frees files.
+    ///
+    /// # Errors
+    /// When the journal failed or was closed.
+    pub async fn purge(&self, upto: LogId) -> io::Result<()> {
+        self.change(|memory| {
+            if memory.purged.is_some_and(|purged| purged.index >= upto.index) {
+                return Ok((None, Removed::default()));
+            }
+            let gone = self.bytes_of(memory, memory.first()..memory.next().min(upto.index.0 + 1));
+            let removed = memory.purge(upto, gone);
+            Ok((Some(Op::Purge { group: self.group.id, upto }), removed))
+        })
+        .await
+    }
+
+    /// Forgets the group: entries, vote, everything; durable on return. The handle may be used on, for an empty log.
+    ///
+    /// # Errors
+    /// When the journal failed or was closed.
+    pub async fn drop_group(&self) -> io::Result<()> {
+        self.change(|memory| {
+            self.shared.queue.forget_committed(self.group.id);
+            Ok((Some(Op::DropGroup { group: self.group.id }), memory.clear()))
+        })
+        .await
+    }
+
+    /// Entries from the start of `range` on, in order and without gaps, until `range`, the log or `max_bytes` of payload
+    /// end; the first is returned whatever its size. Empty where there is no entry at the start of `range`. From memory
+    /// without I/O where possible, else read and checked (R9) off the runtime's threads.
+    ///
+    /// # Errors
+    /// `InvalidData` with a [`ReadError::Corrupt`] inside for a bad record; the disk's own.
+    pub async fn entries(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let (mut found, mut bytes, mut at) = (Vec::new(), 0, range.start);
+        loop {
+            let on_disk = {
+                let memory = lock(&self.group.memory);
+                let end = range.end.min(memory.next());
+                if at < memory.first() || at >= end {
+                    return Ok(found);
+                }
+                while let Some(entry) = memory.in_tail(at).filter(|_| at < end) {
+                    if !found.is_empty() && bytes + entry.payload.len() > max_bytes {
+                        return Ok(found);
+                    }
+                    bytes += entry.payload.len();
+                    found.push(Entry {
+                        id: LogId { term: entry.term, index: LogIndex(at) },
+                        payload: entry.payload.clone(),
+                    });
+                    at += 1;
+                }
+                if at >= end {
+                    return Ok(found);
+                }
+                at..end.min(memory.tail_first())
+            };
+            let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
+            let room = max_bytes.saturating_sub(bytes);
+            let any = found.is_empty();
+            let read = blocking(move || {
+                let (mut read, mut bytes) = (Vec::new(), 0);
+                for index in on_disk {
+                    let Some(len) = lock(&group.index).slot(index).map(|slot| slot.len as usize) else { break };
+                    if !(any && read.is_empty()) && bytes + len > room {
+                        break;
+                    }
+                    match read_entry(&catalog, group.id, &group.index, index) {
+                        Ok((id, payload)) => {
+                            bytes += payload.len();
+                            read.push(Entry { id, payload });
+                        }
+                        // Purged or truncated meanwhile.
+                        Err(ReadError::Missing { .. }) => break,
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(read)
+            })
+            .await
+            .map_err(as_io)?;
+            if read.is_empty() {
+                return Ok(found);
+            }
+            at += read.len() as u64;
+            for entry in read {
+                bytes += entry.payload.len();
+                found.push(entry);
+            }
+        }
+    }
+
+    /// All entries of `range`, if every one of them is in memory. No I/O, no waiting.
+    pub fn entries_in_tail(&self, range: Range<u64>) -> Option<Vec<Entry>> {
+        let memory = lock(&self.group.memory);
+        range
+            .map(|index| {
+                let entry = memory.in_tail(index)?;
+                Some(Entry { id: LogId { term: entry.term, index: LogIndex(index) }, payload: entry.payload.clone() })
+            })
+            .collect()
+    }
+
+    /// `len` bytes at `offset` of the payload at `index`, checked against the record's header and checksums (R9).
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn read(&self, index: LogIndex, offset: u32, len: usize) -> Result<Bytes, ReadError> {
+        {
+            let memory = lock(&self.group.memory);
+            if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
+                return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
+            }
+            if index.0 < memory.first() || index.0 >= memory.next() {
+                return Err(ReadError::Missing { index: index.0, next: memory.next() });
+            }
+            if let Some(entry) = memory.in_tail(index.0) {
+                let range = offset as usize..(offset as usize).saturating_add(len);
+                if range.end > entry.payload.len() {
+                    return Err(ReadError::OutOfBounds {
+                        index: index.0,
+                        offset,
+                        wanted: len,
+                        len: entry.payload.len(),
+                    });
+                }
+                return Ok(entry.payload.slice(range));
+            }
+        }
+        let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
+        let read = blocking(move || read_part(&catalog, group.id, &group.index, index.0, offset, len)).await;
+        match read {
+            Err(ReadError::Missing { index, next }) => match lock(&self.group.memory).purged {
+                Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
+                _ => Err(ReadError::Missing { index, next }),
+            },
+            read => read,
+        }
+    }
+
+    /// Term of the entry at `index`, or of the last one purged.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        let memory = lock(&self.group.memory);
+        if let Some(term) = memory.term_at(index.0) {
+            return Some(term);
+        }
+        if index.0 < memory.first() || index.0 >= memory.next() {
+            return None;
+        }
+        lock(&self.group.index).slot(index.0).map(|slot| slot.term)
+    }
+
+    /// Bytes that the records of `range` take. Lock order: memory before index.
+    fn bytes_of(&self, memory: &Memory, range: Range<u64>) -> u64 {
+        let index = lock(&self.group.index);
+        let len = |at: u64| match memory.in_tail(at) {
+            Some(entry) => Some(entry.payload.len()),
+            None => index.slot(at).map(|slot| slot.len as usize),
+        };
+        range.filter_map(len).map(|len| record_bytes(len) as u64).sum()
+    }
+
+    /// Changes memory and queues the record for it, both under the group's lock; waits until it is durable.
+    async fn change(&self, change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>) -> io::Result<()> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let done: Done = Box::new(move |result| {
+            // Nobody waits any more: nobody is told.
+            let _ = sender.send(result);
+        });
+        let (removed, back) = {
+            let mut memory = lock(&self.group.memory);
+            let (op, removed) = change(&mut memory)?;
+            let bytes = op.as_ref().map_or(0, |op| record_bytes(op.payload_len()) as u64);
+            // Without an operation as well: it returns after everything that was queued before it (L1).
+            let ops = op.into_iter().collect();
+            (removed, self.shared.queue.push(Job { ops, bytes, evictable: None, done }))
+        };
+        self.shared.tail_bytes.fetch_sub(removed.bytes, Ordering::Relaxed);
+        drop(removed);
+        self.fail_back(back);
+        receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
+    }
+
+    fn submit(&self, ops: Vec<Op>, bytes: u64, evictable: Option<Evictable>, done: Done) {
+        let back = self.shared.queue.push(Job { ops, bytes, evictable, done });
+        self.fail_back(back);
+    }
+
+    /// An error for this caller alone, in its turn.
+    fn refuse(&self, error: io::Error, done: Done) {
+        self.submit(Vec::new(), 0, None, Box::new(move |_| done(Err(error))));
+    }
+
+    fn fail_back(&self, back: Option<Job>) {
+        if let Some(job) = back {
+            (job.done)(Err(stopped(self.shared.queue.failed())));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What one group's log looks like to its readers: everything appended, durable or not.
+//!
+//! ```text
+//!   | purged |  in the index only (on disk)  |  tail: payloads in memory  |   index grows ->
+//!            ^ first                         ^ tail_first                 ^ next
+//! ```
+//! The journal's index of the group lags behind: it knows durable records only. Below `tail_first` the two agree,
+//! because a payload leaves the tail only once its record is in the index (L3).
+
+use bytes::Bytes;
+use holdfast_journal::{CorruptRecord, GroupIndex};
+use holdfast_types::{LogId, LogIndex, Term};
+use std::collections::VecDeque;
+
+/// An entry whose payload is in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct TailEntry {
+    pub term: Term,
+    pub payload: Bytes,
+    /// Number of the append that brought it, growing within the group: tells it from a later one at the same index.
+    pub append: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub vote: Option<Bytes>,
+    pub committed: Option<LogId>,
+    pub purged: Option<LogId>,
+    pub damaged: Option<CorruptRecord>,
+    /// Last entry; `None` while there is none.
+    last_entry: Option<LogId>,
+    first: u64,
+    tail_first: u64,
+    tail: VecDeque<TailEntry>,
+    appends: u64,
+    live_bytes: u64,
+}
+
+/// Payloads taken out of the tail, to be dropped outside the lock; and their bytes.
+#[derive(Default)]
+pub(crate) struct Removed {
+    entries: Vec<TailEntry>,
+    pub bytes: u64,
+}
+
+impl Removed {
+    fn push(&mut self, entry: TailEntry) {
+        self.bytes += entry.payload.len() as u64;
+        self.entries.push(entry);
+    }
+}
+
+/// An append does not continue the log, or a truncation or purge contradicts it. Our caller's mistake.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misplaced {
+    #[error("append: found index {found}, expected {expected}")]
+    Append { found: u64, expected: u64 },
+    #[error("truncation after {found:?}, below what is purged, {purged}")]
+    Truncate { found: Option<LogId>, purged: LogId },
+    #[error("payload: found {found} bytes, expected {max} at most")]
+    TooLarge { found: usize, max: usize },
+}
+
+impl Memory {
+    /// As recovery found it: nothing in the tail.
+    pub fn from_index(index: &GroupIndex) -> Self {
+        let has_entries = index.first() < index.next();
+        Self {
+            vote: index.vote(),
+            // A hint, written lazily: it must not point at what a later truncation, or a crash, took away.
+            committed: index
+                .committed()
+                .filter(|committed| index.last().is_some_and(|last| committed.index <= last.index)),
+            purged: index.purged(),
+            damaged: index.damaged(),
+            last_entry: index.last().filter(|_| has_entries),
+            first: index.first(),
+            tail_first: index.next(),
+            live_bytes: index.live_bytes(),
+            ..Self::default()
+        }
+    }
+
+    pub fn last(&self) -> Option<LogId> {
+        self.last_entry.or(self.purged)
+    }
+
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Where the next entry goes; `first` while there is none.
+    pub fn next(&self) -> u64 {
+        self.last_entry.map_or(self.first, |last| last.index.0 + 1)
+    }
+
+    pub fn tail_first(&self) -> u64 {
+        self.tail_first
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// The entry at `index`, if its payload is in memory.
+    pub fn in_tail(&self, index: u64) -> Option<&TailEntry> {
+        self.tail.get(usize::try_from(index.checked_sub(self.tail_first)?).ok()?)
+    }
+
+    /// Whether entries that begin at `index` continue the log. An empty log that nothing was purged of begins anywhere.
+    pub fn check_append(&self, index: u64) -> Result<(), Misplaced> {
+        let anywhere = self.last_entry.is_none() && self.purged.is_none();
+        if anywhere || index == self.next() {
+            return Ok(());
+        }
+        Err(Misplaced::Append { found: index, expected: self.next() })
+    }
+
+    /// Number for the entries of the next append.
+    pub fn begin_append(&mut self) -> u64 {
+        self.appends += 1;
+        self.appends
+    }
+
+    pub fn push(&mut self, id: LogId, payload: Bytes, append: u64, record_bytes: u64) {
+        if self.last_entry.is_none() {
+            self.first = id.index.0;
+            self.tail_first = id.index.0;
+        }
+        self.tail.push_back(TailEntry { term: id.term, payload, append });
+        self.last_entry = Some(id);
+        self.live_bytes += record_bytes;
+    }
+
+    /// Drops entries from `from` on. `before` is the entry in front of it, where there is one.
+    /// `gone` is what they took on disk.
+    pub fn truncate(&mut self, from: u64, before: Option<LogId>, gone: u64) -> Removed {
+        let mut removed = Removed::default();
+        self.live_bytes = self.live_bytes.saturating_sub(gone);
+        while self.last_entry.is_some() && self.tail_first + self.tail.len() as u64 > from {
+            let Some(entry) = self.tail.pop_back() else { break };
+            removed.push(entry);
+        }
+        self.last_entry = before.filter(|id| id.index.0 >= self.first);
+        if self.last_entry.is_none() {
+            self.first = self.first.min(from);
+        }
+        self.tail_first = self.tail_first.min(self.next());
+        removed
+    }
+
+    /// Drops entries up to and including `upto`, which may lie beyond the last. `gone` is what they took on disk.
+    pub fn purge(&mut self, upto: LogId, gone: u64) -> Removed {
+        let mut removed = Removed::default();
+        let to = upto.index.0 + 1;
+        self.live_bytes = self.live_bytes.saturating_sub(gone);
+        while self.tail_first < to {
+            let Some(entry) = self.tail.pop_front() else { break };
+            self.tail_first += 1;
+            removed.push(entry);
+        }
+        if self.next() <= to {
+            self.last_entry = None;
+        }
+        self.first = self.first.max(to);
+        self.tail_first = self.tail_first.max(self.first);
+        self.purged = Some(upto);
+        removed
+    }
+
+    /// Lets go of payloads up to append number `append`. They are durable (L3).
+    pub fn evict(&mut self, append: u64) -> Removed {
+        let mut removed = Removed::default();
+        while self.tail.front().is_some_and(|entry| entry.append <= append) {
+            let Some(entry) = self.tail.pop_front() else { break };
+            self.tail_first += 1;
+            removed.push(entry);
+        }
+        removed
+    }
+
+    /// Whether payloads of append number `append` may be in the tail.
+    pub fn holds(&self, append: u64) -> bool {
+        self.tail.front().is_some_and(|first| first.append <= append)
+            && self.tail.back().is_some_and(|last| last.append >= append)
+    }
+
+    /// Forgets everything but the append numbers.
+    pub fn clear(&mut self) -> Removed {
+        let mut removed = Removed::default();
+        std::mem::take(&mut self.tail).into_iter().for_each(|entry| removed.push(entry));
+        *self = Memory { appends: self.appends, ..Memory::default() };
+        removed
+    }
+
+    /// Term of `index` as far as memory knows it: the tail, the last entry, what was purged last.
+    pub fn term_at(&self, index: u64) -> Option<Term> {
+        let known = [self.last_entry, self.purged].into_iter().flatten().find(|id| id.index == LogIndex(index));
+        known.map(|id| id.term).or_else(|| self.in_tail(index).map(|entry| entry.term))
+    }
+}

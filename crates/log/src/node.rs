@@ -1,0 +1,146 @@
+//! The node's journal as a whole: opening, closing, usage.
+
+use crate::config::{Identity, LogConfig, OpenError};
+use crate::disk::RealDisk;
+use crate::group::{Group, GroupLog};
+use crate::memory::Memory;
+use crate::queue::{Queue, lock};
+use crate::writer::Writer;
+use holdfast_journal::{Catalog, Disk, Journal, Params, RecoveryReport};
+use holdfast_types::GroupId;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// How full the journal is, and whether it still works.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogUsage {
+    /// Bytes taken by files in use, and by what waits to be written.
+    pub used_bytes: u64,
+    /// Room that it may take.
+    pub bound_bytes: u64,
+    /// Part of it that client data must leave free.
+    pub reserve_bytes: u64,
+    /// Payload bytes in memory, over all groups.
+    pub tail_bytes: u64,
+    /// Set once and for good by the first failed write or sync (L2).
+    pub failed: Option<String>,
+    /// Why no further file can be begun at the moment (disk full); tried again until it works.
+    pub stalled: Option<String>,
+}
+
+pub(crate) struct Shared {
+    pub queue: Arc<Queue>,
+    pub catalog: Arc<Catalog>,
+    pub tail_bytes: Arc<AtomicU64>,
+    groups: Mutex<BTreeMap<GroupId, Arc<Group>>>,
+    config: LogConfig,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Shared {
+    /// Lets the writer drain and end. Only [`NodeLog::close`] waits for that.
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// Handle of the node's journal: cheap to clone, used from any thread.
+#[derive(Clone)]
+pub struct NodeLog {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for NodeLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeLog").field("dir", &self.shared.config.dir).field("usage", &self.usage()).finish()
+    }
+}
+
+impl NodeLog {
+    /// Opens or makes the journal in `config.dir`, for a node whose disk uuid is not checked.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Bad records are no error here: see the report and [`crate::GroupLogState::damaged`].
+    pub fn open(config: LogConfig) -> Result<(NodeLog, RecoveryReport), OpenError> {
+        Self::open_as(config, Identity::default())
+    }
+
+    /// Opens or makes the journal in `config.dir` for the node `identity`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_as(config: LogConfig, identity: Identity) -> Result<(NodeLog, RecoveryReport), OpenError> {
+        config.validate()?;
+        let disk = RealDisk::open(&config.dir, config.file_bytes, config.ready_files_max())?;
+        Self::open_on(disk, config, identity)
+    }
+
+    /// The same on any disk; `config.dir` is not looked at, nor are sizes checked. For tests on a simulated disk.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_on<D>(disk: D, config: LogConfig, identity: Identity) -> Result<(NodeLog, RecoveryReport), OpenError>
+    where
+        D: Disk + Send + 'static,
+    {
+        let params = Params {
+            file_bytes: config.file_bytes,
+            room_bytes: config.bound_bytes.saturating_sub(config.reserve_bytes),
+            disk_uuid: identity.disk_uuid,
+            boot: identity.boot,
+        };
+        let (journal, report) = Journal::open(disk, params, Box::new(rand::random::<u128>))?;
+        let (queue, catalog, tail_bytes) = (Arc::new(Queue::default()), journal.catalog(), Arc::new(AtomicU64::new(0)));
+        queue.written(0, journal.used_bytes());
+        let writer = Writer::new(journal, queue.clone(), tail_bytes.clone(), config.tail_bytes);
+        let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
+        let thread = thread.map_err(|source| OpenError::Io { dir: config.dir.clone(), source })?;
+        let shared =
+            Shared { queue, catalog, tail_bytes, groups: Mutex::default(), config, writer: Mutex::new(Some(thread)) };
+        Ok((NodeLog { shared: Arc::new(shared) }, report))
+    }
+
+    /// The log of one group; empty where the journal knows nothing of it.
+    pub fn group(&self, id: GroupId) -> GroupLog {
+        let group = lock(&self.shared.groups)
+            .entry(id)
+            .or_insert_with(|| {
+                let index = self.shared.catalog.index(id);
+                let memory = Memory::from_index(&lock(&index));
+                Arc::new(Group { id, memory: Mutex::new(memory), index })
+            })
+            .clone();
+        GroupLog { shared: self.shared.clone(), group }
+    }
+
+    /// Groups that the journal knows of, also emptied ones.
+    pub fn groups(&self) -> Vec<GroupId> {
+        self.shared.catalog.groups()
+    }
+
+    /// How full it is, and whether it still works.
+    pub fn usage(&self) -> LogUsage {
+        LogUsage {
+            used_bytes: self.shared.queue.used_bytes(),
+            bound_bytes: self.shared.config.bound_bytes,
+            reserve_bytes: self.shared.config.reserve_bytes,
+            tail_bytes: self.shared.tail_bytes.load(Ordering::Relaxed),
+            failed: self.shared.queue.failed().map(str::to_string),
+            stalled: self.shared.queue.stalled(),
+        }
+    }
+
+    /// Writes what waits, calls back, ends the writer thread and frees the folder. Handles that are left get errors.
+    /// MUST NOT be called from a callback.
+    pub fn close(self) {
+        self.shared.queue.close();
+        let writer = lock(&self.shared.writer).take();
+        if let Some(writer) = writer
+            && writer.join().is_err()
+        {
+            tracing::error!("the journal's writer thread panicked");
+        }
+    }
+}

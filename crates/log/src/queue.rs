@@ -1,0 +1,176 @@
+//! What waits for the writer thread.
+
+use crate::group::Group;
+use holdfast_journal::Op;
+use holdfast_types::{GroupId, LogId};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Called once, with the fate of what was asked for (L1).
+pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Locks even where a thread panicked inside: all our critical sections leave their data whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Payloads that an append brought into memory: may leave it once the job is durable (L3).
+pub(crate) struct Evictable {
+    pub group: Arc<Group>,
+    pub append: u64,
+}
+
+/// Some changes of one group that become durable together, and who wants to know.
+pub(crate) struct Job {
+    pub ops: Vec<Op>,
+    pub bytes: u64,
+    pub evictable: Option<Evictable>,
+    pub done: Done,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Lazily written: only the last of each group, with whatever is written next.
+    committed: BTreeMap<GroupId, LogId>,
+    closing: bool,
+    closed: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Why nothing is acknowledged any more (L2).
+    failed: OnceLock<String>,
+    /// Why the writer waits for room, if it does.
+    stalled: Mutex<Option<String>>,
+    /// Bytes of records not written yet.
+    pending_bytes: AtomicU64,
+    /// Bytes that the journal's files take.
+    written_bytes: AtomicU64,
+}
+
+/// What the writer found in the queue.
+pub(crate) enum Work {
+    Jobs { jobs: VecDeque<Job>, committed: BTreeMap<GroupId, LogId> },
+    Idle,
+    Close { committed: BTreeMap<GroupId, LogId> },
+}
+
+impl Queue {
+    /// Queues a job. After [`Queue::mark_closed`] it comes back and the caller fails it, outside its locks.
+    #[must_use]
+    pub fn push(&self, job: Job) -> Option<Job> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Some(job);
+        }
+        self.pending_bytes.fetch_add(job.bytes, Ordering::Relaxed);
+        let wake = state.jobs.is_empty();
+        state.jobs.push_back(job);
+        drop(state);
+        if wake {
+            self.wake.notify_one();
+        }
+        None
+    }
+
+    pub fn note_committed(&self, group: GroupId, id: LogId) {
+        lock(&self.state).committed.insert(group, id);
+    }
+
+    /// Takes back what was not written after all.
+    pub fn return_committed(&self, committed: BTreeMap<GroupId, LogId>) {
+        let mut state = lock(&self.state);
+        for (group, id) in committed {
+            state.committed.entry(group).or_insert(id);
+        }
+    }
+
+    pub fn forget_committed(&self, group: GroupId) {
+        lock(&self.state).committed.remove(&group);
+    }
+
+    /// Everything that waits; after `patience` without work [`Work::Idle`], where `None` waits for ever.
+    pub fn take(&self, patience: Option<Duration>) -> Work {
+        let mut state = lock(&self.state);
+        loop {
+            if !state.jobs.is_empty() {
+                let (jobs, committed) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.committed));
+                return Work::Jobs { jobs, committed };
+            }
+            if state.closing {
+                return Work::Close { committed: std::mem::take(&mut state.committed) };
+            }
+            state = match patience {
+                None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(patience) => {
+                    let (state, timeout) =
+                        self.wake.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+                    if timeout.timed_out() && state.jobs.is_empty() && !state.closing {
+                        return Work::Idle;
+                    }
+                    state
+                }
+            };
+        }
+    }
+
+    /// Waits out `patience` or until somebody wants to close; true for the latter.
+    pub fn wait_for_close(&self, patience: Duration) -> bool {
+        let state = lock(&self.state);
+        let waited = self.wake.wait_timeout_while(state, patience, |state| !state.closing);
+        waited.unwrap_or_else(PoisonError::into_inner).0.closing
+    }
+
+    /// No new wake-ups: the writer ends once the queue is empty.
+    pub fn close(&self) {
+        lock(&self.state).closing = true;
+        self.wake.notify_all();
+    }
+
+    /// The writer is gone. False when jobs came in meanwhile: they are to be dealt with first.
+    pub fn mark_closed(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.closed = state.jobs.is_empty();
+        state.closed
+    }
+
+    pub fn fail(&self, why: String) {
+        // The first reason stays.
+        let _ = self.failed.set(why);
+    }
+
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    pub fn set_stalled(&self, why: Option<String>) {
+        *lock(&self.stalled) = why;
+    }
+
+    pub fn stalled(&self) -> Option<String> {
+        lock(&self.stalled).clone()
+    }
+
+    pub fn written(&self, job_bytes: u64, total: u64) {
+        self.pending_bytes.fetch_sub(job_bytes, Ordering::Relaxed);
+        self.written_bytes.store(total, Ordering::Relaxed);
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed) + self.pending_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The error of every callback after the journal failed or was closed.
+pub(crate) fn stopped(failed: Option<&str>) -> io::Error {
+    match failed {
+        Some(why) => io::Error::other(format!("the journal stopped acknowledging: {why}")),
+        None => io::Error::new(io::ErrorKind::NotConnected, "the journal is closed"),
+    }
+}

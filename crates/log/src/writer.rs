@@ -1,0 +1,162 @@
+//! The writer thread: drains the queue, makes it durable, calls back, lets old payloads out of memory.
+
+use crate::queue::{Evictable, Job, Queue, Work, lock, stopped};
+use holdfast_journal::{Disk, Journal, Op, WriteError};
+use holdfast_types::{GroupId, LogId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Without work for so long, the writer says on disk that the last batch was synced.
+const IDLE_MARK_AFTER: Duration = Duration::from_millis(100);
+/// How often a full disk is tried again.
+const STALL_RETRY: Duration = Duration::from_millis(200);
+
+const PRUNE_AT_LEAST: usize = 4096;
+
+pub(crate) struct Writer<D: Disk> {
+    journal: Journal<D>,
+    queue: Arc<Queue>,
+    tail_bytes: Arc<AtomicU64>,
+    tail_bytes_max: u64,
+    /// Durable payloads still in memory, oldest first.
+    evictable: VecDeque<Evictable>,
+    /// Length at which `evictable` is looked through for what is gone: doubles, so the cost per append is constant.
+    prune_at: usize,
+}
+
+impl<D: Disk> Writer<D> {
+    pub fn new(journal: Journal<D>, queue: Arc<Queue>, tail_bytes: Arc<AtomicU64>, tail_bytes_max: u64) -> Self {
+        Self { journal, queue, tail_bytes, tail_bytes_max, evictable: VecDeque::new(), prune_at: PRUNE_AT_LEAST }
+    }
+
+    pub fn run(mut self) {
+        loop {
+            let patience = match self.queue.stalled() {
+                Some(_) if self.queue.failed().is_none() => Some(STALL_RETRY),
+                _ => self.journal.wants_idle().then_some(IDLE_MARK_AFTER),
+            };
+            match self.queue.take(patience) {
+                Work::Jobs { jobs, committed } => self.write(jobs, committed),
+                Work::Idle => self.idle(),
+                Work::Close { committed } => {
+                    self.finish(committed);
+                    if self.queue.mark_closed() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Chunks of jobs that make one batch each, so that the first need not wait for the last.
+    fn write(&mut self, mut jobs: VecDeque<Job>, committed: BTreeMap<GroupId, LogId>) {
+        let mut lazy = committed;
+        while !jobs.is_empty() {
+            let (mut chunk, mut ops, mut bytes) = (Vec::new(), VecDeque::new(), 0);
+            while let Some(job) = jobs.pop_front() {
+                bytes += job.bytes;
+                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
+                ops.extend(job_ops);
+                chunk.push((job_bytes, evictable, done));
+                if jobs.front().is_some_and(|next| bytes + next.bytes > self.journal.batch_bytes_max()) {
+                    break;
+                }
+            }
+            if jobs.is_empty() && !ops.is_empty() {
+                ops.extend(std::mem::take(&mut lazy).into_iter().map(|(group, id)| Op::Committed { group, id }));
+            }
+            self.write_durably(&mut ops);
+            let used = self.journal.used_bytes();
+            for (job_bytes, evictable, done) in chunk {
+                self.queue.written(job_bytes, used);
+                match self.queue.failed() {
+                    None => {
+                        done(Ok(()));
+                        self.evictable.extend(evictable);
+                    }
+                    Some(why) => done(Err(stopped(Some(why)))),
+                }
+            }
+            self.evict();
+            self.tidy();
+        }
+        if !lazy.is_empty() {
+            self.queue.return_committed(lazy);
+        }
+    }
+
+    /// Returns when `ops` are durable, or the journal failed (L2).
+    fn write_durably(&mut self, ops: &mut VecDeque<Op>) {
+        while self.queue.failed().is_none() && !ops.is_empty() {
+            match self.journal.write(ops) {
+                Ok(()) => self.queue.set_stalled(None),
+                Err(WriteError::NoRoom(error)) => {
+                    tracing::warn!(%error, "journal: no further file can be begun, trying again");
+                    self.queue.set_stalled(Some(error.to_string()));
+                    if self.queue.wait_for_close(STALL_RETRY) {
+                        self.queue.fail(format!("closed while no file could be begun: {error}"));
+                    }
+                }
+                Err(error) => self.fail(&error),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &WriteError) {
+        tracing::error!(%error, "journal: this node acknowledges nothing any more");
+        self.queue.fail(error.to_string());
+    }
+
+    fn idle(&mut self) {
+        if self.queue.failed().is_some() {
+            return;
+        }
+        if let Err(error) = self.journal.mark_idle() {
+            self.fail(&error);
+        }
+        if self.queue.stalled().is_some() {
+            self.tidy();
+        }
+    }
+
+    /// Drops files that hold nothing live, carries little forward, begins the next file: after the callbacks.
+    fn tidy(&mut self) {
+        if self.queue.failed().is_some() {
+            return;
+        }
+        match self.journal.tidy() {
+            Ok(()) => self.queue.set_stalled(None),
+            Err(WriteError::NoRoom(error)) => self.queue.set_stalled(Some(error.to_string())),
+            Err(error) => self.fail(&error),
+        }
+        self.queue.written(0, self.journal.used_bytes());
+    }
+
+    fn evict(&mut self) {
+        if self.evictable.len() >= self.prune_at {
+            // Purged or truncated ones have left memory already.
+            self.evictable.retain(|Evictable { group, append }| lock(&group.memory).holds(*append));
+            self.prune_at = (2 * self.evictable.len()).max(PRUNE_AT_LEAST);
+        }
+        while self.tail_bytes.load(Ordering::Relaxed) > self.tail_bytes_max {
+            let Some(Evictable { group, append }) = self.evictable.pop_front() else { return };
+            let removed = lock(&group.memory).evict(append);
+            self.tail_bytes.fetch_sub(removed.bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&mut self, committed: BTreeMap<GroupId, LogId>) {
+        if self.queue.failed().is_some() {
+            return;
+        }
+        let mut ops = committed.into_iter().map(|(group, id)| Op::Committed { group, id }).collect();
+        self.write_durably(&mut ops);
+        if self.queue.failed().is_none()
+            && let Err(error) = self.journal.finish()
+        {
+            self.fail(&error);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The public API on real files.
+
+use bytes::Bytes;
+use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog, OpenError, ReadError};
+use holdfast_types::{GroupId, LogId, LogIndex, Term};
+use std::io;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+fn config(dir: &TempDir) -> LogConfig {
+    let file_bytes = 16 << 20;
+    LogConfig {
+        file_bytes,
+        bound_bytes: 160 << 20,
+        reserve_bytes: 32 << 20,
+        tail_bytes: 1 << 20,
+        ..LogConfig::new(dir.path())
+    }
+}
+
+fn payload(group: u64, index: u64, len: usize) -> Bytes {
+    (0..len).map(|at| (group as usize * 31 + index as usize * 7 + at) as u8).collect::<Vec<u8>>().into()
+}
+
+async fn append(log: &GroupLog, entries: Vec<Entry>) -> io::Result<()> {
+    let (sender, receiver) = oneshot::channel();
+    log.append(entries, move |result| sender.send(result).expect("the test waits"));
+    receiver.await.expect("called back")
+}
+
+fn entry(group: u64, term: u64, index: u64, len: usize) -> Entry {
+    Entry { id: LogId::new(term, index), payload: payload(group, index, len) }
+}
+
+#[tokio::test]
+async fn a_log_comes_back_as_it_was() {
+    let dir = TempDir::new().expect("a folder");
+    let (node, report) = NodeLog::open(config(&dir)).expect("opens");
+    assert_eq!(report.files, 0);
+    let (one, two) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    append(&one, (1..=5).map(|i| entry(1, 1, i, 3000)).collect()).await.expect("durable");
+    append(&two, vec![entry(2, 3, 0, 1 << 20)]).await.expect("durable");
+    one.save_vote(Bytes::from_static(b"vote")).await.expect("durable");
+    one.truncate_after(Some(LogId::new(1, 3))).await.expect("durable");
+    one.save_committed(LogId::new(1, 2));
+    append(&one, vec![entry(1, 2, 4, 10)]).await.expect("durable");
+    one.purge(LogId::new(1, 1)).await.expect("durable");
+    let states = (one.state(), two.state());
+    assert_eq!(states.0.last, Some(LogId::new(2, 4)));
+    let live = one.live_bytes();
+    node.close();
+
+    let (node, report) = NodeLog::open(config(&dir)).expect("opens again");
+    assert_eq!(report.damaged.len(), 0);
+    let (one, two) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    assert_eq!((one.state(), two.state()), states);
+    assert_eq!(one.live_bytes(), live);
+    assert_eq!(one.entries_in_tail(2..3), None, "nothing is in memory after a start");
+    let entries = one.entries(2..9, usize::MAX).await.expect("reads");
+    let ids: Vec<LogId> = entries.iter().map(|entry| entry.id).collect();
+    assert_eq!(ids, [LogId::new(1, 2), LogId::new(1, 3), LogId::new(2, 4)]);
+    assert_eq!(entries[0].payload, payload(1, 2, 3000));
+    assert_eq!(one.term_at(LogIndex(4)), Some(Term(2)));
+    assert_eq!(one.term_at(LogIndex(1)), Some(Term(1)), "the last one purged");
+    assert_eq!(one.term_at(LogIndex(5)), None);
+    let part = two.read(LogIndex(0), 500_000, 70_000).await.expect("reads");
+    assert_eq!(part, payload(2, 0, 1 << 20).slice(500_000..570_000));
+    assert!(matches!(one.read(LogIndex(1), 0, 1).await, Err(ReadError::Purged { index: 1, purged: 1 })));
+    assert!(matches!(one.read(LogIndex(7), 0, 1).await, Err(ReadError::Missing { index: 7, next: 5 })));
+    assert!(matches!(one.read(LogIndex(4), 8, 3).await, Err(ReadError::OutOfBounds { .. })));
+    node.close();
+}
+
+#[tokio::test]
+async fn one_process_at_a_time_and_one_disk() {
+    let dir = TempDir::new().expect("a folder");
+    let (node, _) = NodeLog::open_as(config(&dir), Identity { disk_uuid: 7, boot: 1 }).expect("opens");
+    assert!(matches!(NodeLog::open(config(&dir)), Err(OpenError::Locked { .. })));
+    append(&node.group(GroupId(1)), vec![entry(1, 1, 1, 1)]).await.expect("durable");
+    node.close();
+    let other = NodeLog::open_as(config(&dir), Identity { disk_uuid: 8, boot: 1 });
+    assert!(matches!(other, Err(OpenError::Recover(_))), "{other:?}");
+}
