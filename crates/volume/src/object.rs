@@ -51,15 +51,6 @@ impl ObjectKind {
     fn from_number(number: u32) -> Option<Self> {
         [ObjectKind::Segment, ObjectKind::Pages, ObjectKind::Root].into_iter().find(|kind| kind.number() == number)
     }
-
-    /// The folder of the object's key.
-    pub fn folder(self) -> &'static str {
-        match self {
-            ObjectKind::Segment => "seg",
-            ObjectKind::Pages => "map",
-            ObjectKind::Root => "root",
-        }
-    }
 }
 
 impl fmt::Display for ObjectKind {
@@ -70,16 +61,6 @@ impl fmt::Display for ObjectKind {
             ObjectKind::Root => "root",
         })
     }
-}
-
-/// Where an object is in every store: `sets/<set number>/<folder>/<object id>`. Pinned by a test: it never changes (R7).
-pub fn object_key(set: SetId, kind: ObjectKind, object: ObjectId) -> String {
-    format!("{}{object}", object_prefix(set, kind))
-}
-
-/// What the keys of all of a set's objects of one kind begin with.
-pub fn object_prefix(set: SetId, kind: ObjectKind) -> String {
-    format!("sets/{}/{}/", set.0, kind.folder())
 }
 
 /// An object's header, read.
@@ -316,4 +297,4 @@ fn field<const N: usize>(header: &[u8; OBJECT_HEADER_BYTES], at: usize) -> [u8; 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

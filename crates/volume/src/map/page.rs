@@ -317,6 +317,25 @@ impl Page {
         (sorted, places)
     }
 
+    /// Checks M1 over the whole page.
+    ///
+    /// # Panics
+    /// When it does not hold.
+    #[cfg(test)]
+    pub(super) fn self_check(&self) {
+        let mut end = 0;
+        for (start, stored) in &self.extents {
+            assert!(*start >= end, "M1: {start} < {end}");
+            assert!(stored.sectors > 0, "M1: empty at {start}");
+            assert!(stored.skip + stored.sectors <= stored.raw_sectors, "M1: {stored:?}");
+            assert!(u64::from(stored.skip) <= self.lba().0 + u64::from(*start), "M1: {stored:?} at {start}");
+            assert!(stored.place().check().is_ok(), "M1: {stored:?}");
+            assert!((stored.object as usize) < self.objects.len(), "M1: {stored:?}");
+            end = start + u32::from(stored.sectors);
+        }
+        assert!(u64::from(end) <= PAGE_SECTORS, "M1: {end}");
+    }
+
     /// The page's bytes, before sealing.
     pub fn encode(&self) -> Vec<u8> {
         let (objects, places) = self.used_objects();
