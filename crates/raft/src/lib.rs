@@ -1,1 +1,39 @@
-//! raft
+//! Consensus: the only crate that names openraft.
+//!
+//! Owns: the groups of one node ([`RaftNode`], [`Group`]), the adapter between openraft and the node's journal, the
+//! protocol between gateways, snapshots of the replicated state on disk, the vote embargo after a start, CLOCK_BOOTTIME
+//! as openraft's clock.
+//! Does not own: what entries mean. A payload is opaque bytes, a [`StateMachine`] gives them a meaning.
+//! Depends on `log` and `types`.
+//!
+//! ```text
+//!   Group::propose ─▶ openraft core ─▶ LogStore ─▶ journal (fdatasync) ─┐
+//!                          │ └───────▶ PeerClient ─▶ other gateways ────┤ quorum
+//!                          ▼                                            ▼
+//!                    StateMachine::apply ◀──────────────────────── committed
+//! ```
+
+mod clock;
+mod config;
+mod group;
+mod log_store;
+mod machine;
+mod network;
+mod node;
+mod server;
+mod snapshot_file;
+mod wire;
+
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+mod proto {
+    tonic::include_proto!("holdfast.peer.v1");
+}
+
+pub use clock::{boot_now, monotonic_now};
+pub use config::{RaftTiming, TypeConfig};
+pub use group::{
+    Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError,
+};
+pub use machine::StateMachine;
+pub use node::{NodeConfig, NodeError, RaftNode};
+pub use server::PeerService;

@@ -1,0 +1,147 @@
+//! CLOCK_BOOTTIME as openraft's clock: it goes on while the machine sleeps, so a lease cannot outlive a suspend.
+
+use holdfast_types::MonoTime;
+use openraft::OptionalSend;
+use openraft::async_runtime::AsyncRuntime;
+use openraft::async_runtime::Instant;
+use openraft::impls::TokioRuntime;
+use std::future::Future;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::time::Duration;
+
+fn read(clock: rustix::time::ClockId) -> MonoTime {
+    let t = rustix::time::clock_gettime(clock);
+    let secs = u64::try_from(t.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(t.tv_nsec).unwrap_or(0);
+    MonoTime(secs.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// Now on CLOCK_BOOTTIME.
+pub fn boot_now() -> MonoTime {
+    read(rustix::time::ClockId::Boottime)
+}
+
+/// Now on CLOCK_MONOTONIC: stands still in a suspend; a difference to [`boot_now`] that grows is a suspicion.
+pub fn monotonic_now() -> MonoTime {
+    read(rustix::time::ClockId::Monotonic)
+}
+
+/// A moment on CLOCK_BOOTTIME, as openraft wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootInstant(pub(crate) MonoTime);
+
+impl Instant for BootInstant {
+    fn now() -> Self {
+        Self(boot_now())
+    }
+}
+
+impl Add<Duration> for BootInstant {
+    type Output = Self;
+    fn add(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(d))
+    }
+}
+
+impl AddAssign<Duration> for BootInstant {
+    fn add_assign(&mut self, d: Duration) {
+        *self = *self + d;
+    }
+}
+
+impl Sub<Duration> for BootInstant {
+    type Output = Self;
+    fn sub(self, d: Duration) -> Self {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        Self(MonoTime(self.0.0.saturating_sub(nanos)))
+    }
+}
+
+impl SubAssign<Duration> for BootInstant {
+    fn sub_assign(&mut self, d: Duration) {
+        *self = *self - d;
+    }
+}
+
+impl Sub<BootInstant> for BootInstant {
+    type Output = Duration;
+    fn sub(self, earlier: Self) -> Duration {
+        self.0.saturating_since(earlier.0)
+    }
+}
+
+/// Tokio with [`BootInstant`]: sleeping is tokio's, only the moments are ours.
+#[derive(Debug)]
+pub struct BootRuntime(TokioRuntime);
+
+impl AsyncRuntime for BootRuntime {
+    type JoinError = tokio::task::JoinError;
+    type JoinHandle<T: OptionalSend + 'static> = tokio::task::JoinHandle<T>;
+    type Sleep = tokio::time::Sleep;
+    type Instant = BootInstant;
+    type TimeoutError = tokio::time::error::Elapsed;
+    type Timeout<R, T: Future<Output = R> + OptionalSend> = tokio::time::Timeout<T>;
+    type ThreadLocalRng = <TokioRuntime as AsyncRuntime>::ThreadLocalRng;
+
+    fn spawn<T>(future: T) -> Self::JoinHandle<T::Output>
+    where
+        T: Future + OptionalSend + 'static,
+        T::Output: OptionalSend + 'static,
+    {
+        tokio::task::spawn(future)
+    }
+
+    fn sleep(duration: Duration) -> Self::Sleep {
+        tokio::time::sleep(duration)
+    }
+
+    fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
+        tokio::time::sleep(deadline - BootInstant::now())
+    }
+
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Self::Timeout<R, F> {
+        tokio::time::timeout(duration, future)
+    }
+
+    fn timeout_at<R, F: Future<Output = R> + OptionalSend>(deadline: Self::Instant, future: F) -> Self::Timeout<R, F> {
+        tokio::time::timeout(deadline - BootInstant::now(), future)
+    }
+
+    fn is_panic(join_error: &Self::JoinError) -> bool {
+        join_error.is_panic()
+    }
+
+    fn thread_rng() -> Self::ThreadLocalRng {
+        TokioRuntime::thread_rng()
+    }
+
+    type Mpsc = <TokioRuntime as AsyncRuntime>::Mpsc;
+    type Watch = <TokioRuntime as AsyncRuntime>::Watch;
+    type Oneshot = <TokioRuntime as AsyncRuntime>::Oneshot;
+    type Mutex<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::Mutex<T>;
+
+    fn new(threads: usize) -> Self {
+        Self(TokioRuntime::new(threads))
+    }
+
+    fn block_on<F, T>(&mut self, future: F) -> T
+    where
+        F: Future<Output = T>,
+    {
+        self.0.block_on(future)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boot_time_moves_forward_and_never_underflows() {
+        let a = BootInstant::now();
+        let b = a + Duration::from_secs(1);
+        assert_eq!(b - a, Duration::from_secs(1));
+        assert_eq!(a - b, Duration::ZERO);
+        assert!(BootInstant::now() >= a);
+    }
+}

@@ -1,0 +1,90 @@
+//! openraft's type configuration and settings.
+
+use crate::clock::BootRuntime;
+use bytes::Bytes;
+use openraft::impls::leader_id_std;
+use openraft::{Config, SnapshotPolicy};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a state machine is given: opaque bytes. Never empty, never beginning with the membership mark (see `wire`).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload(pub(crate) Bytes);
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.0.len())
+    }
+}
+
+impl fmt::Display for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What a state machine answers: opaque bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Answer(pub(crate) Bytes);
+
+openraft::declare_raft_types!(
+    /// The types that our groups use. `leader_id_std`: one leader per term at most, so that a term names its leader
+    /// and entries need no node id.
+    pub TypeConfig:
+        D = Payload,
+        R = Answer,
+        LeaderId = leader_id_std::LeaderId<u64, u64>,
+        AsyncRuntime = BootRuntime,
+);
+
+/// Raft's times, derived from one round-trip class by `control::serve::Timing`.
+#[derive(Clone, Copy, Debug)]
+pub struct RaftTiming {
+    /// Between two heartbeats of a leader.
+    pub heartbeat: Duration,
+    /// Shortest election timeout.
+    pub election_min: Duration,
+    /// Longest election timeout; also the leader lease that followers grant.
+    pub election_max: Duration,
+    /// After a process start: no vote, no pre-vote, no candidacy for this long, since what was promised is forgotten.
+    pub embargo: Duration,
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Entries in one append to a peer at most; bytes are bounded in the log reader.
+const APPEND_ENTRIES_MAX: u64 = 256;
+
+/// openraft's settings for one group.
+///
+/// # Errors
+/// When the times contradict each other; the text is openraft's.
+pub(crate) fn openraft_config(name: String, timing: RaftTiming, snapshot_every: Option<u64>) -> Result<Arc<Config>, String> {
+    let config = Config {
+        cluster_name: name,
+        heartbeat_interval: millis(timing.heartbeat),
+        election_timeout_min: millis(timing.election_min),
+        election_timeout_max: millis(timing.election_max),
+        // A snapshot is small; a slow peer gets several election timeouts for it.
+        install_snapshot_timeout: millis(timing.election_max).saturating_mul(10).max(5_000),
+        max_payload_entries: APPEND_ENTRIES_MAX,
+        max_append_entries: Some(1024),
+        // Data groups: a checkpoint decides what a snapshot covers, never a count of entries.
+        snapshot_policy: snapshot_every.map_or(SnapshotPolicy::Never, SnapshotPolicy::LogsSinceLast),
+        max_in_snapshot_log_to_keep: 0,
+        // Lag alone never asks for a snapshot: only what was purged does.
+        replication_lag_threshold: u64::MAX,
+        // The embargo (node.rs) turns it on.
+        enable_elect: false,
+        enable_pre_vote: Some(true),
+        // Drain moves leadership first.
+        removed_leader_step_down: openraft::StepDownPolicy::Never,
+        quorum_loss_probe_interval: Some(millis(timing.election_max).saturating_mul(3)),
+        backoff: "20ms 50ms 100ms ...500ms".to_string(),
+        ..Config::default()
+    };
+    config.validate().map(Arc::new).map_err(|e| e.to_string())
+}

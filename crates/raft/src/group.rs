@@ -1,0 +1,420 @@
+//! A handle to one Raft group on this node: propose, read the log, see who leads, move leadership, change members.
+
+use crate::clock::BootInstant;
+use crate::config::{Answer, Payload, TypeConfig};
+use crate::machine::{Adapter, Shared};
+use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
+use bytes::Bytes;
+use holdfast_log::GroupLog;
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::impls::{BasicNode, ProgressResponder};
+use openraft::raft::ClientWriteResult;
+use openraft::ChangeMembers;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+type Raft = openraft::Raft<TypeConfig, Adapter>;
+
+/// A part of the log that could not be read.
+pub use holdfast_log::ReadError as ReadLogError;
+
+/// Who leads a group, as this member knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// Current term.
+    pub term: Term,
+    /// The leader of that term, where known.
+    pub leader: Option<MemberId>,
+    /// Whether that leader is this member.
+    pub mine: bool,
+    /// Whether this member's group has stopped for good (storage error, shutdown).
+    pub stopped: bool,
+}
+
+/// An entry that was committed and applied here.
+#[derive(Clone, Debug)]
+pub struct Proposed {
+    /// Its place.
+    pub id: LogId,
+    /// What the state machine answered.
+    pub answer: Bytes,
+}
+
+/// A proposal did not come back as applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Never appended anywhere: this member does not lead (in the term asked for).
+    #[error("not the leader; the leader is {}", .leader.map_or("unknown".to_string(), |m| m.to_string()))]
+    NotLeader {
+        /// Whom to ask instead, where known.
+        leader: Option<MemberId>,
+    },
+    /// It may have happened or may still happen (R12).
+    #[error("outcome unknown: {reason}")]
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+    /// The group has stopped on this member.
+    #[error("group stopped: {reason}")]
+    Stopped {
+        /// Why.
+        reason: String,
+    },
+    /// The payload is not one that a state machine may be given.
+    #[error("payload: found first byte {found:?}, expected at least one byte, the first not {MEMBERSHIP_MARK:#04x}")]
+    BadPayload {
+        /// The first byte.
+        found: Option<u8>,
+    },
+}
+
+/// A change of members or leader did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The group refused or stopped; openraft's words.
+    #[error("group {group}: {reason}")]
+    Refused {
+        /// The group.
+        group: GroupId,
+        /// Why.
+        reason: String,
+    },
+    /// It took longer than asked for; it may still happen.
+    #[error("group {group}: {what} not done within {limit:?}; it may still happen")]
+    Late {
+        /// The group.
+        group: GroupId,
+        /// What was asked for.
+        what: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+}
+
+/// One member as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// The member.
+    pub member: MemberId,
+    /// Whether it votes.
+    pub voter: bool,
+    /// Newest entry that it is known to hold; only the leader knows.
+    pub matched: Option<LogIndex>,
+    /// Since the last answer; only the leader knows.
+    pub silent: Option<Duration>,
+    /// Its address as the membership names it.
+    pub addr: String,
+}
+
+/// A group as this member sees it.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: GroupId,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// Newest entry here.
+    pub last: Option<LogIndex>,
+    /// Newest entry applied here.
+    pub applied: Option<LogId>,
+    /// What the newest snapshot covers.
+    pub snapshot: Option<LogId>,
+    /// What was dropped from the log.
+    pub purged: Option<LogId>,
+    /// Bytes of the log that are live.
+    pub live_bytes: u64,
+    /// Every member.
+    pub members: Vec<MemberStatus>,
+}
+
+/// A proposal on its way.
+pub struct Pending {
+    rx: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
+}
+
+impl Pending {
+    /// Waits until the entry was applied here, or it is known that it will not be.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; `Unknown` where it may have happened.
+    pub async fn wait(self) -> Result<Proposed, ProposeError> {
+        match self.rx.await {
+            Ok(Ok(done)) => Ok(Proposed {
+                id: LogId::new(done.log_id.leader_id.term, done.log_id.index),
+                answer: done.data.0,
+            }),
+            Ok(Err(ClientWriteError::ForwardToLeader(f))) => {
+                Err(ProposeError::NotLeader { leader: f.leader_id.map(MemberId) })
+            }
+            Ok(Err(e)) => Err(ProposeError::Unknown { reason: e.to_string() }),
+            Err(_) => Err(ProposeError::Unknown { reason: "the group dropped the proposal".to_string() }),
+        }
+    }
+}
+
+/// Handle to a group. Cheap to clone.
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: GroupId,
+    me: MemberId,
+    raft: Raft,
+    shared: Arc<Shared>,
+    log: GroupLog,
+    leadership: watch::Receiver<Leadership>,
+}
+
+impl Group {
+    pub(crate) fn new(id: GroupId, me: MemberId, raft: Raft, shared: Arc<Shared>, log: GroupLog) -> Self {
+        let leadership = watch_leadership(me, &raft);
+        Self { inner: Arc::new(Inner { id, me, raft, shared, log, leadership }) }
+    }
+
+    pub(crate) fn raft(&self) -> &Raft {
+        &self.inner.raft
+    }
+
+    /// The group's id.
+    pub fn id(&self) -> GroupId {
+        self.inner.id
+    }
+
+    /// This member.
+    pub fn me(&self) -> MemberId {
+        self.inner.me
+    }
+
+    /// Who leads; changes wake the receiver.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
+    /// The term in which this member leads, by openraft's newest word; not a permission to serve (see `control::serve`).
+    pub fn leading_term(&self) -> Option<Term> {
+        self.inner.raft.as_leader().ok().map(|l| Term(l.term()))
+    }
+
+    /// Term in which this member leads and the *send* time of the newest heartbeat that a quorum acknowledged.
+    pub fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
+        let leader = self.inner.raft.as_leader().ok()?;
+        let acked: BootInstant = leader.last_quorum_acked()?;
+        Some((Term(leader.term()), acked.0))
+    }
+
+    /// The last entry applied here.
+    pub fn applied(&self) -> LogId {
+        self.inner.shared.applied()
+    }
+
+    /// Hands an entry to the group; with `term`, only if this member leads in just that term. The entry's outcome is in
+    /// [`Pending`]; dropping that does not take the entry back.
+    ///
+    /// # Errors
+    /// `Stopped`, or `BadPayload` before anything happened.
+    pub async fn submit(&self, term: Option<Term>, payload: Bytes) -> Result<Pending, ProposeError> {
+        match payload.first() {
+            None | Some(&MEMBERSHIP_MARK) => return Err(ProposeError::BadPayload { found: payload.first().copied() }),
+            Some(_) => {}
+        }
+        let (responder, rx) = ProgressResponder::complete_only();
+        let mut request = self.inner.raft.write(Payload(payload)).responder(responder);
+        if let Some(term) = term {
+            request = request.with_leader(CommittedLeader::new(term.0));
+        }
+        request.await.map_err(|e| ProposeError::Stopped { reason: e.to_string() })?;
+        Ok(Pending { rx })
+    }
+
+    /// [`Group::submit`] and wait, at most `limit`.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; `Unknown` after `limit`.
+    pub async fn propose(&self, term: Option<Term>, payload: Bytes, limit: Duration) -> Result<Proposed, ProposeError> {
+        let all = async { self.submit(term, payload).await?.wait().await };
+        tokio::time::timeout(limit, all)
+            .await
+            .unwrap_or_else(|_| Err(ProposeError::Unknown { reason: format!("no answer within {limit:?}") }))
+    }
+
+    /// Part of one entry's payload, from memory or from the journal, checked (R9).
+    ///
+    /// # Errors
+    /// Purged in the meantime (look the place up again), corrupt, or I/O.
+    pub async fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> Result<Bytes, ReadLogError> {
+        self.inner.log.read(index, offset, len).await
+    }
+
+    /// Builds a snapshot where the state machine has a newer one, and purges what it covers. Returns at once.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    pub async fn trigger_snapshot(&self) -> Result<(), GroupError> {
+        self.inner.raft.trigger().snapshot().await.map_err(|e| self.refused(e))
+    }
+
+    /// Asks `to` to take over. The caller MUST have stopped serving in this term before (design, "Who serves").
+    /// Returns at once.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    pub async fn transfer_leader(&self, to: MemberId) -> Result<(), GroupError> {
+        self.inner.raft.trigger().transfer_leader(to.0).await.map_err(|e| self.refused(e))
+    }
+
+    /// Stands for election now, with a pre-vote.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    pub async fn stand_for_election(&self) -> Result<(), GroupError> {
+        self.inner.raft.trigger().elect(true).await.map_err(|e| self.refused(e))
+    }
+
+    /// Gives a group its first members. Safe to call at several of them with the same list; a no-op once done.
+    ///
+    /// # Errors
+    /// When openraft refuses the list.
+    pub async fn initialize(&self, members: &BTreeMap<MemberId, String>) -> Result<(), GroupError> {
+        let done = self.inner.raft.is_initialized().await.map_err(|e| self.refused(e))?;
+        if done {
+            return Ok(());
+        }
+        let nodes: BTreeMap<u64, BasicNode> =
+            members.iter().map(|(id, addr)| (id.0, BasicNode { addr: addr.clone() })).collect();
+        match self.inner.raft.initialize(nodes).await {
+            Ok(()) => Ok(()),
+            Err(RaftError::APIError(openraft::errors::InitializeError::NotAllowed(_))) => Ok(()),
+            Err(e) => Err(self.refused(e)),
+        }
+    }
+
+    /// Whether the group has ever had members here.
+    ///
+    /// # Errors
+    /// When the group has stopped.
+    pub async fn is_initialized(&self) -> Result<bool, GroupError> {
+        self.inner.raft.is_initialized().await.map_err(|e| self.refused(e))
+    }
+
+    /// Makes exactly `members` the voters: newcomers first learn, the others go. Only at the leader; may take as long as
+    /// a newcomer needs to catch up.
+    ///
+    /// # Errors
+    /// `Refused` where this member does not lead or another change is under way; `Late` after `limit`.
+    pub async fn set_members(&self, members: &BTreeMap<MemberId, String>, limit: Duration) -> Result<(), GroupError> {
+        let work = async {
+            let status = self.status();
+            for (id, addr) in members {
+                let known = status.members.iter().find(|m| m.member == *id);
+                if known.is_none_or(|m| m.addr != *addr && !m.voter) {
+                    let node = BasicNode { addr: addr.clone() };
+                    self.inner.raft.add_learner(id.0, node, true).await.map_err(|e| self.refused(e))?;
+                }
+            }
+            let voters: BTreeSet<u64> = members.keys().map(|m| m.0).collect();
+            let now: BTreeSet<u64> = self.status().members.iter().filter(|m| m.voter).map(|m| m.member.0).collect();
+            if voters != now {
+                let change = ChangeMembers::ReplaceAllVoters(voters);
+                self.inner.raft.change_membership(change, false).await.map_err(|e| self.refused(e))?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(limit, work)
+            .await
+            .unwrap_or(Err(GroupError::Late { group: self.inner.id, what: "change of members", limit }))
+    }
+
+    /// The group as this member sees it.
+    pub fn status(&self) -> GroupStatus {
+        use openraft::async_runtime::watch::WatchReceiver;
+        let metrics = self.inner.raft.metrics().borrow_watched().clone();
+        let membership = metrics.membership_config.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let now = crate::clock::boot_now();
+        let members = membership
+            .nodes()
+            .map(|(id, node)| MemberStatus {
+                member: MemberId(*id),
+                voter: voters.contains(id),
+                matched: metrics
+                    .replication
+                    .as_ref()
+                    .and_then(|r| r.get(id).cloned().flatten())
+                    .map(|log_id| LogIndex(log_id.index)),
+                silent: metrics
+                    .heartbeat
+                    .as_ref()
+                    .and_then(|h| h.get(id).copied().flatten())
+                    .map(|acked| now.saturating_since(acked.into_inner().0)),
+                addr: node.addr.clone(),
+            })
+            .collect();
+        let log = self.inner.log.state();
+        GroupStatus {
+            group: self.inner.id,
+            leadership: *self.inner.leadership.borrow(),
+            last: metrics.last_log_index.map(LogIndex),
+            applied: metrics.last_applied.map(|id| LogId::new(id.leader_id.term, id.index)),
+            snapshot: self.inner.shared.snapshot_last(),
+            purged: log.purged,
+            live_bytes: self.inner.log.live_bytes(),
+            members,
+        }
+    }
+
+    /// Switches candidacy on or off (the embargo after a start).
+    pub(crate) fn allow_elections(&self, allowed: bool) {
+        self.inner.raft.runtime_config().elect(allowed);
+    }
+
+    pub(crate) async fn stop(&self) {
+        if let Err(e) = self.inner.raft.shutdown().await {
+            tracing::warn!(group = %self.inner.id, error = %e, "group did not stop cleanly");
+        }
+    }
+
+    fn refused(&self, e: impl std::fmt::Display) -> GroupError {
+        GroupError::Refused { group: self.inner.id, reason: e.to_string() }
+    }
+}
+
+impl From<Answer> for Bytes {
+    fn from(answer: Answer) -> Bytes {
+        answer.0
+    }
+}
+
+/// Follows openraft's metrics and publishes only what changes for those who serve.
+fn watch_leadership(me: MemberId, raft: &Raft) -> watch::Receiver<Leadership> {
+    use openraft::async_runtime::watch::WatchReceiver;
+    let mut metrics = raft.metrics();
+    let read = move |m: &openraft::RaftMetrics<TypeConfig>| {
+        let stopped = m.running_state.is_err();
+        let leader = m.current_leader.map(MemberId);
+        Leadership { term: Term(m.current_term), leader, mine: leader == Some(me) && !stopped, stopped }
+    };
+    let (tx, rx) = watch::channel(read(&metrics.borrow_watched()));
+    tokio::spawn(async move {
+        loop {
+            if metrics.changed().await.is_err() {
+                tx.send_modify(|l| {
+                    l.mine = false;
+                    l.stopped = true;
+                });
+                return;
+            }
+            let now = read(&metrics.borrow_watched());
+            tx.send_if_modified(|old| std::mem::replace(old, now) != now);
+            if now.stopped || tx.is_closed() {
+                return;
+            }
+        }
+    });
+    rx
+}

@@ -1,0 +1,136 @@
+//! openraft's log storage over one group of the node's journal.
+
+use crate::config::TypeConfig;
+use crate::wire::{
+    RaftEntryOf, RaftLogId, RaftVote, entry_from_parts, entry_to_log, id_from_raft, id_to_raft, vote_from_bytes,
+    vote_to_bytes,
+};
+use holdfast_log::GroupLog;
+use holdfast_types::limits::APPEND_BYTES_MAX;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use openraft::OptionalSend;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+
+/// Cheap to clone; every clone reads and writes the same group.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    log: GroupLog,
+}
+
+impl LogStore {
+    pub(crate) fn new(log: GroupLog) -> Self {
+        Self { log }
+    }
+
+    fn decode(entries: Vec<holdfast_log::Entry>) -> io::Result<Vec<RaftEntryOf>> {
+        entries
+            .into_iter()
+            .map(|e| entry_from_parts(e.id, e.payload).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e)))
+            .collect()
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    /// Never returns short: openraft takes a missing entry for a broken store.
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<RaftEntryOf>, io::Error> {
+        let start = match range.start_bound() {
+            Bound::Included(i) => *i,
+            Bound::Excluded(i) => i.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let last = self.log.state().last.map_or(0, |id| id.index.0.saturating_add(1));
+        let end = match range.end_bound() {
+            Bound::Included(i) => i.saturating_add(1),
+            Bound::Excluded(i) => *i,
+            Bound::Unbounded => last,
+        }
+        .min(last);
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        if let Some(entries) = self.log.entries_in_tail(start..end) {
+            return Self::decode(entries);
+        }
+        let mut out = Vec::new();
+        let mut next = start;
+        while next < end {
+            let part = self.log.entries(next..end, APPEND_BYTES_MAX).await?;
+            let Some(tail) = part.last() else { break };
+            next = tail.id.index.0.saturating_add(1);
+            out.extend(Self::decode(part)?);
+        }
+        Ok(out)
+    }
+
+    /// Bounded in bytes too: openraft itself counts entries only.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<RaftEntryOf>, io::Error> {
+        let part = self.log.entries(start..end, APPEND_BYTES_MAX).await?;
+        Self::decode(part)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
+        match self.log.state().vote {
+            None => Ok(None),
+            Some(bytes) => vote_from_bytes(&bytes).map(Some).ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("vote record: found {} bytes, expected 17 ending in 0 or 1", bytes.len()),
+                )
+            }),
+        }
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.log.state();
+        Ok(LogState {
+            last_purged_log_id: state.purged.map(id_to_raft),
+            last_log_id: state.last.or(state.purged).map(id_to_raft),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
+        self.log.save_vote(vote_to_bytes(vote)).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {
+        if let Some(id) = committed {
+            self.log.save_committed(id_from_raft(&id));
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
+        Ok(self.log.state().committed.map(id_to_raft))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = RaftEntryOf> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<_> = entries.into_iter().map(|e| entry_to_log(&e)).collect();
+        self.log.append(entries, move |result| callback.io_completed(result));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.log.truncate_after(last.as_ref().map(id_from_raft)).await
+    }
+
+    async fn purge(&mut self, id: RaftLogId) -> Result<(), io::Error> {
+        self.log.purge(id_from_raft(&id)).await
+    }
+}

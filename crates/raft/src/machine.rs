@@ -1,0 +1,229 @@
+//! The adapter between openraft and a [`StateMachine`]: answers, memberships as of each entry, snapshots.
+
+use crate::config::{Answer, TypeConfig};
+use crate::snapshot_file::{self, StoredSnapshot};
+use crate::wire::{RaftLogId, RaftStoredMembership, id_from_raft, id_to_raft};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use holdfast_types::{GroupId, LogId};
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What entries mean. The same entries give the same state and the same answers at every member.
+pub trait StateMachine: Send + Sync + 'static {
+    /// Applies one committed entry and answers it. MUST NOT do I/O, wait, or read a clock; called in log order.
+    fn apply(&self, id: LogId, payload: Bytes) -> Bytes;
+
+    /// An entry without payload was applied (a leader's first of its term, a membership).
+    fn observe(&self, id: LogId);
+
+    /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go backwards.
+    fn snapshot(&self) -> Option<(LogId, Bytes)>;
+
+    /// Replaces the state by a snapshot. MUST NOT do I/O: apply and install never touch the store.
+    ///
+    /// # Errors
+    /// What was found and expected, where the bytes do not decode; the state is then as before.
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String>;
+}
+
+/// What the adapter shares with the group's handle.
+pub(crate) struct Shared {
+    pub(crate) group: GroupId,
+    dir: PathBuf,
+    current: Mutex<Option<StoredSnapshot>>,
+    saving: tokio::sync::Mutex<()>,
+    memberships: Mutex<Vec<RaftStoredMembership>>,
+    applied_term: AtomicU64,
+    applied_index: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every critical section below leaves the value whole, so a panic elsewhere does not make it wrong.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Term and index of the last entry applied here.
+    pub(crate) fn applied(&self) -> LogId {
+        // Index first: a reader that sees a term sees an index at least as new as one of that term.
+        let term = self.applied_term.load(Ordering::Acquire);
+        LogId::new(term, self.applied_index.load(Ordering::Acquire))
+    }
+
+    fn set_applied(&self, id: LogId) {
+        self.applied_index.store(id.index.0, Ordering::Release);
+        self.applied_term.store(id.term.0, Ordering::Release);
+    }
+
+    pub(crate) fn snapshot_last(&self) -> Option<LogId> {
+        lock(&self.current).as_ref().and_then(StoredSnapshot::last)
+    }
+}
+
+pub(crate) struct Adapter {
+    machine: Arc<dyn StateMachine>,
+    shared: Arc<Shared>,
+    last: Option<RaftLogId>,
+}
+
+impl Adapter {
+    /// Loads the newest snapshot of the group into `machine`.
+    pub(crate) fn open(group: GroupId, dir: PathBuf, machine: Arc<dyn StateMachine>) -> io::Result<(Self, Arc<Shared>)> {
+        let current = snapshot_file::load(&dir, group)?;
+        let mut last = None;
+        let mut memberships = Vec::new();
+        if let Some(snapshot) = &current {
+            let id = snapshot.last().unwrap_or_default();
+            machine
+                .install(id, &snapshot.data)
+                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("snapshot of group {group}: {e}")))?;
+            last = snapshot.meta.last_log_id;
+            memberships.push(snapshot.meta.last_membership.clone());
+        }
+        let shared = Arc::new(Shared {
+            group,
+            dir,
+            current: Mutex::new(current),
+            saving: tokio::sync::Mutex::new(()),
+            memberships: Mutex::new(memberships),
+            applied_term: AtomicU64::new(0),
+            applied_index: AtomicU64::new(0),
+        });
+        if let Some(id) = last.as_ref() {
+            shared.set_applied(id_from_raft(id));
+        }
+        Ok((Self { machine, shared: shared.clone(), last }, shared))
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Adapter {
+    type SnapshotData = Bytes;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
+        let membership = lock(&self.shared.memberships).last().cloned().unwrap_or_default();
+        Ok((self.last, membership))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some(item) = entries.next().await {
+            let (entry, responder) = item?;
+            let raft_id = entry.log_id;
+            let id = id_from_raft(&raft_id);
+            let answer = match entry.payload {
+                EntryPayload::Normal(payload) => self.machine.apply(id, payload.0),
+                EntryPayload::Blank => {
+                    self.machine.observe(id);
+                    Bytes::new()
+                }
+                EntryPayload::Membership(m) => {
+                    lock(&self.shared.memberships).push(RaftStoredMembership::new(Some(raft_id), m));
+                    self.machine.observe(id);
+                    Bytes::new()
+                }
+            };
+            self.last = Some(raft_id);
+            self.shared.set_applied(id);
+            if let Some(responder) = responder {
+                responder.send(Answer(answer));
+            }
+        }
+        Ok(())
+    }
+
+    /// A builder only where there is something newer: an error while building would stop the group.
+    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
+        let (last, data) = self.machine.snapshot()?;
+        if self.shared.snapshot_last() >= Some(last) {
+            return None;
+        }
+        let membership = {
+            let mut all = lock(&self.shared.memberships);
+            let limit = Some(id_to_raft(last));
+            let as_of = all.iter().rposition(|m| *m.log_id() <= limit);
+            let chosen = as_of.map(|i| all[i].clone()).unwrap_or_default();
+            if let Some(i) = as_of {
+                all.drain(..i);
+            }
+            chosen
+        };
+        Some(Builder { snapshot: StoredSnapshot::new(last, membership, data), shared: self.shared.clone() })
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let snapshot = lock(&self.shared.current).clone();
+        let snapshot = snapshot.unwrap_or_else(|| {
+            StoredSnapshot::new(LogId::default(), RaftStoredMembership::default(), Bytes::new())
+        });
+        Builder { snapshot, shared: self.shared.clone() }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &crate::wire::RaftSnapshotMeta,
+        data: Bytes,
+    ) -> Result<(), io::Error> {
+        let snapshot = StoredSnapshot { meta: meta.clone(), data: data.clone() };
+        let last = snapshot
+            .last()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
+        // Durable before adopted: openraft purges the log up to it as soon as this returns.
+        save(&self.shared, snapshot).await?;
+        self.machine
+            .install(last, &data)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("snapshot at {last}: {e}")))?;
+        *lock(&self.shared.memberships) = vec![meta.last_membership.clone()];
+        self.last = meta.last_log_id;
+        self.shared.set_applied(last);
+        tracing::info!(group = %self.shared.group, %last, "installed a snapshot");
+        Ok(())
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>>, io::Error> {
+        Ok(lock(&self.shared.current)
+            .clone()
+            .map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
+    }
+}
+
+/// Makes `snapshot` durable and current, unless a newer one is already: never backwards, a follower that got the
+/// newer one would loop on the older. Answers what is current then.
+async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<StoredSnapshot> {
+    let _one_at_a_time = shared.saving.lock().await;
+    if let Some(current) = lock(&shared.current).clone()
+        && current.last() >= snapshot.last()
+    {
+        return Ok(current);
+    }
+    let (dir, group, copy) = (shared.dir.clone(), shared.group, snapshot.clone());
+    tokio::task::spawn_blocking(move || snapshot_file::save(&dir, group, &copy)).await.map_err(io::Error::other)??;
+    *lock(&shared.current) = Some(snapshot.clone());
+    Ok(snapshot)
+}
+
+/// Makes one snapshot of the machine durable.
+pub(crate) struct Builder {
+    snapshot: StoredSnapshot,
+    shared: Arc<Shared>,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = Bytes;
+
+    async fn build_snapshot(
+        &mut self,
+    ) -> Result<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>, io::Error> {
+        let snapshot = save(&self.shared, self.snapshot.clone()).await?;
+        Ok(openraft::storage::Snapshot { meta: snapshot.meta, snapshot: snapshot.data })
+    }
+}

@@ -1,0 +1,298 @@
+//! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
+
+use crate::config::{RaftTiming, TypeConfig};
+use crate::proto::{self, peer_client::PeerClient};
+use crate::wire::{
+    META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftVote, WireError, append_reply_from_wire, append_to_wire,
+    id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
+};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
+use holdfast_types::{GroupId, MemberId};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::impls::BasicNode;
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+type Rpc = RPCError<TypeConfig>;
+
+/// HTTP/2 windows: 1 MiB entries must not wait for a window update (measured: doubles their rate).
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// Channels to every peer, shared by all groups. Two each: heartbeats and votes do not queue behind bulk appends.
+pub(crate) struct Channels {
+    timing: RaftTiming,
+    map: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
+    /// Addresses newer than those in a membership entry: a gateway may move.
+    book: Mutex<BTreeMap<MemberId, String>>,
+}
+
+impl Channels {
+    pub(crate) fn new(timing: RaftTiming) -> Self {
+        Self { timing, map: Mutex::new(BTreeMap::new()), book: Mutex::new(BTreeMap::new()) }
+    }
+
+    pub(crate) fn set_address(&self, member: MemberId, addr: String) {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).insert(member, addr);
+    }
+
+    /// A lazily connecting channel to `member`.
+    fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
+        let addr = {
+            let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+            book.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
+        };
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, channel)) = map.get(&(member, bulk))
+            && *known == addr
+        {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))
+            .map_err(|e| Unreachable::from_string(format!("member {member}: address {addr:?}: {e}")))?
+            .connect_timeout(self.timing.election_min)
+            .tcp_nodelay(true)
+            // A silent peer is noticed: HTTP/2 pings, and the kernel's own.
+            .http2_keep_alive_interval(self.timing.election_max)
+            .keep_alive_timeout(self.timing.election_max.saturating_mul(4))
+            .keep_alive_while_idle(true)
+            .tcp_keepalive(Some(Duration::from_secs(10)))
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        let channel = endpoint.connect_lazy();
+        map.insert((member, bulk), (addr, channel.clone()));
+        Ok(channel)
+    }
+}
+
+/// Makes the clients of one group.
+#[derive(Clone)]
+pub(crate) struct Network {
+    pub(crate) group: GroupId,
+    pub(crate) me: MemberId,
+    pub(crate) cluster: u128,
+    pub(crate) timing: RaftTiming,
+    pub(crate) channels: Arc<Channels>,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> Client {
+        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: true }
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
+        Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false }
+    }
+}
+
+/// One group's way to one peer.
+pub(crate) struct Client {
+    net: Network,
+    target: MemberId,
+    addr: String,
+    /// False for heartbeats: unary, on the channel that carries no bulk.
+    bulk: bool,
+}
+
+fn from_status(status: &Status) -> Rpc {
+    match status.code() {
+        tonic::Code::Unavailable | tonic::Code::NotFound | tonic::Code::PermissionDenied => {
+            RPCError::Unreachable(Unreachable::new(status))
+        }
+        _ => RPCError::Network(NetworkError::new(status)),
+    }
+}
+
+fn from_wire(e: &WireError) -> Rpc {
+    RPCError::Network(NetworkError::new(e))
+}
+
+fn late(what: &str, after: Duration) -> Rpc {
+    RPCError::Network(NetworkError::from_string(format!("{what}: no answer within {after:?}")))
+}
+
+impl Client {
+    fn peer(&self, bulk: bool) -> Result<PeerClient<Channel>, Rpc> {
+        let channel = self.net.channels.get(self.target, &self.addr, bulk)?;
+        Ok(PeerClient::new(channel)
+            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX))
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let meta = request.metadata_mut();
+        meta.insert(META_GROUP, MetadataValue::from(self.net.group.0));
+        meta.insert(META_FROM, MetadataValue::from(self.net.me.0));
+        meta.insert(META_TO, MetadataValue::from(self.target.0));
+        if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.net.cluster)) {
+            meta.insert(META_CLUSTER, cluster);
+        }
+        request
+    }
+
+    async fn within<T>(
+        what: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, Rpc> {
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(from_status(&status)),
+            Err(_) => Err(late(what, limit)),
+        }
+    }
+
+    async fn ask_vote(&self, rpc: &VoteRequest<TypeConfig>, pre: bool, limit: Duration) -> Result<VoteResponse<TypeConfig>, Rpc> {
+        let message = proto::VoteRequest {
+            vote: Some((&rpc.vote).into()),
+            last: rpc.last_log_id.as_ref().map(id_to_wire),
+            leadership_transfer: rpc.leadership_transfer,
+            pre,
+        };
+        let mut peer = self.peer(false)?;
+        let reply = Self::within("vote", limit, peer.vote(self.request(message))).await?;
+        let vote = vote_from_wire(reply.vote, "vote reply").map_err(|e| from_wire(&e))?;
+        Ok(VoteResponse::new(vote, reply.last.as_ref().map(id_from_wire), reply.granted))
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Client {
+    type SnapshotData = Bytes;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
+        let mut peer = self.peer(self.bulk)?;
+        let reply = Self::within("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
+        let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
+        Ok(match result {
+            Ok(id) => AppendEntriesResponse::PartialSuccess(id),
+            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
+        })
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, Rpc>>, Rpc>>
+    where
+        S: futures_util::Stream<Item = AppendEntriesRequest<TypeConfig>> + openraft::OptionalSend + Unpin + 'static,
+    {
+        if !self.bulk {
+            return stream_append_sequential(self, input, option);
+        }
+        let sent = Arc::new(AtomicU64::new(0));
+        let counter = sent.clone();
+        let outgoing = input.map(move |req| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            append_to_wire(req)
+        });
+        // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
+        let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
+        Box::pin(async move {
+            let mut peer = self.peer(true)?;
+            let request = self.request(outgoing);
+            // A server answers the call as soon as it has read the metadata.
+            let limit = self.net.timing.election_max.saturating_mul(2);
+            let incoming = Self::within("append stream", limit, peer.append_stream(request)).await?;
+            let replies = futures_util::stream::unfold(Some((incoming, 0u64)), move |state| {
+                let sent = sent.clone();
+                async move {
+                    let (mut incoming, received) = state?;
+                    loop {
+                        let next = tokio::time::timeout(stall, incoming.next()).await;
+                        let item = match next {
+                            Err(_) if sent.load(Ordering::Relaxed) > received => Err(late("append stream", stall)),
+                            Err(_) => continue,
+                            Ok(None) => return None,
+                            Ok(Some(Err(status))) => Err(from_status(&status)),
+                            Ok(Some(Ok(reply))) => append_reply_from_wire(reply).map_err(|e| from_wire(&e)),
+                        };
+                        // Ends after the first error or refusal, as openraft asks.
+                        let go_on = matches!(item, Ok(Ok(_)));
+                        return Some((item, go_on.then_some((incoming, received + 1))));
+                    }
+                }
+            });
+            Ok(replies.boxed())
+        })
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, Rpc> {
+        self.ask_vote(&rpc, false, option.hard_ttl()).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, Rpc> {
+        self.ask_vote(&rpc, true, option.hard_ttl()).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: RaftVote,
+        snapshot: openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>,
+        cancel: impl Future<Output = ReplicationClosed> + openraft::OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let membership = &snapshot.meta.last_membership;
+        let message = proto::SnapshotRequest {
+            vote: Some((&vote).into()),
+            last: snapshot.meta.last_log_id.as_ref().map(id_to_wire),
+            membership_id: membership.log_id().as_ref().map(id_to_wire),
+            membership: membership_to_bytes(membership.membership()),
+            crc: crc32c::crc32c(&snapshot.snapshot),
+            data: snapshot.snapshot,
+        };
+        let mut peer = self.peer(true)?;
+        let request = self.request(message);
+        let call = Self::within("snapshot", option.hard_ttl(), peer.snapshot(request));
+        let reply = tokio::select! {
+            reply = call => reply?,
+            closed = cancel => return Err(StreamingError::Closed(closed)),
+        };
+        let vote = vote_from_wire(reply.vote, "snapshot reply").map_err(|e| from_wire(&e))?;
+        Ok(SnapshotResponse::new(vote))
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, Rpc> {
+        let message = proto::TransferRequest {
+            from: Some(req.from_leader().into()),
+            to: *req.to_node_id(),
+            last: req.last_log_id().map(id_to_wire),
+        };
+        let mut peer = self.peer(false)?;
+        let reply = Self::within("transfer", option.hard_ttl(), peer.transfer(self.request(message))).await?;
+        if !reply.accepted {
+            return Err(RPCError::Network(NetworkError::from_string(format!("transfer refused: {}", reply.reason))));
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,182 @@
+//! All groups of one node: starts and stops them, routes peers to them, keeps the vote embargo after a start.
+
+use crate::clock::boot_now;
+use crate::config::{RaftTiming, openraft_config};
+use crate::group::Group;
+use crate::log_store::LogStore;
+use crate::machine::{Adapter, StateMachine};
+use crate::network::{Channels, Network};
+use crate::server::{Handler, PeerService};
+use holdfast_log::NodeLog;
+use holdfast_types::{GroupId, MemberId, MonoTime};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Who this node is, and where its state lives.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// This member.
+    pub member: MemberId,
+    /// The cluster's id: peers of another are refused.
+    pub cluster: u128,
+    /// Directory of the snapshots.
+    pub snapshots: PathBuf,
+    /// Raft's times.
+    pub timing: RaftTiming,
+}
+
+/// A group could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The group runs already.
+    #[error("group {0} runs already")]
+    Running(GroupId),
+    /// Snapshot or journal.
+    #[error("group {group}: {source}")]
+    Io {
+        /// The group.
+        group: GroupId,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// openraft refused its settings or its storage.
+    #[error("group {group}: {reason}")]
+    Raft {
+        /// The group.
+        group: GroupId,
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Every group of one node. Cheap to clone.
+#[derive(Clone)]
+pub struct RaftNode {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: NodeConfig,
+    log: NodeLog,
+    channels: Arc<Channels>,
+    groups: RwLock<BTreeMap<GroupId, Group>>,
+    started: MonoTime,
+}
+
+impl RaftNode {
+    /// A node without groups. The embargo runs from now.
+    ///
+    /// # Errors
+    /// When the directory of the snapshots cannot be made.
+    pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
+        std::fs::create_dir_all(&config.snapshots)
+            .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
+        let channels = Arc::new(Channels::new(config.timing));
+        let groups = RwLock::new(BTreeMap::new());
+        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started: boot_now() }) })
+    }
+
+    /// This member.
+    pub fn member(&self) -> MemberId {
+        self.inner.config.member
+    }
+
+    /// The cluster's id.
+    pub fn cluster(&self) -> u128 {
+        self.inner.config.cluster
+    }
+
+    /// The node's journal.
+    pub fn log(&self) -> &NodeLog {
+        &self.inner.log
+    }
+
+    /// The service that answers peers.
+    pub fn service(&self) -> PeerService {
+        Handler::service(self.clone())
+    }
+
+    /// Where `member` is reached from now on; overrides what membership entries say.
+    pub fn set_address(&self, member: MemberId, addr: impl Into<String>) {
+        self.inner.channels.set_address(member, addr.into());
+    }
+
+    /// A running group.
+    pub fn group(&self, id: GroupId) -> Option<Group> {
+        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Every running group.
+    pub fn groups(&self) -> Vec<Group> {
+        self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// What is left of the vote embargo after the process start.
+    pub fn embargo_left(&self) -> Option<Duration> {
+        let until = self.inner.started.saturating_add(self.inner.config.timing.embargo);
+        let left = until.saturating_since(boot_now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Starts a group: loads its snapshot into `machine`, replays what was committed, and takes part from then on.
+    /// `snapshot_every`: build a snapshot after so many entries; `None` where checkpoints decide.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn start_group(
+        &self,
+        id: GroupId,
+        machine: Arc<dyn StateMachine>,
+        snapshot_every: Option<u64>,
+    ) -> Result<Group, NodeError> {
+        if self.group(id).is_some() {
+            return Err(NodeError::Running(id));
+        }
+        let inner = &self.inner;
+        let config = openraft_config(format!("holdfast-{id}"), inner.config.timing, snapshot_every)
+            .map_err(|reason| NodeError::Raft { group: id, reason })?;
+        let (adapter, shared) = Adapter::open(id, inner.config.snapshots.clone(), machine)
+            .map_err(|source| NodeError::Io { group: id, source })?;
+        let log = inner.log.group(id);
+        let network = Network {
+            group: id,
+            me: inner.config.member,
+            cluster: inner.config.cluster,
+            timing: inner.config.timing,
+            channels: inner.channels.clone(),
+        };
+        let store = LogStore::new(log.clone());
+        let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
+            .await
+            .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
+        let group = Group::new(id, inner.config.member, raft, shared, log);
+        inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
+        self.lift_embargo_later(group.clone());
+        Ok(group)
+    }
+
+    /// Lets `group` stand for elections once the embargo is over.
+    fn lift_embargo_later(&self, group: Group) {
+        let node = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            loop {
+                let Some(inner) = node.upgrade() else { return };
+                let left = RaftNode { inner }.embargo_left();
+                match left {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => return group.allow_elections(true),
+                }
+            }
+        });
+    }
+
+    /// Stops every group and closes the journal.
+    pub async fn stop(&self) {
+        let groups = std::mem::take(&mut *self.inner.groups.write().unwrap_or_else(PoisonError::into_inner));
+        for group in groups.values() {
+            group.stop().await;
+        }
+    }
+}

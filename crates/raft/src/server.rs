@@ -1,0 +1,165 @@
+//! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
+
+use crate::node::RaftNode;
+use crate::proto;
+use crate::proto::peer_server::{Peer, PeerServer};
+use crate::wire::{
+    META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
+    append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
+};
+use crate::group::Group;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
+use holdfast_types::{GroupId, MemberId};
+use openraft::raft::{TransferLeaderRequest, VoteRequest};
+use std::str::FromStr;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The tonic service: add it to the gateway's peer listener.
+pub type PeerService = PeerServer<Handler>;
+
+/// Answers peers for one node.
+pub struct Handler {
+    node: RaftNode,
+}
+
+impl Handler {
+    pub(crate) fn service(node: RaftNode) -> PeerService {
+        PeerServer::new(Self { node })
+            .max_decoding_message_size(PEER_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
+    }
+
+    /// The group that a call is for, once cluster and receiver are known to be right.
+    fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
+        fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
+            let text = meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
+            text.parse().map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
+        }
+        let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let ours = format!("{:032x}", self.node.cluster());
+        if cluster != ours {
+            return Err(Status::permission_denied(format!("cluster: found {cluster:?}, expected {ours:?}")));
+        }
+        let to = MemberId(number(meta, META_TO)?);
+        if to != self.node.member() {
+            return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
+        }
+        let from = MemberId(number(meta, META_FROM)?);
+        let id = GroupId(number(meta, META_GROUP)?);
+        let group = self.node.group(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
+        Ok((group, from))
+    }
+}
+
+fn bad(e: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(e.to_string())
+}
+
+fn fatal(e: impl std::fmt::Display) -> Status {
+    Status::internal(e.to_string())
+}
+
+#[tonic::async_trait]
+impl Peer for Handler {
+    async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
+        let (group, _) = self.group(request.metadata())?;
+        let rpc = append_from_wire(request.into_inner()).map_err(bad)?;
+        let input = futures_util::stream::once(async move { rpc });
+        let mut replies = Box::pin(group.raft().stream_append(input));
+        let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
+        Ok(Response::new(append_reply_to_wire(reply)))
+    }
+
+    type AppendStreamStream = BoxStream<'static, Result<proto::AppendReply, Status>>;
+
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<proto::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let (group, from) = self.group(request.metadata())?;
+        let input = request.into_inner();
+        // A message that does not decode ends the stream: the sender starts again from what was answered.
+        let requests = input
+            .map(move |item| match item {
+                Ok(message) => append_from_wire(message).map_err(|e| {
+                    tracing::warn!(%from, error = %e, "append from a peer does not decode; stream closed");
+                }),
+                Err(status) => {
+                    tracing::debug!(%from, %status, "append stream ended");
+                    Err(())
+                }
+            })
+            .take_while(|item| futures_util::future::ready(item.is_ok()))
+            .filter_map(|item| futures_util::future::ready(item.ok()));
+        let replies = group.raft().stream_append(requests);
+        Ok(Response::new(replies.map_ok(append_reply_to_wire).map_err(fatal).boxed()))
+    }
+
+    async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
+        let (group, from) = self.group(request.metadata())?;
+        // After a start we have forgotten what we promised: no answer at all until every lease that we may have
+        // granted has run out. The candidate counts it as neither yes nor no.
+        if let Some(left) = self.node.embargo_left() {
+            return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
+        }
+        let message = request.into_inner();
+        let pre = message.pre;
+        let rpc = VoteRequest {
+            vote: vote_from_wire(message.vote, "vote request").map_err(bad)?,
+            last_log_id: message.last.as_ref().map(id_from_wire),
+            leadership_transfer: message.leadership_transfer,
+        };
+        let reply = if pre { group.raft().pre_vote(rpc).await } else { group.raft().vote(rpc).await }.map_err(fatal)?;
+        Ok(Response::new(proto::VoteReply {
+            vote: Some((&reply.vote).into()),
+            granted: reply.vote_granted,
+            last: reply.last_log_id.as_ref().map(id_to_wire),
+        }))
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<proto::SnapshotRequest>,
+    ) -> Result<Response<proto::SnapshotReply>, Status> {
+        let (group, from) = self.group(request.metadata())?;
+        let message = request.into_inner();
+        let found = crc32c::crc32c(&message.data);
+        if found != message.crc {
+            return Err(Status::data_loss(format!("snapshot: found checksum {found:08x}, expected {:08x}", message.crc)));
+        }
+        let membership = membership_from_bytes(&message.membership).map_err(bad)?;
+        let meta = RaftSnapshotMeta {
+            last_log_id: message.last.as_ref().map(id_from_wire),
+            last_membership: RaftStoredMembership::new(message.membership_id.as_ref().map(id_from_wire), membership),
+        };
+        tracing::info!(%from, bytes = message.data.len(), "snapshot received");
+        let vote = vote_from_wire(message.vote, "snapshot").map_err(bad)?;
+        let snapshot = openraft::storage::Snapshot { meta, snapshot: message.data };
+        let reply = group.raft().install_full_snapshot(vote, snapshot).await.map_err(fatal)?;
+        Ok(Response::new(proto::SnapshotReply { vote: Some((&reply.vote).into()) }))
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<proto::TransferRequest>,
+    ) -> Result<Response<proto::TransferReply>, Status> {
+        let (group, _) = self.group(request.metadata())?;
+        if let Some(left) = self.node.embargo_left() {
+            let reason = format!("vote embargo after a start: {left:?} left");
+            return Ok(Response::new(proto::TransferReply { accepted: false, reason }));
+        }
+        let message = request.into_inner();
+        let from = vote_from_wire(message.from, "transfer").map_err(bad)?;
+        let rpc = TransferLeaderRequest::new(from, message.to, message.last.as_ref().map(id_from_wire));
+        let outcome = group.raft().handle_transfer_leader(rpc).await;
+        let reply = match outcome {
+            Ok(Ok(())) => proto::TransferReply { accepted: true, reason: String::new() },
+            Ok(Err(e)) => proto::TransferReply { accepted: false, reason: e.to_string() },
+            Err(e) => return Err(fatal(e)),
+        };
+        Ok(Response::new(reply))
+    }
+}

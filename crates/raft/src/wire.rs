@@ -1,0 +1,244 @@
+//! Conversions between openraft's types, the journal's and the wire's. The only place where an entry's bytes are told apart.
+//!
+//! Payload bytes in journal and on the wire alike:
+//! ```text
+//!   empty            a blank entry (a new leader's first)
+//!   0xF0 …           a membership, postcard of `MembershipImage`
+//!   anything else    the state machine's own
+//! ```
+
+use crate::config::{Answer, Payload, TypeConfig};
+use crate::proto;
+use bytes::{BufMut, Bytes, BytesMut};
+use holdfast_types::LogId;
+use openraft::entry::RaftEntry;
+use openraft::impls::{BasicNode, leader_id_std};
+use openraft::{EntryPayload, Membership, StoredMembership};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) type CommittedLeader = openraft::type_config::alias::CommittedLeaderIdOf<TypeConfig>;
+pub(crate) type RaftLogId = openraft::LogId<CommittedLeader>;
+pub(crate) type RaftVote = openraft::type_config::alias::VoteOf<TypeConfig>;
+pub(crate) type RaftEntryOf = openraft::type_config::alias::EntryOf<TypeConfig>;
+pub(crate) type RaftMembership = Membership<u64, BasicNode>;
+pub(crate) type RaftStoredMembership = StoredMembership<CommittedLeader, u64, BasicNode>;
+pub(crate) type RaftSnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeader, u64, BasicNode>;
+
+/// First payload byte of a membership entry.
+pub(crate) const MEMBERSHIP_MARK: u8 = 0xF0;
+
+/// Metadata keys of every call between gateways.
+pub(crate) const META_GROUP: &str = "holdfast-group";
+pub(crate) const META_FROM: &str = "holdfast-from";
+pub(crate) const META_TO: &str = "holdfast-to";
+pub(crate) const META_CLUSTER: &str = "holdfast-cluster";
+
+/// Bytes from a peer, a snapshot file or the journal that do not decode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("{what}: missing field {field}")]
+    Missing { what: &'static str, field: &'static str },
+    #[error("membership: {reason}")]
+    Membership { reason: String },
+}
+
+/// A membership in bytes: joint configurations of voters, and the address of every member.
+#[derive(Serialize, Deserialize)]
+struct MembershipImage {
+    configs: Vec<BTreeSet<u64>>,
+    nodes: BTreeMap<u64, String>,
+}
+
+pub(crate) fn membership_to_bytes(m: &RaftMembership) -> Bytes {
+    let image = MembershipImage {
+        configs: m.get_joint_config().clone(),
+        nodes: m.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+    };
+    // Writing plain sets and strings to memory has no way to fail; an empty image would be refused on reading.
+    postcard::to_stdvec(&image).map(Bytes::from).unwrap_or_default()
+}
+
+pub(crate) fn membership_from_bytes(bytes: &[u8]) -> Result<RaftMembership, WireError> {
+    let image: MembershipImage =
+        postcard::from_bytes(bytes).map_err(|e| WireError::Membership { reason: e.to_string() })?;
+    let nodes: BTreeMap<u64, BasicNode> = image.nodes.into_iter().map(|(id, addr)| (id, BasicNode { addr })).collect();
+    if image.configs.is_empty() && nodes.is_empty() {
+        return Ok(RaftMembership::default());
+    }
+    Membership::new(image.configs, nodes).map_err(|e| WireError::Membership { reason: e.to_string() })
+}
+
+pub(crate) fn id_to_raft(id: LogId) -> RaftLogId {
+    openraft::LogId::new(CommittedLeader::new(id.term.0), id.index.0)
+}
+
+pub(crate) fn id_from_raft(id: &RaftLogId) -> LogId {
+    LogId::new(id.leader_id.term, id.index)
+}
+
+pub(crate) fn entry_payload(entry: &RaftEntryOf) -> Bytes {
+    match &entry.payload {
+        EntryPayload::Blank => Bytes::new(),
+        EntryPayload::Normal(payload) => payload.0.clone(),
+        EntryPayload::Membership(m) => {
+            let image = membership_to_bytes(m);
+            let mut out = BytesMut::with_capacity(image.len() + 1);
+            out.put_u8(MEMBERSHIP_MARK);
+            out.put_slice(&image);
+            out.freeze()
+        }
+    }
+}
+
+pub(crate) fn entry_from_parts(id: LogId, payload: Bytes) -> Result<RaftEntryOf, WireError> {
+    let payload = match payload.first() {
+        None => EntryPayload::Blank,
+        Some(&MEMBERSHIP_MARK) => EntryPayload::Membership(membership_from_bytes(&payload[1..])?),
+        Some(_) => EntryPayload::Normal(Payload(payload)),
+    };
+    Ok(RaftEntryOf::new(id_to_raft(id), payload))
+}
+
+pub(crate) fn entry_to_log(entry: &RaftEntryOf) -> holdfast_log::Entry {
+    holdfast_log::Entry { id: id_from_raft(&entry.log_id), payload: entry_payload(entry) }
+}
+
+/// A vote in the journal: term, member, committed; 17 bytes little-endian.
+pub(crate) fn vote_to_bytes(vote: &RaftVote) -> Bytes {
+    let mut out = BytesMut::with_capacity(17);
+    out.put_u64_le(vote.leader_id.term);
+    out.put_u64_le(vote.leader_id.voted_for);
+    out.put_u8(u8::from(vote.committed));
+    out.freeze()
+}
+
+pub(crate) fn vote_from_bytes(bytes: &[u8]) -> Option<RaftVote> {
+    let bytes: &[u8; 17] = bytes.try_into().ok()?;
+    let (term, rest) = bytes.split_first_chunk::<8>()?;
+    let (member, rest) = rest.split_first_chunk::<8>()?;
+    let committed = match rest {
+        [0] => false,
+        [1] => true,
+        _ => return None,
+    };
+    Some(make_vote(u64::from_le_bytes(*term), u64::from_le_bytes(*member), committed))
+}
+
+pub(crate) fn make_vote(term: u64, member: u64, committed: bool) -> RaftVote {
+    RaftVote { leader_id: leader_id_std::LeaderId { term, voted_for: member }, committed }
+}
+
+impl From<&RaftVote> for proto::Vote {
+    fn from(v: &RaftVote) -> Self {
+        Self { term: v.leader_id.term, member: v.leader_id.voted_for, committed: v.committed }
+    }
+}
+
+pub(crate) fn vote_from_wire(v: Option<proto::Vote>, what: &'static str) -> Result<RaftVote, WireError> {
+    let v = v.ok_or(WireError::Missing { what, field: "vote" })?;
+    Ok(make_vote(v.term, v.member, v.committed))
+}
+
+pub(crate) fn id_to_wire(id: &RaftLogId) -> proto::LogId {
+    proto::LogId { term: id.leader_id.term, index: id.index }
+}
+
+pub(crate) fn id_from_wire(id: &proto::LogId) -> RaftLogId {
+    id_to_raft(LogId::new(id.term, id.index))
+}
+
+pub(crate) fn append_to_wire(req: openraft::raft::AppendEntriesRequest<TypeConfig>) -> proto::AppendRequest {
+    proto::AppendRequest {
+        vote: Some((&req.vote).into()),
+        prev: req.prev_log_id.as_ref().map(id_to_wire),
+        entries: req
+            .entries
+            .iter()
+            .map(|e| proto::Entry { id: Some(id_to_wire(&e.log_id)), payload: entry_payload(e) })
+            .collect(),
+        commit: req.leader_commit.as_ref().map(id_to_wire),
+    }
+}
+
+pub(crate) fn append_from_wire(
+    req: proto::AppendRequest,
+) -> Result<openraft::raft::AppendEntriesRequest<TypeConfig>, WireError> {
+    let mut entries = Vec::with_capacity(req.entries.len());
+    for entry in req.entries {
+        let id = entry.id.ok_or(WireError::Missing { what: "entry", field: "id" })?;
+        entries.push(entry_from_parts(LogId::new(id.term, id.index), entry.payload)?);
+    }
+    Ok(openraft::raft::AppendEntriesRequest {
+        vote: vote_from_wire(req.vote, "append")?,
+        prev_log_id: req.prev.as_ref().map(id_from_wire),
+        entries,
+        leader_commit: req.commit.as_ref().map(id_from_wire),
+    })
+}
+
+type StreamResult = openraft::raft::StreamAppendResult<TypeConfig>;
+
+pub(crate) fn append_reply_to_wire(result: StreamResult) -> proto::AppendReply {
+    use openraft::raft::StreamAppendError as E;
+    use proto::append_reply::Result as R;
+    let result = match result {
+        Ok(id) => R::Matched(proto::Matched { id: id.as_ref().map(id_to_wire) }),
+        Err(E::Conflict(id)) => R::Conflict(id_to_wire(&id)),
+        Err(E::HigherVote(vote)) => R::Higher((&vote).into()),
+    };
+    proto::AppendReply { result: Some(result) }
+}
+
+pub(crate) fn append_reply_from_wire(reply: proto::AppendReply) -> Result<StreamResult, WireError> {
+    use openraft::raft::StreamAppendError as E;
+    use proto::append_reply::Result as R;
+    Ok(match reply.result.ok_or(WireError::Missing { what: "append reply", field: "result" })? {
+        R::Matched(m) => Ok(m.id.as_ref().map(id_from_wire)),
+        R::Conflict(id) => Err(E::Conflict(id_from_wire(&id))),
+        R::Higher(v) => Err(E::HigherVote(make_vote(v.term, v.member, v.committed))),
+    })
+}
+
+impl From<Bytes> for Answer {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_keep_their_kind() {
+        let id = LogId::new(3, 9);
+        for payload in [Bytes::new(), Bytes::from_static(&[1, 2, 3])] {
+            let entry = entry_from_parts(id, payload.clone()).expect("decodes");
+            assert_eq!(entry_payload(&entry), payload);
+        }
+        let m = Membership::new(
+            vec![BTreeSet::from([1, 2, 3])],
+            BTreeMap::from([(1, BasicNode::new("a")), (2, BasicNode::new("b")), (3, BasicNode::new("c"))]),
+        )
+        .expect("valid");
+        let entry = RaftEntryOf::new(id_to_raft(id), EntryPayload::Membership(m.clone()));
+        let bytes = entry_payload(&entry);
+        let back = entry_from_parts(id, bytes).expect("decodes");
+        assert_eq!(back.get_membership(), Some(m));
+    }
+
+    #[test]
+    fn votes_round_trip_and_refuse_other_lengths() {
+        let vote = make_vote(7, 2, true);
+        assert_eq!(vote_from_bytes(&vote_to_bytes(&vote)), Some(vote));
+        assert_eq!(vote_from_bytes(&[0; 16]), None);
+        assert_eq!(vote_from_bytes(&[2; 17]), None);
+    }
+
+    #[test]
+    fn a_broken_membership_is_an_error() {
+        assert!(membership_from_bytes(&[0xff; 9]).is_err());
+        assert!(entry_from_parts(LogId::new(1, 1), Bytes::from_static(&[MEMBERSHIP_MARK, 0xff, 0xff])).is_err());
+    }
+}
