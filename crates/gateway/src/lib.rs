@@ -1,4 +1,19 @@
-//! gateway
+//! A node: the NBD front, the admin door, the sets that run here, their uploaders and caches, metrics and health.
+//!
+//! Owns: everything that waits, the wiring between rooms, and [`run`].
+//! Does not own: decisions (control, volume), formats (nbd, volume, seal), consensus (raft), S3 (store), the command line.
+//! Depends on all of these.
 
+pub mod admin;
+pub mod cache;
+pub mod cluster;
 pub mod config;
 pub mod front;
+pub mod http;
+pub mod identity;
+pub mod keyring;
+pub mod node;
+mod run;
+pub mod set;
+
+pub use run::{RunError, run, run_until};

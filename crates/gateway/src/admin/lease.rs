@@ -1,0 +1,119 @@
+//! Calls on a set's lease.
+
+use super::AdminDoor;
+use crate::identity::random_u128;
+use crate::set::server::{SetError, SetServer};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::set::{Lease, SetRefusal};
+use holdfast_types::{Epoch, Token};
+use std::time::Duration;
+
+impl AdminDoor {
+    /// A lease without its token.
+    pub(super) fn lease_message(&self, set: &SetServer, lease: &Lease) -> v1::Lease {
+        let gateway = self.node.cluster.member(lease.gateway);
+        v1::Lease {
+            set: set.name.to_string(),
+            owner: lease.owner.to_string(),
+            gateway: lease.gateway.0,
+            gateway_name: gateway.as_ref().map(|m| m.name.to_string()).unwrap_or_default(),
+            gateway_nbd: gateway.map(|m| m.nbd_addr).unwrap_or_default(),
+            epoch: lease.epoch.0,
+            ttl_ms: lease.ttl_ms,
+            remaining_ms: u32::try_from(set.lease_left(lease).as_millis()).unwrap_or(u32::MAX),
+            plain: lease.plain,
+            since_unix_ms: lease.since_unix_ms,
+        }
+    }
+
+    pub(super) fn volumes_message(set: &SetServer) -> Vec<v1::Volume> {
+        set.host.with(|m| {
+            let volumes = m.state().volumes.iter();
+            volumes
+                .map(|(id, v)| v1::Volume {
+                    id: id.0,
+                    name: v.name.to_string(),
+                    size_bytes: v.size.to_bytes().unwrap_or(0),
+                })
+                .collect()
+        })
+    }
+
+    pub(super) fn grant_message(&self, set: &SetServer, lease: &Lease) -> v1::GrantReply {
+        v1::GrantReply {
+            lease: Some(self.lease_message(set, lease)),
+            token: lease.token.to_text(),
+            volumes: Self::volumes_message(set),
+        }
+    }
+
+    pub(super) fn ttl(&self, asked_ms: u32) -> Duration {
+        let ms = if asked_ms == 0 { self.node.config.lease_ttl_ms } else { asked_ms };
+        Duration::from_millis(u64::from(ms))
+    }
+
+    pub(super) async fn acquire_lease(&self, request: v1::AcquireLeaseRequest) -> Result<v1::GrantReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let owner = holdfast_api::owner(&request.owner)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let ttl = self.ttl(request.ttl_ms);
+        let token = Token(random_u128());
+        let lease = set
+            .acquire(owner, token, ttl, id, request.force, false)
+            .await
+            .map_err(|e| self.of_set(&set, &e))?;
+        Ok(self.grant_message(&set, &lease))
+    }
+
+    pub(super) async fn continue_lease(&self, request: v1::ContinueLeaseRequest) -> Result<v1::GrantReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let owner = holdfast_api::owner(&request.owner)?;
+        let token = holdfast_api::token(&request.token)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let lease = set
+            .continue_lease(owner, token, Token(random_u128()), id)
+            .await
+            .map_err(|e| self.of_set(&set, &e))?;
+        Ok(self.grant_message(&set, &lease))
+    }
+
+    pub(super) async fn renew_lease(&self, request: v1::RenewLeaseRequest) -> Result<v1::RenewLeaseReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let token = holdfast_api::token(&request.token)?;
+        let lease = set.lease().filter(|l| l.token == token && l.epoch == Epoch(request.epoch));
+        if lease.is_none() {
+            let message = "the token and epoch are not those of the current lease";
+            return Err(Refusal::new(RefusalCode::StaleToken, message));
+        }
+        set.renew(Epoch(request.epoch)).await.map_err(|e| self.of_set(&set, &e))?;
+        Ok(v1::RenewLeaseReply { lease: set.lease().map(|l| self.lease_message(&set, &l)) })
+    }
+
+    pub(super) async fn release_lease(
+        &self,
+        request: v1::ReleaseLeaseRequest,
+    ) -> Result<v1::ReleaseLeaseReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let token = holdfast_api::token(&request.token)?;
+        match set.release(Epoch(request.epoch), Some(token)).await {
+            Ok(()) => Ok(v1::ReleaseLeaseReply { released: true }),
+            // Released already: by this very request, whose answer was lost, or by an earlier one.
+            Err(SetError::Refused(SetRefusal::NotHeld { .. })) => Ok(v1::ReleaseLeaseReply { released: false }),
+            Err(SetError::Refused(SetRefusal::WrongEpoch { current: None, .. })) => {
+                Ok(v1::ReleaseLeaseReply { released: false })
+            }
+            Err(e) => Err(self.of_set(&set, &e)),
+        }
+    }
+
+    pub(super) async fn get_lease(&self, request: v1::GetLeaseRequest) -> Result<v1::GetLeaseReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        self.confirm(&set).await?;
+        Ok(v1::GetLeaseReply { lease: set.lease().map(|l| self.lease_message(&set, &l)) })
+    }
+
+    /// Confirms with a quorum that this gateway still leads, so that what it shows is not of the past.
+    pub(super) async fn confirm(&self, set: &SetServer) -> Result<(), Refusal> {
+        set.confirm_leadership().await.map_err(|e| self.of_set(set, &e))
+    }
+}

@@ -1,0 +1,247 @@
+//! Calls that make a cluster: adopt, initialise, join, remove; and create sets and volumes.
+
+use super::AdminDoor;
+use crate::identity::IdentityError;
+use crate::node::{Adopted, NodeError};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member};
+use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal};
+use holdfast_seal::DataKey;
+use holdfast_types::{Epoch, MemberId, RequestId, Sectors};
+use rand::Rng;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long a new cluster may take to elect its first leader.
+const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
+
+/// The data key of a new set: the only one yet.
+const FIRST_KEY_ID: u32 = 1;
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Invalid, message)
+}
+
+/// A member as a request describes it.
+fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
+    let addresses = message.addresses.clone().unwrap_or_default();
+    for (what, text) in [("addresses.peer", &addresses.peer), ("addresses.api", &addresses.api)] {
+        if holdfast_api::host_port(text).is_none() {
+            return Err(invalid(format!("{what}: found {text:?}, expected HOST:PORT")));
+        }
+    }
+    Ok(Member {
+        id,
+        name: holdfast_api::name("member.name", &message.name)?,
+        region: holdfast_api::name("member.region", &message.region)?,
+        disk: holdfast_api::disk_from_text("member.disk", &message.disk)?,
+        peer_addr: addresses.peer,
+        api_addr: addresses.api,
+        // Group 0 wants some text; a gateway without NBD over TCP has no address for clients.
+        nbd_addr: if addresses.nbd.is_empty() { "none".to_string() } else { addresses.nbd },
+    })
+}
+
+impl AdminDoor {
+    pub(super) async fn adopt(&self, request: v1::AdoptRequest) -> Result<v1::Node, Refusal> {
+        let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
+        let disk = holdfast_api::disk_from_text("disk", &request.disk)?;
+        let ours = self.node.identity().disk();
+        if disk != ours {
+            let message = format!("disk: found {disk:032x}, expected {ours:032x}, which is this gateway's");
+            return Err(Refusal::new(RefusalCode::OtherDisk, message));
+        }
+        if request.member == 0 {
+            return Err(invalid("member: found 0, expected an id from 1"));
+        }
+        match self.node.adopt(cluster, MemberId(request.member)).await {
+            Ok(()) => self.get_node(v1::GetNodeRequest {}).await,
+            Err(NodeError::Identity(e @ IdentityError::Adopted { .. })) => {
+                Err(Refusal::new(RefusalCode::Adopted, e.to_string()))
+            }
+            Err(e) => Err(Refusal::new(RefusalCode::Failed, e.to_string())),
+        }
+    }
+
+    pub(super) async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
+        let adopted = self.adopted()?;
+        let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
+        if cluster != adopted.raft.cluster() {
+            let message = format!("cluster: found {cluster:032x}, expected {:032x}", adopted.raft.cluster());
+            return Err(Refusal::new(RefusalCode::OtherCluster, message));
+        }
+        let request_id = holdfast_api::request_id(&request.request_id)?;
+        let members: Vec<Member> =
+            request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
+        if members.is_empty() || members.len() > holdfast_api::CLUSTER_MEMBERS_MAX {
+            return Err(invalid(format!("members: found {}, expected 1 to {}", members.len(), holdfast_api::CLUSTER_MEMBERS_MAX)));
+        }
+        let known = self.node.cluster.state();
+        let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
+        if done {
+            return Ok(v1::InitClusterReply { already: true });
+        }
+        let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
+        for m in members.iter().filter(|m| m.id != adopted.member) {
+            adopted.raft.set_address(m.id, m.peer_addr.clone());
+        }
+        adopted
+            .group
+            .initialize(&voters)
+            .await
+            .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+        self.wait_for_leader(&adopted).await?;
+        if adopted.group.leading_term().is_none() {
+            // Another first member was elected; the same request there completes it.
+            let leader = adopted.group.leadership().borrow().leader;
+            let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
+            return Err(Refusal::not_leader("another member leads the new cluster", api));
+        }
+        self.cluster_command(&adopted, &ClusterCommand::Init { cluster_id: cluster }).await?;
+        let mut sorted = members;
+        sorted.sort_by_key(|m| m.id);
+        for (place, member) in sorted.into_iter().enumerate() {
+            // One identity per member, the same at every try (R12).
+            let request = RequestId(request_id.0.wrapping_add(place as u128 + 1));
+            if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
+                continue;
+            }
+            self.cluster_command(&adopted, &ClusterCommand::AddMember { member, request }).await?;
+        }
+        Ok(v1::InitClusterReply { already: false })
+    }
+
+    async fn cluster_command(&self, adopted: &Adopted, command: &ClusterCommand) -> Result<ClusterAnswer, Refusal> {
+        self.node.cluster.command(&adopted.group, command).await.map_err(|e| self.of_cluster(&adopted.group, &e))
+    }
+
+    async fn wait_for_leader(&self, adopted: &Adopted) -> Result<(), Refusal> {
+        let mut leadership = adopted.group.leadership();
+        let wait = leadership.wait_for(|l| l.leader.is_some());
+        match tokio::time::timeout(FIRST_LEADER_LIMIT, wait).await {
+            Ok(Ok(_)) => {}
+            _ => {
+                let message = format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
+                return Err(Refusal::new(RefusalCode::Busy, message));
+            }
+        }
+        // The first entry of the term is applied before anything is proposed on top of it.
+        let deadline = tokio::time::Instant::now() + self.node.timing.election_max() * 4;
+        let mut changes = self.node.cluster.changes();
+        while let Some(term) = adopted.group.leading_term() {
+            if adopted.group.applied().term == term || tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn join_member(&self, request: v1::JoinMemberRequest) -> Result<v1::JoinMemberReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let request_id = holdfast_api::request_id(&request.request_id)?;
+        let gateway = request.gateway.ok_or_else(|| invalid("gateway: found none, expected the new gateway"))?;
+        let mut member = member_from(&gateway, MemberId(0))?;
+        let state = self.node.cluster.state();
+        let cluster_id = holdfast_api::hex128(state.cluster_id);
+        if let Some(known) = state.members.values().find(|m| m.disk == member.disk) {
+            return Ok(v1::JoinMemberReply { member: known.id.0, cluster_id, already: true });
+        }
+        if request.replaces != 0 {
+            let old = MemberId(request.replaces);
+            let Some(replaced) = state.members.get(&old) else {
+                return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
+            };
+            // The disk is lost, so the member is gone for good: it leaves first, and the name is free for the newcomer.
+            tracing::info!(member = %old, name = %replaced.name, "replaced by a new member");
+            self.cluster_command(&adopted, &ClusterCommand::RemoveMember { id: old }).await?;
+        }
+        member.id = MemberId(0);
+        let command = ClusterCommand::AddMember { member, request: request_id };
+        let answer = self.cluster_command(&adopted, &command).await?;
+        match answer {
+            ClusterAnswer::MemberAdded { id } => {
+                Ok(v1::JoinMemberReply { member: id.0, cluster_id, already: false })
+            }
+            other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    pub(super) async fn remove_member(&self, request: v1::RemoveMemberRequest) -> Result<v1::RemoveMemberReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let id = MemberId(request.member);
+        if id == adopted.member {
+            let message = "this gateway leads the cluster group: move leadership first (switchover), then remove it";
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
+        self.cluster_command(&adopted, &ClusterCommand::RemoveMember { id }).await?;
+        Ok(v1::RemoveMemberReply {})
+    }
+
+    pub(super) async fn create_set(&self, request: v1::CreateSetRequest) -> Result<v1::CreateSetReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let name = holdfast_api::name("name", &request.name)?;
+        let request_id = holdfast_api::request_id(&request.request_id)?;
+        let summary = |id: u64| v1::SetSummary { id, name: name.to_string(), store: request.store.clone() };
+        let state = self.node.cluster.state();
+        if let Some((id, entry)) = state.set_named(&name) {
+            if entry.store_url != request.store {
+                let message = format!("set {name} exists with store {}; found {}", entry.store_url, request.store);
+                return Err(Refusal::new(RefusalCode::Exists, message));
+            }
+            return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
+        }
+        holdfast_store::open(&request.store, &Default::default())
+            .map_err(|e| invalid(format!("store: {e}")))?;
+        // The wrapping names the set, whose id the entry will have: the next one that was never used.
+        let id = holdfast_types::GroupId(state.next_set);
+        let mut bytes = [0u8; 32];
+        rand::rng().fill_bytes(&mut bytes);
+        let mut nonce = [0u8; 24];
+        rand::rng().fill_bytes(&mut nonce);
+        let wrapped_key = self.node.cluster_key().wrap(&DataKey::from_bytes(bytes), id, FIRST_KEY_ID, nonce);
+        let command = ClusterCommand::CreateSet {
+            name: name.clone(),
+            store: request.store.clone(),
+            wrapped_key,
+            key_id: FIRST_KEY_ID,
+            members: state.members.keys().copied().collect(),
+            created_by: adopted.member,
+            base_epoch: Epoch(0),
+            request: request_id,
+        };
+        let answer = self.cluster_command(&adopted, &command).await?;
+        match answer {
+            // Another set was created at the same moment: its id is ours, and our wrapping does not open. Nothing uses it.
+            ClusterAnswer::SetCreated { set } if set != id => {
+                let message = format!("set {name} got id {set}, its key was wrapped for {id}: create it again under another name");
+                Err(Refusal::new(RefusalCode::Failed, message))
+            }
+            ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),
+            other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    pub(super) async fn create_volume(
+        &self,
+        request: v1::CreateVolumeRequest,
+    ) -> Result<v1::CreateVolumeReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let name = holdfast_api::name("name", &request.name)?;
+        let size = Sectors::from_bytes(request.size_bytes)
+            .ok_or_else(|| invalid(format!("size: found {} bytes, expected a multiple of 512", request.size_bytes)))?;
+        let volume = |id: u32| v1::Volume { id, name: name.to_string(), size_bytes: request.size_bytes };
+        let command = SetCommand::CreateVolume { name: name.clone(), size };
+        match set.command("a new volume", &command).await {
+            Ok(SetAnswer::VolumeCreated { volume: id }) => {
+                Ok(v1::CreateVolumeReply { volume: Some(volume(id.0)), created: true })
+            }
+            Err(crate::set::server::SetError::Refused(SetRefusal::NameTaken { volume: id, size: found }))
+                if found == size =>
+            {
+                Ok(v1::CreateVolumeReply { volume: Some(volume(id.0)), created: false })
+            }
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => Err(self.of_set(&set, &e)),
+        }
+    }
+}

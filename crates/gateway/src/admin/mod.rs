@@ -1,0 +1,191 @@
+//! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
+//! leader is refused elsewhere with the leader's address (crates/api, "refusal").
+
+mod lease;
+mod member;
+mod moves;
+mod status;
+
+use crate::cluster::ClusterError;
+use crate::node::{Adopted, Node};
+use crate::set::server::{SetError, SetServer};
+use holdfast_api::v1::{self, admin_server::Admin};
+use holdfast_api::{Refusal, RefusalCode};
+use holdfast_control::cluster::{ClusterRefusal, Member};
+use holdfast_control::set::SetRefusal;
+use holdfast_raft::{Group, ProposeError};
+use holdfast_types::MemberId;
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+/// Answers the admin door of one gateway.
+pub struct AdminDoor {
+    node: Arc<Node>,
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+impl AdminDoor {
+    /// The door of `node`.
+    pub fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+
+    fn adopted(&self) -> Result<Adopted, Refusal> {
+        self.node.adopted().ok_or_else(|| {
+            Refusal::new(RefusalCode::NotAdopted, "this gateway has no cluster yet: bootstrap one, or join it to one")
+        })
+    }
+
+    fn set(&self, name: &str) -> Result<Arc<SetServer>, Refusal> {
+        let name = holdfast_api::name("set", name)?;
+        if let Some(set) = self.node.set(&name) {
+            return Ok(set);
+        }
+        if self.node.cluster.set_named(&name).is_some() {
+            let message = format!("set {name} is being started here; ask again, or look at cluster status");
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        }
+        // A follower may not have heard of it yet; the leader of group 0 has.
+        let adopted = self.adopted()?;
+        match adopted.group.leading_term() {
+            Some(_) => Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}"))),
+            None => {
+                let leader = self.leader_api(&adopted.group);
+                match leader {
+                    Some(_) => Err(Refusal::not_leader(format!("this gateway knows no set {name}"), leader)),
+                    None => Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}"))),
+                }
+            }
+        }
+    }
+
+    /// Admin address of whoever else leads `group`.
+    fn leader_api(&self, group: &Group) -> Option<String> {
+        let leader = group.leadership().borrow().leader.filter(|l| *l != group.me())?;
+        self.node.cluster.member(leader).map(|m| m.api_addr)
+    }
+
+    fn not_leader(&self, group: &Group, what: &str) -> Refusal {
+        match self.leader_api(group) {
+            Some(api) => Refusal::not_leader(format!("{what} is led by another gateway, at {api}"), Some(api)),
+            None => Refusal::new(RefusalCode::Busy, format!("{what} has no leader at the moment")),
+        }
+    }
+
+    /// The group, if this gateway leads it and has applied an entry of its term.
+    fn led_set(&self, name: &str) -> Result<Arc<SetServer>, Refusal> {
+        let set = self.set(name)?;
+        match set.group.leading_term() {
+            None => Err(self.not_leader(&set.group, &format!("set {name}"))),
+            Some(_) => Ok(set),
+        }
+    }
+
+    fn led_cluster(&self) -> Result<Adopted, Refusal> {
+        let adopted = self.adopted()?;
+        match adopted.group.leading_term() {
+            None => Err(self.not_leader(&adopted.group, "the cluster")),
+            Some(_) => Ok(adopted),
+        }
+    }
+
+    fn of_propose(&self, group: &Group, error: &ProposeError) -> Refusal {
+        match error {
+            ProposeError::NotLeader { .. } => self.not_leader(group, &format!("group {}", group.id())),
+            ProposeError::Unknown { .. } => Refusal::new(RefusalCode::Unknown, error.to_string()),
+            ProposeError::Stopped { .. } | ProposeError::BadPayload { .. } => {
+                Refusal::new(RefusalCode::Failed, error.to_string())
+            }
+        }
+    }
+
+    fn of_set(&self, set: &SetServer, error: &SetError) -> Refusal {
+        let code = match error {
+            SetError::Propose(e) => return self.of_propose(&set.group, e),
+            SetError::NotReady(_) => RefusalCode::Busy,
+            SetError::Answer { .. } => RefusalCode::Unknown,
+            SetError::Refused(refusal) => match refusal {
+                SetRefusal::NameTaken { .. } => RefusalCode::Exists,
+                SetRefusal::NoSuchVolume { .. } => RefusalCode::NotFound,
+                SetRefusal::Held { .. } => RefusalCode::Held,
+                SetRefusal::StaleToken { .. } => RefusalCode::StaleToken,
+                SetRefusal::NotContinuable { .. } => RefusalCode::NotContinuable,
+                SetRefusal::WrongEpoch { .. } => RefusalCode::WrongEpoch,
+                SetRefusal::ShrinkRefused { .. } | SetRefusal::SizeRefused { .. } | SetRefusal::TtlRefused { .. } => {
+                    RefusalCode::Invalid
+                }
+                _ => RefusalCode::Precondition,
+            },
+        };
+        Refusal::new(code, error.to_string())
+    }
+
+    fn of_cluster(&self, group: &Group, error: &ClusterError) -> Refusal {
+        let code = match error {
+            ClusterError::Propose(e) => return self.of_propose(group, e),
+            ClusterError::Wire(_) => RefusalCode::Failed,
+            ClusterError::Refused(refusal) => match refusal {
+                ClusterRefusal::OtherCluster { .. } => RefusalCode::OtherCluster,
+                ClusterRefusal::MemberNameTaken { .. }
+                | ClusterRefusal::DiskInUse { .. }
+                | ClusterRefusal::SetNameTaken { .. } => RefusalCode::Exists,
+                ClusterRefusal::NoSuchMember { .. } | ClusterRefusal::NoSuchSet { .. } => RefusalCode::NotFound,
+                ClusterRefusal::BadLength { .. } => RefusalCode::Invalid,
+                _ => RefusalCode::Precondition,
+            },
+        };
+        Refusal::new(code, error.to_string())
+    }
+
+    fn member_message(&self, id: MemberId) -> Option<v1::Member> {
+        self.node.cluster.member(id).map(|m| member_message(&m))
+    }
+}
+
+fn member_message(m: &Member) -> v1::Member {
+    v1::Member {
+        id: m.id.0,
+        name: m.name.to_string(),
+        region: m.region.to_string(),
+        disk: holdfast_api::hex128(m.disk),
+        addresses: Some(v1::Addresses {
+            peer: m.peer_addr.clone(),
+            api: m.api_addr.clone(),
+            nbd: m.nbd_addr.clone(),
+            http: String::new(),
+        }),
+    }
+}
+
+/// Wraps each call: the request's message in, a refusal out as a status.
+macro_rules! calls {
+    ($($call:ident: $request:ident -> $reply:ident;)*) => {
+        #[tonic::async_trait]
+        impl Admin for AdminDoor {
+            $(async fn $call(&self, request: Request<v1::$request>) -> Reply<v1::$reply> {
+                Ok(Response::new(self.$call(request.into_inner()).await?))
+            })*
+        }
+    };
+}
+
+calls! {
+    get_node: GetNodeRequest -> Node;
+    adopt: AdoptRequest -> Node;
+    init_cluster: InitClusterRequest -> InitClusterReply;
+    join_member: JoinMemberRequest -> JoinMemberReply;
+    remove_member: RemoveMemberRequest -> RemoveMemberReply;
+    cluster_status: ClusterStatusRequest -> ClusterStatusReply;
+    create_set: CreateSetRequest -> CreateSetReply;
+    create_volume: CreateVolumeRequest -> CreateVolumeReply;
+    list_sets: ListSetsRequest -> ListSetsReply;
+    get_set: GetSetRequest -> SetStatus;
+    acquire_lease: AcquireLeaseRequest -> GrantReply;
+    continue_lease: ContinueLeaseRequest -> GrantReply;
+    renew_lease: RenewLeaseRequest -> RenewLeaseReply;
+    release_lease: ReleaseLeaseRequest -> ReleaseLeaseReply;
+    get_lease: GetLeaseRequest -> GetLeaseReply;
+    switchover: SwitchoverRequest -> MoveReply;
+    failover: FailoverRequest -> MoveReply;
+}

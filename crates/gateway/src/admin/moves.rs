@@ -1,0 +1,118 @@
+//! Moving a set to another gateway: planned (switchover) and forced (failover).
+
+use super::AdminDoor;
+use crate::identity::random_u128;
+use crate::set::server::SetServer;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::Member;
+use holdfast_types::{MemberId, Token};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Entries that a candidate may be behind before leadership is handed to it: it catches up in less than a heartbeat.
+const LAG_MAX: u64 = 1024;
+
+/// How long the hand-over may take, in election timeouts.
+const TRANSFER_ELECTIONS: u32 = 12;
+
+impl AdminDoor {
+    fn gateway_named(&self, name: &str) -> Result<Member, Refusal> {
+        let name = holdfast_api::name("gateway", name)?;
+        self.node.cluster.member_named(&name).ok_or_else(|| {
+            let known: Vec<String> = self.node.cluster.state().members.values().map(|m| m.name.to_string()).collect();
+            Refusal::new(RefusalCode::NotFound, format!("no gateway is named {name}; there are {}", known.join(", ")))
+        })
+    }
+
+    /// A transfer has no way back, so the candidate must be alive and caught up before it begins.
+    fn check_candidate(&self, set: &SetServer, candidate: &Member) -> Result<(), Refusal> {
+        let status = set.group.status();
+        let refuse = |why: String| Err(Refusal::new(RefusalCode::Precondition, why));
+        let Some(member) = status.members.iter().find(|m| m.member == candidate.id && m.voter) else {
+            return refuse(format!("gateway {} is not a voter of set {} yet", candidate.name, set.name));
+        };
+        let silent = member.silent.unwrap_or(Duration::MAX);
+        if silent > self.node.timing.election_max() {
+            return refuse(format!("gateway {} does not answer (silent for {silent:?}); choose another", candidate.name));
+        }
+        let behind = status.last.map_or(0, |l| l.0).saturating_sub(member.matched.map_or(0, |m| m.0));
+        if behind > LAG_MAX {
+            return refuse(format!("gateway {} is {behind} entries behind, expected at most {LAG_MAX}; wait", candidate.name));
+        }
+        Ok(())
+    }
+
+    /// Stops serving, hands leadership over, and waits until the candidate leads.
+    async fn hand_over(&self, set: &Arc<SetServer>, to: &Member) -> Result<(), Refusal> {
+        let failed = |e: &dyn std::fmt::Display| Refusal::new(RefusalCode::Unknown, e.to_string());
+        set.stop_serving_for_transfer();
+        set.group.transfer_leader(to.id).await.map_err(|e| failed(&e))?;
+        let mut leadership = set.group.leadership();
+        let limit = self.node.timing.election_max() * TRANSFER_ELECTIONS;
+        let target = to.id;
+        let wait = leadership.wait_for(|l| l.leader == Some(target));
+        match tokio::time::timeout(limit, wait).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let leader = set.group.leadership().borrow().leader;
+                let message = format!(
+                    "gateway {} has not taken over within {limit:?}; the leader is {}",
+                    to.name,
+                    leader.map_or("unknown".to_string(), |l| l.to_string())
+                );
+                Err(Refusal::new(RefusalCode::Unknown, message))
+            }
+        }
+    }
+
+    pub(super) async fn switchover(&self, request: v1::SwitchoverRequest) -> Result<v1::MoveReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let to = self.gateway_named(&request.to_gateway)?;
+        if to.id == set.me() {
+            return Ok(self.moved(set.me(), true));
+        }
+        self.check_candidate(&set, &to)?;
+        self.confirm(&set).await?;
+        self.hand_over(&set, &to).await?;
+        Ok(self.moved(to.id, false))
+    }
+
+    pub(super) async fn failover(&self, request: v1::FailoverRequest) -> Result<v1::MoveReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let candidate = if request.candidate.is_empty() {
+            None
+        } else {
+            Some(self.gateway_named(&request.candidate)?)
+        };
+        let elsewhere = candidate.filter(|c| c.id != set.me());
+        if let Some(to) = &elsewhere {
+            self.check_candidate(&set, to)?;
+        }
+        tracing::warn!(set = %set.name, reason = %request.reason, candidate = %request.candidate, "forced failover");
+        let ended = set.lease().map(|l| self.lease_message(&set, &l));
+        let mut reply = self.moved(elsewhere.as_ref().map_or(set.me(), |c| c.id), false);
+        let granted = if request.owner.is_empty() {
+            if let Some(lease) = set.lease() {
+                set.release(lease.epoch, None).await.map_err(|e| self.of_set(&set, &e))?;
+            }
+            None
+        } else {
+            let owner = holdfast_api::owner(&request.owner)?;
+            let ttl = self.ttl(request.ttl_ms);
+            let token = Token(random_u128());
+            let lease = set.acquire(owner, token, ttl, id, true, false).await.map_err(|e| self.of_set(&set, &e))?;
+            Some(self.grant_message(&set, &lease))
+        };
+        if let Some(to) = &elsewhere {
+            self.hand_over(&set, to).await?;
+        }
+        reply.ended = ended;
+        reply.granted = granted;
+        Ok(reply)
+    }
+
+    fn moved(&self, leader: MemberId, already: bool) -> v1::MoveReply {
+        v1::MoveReply { leader: self.member_message(leader), ended: None, granted: None, already }
+    }
+}

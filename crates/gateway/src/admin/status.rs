@@ -1,0 +1,218 @@
+//! Calls that only look.
+
+use super::{AdminDoor, member_message};
+use holdfast_api::{Refusal, v1};
+use holdfast_raft::GroupStatus;
+use std::time::Duration;
+
+/// How long the others may take to say how they are.
+const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
+
+impl AdminDoor {
+    fn group_message(&self, status: &GroupStatus) -> v1::GroupStatus {
+        let state = self.node.cluster.state();
+        let name = state.sets.get(&status.group).map(|s| s.name.clone());
+        let server = name.as_ref().and_then(|n| self.node.set(n));
+        let serving = server.and_then(|s| s.serving());
+        let me = self.node.adopted().map(|a| a.member);
+        let voter = status.members.iter().any(|m| Some(m.member) == me && m.voter);
+        let role = match (status.leadership.stopped, status.leadership.mine, voter, status.leadership.leader) {
+            (true, ..) => v1::Role::Stopped,
+            (_, true, ..) => v1::Role::Leader,
+            (_, _, false, _) => v1::Role::Learner,
+            (_, _, true, None) => v1::Role::Candidate,
+            (_, _, true, Some(_)) => v1::Role::Follower,
+        };
+        let ids = |voter: bool| status.members.iter().filter(|m| m.voter == voter).map(|m| m.member.0).collect();
+        v1::GroupStatus {
+            group: status.group.0,
+            set: name.map(|n| n.to_string()).unwrap_or_default(),
+            role: role.into(),
+            leader: status.leadership.leader.map_or(0, |l| l.0),
+            term: status.leadership.term.0,
+            last_index: status.last.map_or(0, |i| i.0),
+            committed_index: status.applied.map_or(0, |a| a.index.0),
+            applied_index: status.applied.map_or(0, |a| a.index.0),
+            snapshot_index: status.snapshot.map_or(0, |s| s.index.0),
+            purged_index: status.purged.map_or(0, |p| p.index.0),
+            voters: ids(true),
+            learners: ids(false),
+            journal_live_bytes: status.live_bytes,
+            serving_epoch: serving.as_ref().map_or(0, |s| s.epoch.0),
+            connections: serving.map_or(0, |s| {
+                u32::try_from(s.connections.load(std::sync::atomic::Ordering::Relaxed)).unwrap_or(u32::MAX)
+            }),
+        }
+    }
+
+    pub(super) async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
+        let (node, config) = (&self.node, &self.node.config);
+        let identity = node.identity();
+        let mut message = v1::Node {
+            name: config.name.to_string(),
+            region: config.region.to_string(),
+            disk: holdfast_api::hex128(identity.disk()),
+            cluster_id: identity.cluster().map(holdfast_api::hex128).unwrap_or_default(),
+            member: identity.member,
+            addresses: Some(v1::Addresses {
+                peer: config.peer_address(),
+                api: config.api_address(),
+                nbd: config.nbd_address().unwrap_or_default(),
+                http: config.http_address().unwrap_or_default(),
+            }),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            boot: identity.boot,
+            uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            pid: std::process::id(),
+            not_ready: node.not_ready().unwrap_or_default(),
+            ..v1::Node::default()
+        };
+        if let Some(adopted) = node.adopted() {
+            message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
+            message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
+            let usage = adopted.raft.log().usage();
+            message.journal = Some(v1::JournalUsage {
+                used_bytes: usage.used_bytes,
+                bound_bytes: usage.bound_bytes,
+                reserve_bytes: usage.reserve_bytes,
+                failed: usage.failed.unwrap_or_default(),
+            });
+        }
+        Ok(message)
+    }
+
+    async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
+        let ask = async {
+            let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{api}"))
+                .map_err(|e| e.to_string())?
+                .connect_timeout(FAN_OUT_LIMIT);
+            let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
+            let mut client = v1::admin_client::AdminClient::new(channel)
+                .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+            client.get_node(v1::GetNodeRequest {}).await.map(tonic::Response::into_inner).map_err(|s| s.to_string())
+        };
+        tokio::time::timeout(FAN_OUT_LIMIT, ask)
+            .await
+            .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
+    }
+
+    pub(super) async fn cluster_status(
+        &self,
+        _: v1::ClusterStatusRequest,
+    ) -> Result<v1::ClusterStatusReply, Refusal> {
+        let adopted = self.adopted()?;
+        let state = self.node.cluster.state();
+        let asked = state.members.values().map(async |m| {
+            if m.id == adopted.member {
+                return (m, self.get_node(v1::GetNodeRequest {}).await.map_err(|e| e.to_string()));
+            }
+            (m, self.ask_node(m.api_addr.clone()).await)
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let groups = summaries(answers.iter().filter_map(|(_, node)| node.as_ref().ok()), &state);
+        let members = answers
+            .into_iter()
+            .map(|(m, answer)| {
+                let (node, error) = match answer {
+                    Ok(node) => (Some(node), String::new()),
+                    Err(e) => (None, e),
+                };
+                let lags = node.as_ref().map(|n| lags(n, &groups)).unwrap_or_default();
+                let reachable = node.is_some();
+                v1::MemberStatus { member: Some(member_message(m)), reachable, error, node, lags }
+            })
+            .collect();
+        Ok(v1::ClusterStatusReply {
+            cluster_id: holdfast_api::hex128(state.cluster_id),
+            answered_by: self.node.config.name.to_string(),
+            members,
+            sets: set_summaries(&state),
+            groups,
+        })
+    }
+
+    pub(super) async fn list_sets(&self, _: v1::ListSetsRequest) -> Result<v1::ListSetsReply, Refusal> {
+        self.adopted()?;
+        Ok(v1::ListSetsReply { sets: set_summaries(&self.node.cluster.state()) })
+    }
+
+    pub(super) async fn get_set(&self, request: v1::GetSetRequest) -> Result<v1::SetStatus, Refusal> {
+        let set = if request.any_view { self.set(&request.set)? } else { self.led_set(&request.set)? };
+        if !request.any_view {
+            self.confirm(&set).await?;
+        }
+        let status = set.group.status();
+        let summary = self.node.cluster.set_named(&set.name).map(|(id, entry)| v1::SetSummary {
+            id: id.0,
+            name: entry.name.to_string(),
+            store: entry.store_url,
+        });
+        let (epoch, checkpoint, backlog) = set.host.with(|m| {
+            let state = m.state();
+            (state.epoch.0, state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0), m.data_bytes())
+        });
+        let message = self.group_message(&status);
+        Ok(v1::SetStatus {
+            set: summary,
+            volumes: Self::volumes_message(&set),
+            leader: status.leadership.leader.and_then(|l| self.member_message(l)),
+            term: status.leadership.term.0,
+            lease: set.lease().map(|l| self.lease_message(&set, &l)),
+            epoch,
+            last_index: message.last_index,
+            applied_index: message.applied_index,
+            checkpoint_index: checkpoint,
+            backlog_bytes: backlog,
+            answered_by: set.me().0,
+            confirmed: !request.any_view,
+            voters: message.voters,
+            learners: message.learners,
+        })
+    }
+}
+
+fn set_summaries(state: &holdfast_control::cluster::ClusterState) -> Vec<v1::SetSummary> {
+    let sets = state.sets.iter();
+    sets.map(|(id, s)| v1::SetSummary { id: id.0, name: s.name.to_string(), store: s.store_url.clone() }).collect()
+}
+
+/// Per group the newest view among the answers: the leader's own where there is one.
+fn summaries<'a>(
+    nodes: impl Iterator<Item = &'a v1::Node>,
+    state: &holdfast_control::cluster::ClusterState,
+) -> Vec<v1::GroupSummary> {
+    let mut best: std::collections::BTreeMap<u64, (bool, &v1::GroupStatus)> = std::collections::BTreeMap::new();
+    for group in nodes.flat_map(|n| n.groups.iter()) {
+        let leads = group.role == i32::from(v1::Role::Leader);
+        let key = |(leads, g): (bool, &v1::GroupStatus)| (g.term, leads, g.last_index);
+        let known = best.get(&group.group).copied();
+        if known.is_none_or(|known| key((leads, group)) > key(known)) {
+            best.insert(group.group, (leads, group));
+        }
+    }
+    best.into_values()
+        .map(|(_, g)| v1::GroupSummary {
+            group: g.group,
+            set: g.set.clone(),
+            leader: g.leader,
+            leader_name: state
+                .members
+                .get(&holdfast_types::MemberId(g.leader))
+                .map(|m| m.name.to_string())
+                .unwrap_or_default(),
+            term: g.term,
+            last_index: g.last_index,
+            committed_index: g.committed_index,
+        })
+        .collect()
+}
+
+fn lags(node: &v1::Node, groups: &[v1::GroupSummary]) -> Vec<v1::GroupLag> {
+    node.groups
+        .iter()
+        .filter_map(|g| {
+            let newest = groups.iter().find(|s| s.group == g.group)?;
+            Some(v1::GroupLag { group: g.group, entries: newest.last_index.saturating_sub(g.applied_index) })
+        })
+        .collect()
+}

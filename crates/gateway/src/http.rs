@@ -1,0 +1,47 @@
+//! `/metrics` for Prometheus and `/healthz` for load balancers and people.
+
+use crate::node::Node;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use std::sync::{Arc, OnceLock};
+
+/// One recorder per process: a second gateway in the same process (tests) shares it.
+fn recorder() -> Option<PrometheusHandle> {
+    static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            PrometheusBuilder::new()
+                .install_recorder()
+                .inspect_err(|e| tracing::warn!(error = %e, "no metrics: another recorder is installed"))
+                .ok()
+        })
+        .clone()
+}
+
+/// Answers until the listener's task is dropped.
+pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::io::Result<()> {
+    let recorder = recorder();
+    let app = Router::new()
+        .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
+        .route("/healthz", get(health))
+        .with_state(node);
+    axum::serve(listener, app).await
+}
+
+async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<PrometheusHandle>) -> (StatusCode, String) {
+    node.record_gauges();
+    match recorder {
+        Some(recorder) => (StatusCode::OK, recorder.render()),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "no metrics recorder\n".to_string()),
+    }
+}
+
+async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
+    match node.not_ready() {
+        None => (StatusCode::OK, "ok\n".to_string()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}

@@ -1,0 +1,183 @@
+//! Who this node is: a random disk uuid and the member id, on the disk itself, and a counter of its starts.
+//!
+//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and counter.
+
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The file's name inside the data directory.
+const FILE: &str = "identity.json";
+
+/// Layout of the file that this version writes and reads.
+const VERSION: u32 = 1;
+
+/// What the identity file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    version: u32,
+    /// Random uuid of the data directory, made at its first start; 32 hex digits.
+    disk: String,
+    /// The cluster that it was adopted by; 32 hex digits, empty before.
+    cluster: String,
+    /// Its member id, 0 before it was adopted.
+    pub member: u64,
+    /// Starts of a gateway on this directory, this one included.
+    pub boot: u64,
+}
+
+/// The identity cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// Reading or writing it.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not one of ours.
+    #[error("{path}: {reason}; restore the file, or start with an empty data directory and join as a new member")]
+    Bad {
+        /// The file.
+        path: PathBuf,
+        /// What was found and expected.
+        reason: String,
+    },
+    /// It belongs to a member already.
+    #[error("this data directory is member {member} of cluster {cluster}; found a request to make it member {asked}")]
+    Adopted {
+        /// The member that it is.
+        member: u64,
+        /// The cluster that it is in.
+        cluster: String,
+        /// The member that it was asked to be.
+        asked: u64,
+    },
+}
+
+fn hex(value: u128) -> String {
+    format!("{value:032x}")
+}
+
+impl Identity {
+    /// Reads the identity of `dir`, or makes one, and counts this start; on disk before it returns.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub fn open(dir: &Path) -> Result<Self, IdentityError> {
+        let path = dir.join(FILE);
+        let mut identity = match std::fs::read(&path) {
+            Ok(bytes) => Self::parse(&path, &bytes)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Identity {
+                version: VERSION,
+                disk: hex(rand::rng().next_u128_nonzero()),
+                cluster: String::new(),
+                member: 0,
+                boot: 0,
+            },
+            Err(source) => return Err(IdentityError::Io { path, source }),
+        };
+        identity.boot = identity.boot.saturating_add(1);
+        identity.save(dir)?;
+        Ok(identity)
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, IdentityError> {
+        let bad = |reason: String| IdentityError::Bad { path: path.to_path_buf(), reason };
+        let identity: Identity = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
+        if identity.version != VERSION {
+            return Err(bad(format!("found version {}, expected {VERSION}", identity.version)));
+        }
+        let whole = u128::from_str_radix(&identity.disk, 16).is_ok_and(|v| hex(v) == identity.disk && v != 0);
+        let adopted = identity.cluster.is_empty() == (identity.member == 0);
+        if !whole || !adopted {
+            return Err(bad("disk uuid or membership is not of its form".to_string()));
+        }
+        Ok(identity)
+    }
+
+    fn save(&self, dir: &Path) -> Result<(), IdentityError> {
+        let path = dir.join(FILE);
+        let write = || -> io::Result<()> {
+            let beside = path.with_extension("json.new");
+            let mut file = std::fs::File::create(&beside)?;
+            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+            file.sync_all()?;
+            std::fs::rename(&beside, &path)?;
+            std::fs::File::open(dir)?.sync_all()
+        };
+        write().map_err(|source| IdentityError::Io { path: path.clone(), source })
+    }
+
+    /// Uuid of the data directory.
+    pub fn disk(&self) -> u128 {
+        u128::from_str_radix(&self.disk, 16).unwrap_or_default()
+    }
+
+    /// The cluster, once adopted.
+    pub fn cluster(&self) -> Option<u128> {
+        u128::from_str_radix(&self.cluster, 16).ok()
+    }
+
+    /// Becomes `member` of `cluster`, for ever; on disk before it returns. The same again changes nothing.
+    ///
+    /// # Errors
+    /// When it is another member, or of another cluster, already; or [`IdentityError::Io`].
+    pub fn adopt(&mut self, dir: &Path, cluster: u128, member: u64) -> Result<(), IdentityError> {
+        if self.member == member && self.cluster() == Some(cluster) {
+            return Ok(());
+        }
+        if self.member != 0 {
+            let cluster = self.cluster.clone();
+            return Err(IdentityError::Adopted { member: self.member, cluster, asked: member });
+        }
+        let next = Identity { cluster: hex(cluster), member, ..self.clone() };
+        next.save(dir)?;
+        *self = next;
+        Ok(())
+    }
+}
+
+trait NonZero {
+    fn next_u128_nonzero(&mut self) -> u128;
+}
+
+impl<R: Rng> NonZero for R {
+    fn next_u128_nonzero(&mut self) -> u128 {
+        let high = u128::from(self.next_u64());
+        let low = u128::from(self.next_u64());
+        ((high << 64) | low).max(1)
+    }
+}
+
+/// 128 random bits, never zero.
+pub fn random_u128() -> u128 {
+    rand::rng().next_u128_nonzero()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_starts_and_is_adopted_once() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        let first = Identity::open(dir.path())?;
+        let mut second = Identity::open(dir.path())?;
+        assert_eq!((first.boot, second.boot, first.disk()), (1, 2, second.disk()));
+        second.adopt(dir.path(), 77, 3)?;
+        second.adopt(dir.path(), 77, 3)?;
+        assert!(matches!(second.adopt(dir.path(), 77, 4), Err(IdentityError::Adopted { member: 3, .. })));
+        assert!(second.adopt(dir.path(), 78, 3).is_err());
+        let third = Identity::open(dir.path())?;
+        assert_eq!((third.member, third.cluster(), third.boot), (3, Some(77), 3));
+        std::fs::write(dir.path().join(FILE), b"{}")?;
+        assert!(matches!(Identity::open(dir.path()), Err(IdentityError::Bad { .. })));
+        Ok(())
+    }
+}

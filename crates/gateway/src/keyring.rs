@@ -1,0 +1,63 @@
+//! Where the cluster key comes from: a key file, or a passphrase in a file or an environment variable.
+
+use crate::config::KeyConfig;
+use holdfast_seal::{ClusterKey, SealError};
+use std::path::PathBuf;
+
+/// Salt of the passphrase's derivation. Fixed: every gateway of every cluster derives the same key from the same
+/// passphrase without a file to share; a passphrase must therefore be long and random, and key files are preferred.
+const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
+
+/// The cluster key cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A file.
+    #[error("{path}: {source}; create it with: head -c 32 /dev/urandom > KEYFILE; chmod 600 KEYFILE")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The variable.
+    #[error("environment variable {name}: found none, expected a passphrase")]
+    Env {
+        /// Its name.
+        name: String,
+    },
+    /// What was found is no key.
+    #[error("{place}: {source}")]
+    Bad {
+        /// Where it was found.
+        place: String,
+        /// The reason.
+        #[source]
+        source: SealError,
+    },
+    /// No source is set.
+    #[error("[key]: found no source, expected one of file, passphrase_file, passphrase_env")]
+    None,
+}
+
+/// Loads the cluster key from the one source that `config` names.
+///
+/// # Errors
+/// [`KeyError`].
+pub fn load_cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
+    if let Some(path) = &config.file {
+        let content = std::fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        return ClusterKey::from_key_file(&content)
+            .map_err(|source| KeyError::Bad { place: path.display().to_string(), source });
+    }
+    let (place, passphrase) = if let Some(path) = &config.passphrase_file {
+        let text = std::fs::read_to_string(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        (path.display().to_string(), text.trim_end_matches(['\r', '\n']).to_string())
+    } else if let Some(name) = &config.passphrase_env {
+        let text = std::env::var(name).map_err(|_| KeyError::Env { name: name.clone() })?;
+        (format!("environment variable {name}"), text)
+    } else {
+        return Err(KeyError::None);
+    };
+    ClusterKey::from_passphrase(&passphrase, PASSPHRASE_SALT).map_err(|source| KeyError::Bad { place, source })
+}

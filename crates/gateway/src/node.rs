@@ -1,0 +1,413 @@
+//! One gateway: its identity, its groups, its sets; what it starts when group 0 says so.
+//!
+//! ```text
+//!   data_dir ── identity ──▶ (adopted?) ──▶ journal ──▶ group 0 ──▶ reconcile: a group, a server, an uploader per set;
+//!                                                                    members of each group as group 0 lists them
+//! ```
+
+use crate::cache::Cache;
+use crate::cluster::Cluster;
+use crate::config::{Compression, GatewayConfig};
+use crate::identity::{Identity, IdentityError};
+use crate::keyring::{KeyError, load_cluster_key};
+use crate::set::host::SetHost;
+use crate::set::mapping::{Mapping, SetKey};
+use crate::set::pace::JournalPace;
+use crate::set::reader::Reader;
+use crate::set::server::SetServer;
+use crate::set::uploader::{UploadSettings, Uploader};
+use holdfast_control::cluster::SetEntry;
+use holdfast_control::serve::{ClockWatch, Timing};
+use holdfast_log::{LogConfig, NodeLog};
+use holdfast_raft::{Group, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_seal::ClusterKey;
+use holdfast_store::StoreOptions;
+use holdfast_types::{GroupId, MemberId, Name, SetId};
+use holdfast_volume::segment::Codec;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Entries of group 0 between two of its snapshots.
+const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
+
+/// How long a change of members may take before it is tried again: a newcomer copies what the journal holds.
+const MEMBERS_LIMIT: Duration = Duration::from_secs(60);
+
+/// Part of the cache's memory that opened map pages may take.
+const PAGE_MEMORY_SHARE: u64 = 4;
+
+/// A gateway cannot start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Identity on disk.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The cluster key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The journal.
+    #[error("journal: {0}")]
+    Journal(#[from] holdfast_log::OpenError),
+    /// A Raft group.
+    #[error(transparent)]
+    Raft(#[from] holdfast_raft::NodeError),
+    /// A directory or a socket.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The cache.
+    #[error("cache: {0}")]
+    Cache(String),
+    /// The disk belongs to another member of the cluster than the one asked for.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// What exists once the gateway has a place in a cluster.
+#[derive(Clone)]
+pub struct Adopted {
+    /// Its Raft groups.
+    pub raft: RaftNode,
+    /// Group 0.
+    pub group: Group,
+    /// This member.
+    pub member: MemberId,
+}
+
+/// One gateway.
+pub struct Node {
+    /// Its settings.
+    pub config: GatewayConfig,
+    /// Times derived from the round trip.
+    pub timing: Timing,
+    /// The cluster as applied here.
+    pub cluster: Arc<Cluster>,
+    /// Its sets, by name.
+    pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
+    /// When the process started.
+    pub started: Instant,
+    /// Ends everything.
+    pub stop: CancellationToken,
+    identity: Mutex<Identity>,
+    key: ClusterKey,
+    cache: Arc<Cache>,
+    adopted: RwLock<Option<Adopted>>,
+    /// One adoption at a time.
+    adopting: tokio::sync::Mutex<()>,
+    /// Why a set does not run here, by name.
+    troubles: Mutex<BTreeMap<String, String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn raft_timing(timing: Timing) -> RaftTiming {
+    RaftTiming {
+        heartbeat: timing.heartbeat(),
+        election_min: timing.election_min(),
+        election_max: timing.election_max(),
+        embargo: timing.embargo(),
+    }
+}
+
+impl Node {
+    /// Opens the data directory. Starts group 0 where the disk has been adopted.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn open(config: GatewayConfig, stop: CancellationToken) -> Result<Arc<Self>, NodeError> {
+        let io = |what: String| move |source| NodeError::Io { what, source };
+        std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
+        let key = load_cluster_key(&config.key)?;
+        let identity = Identity::open(&config.data_dir)?;
+        let memory = usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+        let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
+        let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
+        let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
+        let node = Arc::new(Self {
+            config,
+            timing,
+            cluster: Arc::new(Cluster::default()),
+            sets: Arc::new(RwLock::new(BTreeMap::new())),
+            started: Instant::now(),
+            stop,
+            identity: Mutex::new(identity),
+            key,
+            cache: Arc::new(cache),
+            adopted: RwLock::new(None),
+            adopting: tokio::sync::Mutex::new(()),
+            troubles: Mutex::new(BTreeMap::new()),
+        });
+        if node.identity().member != 0 {
+            node.start().await?;
+        }
+        Ok(node)
+    }
+
+    /// The identity on disk.
+    pub fn identity(&self) -> Identity {
+        lock(&self.identity).clone()
+    }
+
+    /// The cluster key.
+    pub fn cluster_key(&self) -> &ClusterKey {
+        &self.key
+    }
+
+    /// The groups, once adopted.
+    pub fn adopted(&self) -> Option<Adopted> {
+        self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A set that runs here.
+    pub fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
+        self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Gives this gateway its place in a cluster, for ever, and starts group 0.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> Result<(), NodeError> {
+        let _one = self.adopting.lock().await;
+        lock(&self.identity).adopt(&self.config.data_dir, cluster, member.0)?;
+        if self.adopted().is_none() {
+            self.start().await?;
+        }
+        Ok(())
+    }
+
+    async fn start(self: &Arc<Self>) -> Result<(), NodeError> {
+        let identity = self.identity();
+        let member = MemberId(identity.member);
+        let journal = LogConfig {
+            dir: self.config.data_dir.join("journal"),
+            file_bytes: self.config.journal.file.0,
+            bound_bytes: self.config.journal.bound.0,
+            reserve_bytes: self.config.journal.reserve.0,
+            tail_bytes: self.config.journal.tail.0,
+        };
+        let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
+        let (log, report) = tokio::task::spawn_blocking(move || NodeLog::open_as(journal, owner))
+            .await
+            .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
+        tracing::info!(?report, "journal opened");
+        let config = NodeConfig {
+            member,
+            cluster: identity.cluster().unwrap_or_default(),
+            snapshots: self.config.data_dir.join("raft"),
+            timing: raft_timing(self.timing),
+        };
+        let raft = RaftNode::new(config, log)?;
+        let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
+        let adopted = Adopted { raft, group, member };
+        *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
+        tokio::spawn(reconcile_loop(self.clone(), adopted.clone()));
+        tokio::spawn(clock_loop(self.clone()));
+        Ok(())
+    }
+
+    /// Why this gateway is not fit to serve; `None` when it is.
+    pub fn not_ready(&self) -> Option<String> {
+        let Some(adopted) = self.adopted() else { return Some("not adopted by a cluster yet".to_string()) };
+        if let Some(why) = adopted.raft.log().usage().failed {
+            return Some(format!("journal failed: {why}"));
+        }
+        if adopted.group.leadership().borrow().leader.is_none() {
+            return Some("the cluster group has no leader".to_string());
+        }
+        for group in adopted.raft.groups() {
+            if group.leadership().borrow().stopped {
+                return Some(format!("group {} has stopped", group.id()));
+            }
+        }
+        lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}"))
+    }
+
+    /// Puts the gauges that are read, not counted, into the metrics.
+    pub fn record_gauges(&self) {
+        let Some(adopted) = self.adopted() else { return };
+        let usage = adopted.raft.log().usage();
+        metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
+        metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+        for group in adopted.raft.groups() {
+            let status = group.status();
+            let id = group.id().0.to_string();
+            metrics::gauge!("holdfast_raft_term", "group" => id.clone()).set(status.leadership.term.0 as f64);
+            metrics::gauge!("holdfast_raft_leader", "group" => id.clone()).set(f64::from(u8::from(status.leadership.mine)));
+            let applied = status.applied.map_or(0, |a| a.index.0);
+            metrics::gauge!("holdfast_raft_applied_index", "group" => id.clone()).set(applied as f64);
+            metrics::gauge!("holdfast_journal_live_bytes", "group" => id).set(status.live_bytes as f64);
+        }
+        let sets: Vec<_> = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for set in sets {
+            let (extents, backlog) = set.host.with(|m| (m.extents(), m.data_bytes()));
+            let name = set.name.to_string();
+            metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
+            metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
+            let connections = set.serving().map_or(0, |s| s.connections.load(std::sync::atomic::Ordering::Relaxed));
+            metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
+        }
+    }
+}
+
+/// Looks at the clocks; a suspicion voids every read lease until a quorum has answered anew.
+async fn clock_loop(node: Arc<Node>) {
+    let mut watch = ClockWatch::with_timing(&node.timing);
+    let mut tick = tokio::time::interval(node.timing.clock_tick());
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        if let Some(suspicion) = watch.sample(boot_now(), monotonic_now()) {
+            tracing::debug!(%suspicion, "read leases are void until a quorum answers anew");
+            metrics::counter!("holdfast_clock_suspicions_total").increment(1);
+            let sets: Vec<_> = node.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+            for set in sets {
+                set.clock_suspected(suspicion.lost());
+            }
+        }
+    }
+}
+
+/// Makes this node what group 0 says: sets that run here, members of each group that this node leads.
+async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
+    let mut changes = node.cluster.changes();
+    let mut tick = tokio::time::interval(Duration::from_millis(500));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+            _ = tick.tick() => {}
+        }
+        let state = node.cluster.state();
+        for member in state.members.values().filter(|m| m.id != adopted.member) {
+            adopted.raft.set_address(member.id, member.peer_addr.clone());
+        }
+        for (id, entry) in &state.sets {
+            if node.set(&entry.name).is_some() {
+                continue;
+            }
+            let outcome = start_set(&node, &adopted, *id, entry, &state).await;
+            let mut troubles = lock(&node.troubles);
+            match outcome {
+                Ok(()) => {
+                    troubles.remove(entry.name.as_str());
+                }
+                Err(e) => {
+                    tracing::error!(set = %entry.name, error = %e, "the set does not run here");
+                    troubles.insert(entry.name.to_string(), e.to_string());
+                }
+            }
+        }
+        reconcile_members(&node, &adopted, &state).await;
+    }
+}
+
+async fn start_set(
+    node: &Arc<Node>,
+    adopted: &Adopted,
+    id: SetId,
+    entry: &SetEntry,
+    state: &holdfast_control::cluster::ClusterState,
+) -> Result<(), NodeError> {
+    let config = &node.config;
+    let data_key = node
+        .key
+        .unwrap(&entry.wrapped_key, id, entry.key_id)
+        .map_err(|e| NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}")))?;
+    let options = StoreOptions {
+        endpoint: config.store.endpoint.clone(),
+        region: config.store.region.clone(),
+        path_style: config.store.path_style.then_some(true),
+        ..StoreOptions::default()
+    }
+    .filled_from(|name| std::env::var(name).ok());
+    let store =
+        holdfast_store::open(&entry.store_url, &options).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
+    let host = Arc::new(SetHost::new(entry.base_epoch));
+    let group = adopted.raft.start_group(id, host.clone(), None).await?;
+    let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+    let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
+    let mapping = Arc::new(Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone()));
+    let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
+    let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
+    let server = SetServer::new(id, entry.name.clone(), group.clone(), host, reader, pace, node.timing, node.stop.clone());
+    tokio::spawn(server.clone().run());
+    let settings = UploadSettings {
+        bytes: config.upload.bytes.0,
+        interval: Duration::from_millis(config.upload.interval_ms),
+        parallel: usize::try_from(config.upload.parallel).unwrap_or(1),
+        codec: match config.upload.compression {
+            Compression::None => Codec::None,
+            Compression::Lz4 => Codec::Lz4,
+            Compression::Zstd => Codec::Zstd,
+        },
+    };
+    let boot = node.identity().boot;
+    tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
+    node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
+    if entry.initial_members.contains(&adopted.member) {
+        let members = state
+            .members
+            .values()
+            .filter(|m| entry.initial_members.contains(&m.id))
+            .map(|m| (m.id, m.peer_addr.clone()))
+            .collect::<BTreeMap<_, _>>();
+        // A member that was removed since is not among them; then the group has long been initialised by the others.
+        if members.len() == entry.initial_members.len()
+            && let Err(e) = group.initialize(&members).await
+        {
+            tracing::warn!(set = %entry.name, error = %e, "group not initialised here");
+        }
+    }
+    Ok(())
+}
+
+/// At each group that this node leads: the voters are the cluster's members.
+async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast_control::cluster::ClusterState) {
+    if state.members.is_empty() || state.cluster_id == 0 {
+        return;
+    }
+    let wanted: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
+    for group in adopted.raft.groups() {
+        let Some(term) = group.leading_term() else { continue };
+        if group.applied().term != term {
+            continue;
+        }
+        // The cluster's first members come with its initialisation; until they are all registered, nobody is removed.
+        let voters: Vec<MemberId> = group.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
+        let same = voters.len() == wanted.len() && voters.iter().all(|v| wanted.contains_key(v));
+        if same || !node.registered_all(&voters, state) || !wanted.contains_key(&adopted.member) {
+            continue;
+        }
+        if wanted.len() > 1 {
+            let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
+            if let Some(server) = server {
+                server.set_sole_voter(false);
+            }
+        }
+        tracing::info!(group = %group.id(), found = ?voters, wanted = ?wanted.keys().collect::<Vec<_>>(), "changing members");
+        if let Err(e) = group.set_members(&wanted, MEMBERS_LIMIT).await {
+            tracing::warn!(group = %group.id(), error = %e, "members not changed; tried again");
+        }
+    }
+}
+
+impl Node {
+    /// Whether every voter was a member at some time: one that was not yet registered must not be taken for removed.
+    fn registered_all(&self, voters: &[MemberId], state: &holdfast_control::cluster::ClusterState) -> bool {
+        voters.iter().all(|v| v.0 < state.next_member)
+    }
+}

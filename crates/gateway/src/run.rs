@@ -1,0 +1,158 @@
+//! Runs one gateway: its listeners around its node, until it is told to stop.
+
+use crate::admin::AdminDoor;
+use crate::config::GatewayConfig;
+use crate::http;
+use crate::node::{Node, NodeError};
+use crate::set::device::NodeExports;
+use holdfast_api::v1::admin_server::AdminServer;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+
+/// How long open gRPC calls may take once the gateway stops.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// HTTP/2 windows of the peer listener, as the senders' (measured there).
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// A gateway ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It could not start.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// An address is in use or not ours.
+    #[error("{what} on {addr}: {source}; is another gateway running, or the address not this machine's?")]
+    Listen {
+        /// Which listener.
+        what: &'static str,
+        /// Its address.
+        addr: String,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A listener ended by itself.
+    #[error("{what} ended: {reason}")]
+    Ended {
+        /// Which listener.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+async fn listen(what: &'static str, addr: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(addr).await.map_err(|source| RunError::Listen { what, addr: addr.to_string(), source })
+}
+
+/// Runs a gateway for as long as the future lives.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run(config: GatewayConfig) -> Result<(), RunError> {
+    run_until(config, CancellationToken::new()).await
+}
+
+/// Runs a gateway until `stop` is cancelled.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
+    // Addresses first: two gateways on one data directory must not both get as far as the journal.
+    let api = listen("admin door", config.api_listen).await?;
+    let peer = listen("peer door", config.peer_listen).await?;
+    let http_listener = match config.http_listen {
+        Some(addr) => Some(listen("http", addr).await?),
+        None => None,
+    };
+    let node = Node::open(config.clone(), stop.clone()).await?;
+    let exports = Arc::new(NodeExports {
+        cluster: node.cluster.clone(),
+        sets: node.sets.clone(),
+        plain_exports: config.plain_exports,
+    });
+    let mut doors: JoinSet<(&'static str, Result<(), String>)> = JoinSet::new();
+    doors.spawn(serve_api(api, node.clone(), stop.clone()));
+    doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
+    if let Some(listener) = http_listener {
+        let node = node.clone();
+        doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
+    }
+    let front = exports;
+    tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
+    let ended = tokio::select! {
+        () = stop.cancelled() => None,
+        ended = doors.join_next() => ended,
+    };
+    stop.cancel();
+    drop(front);
+    if let Some(adopted) = node.adopted() {
+        adopted.raft.stop().await;
+    }
+    match ended {
+        Some(Ok((what, Err(reason)))) => Err(RunError::Ended { what, reason }),
+        Some(Ok((what, Ok(())))) => Err(RunError::Ended { what, reason: "for no reason".to_string() }),
+        Some(Err(e)) => Err(RunError::Ended { what: "a door", reason: e.to_string() }),
+        None => Ok(()),
+    }
+}
+
+type DoorEnd = (&'static str, Result<(), String>);
+
+async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+    let door = AdminServer::new(AdminDoor::new(node))
+        .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+    let served = tonic::transport::Server::builder()
+        .timeout(Duration::from_secs(120))
+        .concurrency_limit_per_connection(64)
+        .add_service(door)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), bounded(stop.clone()));
+    ("admin door", finish(served, stop).await)
+}
+
+async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+    // Before adoption there is nothing to say to peers: their calls are refused by closing.
+    let raft = loop {
+        if let Some(adopted) = node.adopted() {
+            break adopted.raft;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return ("peer door", Ok(())),
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
+        }
+    };
+    let served = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_frame_size(256 << 10)
+        .add_service(raft.service())
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), bounded(stop.clone()));
+    ("peer door", finish(served, stop).await)
+}
+
+async fn bounded(stop: CancellationToken) {
+    stop.cancelled().await;
+}
+
+/// A graceful end waits for open calls, and streams between gateways never end by themselves: a bound.
+async fn finish(
+    served: impl Future<Output = Result<(), tonic::transport::Error>>,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    let late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        served = served => served.map_err(|e| e.to_string()),
+        () = late => Ok(()),
+    }
+}

@@ -1,0 +1,297 @@
+//! A volume as the NBD front serves it, and the exports of this node.
+
+use crate::cluster::Cluster;
+use crate::front::device::{
+    ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
+};
+use crate::set::reader::Part;
+use crate::set::sequencer::{Op, WriteFailure};
+use crate::set::server::{Connection, SetError, SetServer};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use holdfast_nbd::ExportName;
+use holdfast_raft::ProposeError;
+use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
+use holdfast_types::{Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_volume::entry::OpKind;
+use holdfast_volume::index::Source;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Bytes that one device read fetches at most at once: a larger request is fetched in such steps.
+const READ_STEP_BYTES: u64 = 4 << 20;
+
+/// One volume, opened by one connection under one epoch.
+pub struct VolumeDevice {
+    connection: Connection,
+    volume: VolumeId,
+}
+
+fn place(offset: u64, len: u64) -> Result<(Lba, Sectors), DeviceError> {
+    // The front checks alignment; what is not aligned is its mistake, and the client's request is answered as bad.
+    let lba = Lba::from_bytes(offset).ok_or(DeviceError::Invalid)?;
+    let sectors = Sectors::from_bytes(len).ok_or(DeviceError::Invalid)?;
+    Ok((lba, sectors))
+}
+
+impl VolumeDevice {
+    fn server(&self) -> &SetServer {
+        &self.connection.server
+    }
+
+    /// What a request gets when this epoch is not served any more.
+    fn gone(&self) -> DeviceError {
+        if self.connection.serving.fenced.load(Ordering::Acquire) { DeviceError::Fenced } else { DeviceError::Disconnect }
+    }
+
+    /// The check before every answer to a read (R3) and before every write is taken in.
+    fn check(&self, allowed: Result<holdfast_types::Epoch, holdfast_control::serve::WhyNot>) -> Result<(), DeviceError> {
+        match allowed {
+            Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
+            Ok(_) => Err(self.gone()),
+            Err(why) => {
+                tracing::debug!(%why, "not served here now");
+                Err(self.gone())
+            }
+        }
+    }
+
+    /// Puts operations into the set's order, now, and waits for all of them.
+    async fn write_ops(&self, ops: Vec<Op>) -> Result<(), DeviceError> {
+        self.check(self.server().may_write())?;
+        let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
+        let mut outcome = Ok(());
+        for answer in pending {
+            match answer.await {
+                Ok(Ok(())) => {}
+                Ok(Err(WriteFailure::Fenced)) => outcome = Err(DeviceError::Fenced),
+                Ok(Err(WriteFailure::Gone)) | Err(_) => outcome = Err(self.gone()),
+            }
+        }
+        outcome
+    }
+
+    async fn clear(&self, kind: OpKind, offset: u64, len: u32) -> Result<(), DeviceError> {
+        let (lba, sectors) = place(offset, u64::from(len))?;
+        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }]).await
+    }
+
+    async fn read_range(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
+        let mut out = Vec::new();
+        let end = offset + u64::from(len);
+        let mut at = offset;
+        while at < end {
+            let step = READ_STEP_BYTES.min(end - at);
+            let (lba, sectors) = place(at, step)?;
+            let parts = match self.server().reader.read(self.volume, lba, sectors).await {
+                Ok(parts) => parts,
+                Err(e) => {
+                    // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
+                    tracing::error!(set = %self.server().name, volume = %self.volume, %lba, error = %e, "read failed; connection closed");
+                    return Err(DeviceError::Disconnect);
+                }
+            };
+            for part in parts {
+                out.push(match part {
+                    Part::Data(data) => ReadPart::Data(data),
+                    Part::Zeroes(sectors) => {
+                        ReadPart::Zeroes(u32::try_from(sectors.0 * SECTOR_BYTES).map_err(|_| DeviceError::Invalid)?)
+                    }
+                });
+            }
+            at += step;
+        }
+        // R3: after the data is there and right before the answer.
+        self.check(self.server().may_read())?;
+        Ok(out)
+    }
+}
+
+const _: () = assert!(READ_STEP_BYTES <= REQUEST_BYTES_MAX as u64);
+
+impl Device for VolumeDevice {
+    fn size(&self) -> u64 {
+        let size = self.server().host.with(|m| m.state().volumes.get(&self.volume).map(|v| v.size));
+        size.and_then(Sectors::to_bytes).unwrap_or(0)
+    }
+
+    fn read(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<Vec<ReadPart>, DeviceError>> {
+        Box::pin(async move { self.read_range(offset, len).await })
+    }
+
+    fn write(self: Arc<Self>, offset: u64, data: Bytes, _fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let mut ops = Vec::with_capacity(data.len().div_ceil(ATOMIC_WRITE_BYTES_MAX));
+            let mut at = offset;
+            let mut rest = data;
+            while !rest.is_empty() {
+                // R5: up to 1 MiB is one operation of one entry; larger requests promise no atomicity.
+                let piece = rest.split_to(rest.len().min(ATOMIC_WRITE_BYTES_MAX));
+                let (lba, sectors) = place(at, piece.len() as u64)?;
+                at += piece.len() as u64;
+                ops.push(Op { kind: OpKind::Write, volume: self.volume, lba, sectors, data: piece });
+            }
+            self.write_ops(ops).await
+        })
+    }
+
+    fn zero(
+        self: Arc<Self>,
+        offset: u64,
+        len: u32,
+        _punch: bool,
+        _fua: bool,
+    ) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move { self.clear(OpKind::Zero, offset, len).await })
+    }
+
+    fn zero_is_fast(&self, _punch: bool) -> bool {
+        true
+    }
+
+    fn trim(self: Arc<Self>, offset: u64, len: u32, _fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move { self.clear(OpKind::Trim, offset, len).await })
+    }
+
+    fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours.
+        Box::pin(async move { self.check(self.server().may_write()) })
+    }
+
+    fn cache(self: Arc<Self>, _offset: u64, _len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn block_status(
+        self: Arc<Self>,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>> {
+        Box::pin(async move {
+            let (lba, sectors) = place(offset, len)?;
+            let pieces = self.server().host.with(|m| m.lookup_prefix(self.volume, lba, sectors, extents_max));
+            let mut out: Vec<Extent> = Vec::new();
+            for piece in pieces {
+                // What only the map knows is said to be allocated: true or not, that is allowed, and costs no I/O.
+                let hole = piece.source == Source::Zero;
+                let bytes = piece.sectors.0 * SECTOR_BYTES;
+                match out.last_mut() {
+                    Some(last) if last.hole == hole => last.len += bytes,
+                    _ => out.push(Extent { len: bytes, hole }),
+                }
+            }
+            self.check(self.server().may_read())?;
+            Ok(out)
+        })
+    }
+}
+
+/// Every export of this node.
+pub struct NodeExports {
+    /// Who else there is, for refusals that say where to go.
+    pub cluster: Arc<Cluster>,
+    /// Sets that run here, by name.
+    pub sets: Arc<RwLock<BTreeMap<Name, Arc<SetServer>>>>,
+    /// Whether a connection without a token may take a free lease.
+    pub plain_exports: bool,
+}
+
+impl NodeExports {
+    fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
+        self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn find(&self, name: &ExportName) -> Result<(Arc<SetServer>, VolumeId, Sectors), Refusal> {
+        let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
+        let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        let found = set.host.with(|m| m.state().volume_named(&name.volume).map(|(id, v)| (id, v.size)));
+        match found {
+            Some((id, size)) => Ok((set, id, size)),
+            // A follower that has just started may not know it yet; the one that leads does.
+            None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
+            None => Err(unknown(format!("set {} has no volume {}", name.set, name.volume))),
+        }
+    }
+
+    fn elsewhere(&self, set: &SetServer) -> Refusal {
+        let leader = set.group.leadership().borrow().leader;
+        let member = leader.filter(|l| *l != set.me()).and_then(|l| self.cluster.member(l));
+        let message = match member {
+            Some(m) => format!("set {} is served by gateway {} at {}; connect there", set.name, m.name, m.nbd_addr),
+            None => format!("set {} has no leader at the moment; try again, or another gateway", set.name),
+        };
+        Refusal { kind: RefusalKind::NotHere, message }
+    }
+
+    fn refusal(&self, set: &SetServer, error: &SetError) -> Refusal {
+        match error {
+            SetError::Propose(ProposeError::NotLeader { .. }) => self.elsewhere(set),
+            SetError::Refused(refusal) => Refusal { kind: RefusalKind::NotPermitted, message: refusal.to_string() },
+            other => Refusal { kind: RefusalKind::NotHere, message: other.to_string() },
+        }
+    }
+}
+
+fn plain_owner(set: &SetServer, peer: &Peer) -> Result<Owner, Refusal> {
+    // By address, so that the connections of one device share a lease; a port would tell them apart.
+    let host = match peer {
+        Peer::Tcp(addr) => addr.ip().to_string(),
+        Peer::Unix => "unix".to_string(),
+    };
+    Owner::new(format!("plain/{}/{host}", set.me()))
+        .map_err(|e| Refusal { kind: RefusalKind::NotPermitted, message: e.to_string() })
+}
+
+impl Exports for NodeExports {
+    fn list(&self) -> Vec<(ExportName, String)> {
+        if !self.plain_exports {
+            return Vec::new();
+        }
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        let mut out = Vec::new();
+        for set in sets.values() {
+            let volumes: Vec<Name> = set.host.with(|m| m.state().volumes.values().map(|v| v.name.clone()).collect());
+            out.extend(volumes.into_iter().map(|v| (ExportName::plain(set.name.clone(), v), String::new())));
+        }
+        out
+    }
+
+    fn describe(&self, name: &ExportName, _conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>> {
+        let found = self.find(name).and_then(|(set, _, size)| match set.group.leading_term() {
+            None => Err(self.elsewhere(&set)),
+            Some(_) => Ok(ExportInfo { size: size.to_bytes().unwrap_or(0), description: format!("set {}", set.name), read_only: false }),
+        });
+        Box::pin(async move { found })
+    }
+
+    fn open(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<OpenedExport, Refusal>> {
+        let this = NodeExports {
+            cluster: self.cluster.clone(),
+            sets: self.sets.clone(),
+            plain_exports: self.plain_exports,
+        };
+        let name = name.clone();
+        Box::pin(async move {
+            let (set, volume, _) = this.find(&name)?;
+            if set.group.leading_term().is_none() {
+                return Err(this.elsewhere(&set));
+            }
+            let connection = match &name.session {
+                Some(session) => set.open_session(session.token).map_err(|e| this.refusal(&set, &e))?,
+                None if this.plain_exports => {
+                    let owner = plain_owner(&set, &conn.peer)?;
+                    set.open_plain(owner).await.map_err(|e| this.refusal(&set, &e))?
+                }
+                None => {
+                    let message = format!("{name}: this gateway serves no plain exports; acquire a lease and connect with its token");
+                    return Err(Refusal { kind: RefusalKind::NotPermitted, message });
+                }
+            };
+            let closed = connection.serving.closed.clone();
+            let epoch = connection.serving.epoch;
+            Ok(OpenedExport { device: Arc::new(VolumeDevice { connection, volume }), closed, epoch, read_only: false })
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! A set's replicated state on this node: [`SetMachine`] behind one lock, as a state machine of its Raft group.
+//!
+//! Everything under the lock is memory only: apply does no I/O, ever; a read takes the lock for its lookup alone.
+
+use bytes::Bytes;
+use holdfast_control::set::{Lease, RootRef, SetAnswer, SetState};
+use holdfast_raft::StateMachine;
+use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
+use holdfast_volume::index::{Generation, Piece};
+use holdfast_volume::machine::{Event, SetMachine};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Encodes an answer for the way through the group. "Written" is one byte, made without allocation: it answers every write.
+pub fn encode_answer(answer: &SetAnswer) -> Bytes {
+    if matches!(answer, SetAnswer::Written) {
+        return Bytes::from_static(WRITTEN);
+    }
+    // Serialising to memory has no way to fail; an empty answer would not decode and read as unknown.
+    postcard::to_stdvec(&(1u8, answer)).map(Bytes::from).unwrap_or_default()
+}
+
+const WRITTEN: &[u8] = &[0];
+
+/// Reads what [`encode_answer`] wrote; `None` for anything else.
+pub fn decode_answer(bytes: &[u8]) -> Option<SetAnswer> {
+    match bytes.first() {
+        Some(0) if bytes == WRITTEN => Some(SetAnswer::Written),
+        Some(1) => postcard::from_bytes::<(u8, SetAnswer)>(bytes).ok().map(|(_, answer)| answer),
+        _ => None,
+    }
+}
+
+/// The last grant that was applied here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantSeen {
+    /// The entry.
+    pub id: LogId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The gateway that may serve it.
+    pub gateway: MemberId,
+}
+
+struct Inner {
+    machine: SetMachine,
+    grant: Option<GrantSeen>,
+}
+
+/// The state machine of one set's group. Shared between the group and those who serve.
+pub struct SetHost {
+    inner: Mutex<Inner>,
+    /// Rings at every applied entry that is not a write, and at every install.
+    changed: Notify,
+    /// Rings at every applied checkpoint begin or end.
+    checkpoint: Notify,
+}
+
+impl SetHost {
+    /// A set without history. `base`: epochs start above it.
+    pub fn new(base: Epoch) -> Self {
+        let machine = SetMachine::new(SetState::new(base));
+        Self { inner: Mutex::new(Inner { machine, grant: None }), changed: Notify::new(), checkpoint: Notify::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the machine under the lock; `look` must be short and must not wait.
+    pub fn with<T>(&self, look: impl FnOnce(&SetMachine) -> T) -> T {
+        look(&self.inner().machine)
+    }
+
+    /// The lease, and the last grant applied here, as of one moment.
+    pub fn lease_and_grant(&self) -> (Option<Lease>, Option<GrantSeen>) {
+        let inner = self.inner();
+        (inner.machine.state().lease.clone(), inner.grant)
+    }
+
+    /// Where each sector of the range is now, and which root the parts marked `Map` refer to.
+    pub fn lookup(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> (Vec<Piece>, Option<RootRef>) {
+        let inner = self.inner();
+        let root = inner.machine.state().checkpoint.as_ref().map(|c| c.root);
+        (inner.machine.lookup(volume, lba, sectors), root)
+    }
+
+    /// The generation that waits for its checkpoint.
+    pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
+        self.inner().machine.sealed()
+    }
+
+    /// Wakes at the next change of the small state.
+    pub fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// Wakes when a checkpoint began or ended.
+    pub fn checkpoint(&self) -> &Notify {
+        &self.checkpoint
+    }
+}
+
+impl StateMachine for SetHost {
+    fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
+        let applied = {
+            let mut inner = self.inner();
+            match inner.machine.apply(id, &payload) {
+                Ok(applied) => {
+                    if let Some(Event::GrantApplied { epoch, gateway }) = &applied.event {
+                        inner.grant = Some(GrantSeen { id, epoch: *epoch, gateway: *gateway });
+                    }
+                    applied
+                }
+                Err(e) => {
+                    // R11: a committed entry that this replica cannot read. Going on would make it differ from the others.
+                    tracing::error!(%id, error = %e, "R11: a committed entry does not decode; this gateway stops");
+                    std::process::abort();
+                }
+            }
+        };
+        match applied.event {
+            None => {}
+            Some(Event::CheckpointBegun { .. } | Event::Checkpointed { .. }) => self.checkpoint.notify_waiters(),
+            Some(_) => self.changed.notify_waiters(),
+        }
+        encode_answer(&applied.answer)
+    }
+
+    fn observe(&self, _id: LogId) {
+        self.changed.notify_waiters();
+    }
+
+    fn snapshot(&self) -> Option<(LogId, Bytes)> {
+        self.with(|m| m.snapshot()).map(|(id, bytes)| (id, Bytes::from(bytes)))
+    }
+
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+        let machine = SetMachine::from_snapshot(last, data).map_err(|e| e.to_string())?;
+        *self.inner() = Inner { machine, grant: None };
+        self.changed.notify_waiters();
+        self.checkpoint.notify_waiters();
+        Ok(())
+    }
+}

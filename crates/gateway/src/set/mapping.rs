@@ -1,0 +1,228 @@
+//! What is in the store: roots and pages of the map, extents of segments, each opened and checked once and then cached.
+//!
+//! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
+//! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
+
+use crate::cache::{BlockKey, Cache};
+use crate::set::reader::Part;
+use bytes::Bytes;
+use holdfast_control::set::RootRef;
+use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
+use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
+use holdfast_types::{Lba, ObjectId, Sectors, SetId, VolumeId};
+use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, open_root, split_by_page};
+use holdfast_volume::segment::open_extent;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Roots kept: the current one, the one before for reads under way, and one more for a clone or an export of a snapshot.
+const ROOTS_MAX: usize = 3;
+
+/// Between two tries of a read that the store did not answer, at most.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What a read from the store failed with.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The store has not got it, refuses it, or the gateway is stopping.
+    #[error("store: {0}")]
+    Store(#[from] Arc<StoreError>),
+    /// The bytes are not what they must be (R9).
+    #[error("{what} {object}: {reason}")]
+    Bad {
+        /// Root, page or extent.
+        what: &'static str,
+        /// The object.
+        object: ObjectId,
+        /// What was found and expected.
+        reason: String,
+    },
+    /// The gateway is stopping.
+    #[error("stopping")]
+    Stopping,
+}
+
+impl From<StoreError> for MapError {
+    fn from(e: StoreError) -> Self {
+        MapError::Store(Arc::new(e))
+    }
+}
+
+/// The key under which a set's objects are sealed.
+pub struct SetKey {
+    /// The set.
+    pub set: SetId,
+    /// Which data key.
+    pub key_id: u32,
+    /// The key itself.
+    pub key: DataKey,
+}
+
+impl SetKey {
+    /// Opens parts of `object`.
+    pub fn opener(&self, object: ObjectId) -> ObjectOpener {
+        ObjectOpener::new(&self.key, self.key_id, self.set, object)
+    }
+
+    /// Seals parts of a new `object`.
+    pub fn sealer(&self, object: ObjectId) -> ObjectSealer {
+        ObjectSealer::new(&self.key, self.key_id, self.set, object)
+    }
+}
+
+/// One set's way to its store.
+pub struct Mapping {
+    /// Its key.
+    pub key: SetKey,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    cache: Arc<Cache>,
+    roots: Mutex<Vec<(RootRef, Arc<Root>)>>,
+    pages: foyer::Cache<PageRef2, Arc<Page>>,
+    stop: CancellationToken,
+}
+
+/// A page's place as a cache key: object and number name it.
+type PageRef2 = (ObjectId, u32);
+
+impl Mapping {
+    /// `page_bytes`: memory for opened pages.
+    pub fn new(key: SetKey, store: Arc<dyn ObjectStore>, cache: Arc<Cache>, page_bytes: usize, stop: CancellationToken) -> Self {
+        let pages = foyer::CacheBuilder::new(page_bytes)
+            .with_shards(4)
+            .with_weighter(|_: &PageRef2, page: &Arc<Page>| page.memory_bytes())
+            .build();
+        Self { key, store, cache, roots: Mutex::new(Vec::new()), pages, stop }
+    }
+
+    /// Reads the range as `root` has it.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub async fn read(
+        &self,
+        root: RootRef,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        out: &mut Vec<Part>,
+    ) -> Result<(), MapError> {
+        let root = self.root(root).await?;
+        for (number, lba, sectors) in split_by_page(lba, sectors) {
+            let Some(place) = root.page(volume, number) else {
+                out.push(Part::Zeroes(sectors));
+                continue;
+            };
+            let page = self.page(place, volume, number).await?;
+            for piece in page.lookup(lba, sectors) {
+                out.push(match piece {
+                    MapPiece::Zero { sectors, .. } => Part::Zeroes(sectors),
+                    MapPiece::Stored(extent) => Part::Data(self.extent(volume, &extent).await?),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The root, from memory or the store.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
+        if let Some(root) = self.known_root(at) {
+            return Ok(root);
+        }
+        let key = keys::root(self.key.set, at.object);
+        let bytes = self.patient(|| self.store.get(&key)).await?;
+        let root = open_root(&self.key.opener(at.object), &bytes)
+            .map_err(|e| MapError::Bad { what: "root", object: at.object, reason: e.to_string() })?;
+        let root = Arc::new(root);
+        self.adopt_root(at, root.clone());
+        Ok(root)
+    }
+
+    fn known_root(&self, at: RootRef) -> Option<Arc<Root>> {
+        let roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        roots.iter().find(|(known, _)| *known == at).map(|(_, root)| root.clone())
+    }
+
+    /// Keeps a root that was made here.
+    pub fn adopt_root(&self, at: RootRef, root: Arc<Root>) {
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        if roots.iter().any(|(known, _)| *known == at) {
+            return;
+        }
+        if roots.len() >= ROOTS_MAX {
+            roots.remove(0);
+        }
+        roots.push((at, root));
+    }
+
+    /// A page of the map.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub async fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Result<Arc<Page>, MapError> {
+        let key = (place.object, place.number);
+        if let Some(page) = self.pages.get(&key) {
+            return Ok(page.value().clone());
+        }
+        let object_key = keys::map_pack(self.key.set, place.object);
+        let sealed = self.patient(|| self.store.get_range(&object_key, place.range())).await?;
+        let page = open_page(&self.key.opener(place.object), place, volume, number, &sealed)
+            .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })?;
+        let page = Arc::new(page);
+        self.pages.insert(key, page.clone());
+        Ok(page)
+    }
+
+    /// The part of a sealed extent that the map names.
+    async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
+        let key = BlockKey { object: extent.object, number: extent.place.number };
+        let load = || async {
+            let object_key = keys::segment(self.key.set, extent.object);
+            let range: Range<u64> = extent.place.range();
+            let sealed = self.patient(|| self.store.get_range(&object_key, range.clone())).await?;
+            let opener = self.key.opener(extent.object);
+            open_extent(&opener, &extent.place, volume, extent.sealed_lba(), &sealed)
+                .map(Bytes::from)
+                .map_err(|e| MapError::Bad { what: "extent", object: extent.object, reason: e.to_string() })
+        };
+        let raw = self.cache.get_or_load(key, load).await?;
+        let part = extent.raw_range();
+        if part.end > raw.len() {
+            let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
+            return Err(MapError::Bad { what: "extent", object: extent.object, reason });
+        }
+        Ok(raw.slice(part))
+    }
+
+    /// Asks until the store answers: slow and unreachable is no answer (R8).
+    async fn patient<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, MapError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let answer = tokio::select! {
+                answer = ask() => answer,
+                () = self.stop.cancelled() => return Err(MapError::Stopping),
+            };
+            match answer {
+                Ok(value) => return Ok(value),
+                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+                    tracing::warn!(error = %e, "the store does not answer a read; asking again");
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return Err(MapError::Stopping),
+                    }
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}

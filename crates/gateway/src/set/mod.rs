@@ -1,0 +1,18 @@
+//! One volume set on this node: its replicated state, who serves it, the write path, the read path, the uploader.
+//!
+//! ```text
+//!   exports ─▶ server ─▶ sequencer ─▶ group (raft) ─▶ host (apply)
+//!                 │                                     ▲
+//!                 └────▶ reader ─▶ journal | mapping ─▶ cache ─▶ store
+//!                                               ▲                  ▲
+//!                        uploader (leader only) ┴──────────────────┘
+//! ```
+
+pub mod device;
+pub mod host;
+pub mod mapping;
+pub mod pace;
+pub mod reader;
+pub mod sequencer;
+pub mod server;
+pub mod uploader;

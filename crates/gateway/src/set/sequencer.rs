@@ -1,0 +1,271 @@
+//! The sequencer: one per served epoch. Gathers what is waiting into entries, numbers them without a gap (R2), and answers
+//! each operation once its entry was committed and applied here (R1).
+//!
+//! ```text
+//!   push ─▶ queue ─▶ [entry s] ─▶ group ─▶ applied ─▶ answers, in order
+//!                    at most IN_FLIGHT_MAX entries between queue and answer
+//! ```
+//! No timer: a lone write leaves at once; while IN_FLIGHT_MAX entries are under way, what arrives shares the next one.
+//! S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
+//! S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
+//!     as written: every later operation fails the same way.
+
+use bytes::Bytes;
+use holdfast_raft::{Group, Pending, ProposeError};
+use holdfast_types::{Epoch, Lba, Sectors, Term, VolumeId, WriteSeq};
+use holdfast_volume::entry::{EntryBuilder, OpKind};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Entries between queue and answer at most. Few: the journal's fdatasync and the peers' are the pace, and what waits
+/// meanwhile shares an entry. More than one, so that the next entry is on its way while one is being synced.
+const IN_FLIGHT_MAX: usize = 4;
+
+/// Why an operation was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFailure {
+    /// Another owner holds the set (R8: the one case that a client is told).
+    Fenced,
+    /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
+    Gone,
+}
+
+/// One operation of a client.
+pub struct Op {
+    /// What to do.
+    pub kind: OpKind,
+    /// Where.
+    pub volume: VolumeId,
+    /// From here.
+    pub lba: Lba,
+    /// So much.
+    pub sectors: Sectors,
+    /// The data of a write; else empty.
+    pub data: Bytes,
+}
+
+type Answer = oneshot::Sender<Result<(), WriteFailure>>;
+
+struct Queue {
+    ops: VecDeque<(Op, Answer)>,
+    bytes: usize,
+    /// S2: set once, never cleared.
+    failed: Option<WriteFailure>,
+}
+
+/// How fast writers may go (design: the journal's bound acts here and only here).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// At once.
+    Go,
+    /// After this pause: the journal is filling, writers slow down along a curve (R8).
+    After(Duration),
+    /// Not before asking again after this pause: the journal is full up to its reserve.
+    Full(Duration),
+}
+
+/// What decides the pace: the journal's fill.
+pub trait Admission: Send + Sync + 'static {
+    /// The pace of the next entry.
+    fn pace(&self) -> Pace;
+}
+
+/// Tells what a refused entry means; the set's state knows who holds it now.
+pub trait Verdict: Send + Sync + 'static {
+    /// `Ok` where `answer` says written.
+    ///
+    /// # Errors
+    /// Why it was not.
+    fn judge(&self, answer: &Bytes) -> Result<(), WriteFailure>;
+}
+
+/// Handle of one epoch's sequencer. Dropping every handle ends it.
+pub struct Sequencer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Notify,
+    closed: CancellationToken,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// S2: from here on nothing is written.
+    fn fail(&self, why: WriteFailure) {
+        let waiting = {
+            let mut queue = self.queue();
+            queue.failed.get_or_insert(why);
+            queue.bytes = 0;
+            std::mem::take(&mut queue.ops)
+        };
+        for (_, answer) in waiting {
+            // The connection may be gone; then nobody waits for the answer.
+            let _ = answer.send(Err(why));
+        }
+        self.wake.notify_one();
+        self.closed.cancel();
+    }
+}
+
+impl Sequencer {
+    /// Starts the sequencer of `epoch`, granted in `term`. `closed` is cancelled when it fails.
+    pub fn start(
+        group: Group,
+        term: Term,
+        epoch: Epoch,
+        admission: Arc<dyn Admission>,
+        verdict: Arc<dyn Verdict>,
+        closed: CancellationToken,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, failed: None }),
+            wake: Notify::new(),
+            closed,
+        });
+        let (tx, rx) = mpsc::channel(IN_FLIGHT_MAX);
+        tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission, tx));
+        tokio::spawn(answer_loop(shared.clone(), rx, verdict));
+        Self { shared }
+    }
+
+    /// Puts operations into the set's one order, now and together: what is one write (R5) is given as one call.
+    /// Synchronous, so that a caller that goes away afterwards cannot leave it half done.
+    pub fn push(&self, op: Op) -> oneshot::Receiver<Result<(), WriteFailure>> {
+        let (tx, rx) = oneshot::channel();
+        let mut queue = self.shared.queue();
+        if let Some(why) = queue.failed {
+            drop(queue);
+            let _ = tx.send(Err(why));
+            return rx;
+        }
+        queue.bytes += op.data.len();
+        queue.ops.push_back((op, tx));
+        let first = queue.ops.len() == 1;
+        drop(queue);
+        if first {
+            self.shared.wake.notify_one();
+        }
+        rx
+    }
+
+    /// Bytes that wait for an entry.
+    pub fn waiting_bytes(&self) -> usize {
+        self.shared.queue().bytes
+    }
+
+    /// Ends it: what is queued fails as `why`, nothing more is taken. What was submitted is still answered.
+    pub fn stop(&self, why: WriteFailure) {
+        self.shared.fail(why);
+    }
+}
+
+impl Drop for Sequencer {
+    fn drop(&mut self) {
+        self.shared.fail(WriteFailure::Gone);
+    }
+}
+
+/// One entry from the front of the queue, with those who wait for it.
+fn next_entry(shared: &Shared, epoch: Epoch, seq: WriteSeq) -> Option<(Bytes, Vec<Answer>)> {
+    let mut queue = shared.queue();
+    let mut builder = EntryBuilder::new(epoch, seq);
+    let mut answers = Vec::new();
+    while let Some((op, _)) = queue.ops.front() {
+        // A clone of `Bytes` is a reference; the data is copied once, into the entry.
+        if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
+            break;
+        }
+        let Some((op, answer)) = queue.ops.pop_front() else { break };
+        queue.bytes -= op.data.len();
+        answers.push(answer);
+    }
+    if answers.is_empty() {
+        // R5: the front splits nothing below 1 MiB and everything above, so the first operation always fits.
+        assert!(queue.ops.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
+        return None;
+    }
+    drop(queue);
+    Some((builder.finish(), answers))
+}
+
+type InFlight = (Pending, Vec<Answer>);
+
+async fn submit_loop(
+    shared: Arc<Shared>,
+    group: Group,
+    term: Term,
+    epoch: Epoch,
+    admission: Arc<dyn Admission>,
+    tx: mpsc::Sender<InFlight>,
+) {
+    let mut seq = WriteSeq(0);
+    loop {
+        // A place first: whatever arrives while there is none shares the entry.
+        let Ok(place) = tx.reserve().await else { return };
+        let (payload, answers) = loop {
+            if shared.queue().failed.is_some() {
+                return;
+            }
+            let pace = admission.pace();
+            if let Pace::After(pause) | Pace::Full(pause) = pace {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.closed.cancelled() => {}
+                }
+                if matches!(pace, Pace::Full(_)) {
+                    continue;
+                }
+            }
+            match next_entry(&shared, epoch, WriteSeq(seq.0 + 1)) {
+                Some(entry) => break entry,
+                None => shared.wake.notified().await,
+            }
+        };
+        seq = WriteSeq(seq.0 + 1);
+        match group.submit(Some(term), payload).await {
+            Ok(pending) => place.send((pending, answers)),
+            Err(e) => {
+                tracing::info!(%epoch, %seq, error = %e, "sequencer ends: the group takes nothing more");
+                for answer in answers {
+                    let _ = answer.send(Err(WriteFailure::Gone));
+                }
+                shared.fail(WriteFailure::Gone);
+                return;
+            }
+        }
+    }
+}
+
+async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verdict: Arc<dyn Verdict>) {
+    // S2 holds across entries: those in flight behind a failed one may have been written, which nobody can tell (R12).
+    let mut failed: Option<WriteFailure> = None;
+    while let Some((pending, answers)) = rx.recv().await {
+        let outcome = match (failed, pending.wait().await) {
+            (Some(why), _) => Err(why),
+            (None, Ok(done)) => verdict.judge(&done.answer),
+            (None, Err(e)) => {
+                if !matches!(e, ProposeError::NotLeader { .. }) {
+                    tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
+                }
+                Err(WriteFailure::Gone)
+            }
+        };
+        if let Err(why) = outcome
+            && failed.is_none()
+        {
+            failed = Some(why);
+            shared.fail(why);
+        }
+        for answer in answers {
+            let _ = answer.send(outcome);
+        }
+    }
+}

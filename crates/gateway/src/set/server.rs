@@ -1,0 +1,648 @@
+//! Who serves the set here, and under which epoch. The decisions are `control::serve`'s and the replicated state's; this
+//! file carries events to them and carries out what follows.
+//!
+//! ```text
+//!   leadership, applied entries, quorum acks, ticks ─▶ ServeGate ─▶ may this gateway read / write now?
+//!   grant applied for this gateway in its own term  ─▶ a new `Serving`: sequencer + connections of that epoch
+//!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
+//! ```
+
+use crate::set::host::{GrantSeen, SetHost, decode_answer};
+use crate::set::pace::JournalPace;
+use crate::set::reader::Reader;
+use crate::set::sequencer::{Sequencer, Verdict, WriteFailure};
+use bytes::Bytes;
+use holdfast_control::serve::{ExpiryJudge, GateEvent, ServeGate, Timing, WhyNot};
+use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
+use holdfast_raft::{Group, ProposeError, boot_now};
+use holdfast_types::{Epoch, MemberId, MonoTime, Name, Owner, RequestId, SetId, Term, Token};
+use holdfast_volume::entry::encode_control;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
+const CONTROL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What one epoch serves with. Ends when the epoch does.
+pub struct Serving {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The term that it was granted in.
+    pub term: Term,
+    /// Owner of the lease.
+    pub owner: Owner,
+    /// A plain export's lease.
+    pub plain: bool,
+    /// Opens connections of this epoch, unless plain.
+    pub token: Token,
+    /// The write path.
+    pub sequencer: Sequencer,
+    /// Cancelled: the connections close unanswered.
+    pub closed: CancellationToken,
+    /// Another owner holds the set now: requests are answered with an error (R8).
+    pub fenced: AtomicBool,
+    /// Open connections.
+    pub connections: AtomicUsize,
+}
+
+impl Serving {
+    fn end(&self, why: WriteFailure) {
+        if why == WriteFailure::Fenced {
+            self.fenced.store(true, Ordering::Release);
+        }
+        self.sequencer.stop(why);
+        if why == WriteFailure::Gone {
+            self.closed.cancel();
+        }
+    }
+}
+
+/// A command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// The replicated state refused.
+    #[error(transparent)]
+    Refused(#[from] SetRefusal),
+    /// The group did not take it, or its outcome is unknown.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+    /// This gateway leads the group but does not serve it yet, or no more.
+    #[error("this gateway is not ready to serve the set: {0}")]
+    NotReady(String),
+    /// The answer was not one that fits the question.
+    #[error("unexpected answer to {what}: {found}")]
+    Answer {
+        /// What was asked.
+        what: &'static str,
+        /// What came back.
+        found: String,
+    },
+}
+
+/// One set on this node.
+pub struct SetServer {
+    /// The set's id.
+    pub id: SetId,
+    /// Its name.
+    pub name: Name,
+    /// Its group.
+    pub group: Group,
+    /// Its replicated state.
+    pub host: Arc<SetHost>,
+    /// Its read path.
+    pub reader: Reader,
+    pace: Arc<JournalPace>,
+    timing: Timing,
+    gate: Mutex<ServeGate>,
+    judge: Mutex<ExpiryJudge>,
+    watched_term: Mutex<Option<Term>>,
+    sole_voter: AtomicBool,
+    serving: Mutex<Option<Arc<Serving>>>,
+    /// One grant at a time is asked for here.
+    granting: tokio::sync::Mutex<()>,
+    stop: CancellationToken,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SetServer {
+    /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
+    pub fn new(
+        id: SetId,
+        name: Name,
+        group: Group,
+        host: Arc<SetHost>,
+        reader: Reader,
+        pace: Arc<JournalPace>,
+        timing: Timing,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let me = group.me();
+        Arc::new(Self {
+            id,
+            name,
+            group,
+            host,
+            reader,
+            pace,
+            timing,
+            gate: Mutex::new(ServeGate::new(me, timing, boot_now())),
+            judge: Mutex::new(ExpiryJudge::new()),
+            watched_term: Mutex::new(None),
+            sole_voter: AtomicBool::new(false),
+            serving: Mutex::new(None),
+            granting: tokio::sync::Mutex::new(()),
+            stop,
+        })
+    }
+}
+
+// ---- questions
+
+impl SetServer {
+    /// The epoch under which a write may be accepted now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_write(&self) -> Result<Epoch, WhyNot> {
+        lock(&self.gate).may_write(boot_now())
+    }
+
+    /// The epoch under which a read may be answered now (R3): a comparison, no round trip.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn may_read(&self) -> Result<Epoch, WhyNot> {
+        let acked = self.group.quorum_acked();
+        let mut gate = lock(&self.gate);
+        let now = boot_now();
+        if let Some((_, at)) = acked {
+            gate.event(now, GateEvent::QuorumAcked(at));
+        }
+        gate.may_read(now)
+    }
+
+    /// What is served here now.
+    pub fn serving(&self) -> Option<Arc<Serving>> {
+        lock(&self.serving).clone()
+    }
+
+    /// The lease as applied here.
+    pub fn lease(&self) -> Option<Lease> {
+        self.host.with(|m| m.state().lease.clone())
+    }
+
+    /// How long the lease still counts, by this leader's clock; zero where it may be judged expired.
+    pub fn lease_left(&self, lease: &Lease) -> Duration {
+        if self.held_by_connections(lease) {
+            return Duration::from_millis(u64::from(lease.ttl_ms));
+        }
+        let until = lock(&self.judge).expires_at();
+        until.map_or(Duration::from_millis(u64::from(lease.ttl_ms)), |until| until.saturating_since(boot_now()))
+    }
+
+    /// A plain lease lives as long as its connections here do.
+    fn held_by_connections(&self, lease: &Lease) -> bool {
+        let serving = lock(&self.serving);
+        serving.as_ref().is_some_and(|s| {
+            s.plain && s.epoch == lease.epoch && s.connections.load(Ordering::Acquire) > 0
+        })
+    }
+
+    fn judged_expired(&self) -> Option<Judged> {
+        let lease = self.lease()?;
+        if self.held_by_connections(&lease) {
+            return None;
+        }
+        lock(&self.judge).judge(boot_now())
+    }
+}
+
+// ---- commands
+
+impl SetServer {
+    /// Proposes a command in the term that this gateway leads in, and waits until it was applied here.
+    ///
+    /// # Errors
+    /// [`SetError`]; a `Propose(Unknown)` may have happened (R12).
+    pub async fn command(&self, what: &'static str, command: &SetCommand) -> Result<SetAnswer, SetError> {
+        let payload = encode_control(command)
+            .map_err(|e| SetError::Answer { what, found: format!("a command that does not encode: {e}") })?;
+        let term = self.group.leading_term();
+        let done = self.group.propose(term, payload, CONTROL_LIMIT).await?;
+        match decode_answer(&done.answer) {
+            Some(SetAnswer::Refused(refusal)) => Err(SetError::Refused(refusal)),
+            Some(answer) => Ok(answer),
+            None => Err(SetError::Answer { what, found: format!("{} bytes", done.answer.len()) }),
+        }
+    }
+
+    /// Asks for the lease for `owner` at this gateway.
+    ///
+    /// # Errors
+    /// [`SetError::Refused`] with who holds it, where, and since when.
+    pub async fn acquire(
+        &self,
+        owner: Owner,
+        token: Token,
+        ttl: Duration,
+        request: RequestId,
+        force: bool,
+        plain: bool,
+    ) -> Result<Lease, SetError> {
+        let _one = self.granting.lock().await;
+        self.wait_ready().await?;
+        let command = SetCommand::Acquire {
+            owner,
+            gateway: self.group.me(),
+            token,
+            ttl_ms: u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX),
+            request,
+            judged_expired: self.judged_expired(),
+            force,
+            plain,
+            at_unix_ms: unix_ms(),
+        };
+        self.granted(&command).await
+    }
+
+    /// The same owner goes on here.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn continue_lease(
+        &self,
+        owner: Owner,
+        token: Token,
+        new_token: Token,
+        request: RequestId,
+    ) -> Result<Lease, SetError> {
+        let _one = self.granting.lock().await;
+        self.wait_ready().await?;
+        let command = SetCommand::Continue {
+            owner,
+            gateway: self.group.me(),
+            token,
+            new_token,
+            request,
+            at_unix_ms: unix_ms(),
+        };
+        self.granted(&command).await
+    }
+
+    async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
+        match self.command("a grant", command).await? {
+            SetAnswer::Granted(lease) => {
+                self.look();
+                Ok(lease)
+            }
+            other => Err(SetError::Answer { what: "a grant", found: format!("{other:?}") }),
+        }
+    }
+
+    /// Gives the lease of `epoch` back; `token`: the owner's proof, `None` by this gateway itself.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn release(&self, epoch: Epoch, token: Option<Token>) -> Result<(), SetError> {
+        self.command("a release", &SetCommand::Release { epoch, token }).await?;
+        self.look();
+        Ok(())
+    }
+
+    /// The owner is alive.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn renew(&self, epoch: Epoch) -> Result<(), SetError> {
+        self.command("a renewal", &SetCommand::Renew { epoch }).await.map(|_| ())
+    }
+
+    /// A connection without a token: joins the plain lease of the same owner here, or takes a free one.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    pub async fn open_plain(self: &Arc<Self>, owner: Owner) -> Result<Connection, SetError> {
+        if let Some(connection) = self.join(|s| s.plain && s.owner == owner) {
+            return Ok(connection);
+        }
+        let token = Token(crate::identity::random_u128());
+        let request = RequestId(crate::identity::random_u128());
+        let ttl = holdfast_control::set::TTL_DEFAULT;
+        let granted = self.acquire(owner.clone(), token, ttl, request, false, true).await;
+        match granted {
+            Ok(lease) => self
+                .join(|s| s.epoch == lease.epoch)
+                .ok_or_else(|| SetError::NotReady("the grant ended before the connection began".to_string())),
+            // Somebody of the same owner was quicker: join.
+            Err(SetError::Refused(refusal)) => {
+                self.join(|s| s.plain && s.owner == owner).ok_or(SetError::Refused(refusal))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A connection with the token of the grant that is served here.
+    ///
+    /// # Errors
+    /// [`SetError::NotReady`] where that grant is not served here.
+    pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
+        self.join(|s| !s.plain && s.token == token).ok_or_else(|| {
+            SetError::NotReady("the token is not that of a lease which this gateway serves; continue the lease here first".into())
+        })
+    }
+
+    fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
+        let serving = lock(&self.serving);
+        let serving = serving.as_ref().filter(|s| fits(s) && !s.closed.is_cancelled() && !s.fenced.load(Ordering::Acquire))?;
+        serving.connections.fetch_add(1, Ordering::AcqRel);
+        Some(Connection { server: self.clone(), serving: serving.clone() })
+    }
+
+    /// Waits until this gateway may ask for a grant: leading, first entry of its term applied.
+    async fn wait_ready(&self) -> Result<(), SetError> {
+        let deadline = tokio::time::Instant::now() + self.timing.election_max();
+        loop {
+            self.look();
+            let Some(term) = self.group.leading_term() else {
+                let leader = self.group.leadership().borrow().leader;
+                return Err(SetError::Propose(ProposeError::NotLeader { leader }));
+            };
+            if self.group.applied().term == term {
+                return Ok(());
+            }
+            let changed = self.host.changed().notified();
+            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                let reason = format!("leads {term}, but has not applied an entry of it yet");
+                return Err(SetError::NotReady(reason));
+            }
+        }
+    }
+}
+
+// ---- events
+
+impl SetServer {
+    /// Follows leadership, applied entries and time until told to stop.
+    pub async fn run(self: Arc<Self>) {
+        let mut leadership = self.group.leadership();
+        let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let ticked = tokio::select! {
+                () = self.stop.cancelled() => break,
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    false
+                }
+                () = self.host.changed().notified() => false,
+                _ = tick.tick() => true,
+            };
+            if ticked {
+                self.look_at_members();
+            }
+            self.look();
+            self.end_orphaned_plain_lease();
+            self.close_when_cut_off();
+        }
+        self.end_serving(WriteFailure::Gone);
+    }
+
+    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless.
+    fn look(&self) {
+        let now = boot_now();
+        let leading = self.group.leading_term();
+        let applied = self.group.applied();
+        let acked = self.group.quorum_acked();
+        let (lease, grant) = self.host.lease_and_grant();
+        {
+            let mut gate = lock(&self.gate);
+            match leading {
+                None => gate.event(now, GateEvent::LeadershipLost),
+                Some(term) => gate.event(now, GateEvent::TermStarted { term }),
+            }
+            gate.event(now, GateEvent::FirstEntryApplied { term: applied.term });
+            if let Some(grant) = grant {
+                let GrantSeen { id, epoch, gateway } = grant;
+                gate.event(now, GateEvent::GrantApplied { id, epoch, gateway });
+                if lease.as_ref().is_none_or(|l| l.epoch != epoch) {
+                    gate.event(now, GateEvent::LeaseReleased { epoch });
+                }
+            }
+            if let Some((_, at)) = acked {
+                gate.event(now, GateEvent::QuorumAcked(at));
+            }
+        }
+        self.watch_expiry(leading, lease.as_ref(), now);
+        let Some(term) = leading.filter(|t| applied.term == *t) else {
+            self.end_serving(WriteFailure::Gone);
+            return;
+        };
+        self.follow_lease(term, lease, grant);
+    }
+
+    fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
+        let mut judge = lock(&self.judge);
+        let mut watched = lock(&self.watched_term);
+        if *watched != leading {
+            *watched = leading;
+            match leading {
+                Some(_) => judge.elected(now),
+                None => judge.leadership_lost(),
+            }
+        }
+        judge.observe(now, lease);
+    }
+
+    fn look_at_members(&self) {
+        let members = self.group.status().members;
+        let sole = members.iter().filter(|m| m.voter).count() == 1 && members.iter().any(|m| m.voter && m.member == self.me());
+        self.set_sole_voter(sole);
+    }
+
+    /// Whether nobody else could be elected. `false` before a change of members is proposed.
+    pub fn set_sole_voter(&self, sole: bool) {
+        self.sole_voter.store(sole, Ordering::Release);
+        lock(&self.gate).event(boot_now(), GateEvent::SoleVoter(sole));
+    }
+
+    /// The clock is not to be believed (see `control::serve::ClockWatch`).
+    pub fn clock_suspected(&self, lost: Duration) {
+        let now = boot_now();
+        lock(&self.gate).event(now, GateEvent::ClockSuspicion);
+        lock(&self.judge).clock_suspected(now, lost);
+    }
+
+    /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
+    fn follow_lease(&self, term: Term, lease: Option<Lease>, grant: Option<GrantSeen>) {
+        let mut serving = lock(&self.serving);
+        let current = serving.as_ref().map(|s| (s.epoch, s.term));
+        match lease {
+            Some(lease) if current == Some((lease.epoch, term)) => {}
+            Some(lease) => {
+                if let Some(old) = serving.take() {
+                    // R8: an error only where another owner holds the set.
+                    old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
+                }
+                if self.granted_here(term, &lease, grant) {
+                    *serving = Some(Arc::new(self.start_serving(term, lease)));
+                }
+            }
+            None => {
+                if let Some(old) = serving.take() {
+                    old.end(WriteFailure::Gone);
+                }
+            }
+        }
+    }
+
+    /// Whether the lease was granted to this gateway by an entry of its own term (R6): a grant of an older term is
+    /// another leadership's, also where that was ours.
+    fn granted_here(&self, term: Term, lease: &Lease, grant: Option<GrantSeen>) -> bool {
+        let of_this_term = grant.is_some_and(|g| g.epoch == lease.epoch && g.id.term == term);
+        lease.gateway == self.me() && of_this_term
+    }
+
+    fn start_serving(&self, term: Term, lease: Lease) -> Serving {
+        tracing::info!(set = %self.name, epoch = %lease.epoch, owner = %lease.owner, "serving");
+        let closed = CancellationToken::new();
+        let verdict = Arc::new(LeaseVerdict { owner: lease.owner.clone(), host: self.host.clone() });
+        let group = self.group.clone();
+        let sequencer = Sequencer::start(group, term, lease.epoch, self.pace.clone(), verdict, closed.clone());
+        Serving {
+            epoch: lease.epoch,
+            term,
+            owner: lease.owner,
+            plain: lease.plain,
+            token: lease.token,
+            sequencer,
+            closed,
+            fenced: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    fn end_serving(&self, why: WriteFailure) {
+        if let Some(old) = lock(&self.serving).take() {
+            tracing::info!(set = %self.name, epoch = %old.epoch, ?why, "serving ends");
+            old.end(why);
+        }
+    }
+
+    /// A plain lease ends with its connections, and these ended with the leadership that it was granted in.
+    fn end_orphaned_plain_lease(self: &Arc<Self>) {
+        let Ok(_one) = self.granting.try_lock() else { return };
+        let Some(term) = self.group.leading_term().filter(|t| self.group.applied().term == *t) else { return };
+        let (lease, grant) = self.host.lease_and_grant();
+        let Some(lease) = lease.filter(|l| l.plain) else { return };
+        if self.granted_here(term, &lease, grant) {
+            return;
+        }
+        let server = self.clone();
+        tokio::spawn(async move {
+            let _one = server.granting.lock().await;
+            let still = server.lease().is_some_and(|l| l.epoch == lease.epoch);
+            if still && let Err(e) = server.release(lease.epoch, None).await {
+                tracing::debug!(set = %server.name, error = %e, "orphaned plain lease not released yet");
+            }
+        });
+    }
+
+    /// Cut off: clients are let go so that they try the others instead of hanging on a minority.
+    fn close_when_cut_off(&self) {
+        if self.serving().is_some() && lock(&self.gate).cut_off(boot_now()) {
+            tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
+            self.end_serving(WriteFailure::Gone);
+        }
+    }
+
+    /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
+    pub fn stop_serving_for_transfer(&self) {
+        lock(&self.gate).event(boot_now(), GateEvent::TransferStarted);
+        self.end_serving(WriteFailure::Gone);
+    }
+}
+
+/// A client's connection to the epoch that it was opened under.
+pub struct Connection {
+    /// The set.
+    pub server: Arc<SetServer>,
+    /// The epoch.
+    pub serving: Arc<Serving>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let last = self.serving.connections.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !last || !self.serving.plain || self.serving.closed.is_cancelled() {
+            return;
+        }
+        let (server, serving) = (self.server.clone(), self.serving.clone());
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let _one = server.granting.lock().await;
+            // A connection that came meanwhile keeps the lease.
+            if serving.connections.load(Ordering::Acquire) == 0
+                && let Err(e) = server.release(serving.epoch, None).await
+            {
+                tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released");
+            }
+        });
+    }
+}
+
+/// What a refused write means to its client: an error only where another owner holds the set (R8).
+struct LeaseVerdict {
+    owner: Owner,
+    host: Arc<SetHost>,
+}
+
+impl Verdict for LeaseVerdict {
+    fn judge(&self, answer: &Bytes) -> Result<(), WriteFailure> {
+        match decode_answer(answer) {
+            Some(SetAnswer::Written) => Ok(()),
+            Some(SetAnswer::Refused(refusal)) => {
+                let (lease, _) = self.host.lease_and_grant();
+                let another = lease.is_some_and(|l| l.owner != self.owner);
+                let fenced = another && matches!(refusal, SetRefusal::WrongEpoch { .. });
+                tracing::info!(%refusal, "a write was refused");
+                Err(if fenced { WriteFailure::Fenced } else { WriteFailure::Gone })
+            }
+            other => {
+                tracing::warn!(?other, "a write got an answer that does not fit");
+                Err(WriteFailure::Gone)
+            }
+        }
+    }
+}
+
+/// The wall clock, shown to people only.
+pub fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl SetServer {
+    /// This member.
+    pub fn me(&self) -> MemberId {
+        self.group.me()
+    }
+}
+
+impl SetServer {
+    /// The term that this gateway leads in, once it has applied an entry of it.
+    pub fn leading_ready(&self) -> Option<Term> {
+        self.group.leading_term().filter(|term| self.group.applied().term == *term)
+    }
+
+    /// Waits until a quorum has acknowledged a heartbeat that was sent after the call: this gateway led until then.
+    ///
+    /// # Errors
+    /// Not leading, or no quorum within two election timeouts.
+    pub async fn confirm_leadership(&self) -> Result<(), SetError> {
+        self.wait_ready().await?;
+        let asked = boot_now();
+        let term = self.leading_ready();
+        let deadline = tokio::time::Instant::now() + self.timing.election_max() * 2;
+        loop {
+            if self.leading_ready() != term || term.is_none() {
+                let leader = self.group.leadership().borrow().leader;
+                return Err(SetError::Propose(ProposeError::NotLeader { leader }));
+            }
+            let sole = self.sole_voter.load(Ordering::Acquire);
+            if sole || self.group.quorum_acked().is_some_and(|(acked_term, at)| Some(acked_term) == term && at >= asked) {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(SetError::NotReady("no quorum of gateways has answered; try again, or another gateway".into()));
+            }
+            tokio::time::sleep(self.timing.heartbeat() / 4).await;
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The way from the journal to the store, at the set's leader only.
+//!
+//! One checkpoint (design, "Snapshots of the Raft state"):
+//! ```text
+//!   1  CheckpointBegin is applied at X: every replica seals its journal index
+//!   2  the sealed extents are read from the journal, compressed, sealed, packed: segments, several PUTs at once
+//!   3  each segment is noted by an entry once it is durable in the store
+//!   4  the pages that changed are written anew in page packs, then the root that lists them
+//!   5  CheckpointEnd{X, root} is applied: lookups go to the map, the raft snapshot covers X, the journal is purged
+//! ```
+//! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: the root is written after
+//! everything it names, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but the
+//! journal is needed for that (R7).
+
+use crate::set::host::SetHost;
+use crate::set::mapping::{MapError, Mapping};
+use crate::set::reader::{ReadError, Reader};
+use crate::set::server::{SetError, SetServer};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
+use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_types::limits::SEGMENT_BYTES_TARGET;
+use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_volume::index::Generation;
+use holdfast_volume::map::{Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page};
+use holdfast_volume::plan::{PlannedExtent, plan, unmaps};
+use holdfast_volume::segment::{Codec, SegmentBuilder};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Raw bytes that are compressed and sealed in one go off the runtime's threads.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Between two tries after a store or a group that did not answer, at most.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// When and how to upload.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadSettings {
+    /// A checkpoint begins when the journal holds so many bytes of the set.
+    pub bytes: u64,
+    /// … or when the oldest of them is so old.
+    pub interval: Duration,
+    /// Segments that are being written at once.
+    pub parallel: usize,
+    /// How extents are compressed.
+    pub codec: Codec,
+}
+
+/// Why a checkpoint did not come to its end. It is begun again.
+#[derive(Debug, thiserror::Error)]
+enum UploadError {
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    #[error("another leader has begun anew")]
+    Superseded,
+    #[error("stopping")]
+    Stopping,
+    #[error("sealing: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Uploads one set while this gateway leads it.
+pub struct Uploader {
+    server: Arc<SetServer>,
+    host: Arc<SetHost>,
+    reader: Reader,
+    mapping: Arc<Mapping>,
+    settings: UploadSettings,
+    boot: u64,
+    stop: CancellationToken,
+}
+
+/// What the new map must say, by page.
+#[derive(Default)]
+struct Changes {
+    extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>>,
+    segments: Vec<(ObjectId, u64, Sectors)>,
+}
+
+impl Uploader {
+    /// `boot`: this disk's counter of starts, part of every object's name.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        settings: UploadSettings,
+        boot: u64,
+        stop: CancellationToken,
+    ) -> Self {
+        let (host, reader) = (server.host.clone(), server.reader.clone());
+        Self { server, host, reader, mapping, settings, boot, stop }
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(self) {
+        let mut pause = Duration::from_millis(100);
+        let mut dirty_since: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(pause.min(Duration::from_millis(250))) => {}
+            }
+            let Some(term) = self.server.leading_ready() else {
+                dirty_since = None;
+                continue;
+            };
+            let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
+            if bytes > 0 {
+                dirty_since.get_or_insert_with(Instant::now);
+            }
+            let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
+            if !(unfinished || bytes >= self.settings.bytes || old && bytes > 0) {
+                continue;
+            }
+            match self.checkpoint(term).await {
+                Ok(()) => {
+                    dirty_since = None;
+                    pause = Duration::from_millis(100);
+                }
+                Err(UploadError::Stopping) => return,
+                Err(e) => {
+                    tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; it is begun again");
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                    tokio::select! {
+                        () = self.stop.cancelled() => return,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn new_object(&self, term: Term) -> ObjectId {
+        ObjectId { term, member: self.server.me(), boot: self.boot, random: crate::identity::random_u128() }
+    }
+
+    async fn checkpoint(&self, term: Term) -> Result<(), UploadError> {
+        let started = Instant::now();
+        let begun = self.server.command("a checkpoint's begin", &SetCommand::CheckpointBegin { term }).await?;
+        let SetAnswer::CheckpointBegun { at } = begun else {
+            let found = format!("{begun:?}");
+            return Err(SetError::Answer { what: "a checkpoint's begin", found }.into());
+        };
+        let (sealed_at, generation) = self.host.sealed().ok_or(UploadError::Superseded)?;
+        if sealed_at != at {
+            return Err(UploadError::Superseded);
+        }
+        let changes = self.upload_segments(term, &generation).await?;
+        let (root_ref, root) = self.upload_map(term, at, &generation, changes).await?;
+        self.mapping.adopt_root(root_ref, root);
+        let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
+        self.server.command("a checkpoint's end", &end).await?;
+        self.server.group.trigger_snapshot().await.map_err(|e| {
+            UploadError::Set(SetError::NotReady(e.to_string()))
+        })?;
+        let (extents, bytes) = (generation.extents(), generation.data_bytes());
+        metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
+        tracing::info!(set = %self.server.name, upto = %at, extents, bytes, took = ?started.elapsed(), "checkpoint");
+        Ok(())
+    }
+
+    /// Steps 2 and 3.
+    async fn upload_segments(&self, term: Term, generation: &Arc<Generation>) -> Result<Changes, UploadError> {
+        let mut changes = Changes::default();
+        let mut puts = FuturesUnordered::new();
+        let mut builder: Option<SegmentBuilder> = None;
+        let mut batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)> = Vec::new();
+        let mut batch_bytes = 0;
+        let mut planned = plan(generation).peekable();
+        while let Some(extent) = planned.next() {
+            let raw = self.read_extent(&extent).await?;
+            batch_bytes += raw.len();
+            batch.push((extent.volume, extent.lba, raw));
+            let last = planned.peek().is_none();
+            if batch_bytes < BATCH_BYTES && !last {
+                continue;
+            }
+            let open = builder
+                .take()
+                .unwrap_or_else(|| SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec));
+            let sealing = std::mem::take(&mut batch);
+            batch_bytes = 0;
+            let (open, placed) = tokio::task::spawn_blocking(move || seal_batch(open, sealing)).await?;
+            let object = open.object();
+            for (volume, extent) in placed.into_iter().map(|(v, lba, place)| (v, MapExtent::whole(object, lba, place))) {
+                note_extent(&mut changes, volume, extent);
+            }
+            if !(open.bytes() >= SEGMENT_BYTES_TARGET || last) {
+                builder = Some(open);
+                continue;
+            }
+            let raw_bytes = open.raw_bytes();
+            let body = open.finish();
+            changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
+            puts.push(self.put_segment(term, object, body, raw_bytes));
+            // Several at once, not all at once: each holds a segment in memory.
+            while puts.len() >= self.settings.parallel {
+                puts.next().await.transpose()?;
+            }
+        }
+        while puts.next().await.transpose()?.is_some() {}
+        Ok(changes)
+    }
+
+    async fn read_extent(&self, extent: &PlannedExtent) -> Result<Bytes, UploadError> {
+        if let [(sectors, place)] = extent.parts.as_slice() {
+            return Ok(self.reader.read_journal(*place, *sectors).await?);
+        }
+        let len = usize::try_from(extent.sectors().0 * SECTOR_BYTES).unwrap_or(0);
+        let mut raw = BytesMut::with_capacity(len);
+        for (sectors, place) in &extent.parts {
+            raw.extend_from_slice(&self.reader.read_journal(*place, *sectors).await?);
+        }
+        Ok(raw.freeze())
+    }
+
+    async fn put_segment(&self, term: Term, object: ObjectId, body: Bytes, raw_bytes: u64) -> Result<(), UploadError> {
+        let stored_bytes = body.len() as u64;
+        self.put(&keys::segment(self.mapping.key.set, object), body).await?;
+        let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
+        self.server.command("a segment's note", &note).await?;
+        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string()).increment(stored_bytes);
+        Ok(())
+    }
+
+    /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
+    async fn put(&self, key: &str, body: Bytes) -> Result<(), UploadError> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let outcome = tokio::select! {
+                outcome = self.mapping.store.put_new(key, body.clone()) => outcome,
+                () = self.stop.cancelled() => return Err(UploadError::Stopping),
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+                    tracing::warn!(key, error = %e, "the store did not take an object; trying again");
+                    metrics::counter!("holdfast_store_retries_total").increment(1);
+                    if self.server.leading_ready().is_none() {
+                        return Err(UploadError::Superseded);
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return Err(UploadError::Stopping),
+                    }
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Step 4.
+    async fn upload_map(
+        &self,
+        term: Term,
+        upto: LogId,
+        generation: &Arc<Generation>,
+        changes: Changes,
+    ) -> Result<(RootRef, Arc<Root>), UploadError> {
+        let base = match self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
+            Some(root) => Root::clone(&*self.mapping.root(root).await?),
+            None => Root::new(upto),
+        };
+        let mut root = base;
+        root.upto = upto;
+        for (object, stored, raw) in &changes.segments {
+            root.add_segment(*object, *stored, *raw);
+        }
+        let mut touched = changes.extents;
+        // A large unmapping visits the pages that there are, not all that there could be.
+        for unmap in unmaps(generation) {
+            let numbers: Vec<u32> = root.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| n).collect();
+            for number in numbers {
+                touched.entry((unmap.volume, number)).or_default();
+            }
+        }
+        let mut pack: Option<PackBuilder> = None;
+        for ((volume, number), extents) in touched {
+            let old = match root.page(volume, number).copied() {
+                Some(place) => Some(self.mapping.page(&place, volume, number).await?),
+                None => None,
+            };
+            let before = old.as_ref().map_or_else(Live::new, |page| page.live());
+            let mut page = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
+            let (start, len) = (page.lba(), Sectors(page.end().0 - page.lba().0));
+            for piece in generation.pieces(volume, start, len) {
+                if piece.source == holdfast_volume::index::Source::Zero {
+                    page.unmap(piece.lba, piece.sectors);
+                }
+            }
+            for extent in &extents {
+                page.overlay(extent);
+            }
+            let place = if page.is_empty() {
+                None
+            } else {
+                let open = pack.get_or_insert_with(|| PackBuilder::new(self.mapping.key.sealer(self.new_object(term))));
+                Some(open.push(&page))
+            };
+            root.replace_page(volume, number, place, &before, &page.live())?;
+            if let Some(full) = pack.take_if(|pack| pack.is_full()) {
+                self.put_pack(full).await?;
+            }
+        }
+        if let Some(last) = pack {
+            self.put_pack(last).await?;
+        }
+        root.drop_dead_segments();
+        let object = self.new_object(term);
+        let body = seal_root(&root, self.mapping.key.sealer(object));
+        let root_ref = RootRef { object, bytes: body.len() as u64 };
+        self.put(&keys::root(self.mapping.key.set, object), body).await?;
+        Ok((root_ref, Arc::new(root)))
+    }
+
+    async fn put_pack(&self, pack: PackBuilder) -> Result<(), UploadError> {
+        let key = keys::map_pack(self.mapping.key.set, pack.object());
+        self.put(&key, pack.finish()).await
+    }
+}
+
+type Placed = Vec<(VolumeId, holdfast_types::Lba, holdfast_volume::segment::ExtentPlace)>;
+
+fn seal_batch(mut open: SegmentBuilder, batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)>) -> (SegmentBuilder, Placed) {
+    let placed = batch.into_iter().map(|(volume, lba, raw)| (volume, lba, open.push(volume, lba, &raw))).collect();
+    (open, placed)
+}
+
+/// An extent belongs to every page that it touches; a page takes its own part of it.
+fn note_extent(changes: &mut Changes, volume: VolumeId, extent: MapExtent) {
+    for number in page_numbers(extent.lba, extent.sectors) {
+        changes.extents.entry((volume, number)).or_default().push(extent);
+    }
+    debug_assert_eq!(split_by_page(extent.lba, extent.sectors).count(), page_numbers(extent.lba, extent.sectors).count());
+}
