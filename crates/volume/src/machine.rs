@@ -95,8 +95,9 @@ impl From<RangeError> for SetRefusal {
     }
 }
 
-/// The state machine of one set at one replica.
-#[derive(Clone, Debug)]
+/// The state machine of one set at one replica. Not `Clone`: that would copy a whole index.
+#[cfg_attr(test, derive(Clone))]
+#[derive(Debug)]
 pub struct SetMachine {
     state: SetState,
     active: Generation,

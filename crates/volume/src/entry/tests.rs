@@ -86,10 +86,36 @@ fn a_piece_is_served_only_from_the_op_that_the_index_meant() {
     ] {
         assert!(matches!(wrong, Err(EntryError::Misplaced { .. })), "{wrong:?}");
     }
-    // A trim is whole and sound, and yet holds nothing to read.
-    let trim = sample().slice(576..608);
-    let at = JournalRef { index: LogIndex(5), header_offset: 576, op_sectors: 1, skip: 0 };
-    assert!(matches!(read_piece(VolumeId(2), Lba(0), Sectors(1), &at, &trim), Err(EntryError::Misplaced { .. })));
+    // A zeroed range is whole and sound, of the same place and length, and yet holds nothing to read.
+    let zero = sample().slice(608..);
+    let at = JournalRef { index: LogIndex(5), header_offset: 608, op_sectors: 8, skip: 0 };
+    assert!(matches!(read_piece(VolumeId(1), Lba(16), Sectors(8), &at, &zero), Err(EntryError::Misplaced { .. })));
+}
+
+/// R9: what a read takes from the journal is checked by itself.
+#[test]
+fn a_changed_byte_of_an_op_in_the_journal_is_found() {
+    let op = sample().slice(32..576);
+    assert!(check_op(&op).is_ok());
+    for at in 0..op.len() {
+        let mut bytes = op.to_vec();
+        bytes[at] ^= 0x10;
+        assert!(check_op(&bytes).is_err(), "byte {at}");
+        assert!(check_op(&op[..at]).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_changed_byte_of_a_command_is_found() {
+    let renew = SetCommand::Renew { epoch: Epoch(1 << 40) };
+    let payload = encode_control(&renew).expect("control");
+    assert!(matches!(decode(&payload), Ok(EntryPayload::Control(same)) if same == renew));
+    for at in 0..payload.len() {
+        let mut bytes = payload.to_vec();
+        bytes[at] ^= 0x10;
+        assert!(decode(&Bytes::from(bytes)).is_err(), "byte {at}");
+        assert!(decode(&payload.slice(..at)).is_err(), "cut at {at}");
+    }
 }
 
 #[test]
