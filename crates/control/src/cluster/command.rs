@@ -199,7 +199,8 @@ pub enum ClusterRefusal {
     },
     /// C3: two processes with one counter.
     #[error(
-        "member {member} starts twice with boot counter {boot}: its disk was cloned; stop one, remove the member, and join anew"
+        "member {member} starts twice with boot counter {boot}: its disk was cloned, or restored from an older copy; \
+         stop all but one, remove the member, wipe the disk, and join anew"
     )]
     BootCloned {
         /// The member.
@@ -242,5 +243,11 @@ pub enum ClusterRefusal {
         found: u64,
         /// The most it may have.
         max: u64,
+    },
+    /// The request id made something else before.
+    #[error("request id {request} was used before, for something else: draw a new one")]
+    RequestReused {
+        /// As asked for.
+        request: RequestId,
     },
 }

@@ -165,8 +165,10 @@ impl ClusterState {
     }
 
     fn add_member(&mut self, member: &Member, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
-        if let Some(Made::Member(id)) = self.requests.get(&request).copied() {
-            return Ok(ClusterAnswer::MemberAdded { id });
+        match self.requests.get(&request).copied() {
+            Some(Made::Member(id)) => return Ok(ClusterAnswer::MemberAdded { id }),
+            Some(Made::Set(_)) => return Err(ClusterRefusal::RequestReused { request }),
+            None => {}
         }
         let wanted = if member.id == MemberId(0) { MemberId(self.next_member) } else { member.id };
         // An id is refused at the very end of the numbers too, since there would be no next one.
@@ -243,8 +245,10 @@ impl ClusterState {
     }
 
     fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
-        if let Some(Made::Set(set)) = self.requests.get(&request).copied() {
-            return Ok(ClusterAnswer::SetCreated { set });
+        match self.requests.get(&request).copied() {
+            Some(Made::Set(set)) => return Ok(ClusterAnswer::SetCreated { set }),
+            Some(Made::Member(_)) => return Err(ClusterRefusal::RequestReused { request }),
+            None => {}
         }
         if let Some((by, _)) = self.set_named(&entry.name) {
             return Err(ClusterRefusal::SetNameTaken { name: entry.name, by });

@@ -1,1 +1,211 @@
+//! Group 0 over random commands, its wire, and its bounds.
 
+use super::{
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, SETS_MAX,
+};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn member(id: u64, name: &str, disk: u128) -> Member {
+    Member {
+        id: MemberId(id),
+        name: Name::new(name).unwrap(),
+        region: Name::new("eu").unwrap(),
+        disk,
+        peer_addr: "a:1".to_owned(),
+        api_addr: "a:2".to_owned(),
+        nbd_addr: "a:3".to_owned(),
+    }
+}
+
+fn add(id: u64, name: &str, disk: u128, request: u128) -> ClusterCommand {
+    ClusterCommand::AddMember { member: member(id, name, disk), request: RequestId(request) }
+}
+
+fn create(name: &str, members: Vec<MemberId>, request: u128) -> ClusterCommand {
+    ClusterCommand::CreateSet {
+        name: Name::new(name).unwrap(),
+        store: "file:///s".to_owned(),
+        wrapped_key: vec![1, 2],
+        key_id: 3,
+        members,
+        created_by: MemberId(1),
+        base_epoch: Epoch(4),
+        request: RequestId(request),
+    }
+}
+
+fn commands() -> impl Strategy<Value = ClusterCommand> {
+    let request = || 1u128..40;
+    prop_oneof![
+        1 => (0u128..3).prop_map(|cluster_id| ClusterCommand::Init { cluster_id }),
+        8 => (prop_oneof![3 => Just(0u64), 1 => 1u64..20], 0u8..9, 1u128..12, request())
+            .prop_map(|(id, name, disk, request)| add(id, &format!("g{name}"), disk, request)),
+        3 => (0u64..12).prop_map(|id| ClusterCommand::RemoveMember { id: MemberId(id) }),
+        1 => (0u64..12).prop_map(|id| ClusterCommand::UpdateMember {
+            id: MemberId(id), peer_addr: "b:1".to_owned(), api_addr: "b:2".to_owned(), nbd_addr: "b:3".to_owned(),
+        }),
+        8 => (1u64..8, 1u128..12, 1u64..6, 0u64..3).prop_map(|(id, disk, boot, nonce)| ClusterCommand::RegisterBoot {
+            member: MemberId(id), disk, boot, nonce,
+        }),
+        4 => (0u8..9, vec((1u64..8).prop_map(MemberId), 0..3), request())
+            .prop_map(|(name, members, request)| create(&format!("s{name}"), members, request)),
+        1 => (1u64..5).prop_map(|set| ClusterCommand::RewrapKey { set: GroupId(set), wrapped_key: vec![9], key_id: 7 }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// C1, C2, C3 over everything that was ever answered.
+    #[test]
+    fn c1_c2_c3_over_all_answers(commands in vec(commands(), 1..120), reload_every in 1u64..20) {
+        let mut state = ClusterState::new();
+        let mut replica = state.clone();
+        let mut made: BTreeMap<RequestId, ClusterAnswer> = BTreeMap::new();
+        let mut member_ids = BTreeSet::new();
+        let mut set_ids = BTreeSet::new();
+        let mut disk_of: BTreeMap<MemberId, u128> = BTreeMap::new();
+        let mut lives: BTreeMap<u128, Vec<(u64, u64)>> = BTreeMap::new();
+        for (index, command) in (1u64..).zip(commands) {
+            let id = LogId::new(1, index);
+            let before = state.clone();
+            let answer = state.apply(id, &command);
+            prop_assert_eq!(&replica.apply(id, &command), &answer);
+            state.self_check();
+            if let ClusterAnswer::Refused(refusal) = &answer {
+                prop_assert_eq!(&state, &before, "a refusal leaves no trace");
+                prop_assert!(!refusal.to_string().is_empty());
+            }
+            match (&command, &answer) {
+                (ClusterCommand::AddMember { member, request }, ClusterAnswer::MemberAdded { id }) => {
+                    if let Some(first) = made.get(request) {
+                        prop_assert_eq!(first, &answer, "R12: the same request, the same answer");
+                    } else {
+                        prop_assert!(member_ids.insert(*id), "C1: {} twice", id);
+                        let disk_is_new = !disk_of.values().any(|disk| *disk == member.disk);
+                        prop_assert!(disk_is_new, "C2: disk {} twice", member.disk);
+                        disk_of.insert(*id, member.disk);
+                        made.insert(*request, answer.clone());
+                    }
+                }
+                // Its request is forgotten with it: a late copy is refused by the disk.
+                (ClusterCommand::RemoveMember { id }, ClusterAnswer::MemberRemoved) => {
+                    made.retain(|_, answer| *answer != ClusterAnswer::MemberAdded { id: *id });
+                }
+                (ClusterCommand::CreateSet { request, .. }, ClusterAnswer::SetCreated { set }) => {
+                    if let Some(first) = made.get(request) {
+                        prop_assert_eq!(first, &answer, "R12: the same request, the same answer");
+                    } else {
+                        prop_assert!(set.0 != 0 && set_ids.insert(*set), "C1: {} twice", set);
+                        prop_assert!(state.sets[set].initial_members.is_sorted());
+                        made.insert(*request, answer.clone());
+                    }
+                }
+                (ClusterCommand::RegisterBoot { member, disk, boot, nonce }, outcome) => {
+                    let present = state.members.get(member).is_some_and(|member| member.disk == *disk);
+                    let lives = lives.entry(*disk).or_default();
+                    let last = lives.last().copied();
+                    let newer = last.is_none_or(|last| *boot > last.0 || (*boot, *nonce) == last);
+                    prop_assert_eq!(*outcome == ClusterAnswer::BootRegistered, present && newer, "C3: after {:?}", last);
+                    if *outcome == ClusterAnswer::BootRegistered {
+                        lives.push((*boot, *nonce));
+                    }
+                }
+                _ => {}
+            }
+            if index % reload_every == 0 {
+                replica = postcard::from_bytes(&postcard::to_stdvec(&replica).unwrap()).unwrap();
+            }
+        }
+        prop_assert_eq!(postcard::to_stdvec(&state).unwrap(), postcard::to_stdvec(&replica).unwrap());
+    }
+}
+
+fn hex_lines<T: Serialize>(values: &[T]) -> String {
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    values.iter().map(|value| hex(postcard::to_stdvec(value).unwrap()) + "\n").collect()
+}
+
+/// Entries and snapshots of these bytes are on disks: a change here needs a new version of their format.
+#[test]
+fn the_bytes_of_commands_and_state_are_pinned() {
+    let commands = [
+        ClusterCommand::Init { cluster_id: 300 },
+        add(1, "g1", 5, 6),
+        ClusterCommand::RegisterBoot { member: MemberId(1), disk: 5, boot: 2, nonce: 300 },
+        create("s1", vec![MemberId(1)], 7),
+        ClusterCommand::RewrapKey { set: GroupId(1), wrapped_key: vec![8], key_id: 2 },
+        ClusterCommand::UpdateMember {
+            id: MemberId(1),
+            peer_addr: "b:1".to_owned(),
+            api_addr: "b:2".to_owned(),
+            nbd_addr: "b:3".to_owned(),
+        },
+        add(0, "g2", 9, 8),
+        ClusterCommand::RemoveMember { id: MemberId(2) },
+    ];
+    let expected = "\
+00ac02
+01010267310265750503613a3103613a3203613a3306
+04010502ac02
+050273310966696c653a2f2f2f73020102030101010407
+0601010802
+030103623a3103623a3203623a33
+01000267320265750903613a3103613a3203613a3308
+0202
+";
+    assert_eq!(hex_lines(&commands), expected);
+    let mut state = ClusterState::new();
+    for (index, command) in (1u64..).zip(&commands) {
+        let answer = state.apply(LogId::new(1, index), command);
+        assert!(!matches!(answer, ClusterAnswer::Refused(_)), "{answer:?}");
+        let bytes = postcard::to_stdvec(command).unwrap();
+        assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
+    }
+    let expected = "ac020101010267310265750503623a3103623a3203623a3301010273310966696c653a2f2f2f73010802010101040302010102ac02010902060001070101\n";
+    assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
+    assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
+}
+
+#[test]
+fn so_many_members_and_sets_and_no_more() {
+    let mut state = ClusterState::new();
+    for number in 1..=MEMBERS_MAX as u64 {
+        let answer = state.apply(LogId::new(1, number), &add(0, &format!("g{number}"), number.into(), number.into()));
+        assert_eq!(answer, ClusterAnswer::MemberAdded { id: MemberId(number) });
+    }
+    let answer = state.apply(LogId::new(1, 100), &add(0, "more", 10_000, 10_000));
+    assert_eq!(answer, ClusterAnswer::Refused(ClusterRefusal::TooManyMembers { max: 32 }));
+    for number in 1..=SETS_MAX as u64 {
+        let answer = state.apply(LogId::new(1, 100), &create(&format!("s{number}"), vec![], u128::from(number) << 64));
+        assert_eq!(answer, ClusterAnswer::SetCreated { set: GroupId(number) });
+    }
+    let answer = state.apply(LogId::new(1, 100), &create("more", vec![], 10_001));
+    assert_eq!(answer, ClusterAnswer::Refused(ClusterRefusal::TooManySets { max: 1024 }));
+    state.self_check();
+}
+
+#[test]
+fn the_end_of_the_numbers_is_refused() {
+    let mut state = ClusterState::new();
+    let answer = state.apply(LogId::new(1, 1), &add(u64::MAX, "g", 1, 1));
+    assert!(matches!(answer, ClusterAnswer::Refused(ClusterRefusal::MemberIdUsed { .. })), "{answer:?}");
+    let answer = state.apply(LogId::new(1, 2), &add(u64::MAX - 1, "g", 1, 1));
+    assert_eq!(answer, ClusterAnswer::MemberAdded { id: MemberId(u64::MAX - 1) });
+    let answer = state.apply(LogId::new(1, 3), &add(0, "h", 2, 2));
+    assert!(matches!(answer, ClusterAnswer::Refused(ClusterRefusal::MemberIdUsed { .. })), "{answer:?}");
+}
+
+#[test]
+fn addresses_have_a_length() {
+    let mut state = ClusterState::new();
+    for (bytes, fine) in [(0, false), (ADDRESS_BYTES_MAX + 1, false), (ADDRESS_BYTES_MAX, true)] {
+        let member = Member { nbd_addr: "x".repeat(bytes), ..member(0, "g", 1) };
+        let answer = state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, request: RequestId(1) });
+        assert_eq!(matches!(answer, ClusterAnswer::MemberAdded { .. }), fine, "{bytes}: {answer:?}");
+    }
+}

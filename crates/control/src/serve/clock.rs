@@ -34,6 +34,16 @@ pub enum ClockSuspicion {
     },
 }
 
+impl ClockSuspicion {
+    /// How much time the process may not have seen.
+    pub fn lost(&self) -> Duration {
+        match self {
+            ClockSuspicion::Apart { by, .. } | ClockSuspicion::Backwards { by } => *by,
+            ClockSuspicion::Gap { found, .. } => *found,
+        }
+    }
+}
+
 /// Compares successive looks at the two clocks.
 ///
 /// The shell looks every [`Timing::clock_tick`], and once more before it answers a read that it had to wait for.

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// owner). The judgement is only a proposal: apply compares it with the state (S4 of [`crate::set`]).
 #[derive(Clone, Debug, Default)]
 pub struct ExpiryJudge {
-    /// Since when this gateway has led without a suspicion of its clock. `None`: it does not lead, and judges nothing.
+    /// Since when this gateway has led, moved forward by what it did not see. `None`: it does not lead, and judges nothing.
     watching_since: Option<MonoTime>,
     seen: Option<Seen>,
 }
@@ -39,10 +39,13 @@ impl ExpiryJudge {
         self.watching_since = None;
     }
 
-    /// Its clock is suspected: while it slept no renewal could reach it, so the wait starts anew.
-    pub fn clock_suspected(&mut self, now: MonoTime) {
-        if self.watching_since.is_some() {
-            self.watching_since = Some(now);
+    /// Its clock is suspected, and up to `lost` of the time until `now` it did not see: no renewal could reach it then, so
+    /// that time does not count against the owner. (Only that: on a busy machine small gaps come often, and a dead owner's
+    /// lease must expire there too.)
+    pub fn clock_suspected(&mut self, now: MonoTime, lost: Duration) {
+        let counting_from = self.counting_from();
+        if let Some(since) = self.watching_since.as_mut() {
+            *since = counting_from.unwrap_or(*since).saturating_add(lost).min(now);
         }
     }
 
@@ -68,8 +71,11 @@ impl ExpiryJudge {
 
     /// When the present lease expires unless renewed before. `None` where there is nothing to judge, as above.
     pub fn expires_at(&self) -> Option<MonoTime> {
-        let seen = self.seen?;
-        Some(seen.at.max(self.watching_since?).saturating_add(seen.ttl))
+        Some(self.counting_from()?.saturating_add(self.seen?.ttl))
+    }
+
+    fn counting_from(&self) -> Option<MonoTime> {
+        Some(self.seen?.at.max(self.watching_since?))
     }
 }
 

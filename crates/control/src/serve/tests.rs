@@ -1,1 +1,360 @@
+//! The gate against a dumb model, and the times against clocks that run wrong.
 
+use super::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo, WhyNot};
+use crate::set::Lease;
+use holdfast_types::{Epoch, LogId, LogIndex, MemberId, MonoTime, Owner, RequestId, Term, Token};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const MS: u64 = 1_000_000;
+const ME: MemberId = MemberId(1);
+
+fn lan() -> Timing {
+    Timing::from_rtt(Duration::from_millis(1))
+}
+
+fn at(ms: u64) -> MonoTime {
+    MonoTime(ms * MS)
+}
+
+/// What the gate is told, with small numbers so that they meet.
+fn events() -> impl Strategy<Value = GateEvent> {
+    let term = || (1u64..5).prop_map(Term);
+    prop_oneof![
+        4 => term().prop_map(|term| GateEvent::TermStarted { term }),
+        4 => term().prop_map(|term| GateEvent::FirstEntryApplied { term }),
+        6 => (1u64..5, 1u64..30, prop::bool::weighted(0.8)).prop_map(|(term, index, here)| GateEvent::GrantApplied {
+            // Log ids that the two parts order alike, as in any log.
+            id: LogId::new(term, term * 100 + index),
+            epoch: Epoch(term * 100 + index),
+            gateway: if here { ME } else { MemberId(2) },
+        }),
+        1 => (1u64..5, 1u64..30).prop_map(|(term, index)| GateEvent::LeaseReleased { epoch: Epoch(term * 100 + index) }),
+        1 => Just(GateEvent::TransferStarted),
+        1 => Just(GateEvent::LeadershipLost),
+        1 => Just(GateEvent::ClockSuspicion),
+        8 => (0u64..2000).prop_map(|ms| GateEvent::QuorumAcked(at(ms))),
+        1 => any::<bool>().prop_map(GateEvent::SoleVoter),
+    ]
+}
+
+/// The whole history, searched for each question.
+struct Told(Vec<(MonoTime, GateEvent)>);
+
+impl Told {
+    /// The latest term that it was told to lead: where in the history, when, and which.
+    fn term(&self) -> Option<(usize, MonoTime, Term)> {
+        let mut latest: Option<(usize, MonoTime, Term)> = None;
+        for (place, (now, event)) in self.0.iter().enumerate() {
+            if let GateEvent::TermStarted { term } = event
+                && latest.is_none_or(|(_, _, before)| *term > before)
+            {
+                latest = Some((place, *now, *term));
+            }
+        }
+        latest
+    }
+
+    fn after(&self, place: usize, wanted: impl Fn(&GateEvent) -> bool) -> bool {
+        self.0.iter().skip(place).any(|(_, event)| wanted(event))
+    }
+
+    fn serving(&self) -> Option<Epoch> {
+        let (place, _, term) = self.term()?;
+        let over = |event: &GateEvent| matches!(event, GateEvent::LeadershipLost | GateEvent::TransferStarted);
+        let applied = self.0.iter().filter_map(|(_, event)| match event {
+            GateEvent::FirstEntryApplied { term } => Some(*term),
+            _ => None,
+        });
+        if self.after(place, over) || applied.max() != Some(term) {
+            return None;
+        }
+        let grants = self.0.iter().enumerate().filter_map(|(place, (_, event))| match event {
+            GateEvent::GrantApplied { id, epoch, gateway } => Some((*id, std::cmp::Reverse(place), *epoch, *gateway)),
+            _ => None,
+        });
+        // The first copy of the latest.
+        let (id, std::cmp::Reverse(place), epoch, gateway) = grants.max_by_key(|(id, place, ..)| (*id, *place))?;
+        let released = self.after(place, |event| *event == GateEvent::LeaseReleased { epoch });
+        (gateway == ME && id.term == term && !released).then_some(epoch)
+    }
+
+    fn read_lease(&self, now: MonoTime, timing: &Timing) -> bool {
+        let Some((started_place, started, _)) = self.term() else { return false };
+        if self.after(started_place, |event| *event == GateEvent::LeadershipLost) {
+            return false;
+        }
+        let sole = self.0.iter().rev().find_map(|(_, event)| match event {
+            GateEvent::SoleVoter(sole) => Some(*sole),
+            _ => None,
+        });
+        let good = |place: usize, sent: MonoTime| {
+            let suspected_later = self.after(place, |event| *event == GateEvent::ClockSuspicion);
+            let suspected = self.0.iter().take(place).filter(|(_, event)| *event == GateEvent::ClockSuspicion);
+            let newer = suspected.map(|(at, _)| *at).all(|at| sent > at);
+            let lasts = now < sent.saturating_add(timing.leader_lease() - timing.drift_margin());
+            place > started_place && sent >= started && newer && !suspected_later && lasts
+        };
+        sole == Some(true)
+            || self
+                .0
+                .iter()
+                .enumerate()
+                .any(|(place, (_, event))| matches!(event, GateEvent::QuorumAcked(sent) if good(place, *sent)))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// R3: exactly when everything that serving needs was told, and nothing that forbids it.
+    #[test]
+    fn r3_the_gate_like_a_list_of_what_was_told(
+        steps in vec((0u64..60, events()), 1..40), look_after in 0u64..400,
+    ) {
+        let timing = lan();
+        let mut gate = ServeGate::new(ME, timing, at(0));
+        let mut told = Told(Vec::new());
+        let mut now = at(0);
+        for (wait, event) in steps {
+            now = now.saturating_add(Duration::from_millis(wait));
+            gate.event(now, event);
+            told.0.push((now, event));
+            for look in [now, now.saturating_add(Duration::from_millis(look_after))] {
+                let (serving, lease) = (told.serving(), told.read_lease(look, &timing));
+                prop_assert_eq!(gate.serving().ok(), serving);
+                prop_assert_eq!(gate.may_read(look).ok(), serving.filter(|_| lease), "{:?}", gate.may_read(look));
+                prop_assert!(!lease || !gate.cut_off(look), "a gateway with a read lease is not cut off");
+                let expected = if gate.cut_off(look) { None } else { serving };
+                prop_assert_eq!(gate.may_write(look).ok(), expected);
+                if let Err(WhyNot::CutOff { without, max }) = gate.may_read(look) {
+                    prop_assert!(without > max && gate.cut_off(look));
+                }
+            }
+        }
+    }
+
+    /// Apply and Raft's metrics tell what they know each in its own time: how the two are mixed must not matter.
+    #[test]
+    fn facts_of_two_sources_come_in_any_mixture(
+        raft in vec((1u64..5, 0u8..6), 1..10), applied in vec((1u64..5, 0u8..4), 1..10), mixture in vec(any::<bool>(), 20),
+    ) {
+        let raft: Vec<GateEvent> = raft.into_iter().map(|(term, kind)| match kind {
+            0 => GateEvent::LeadershipLost,
+            1 => GateEvent::TransferStarted,
+            _ => GateEvent::TermStarted { term: Term(term) },
+        }).collect();
+        let mut entries = applied;
+        entries.sort_unstable();
+        let mut index = 0;
+        let applied: Vec<GateEvent> = entries.into_iter().map(|(term, kind)| {
+            index += 1;
+            match kind {
+                0 | 1 => GateEvent::FirstEntryApplied { term: Term(term) },
+                _ => GateEvent::GrantApplied { id: LogId::new(term, index), epoch: Epoch(index), gateway: ME },
+            }
+        }).collect();
+        let mut straight = ServeGate::new(ME, lan(), at(0));
+        for event in raft.iter().chain(&applied) {
+            straight.event(at(1), *event);
+        }
+        let mut mixed = ServeGate::new(ME, lan(), at(0));
+        let (mut raft, mut applied) = (raft.into_iter(), applied.into_iter());
+        for first in mixture {
+            let event = if first { raft.next() } else { applied.next() };
+            event.into_iter().for_each(|event| mixed.event(at(1), event));
+        }
+        raft.chain(applied).for_each(|event| mixed.event(at(1), event));
+        prop_assert_eq!(mixed.serving(), straight.serving());
+    }
+
+    #[test]
+    fn every_class_of_round_trip_has_sound_times(rtt_us in 0u64..5_000_000) {
+        let timing = Timing::from_rtt(Duration::from_micros(rtt_us));
+        prop_assert!(timing.relations_hold(), "{timing:?}");
+        prop_assert_eq!(timing.leader_lease(), timing.election_max());
+        prop_assert_eq!(timing.read_lease() + timing.drift_margin(), timing.leader_lease());
+    }
+
+    /// R3 with clocks that are wrong by up to the bound: no moment at which the old leader still answers reads, and a voter
+    /// that acknowledged it may vote for another. Be that a follower that heard the heartbeat as late as it likes, or one that
+    /// died right after it.
+    #[test]
+    fn r3_no_reads_once_a_voter_is_free(
+        rtt_ms in 1u64..1000, leader_speed in 90u64..=110, other_speed in 90u64..=110,
+        sent_ms in 0u64..100_000, delay_ms in 0u64..5_000, restarted: bool, later_ms in 0u64..10_000,
+        leader_offset in 0u64..1_000_000_000_000, other_offset in 0u64..1_000_000_000_000,
+    ) {
+        let timing = Timing::from_rtt(Duration::from_millis(rtt_ms));
+        // Real time is in nanoseconds; a clock shows offset + speed percent of it.
+        let leader_clock = |real: u64| MonoTime(leader_offset + real / 100 * leader_speed);
+        let other_clock = |real: u64| MonoTime(other_offset + real / 100 * other_speed);
+        let real_after = |since: u64, on_clock: Duration| since + (on_clock.as_nanos() as u64).div_ceil(other_speed) * 100;
+
+        let sent = sent_ms * MS;
+        let mut gate = ServeGate::new(ME, timing, leader_clock(0));
+        gate.event(leader_clock(0), GateEvent::TermStarted { term: Term(1) });
+        gate.event(leader_clock(0), GateEvent::FirstEntryApplied { term: Term(1) });
+        let grant = GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME };
+        gate.event(leader_clock(0), grant);
+        gate.event(leader_clock(sent), GateEvent::QuorumAcked(leader_clock(sent)));
+        prop_assert_eq!(gate.may_read(leader_clock(sent)), Ok(Epoch(2)));
+
+        let heard = sent + delay_ms * MS;
+        let free = if restarted {
+            let embargo = VoteEmbargo::new(other_clock(heard), &timing);
+            let free = real_after(heard, timing.embargo());
+            prop_assert!(embargo.may_take_part(other_clock(free).saturating_add(Duration::from_micros(1))));
+            prop_assert!(!embargo.may_take_part(other_clock(free.saturating_sub(MS))));
+            free
+        } else {
+            real_after(heard, timing.leader_lease())
+        };
+        // A microsecond for the rounding of the clocks in this test.
+        let answered = leader_clock(free + 1000 + later_ms * MS);
+        prop_assert!(gate.may_read(answered).is_err(), "{timing:?} leader {leader_speed}% other {other_speed}%");
+    }
+
+    /// A leader whose heartbeats are answered keeps its read lease all the time, also if two in a row get lost.
+    #[test]
+    fn a_quiet_cluster_keeps_its_read_lease(rtt_ms in 1u64..1000, lost in vec(any::<bool>(), 1..60)) {
+        let timing = Timing::from_rtt(Duration::from_millis(rtt_ms));
+        let heartbeat = timing.heartbeat().as_nanos() as u64;
+        let rtt = rtt_ms * MS;
+        let mut gate = ServeGate::new(ME, timing, at(0));
+        gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
+        gate.event(at(0), GateEvent::FirstEntryApplied { term: Term(1) });
+        gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
+        gate.event(at(0), GateEvent::QuorumAcked(at(0)));
+        let mut in_a_row = 0;
+        for (beat, lost) in (1u64..).zip(lost) {
+            let arrives = MonoTime(beat * heartbeat + rtt);
+            // Right before this answer arrives is the worst moment.
+            prop_assert_eq!(gate.may_read(MonoTime(arrives.0 - 1)), Ok(Epoch(2)), "beat {}", beat);
+            in_a_row = if lost && in_a_row < 2 { in_a_row + 1 } else { 0 };
+            if in_a_row == 0 {
+                gate.event(arrives, GateEvent::QuorumAcked(MonoTime(beat * heartbeat)));
+            }
+        }
+    }
+
+    /// Clocks that go on alike are trusted, whatever their offset; a sleep above the margin never goes unseen, also in pieces.
+    #[test]
+    fn a_sleep_is_seen_once_it_adds_up(
+        offset in 0u64..1_000_000, steps in vec((0u64..15, 0u64..30), 1..80),
+    ) {
+        let timing = lan();
+        let mut watch = ClockWatch::with_timing(&timing);
+        let (mut boot, mut monotonic) = (at(offset), at(0));
+        prop_assert_eq!(watch.sample(boot, monotonic), None);
+        let mut asleep = Duration::ZERO;
+        for (ran, slept) in steps {
+            monotonic = monotonic.saturating_add(Duration::from_millis(ran));
+            boot = boot.saturating_add(Duration::from_millis(ran + slept));
+            asleep += Duration::from_millis(slept);
+            let found = watch.sample(boot, monotonic);
+            prop_assert_eq!(found.is_some(), asleep > timing.drift_margin(), "asleep {:?}: {:?}", asleep, found);
+            if let Some(found) = found {
+                prop_assert_eq!(found.lost(), asleep);
+                asleep = Duration::ZERO;
+            }
+        }
+    }
+
+    /// A lease is judged expired only when nothing was heard for its time to live as a leader, and then it is.
+    #[test]
+    fn a_judgement_waits_the_whole_time(
+        ttl_ms in 100u32..5000, elected_ms in 0u64..10_000, renewals in vec(0u64..10_000, 1..10),
+    ) {
+        let mut renewals = renewals;
+        renewals.sort_unstable();
+        let mut judge = ExpiryJudge::new();
+        let mut elected = false;
+        for (index, ms) in (10u64..).zip(&renewals) {
+            if !elected && *ms >= elected_ms {
+                judge.elected(at(elected_ms));
+                elected = true;
+            }
+            prop_assert!(elected || judge.judge(at(u64::MAX / MS)).is_none(), "a follower judges nothing");
+            judge.observe(at(*ms), Some(&lease(ttl_ms, index)));
+            // Told again of the same state, it must not start anew.
+            judge.observe(at(*ms + 1), Some(&lease(ttl_ms, index)));
+        }
+        if !elected {
+            judge.elected(at(elected_ms));
+        }
+        let last = renewals.last().copied().unwrap_or(0).max(elected_ms);
+        let expires = last + u64::from(ttl_ms);
+        prop_assert_eq!(judge.expires_at(), Some(at(expires)));
+        prop_assert!(judge.judge(at(expires - 1)).is_none());
+        let judged = judge.judge(at(expires));
+        prop_assert_eq!(judged.map(|judged| judged.renewed.0), Some(9 + renewals.len() as u64));
+        judge.leadership_lost();
+        prop_assert!(judge.judge(at(expires)).is_none());
+    }
+}
+
+fn lease(ttl_ms: u32, renewed: u64) -> Lease {
+    Lease {
+        owner: Owner::new("a").unwrap(),
+        gateway: ME,
+        epoch: Epoch(10),
+        token: Token(1),
+        previous_token: None,
+        ttl_ms,
+        request: RequestId(1),
+        granted: LogIndex(10),
+        renewed: LogIndex(renewed),
+        plain: false,
+        since_unix_ms: 0,
+    }
+}
+
+/// A vote given since then carries no lease, so what was acknowledged in an earlier term of ours proves nothing in this one.
+#[test]
+fn an_acknowledgement_of_an_earlier_term_does_not_count() {
+    let mut gate = ServeGate::new(ME, lan(), at(0));
+    gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
+    gate.event(at(10), GateEvent::QuorumAcked(at(10)));
+    gate.event(at(20), GateEvent::TransferStarted);
+    gate.event(at(30), GateEvent::LeadershipLost);
+    gate.event(at(40), GateEvent::TermStarted { term: Term(3) });
+    gate.event(at(41), GateEvent::FirstEntryApplied { term: Term(3) });
+    gate.event(at(42), GateEvent::GrantApplied { id: LogId::new(3, 9), epoch: Epoch(9), gateway: ME });
+    assert_eq!(gate.may_read(at(43)), Err(WhyNot::NoReadLease));
+    gate.event(at(44), GateEvent::QuorumAcked(at(39)));
+    assert_eq!(gate.may_read(at(45)), Err(WhyNot::NoReadLease));
+    gate.event(at(46), GateEvent::QuorumAcked(at(40)));
+    assert_eq!(gate.may_read(at(47)), Ok(Epoch(9)));
+}
+
+/// An entry of a later leader was applied here before the loss was told.
+#[test]
+fn a_later_leaders_entry_closes_the_gate() {
+    let mut gate = ServeGate::new(ME, lan(), at(0));
+    gate.event(at(0), GateEvent::TermStarted { term: Term(1) });
+    gate.event(at(0), GateEvent::FirstEntryApplied { term: Term(1) });
+    gate.event(at(0), GateEvent::GrantApplied { id: LogId::new(1, 2), epoch: Epoch(2), gateway: ME });
+    gate.event(at(1), GateEvent::QuorumAcked(at(1)));
+    assert_eq!(gate.may_read(at(2)), Ok(Epoch(2)));
+    gate.event(at(2), GateEvent::FirstEntryApplied { term: Term(2) });
+    assert_eq!(gate.may_read(at(2)), Err(WhyNot::NotLeader));
+    assert_eq!(gate.may_write(at(2)), Err(WhyNot::NotLeader));
+}
+
+#[test]
+fn only_what_passes_by_itself_is_waited_for() {
+    assert!(WhyNot::NoReadLease.may_pass());
+    assert!(WhyNot::FirstEntryPending { term: Term(1) }.may_pass());
+    for why in [
+        WhyNot::NotLeader,
+        WhyNot::NoGrant { term: Term(1) },
+        WhyNot::GrantElsewhere { gateway: ME, epoch: Epoch(1) },
+        WhyNot::Released { epoch: Epoch(1) },
+        WhyNot::TransferStarted { term: Term(1) },
+        WhyNot::CutOff { without: Duration::from_secs(1), max: Duration::ZERO },
+    ] {
+        assert!(!why.may_pass(), "{why}");
+    }
+}

@@ -81,7 +81,8 @@ pub enum SetCommand {
     /// The same owner goes on at another gateway (or in another term of the same one): new epoch, new token.
     ///
     /// The answer to a repeated request names the gateway that it was granted at. Where that is not the one that answers,
-    /// the caller continues once more, with the granted token and a new request id.
+    /// the caller continues once more, with the granted token and a new request id. A caller keeps the older token until
+    /// it has used the newer one.
     Continue {
         /// Who asks.
         owner: Owner,
@@ -96,7 +97,8 @@ pub enum SetCommand {
         /// As in `Acquire`.
         at_unix_ms: u64,
     },
-    /// The owner is alive.
+    /// The owner is alive. Proposed only while it is known to have the current token (a connection was opened with it, or it
+    /// asked): this is a use of it, and ends the token before (S3).
     Renew {
         /// Of the lease.
         epoch: Epoch,

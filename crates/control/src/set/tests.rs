@@ -1,1 +1,189 @@
+//! What no story tells: the wire, the bounds, and what must stop the gateway.
 
+use super::{
+    Judged, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, TTL_MS_MAX,
+    TTL_MS_MIN,
+};
+use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+use holdfast_types::{
+    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+};
+use serde::Serialize;
+
+fn acquire(owner: &str, token: u128) -> SetCommand {
+    SetCommand::Acquire {
+        owner: Owner::new(owner).unwrap(),
+        gateway: MemberId(1),
+        token: Token(token),
+        ttl_ms: 3000,
+        request: RequestId(token),
+        judged_expired: Some(Judged { epoch: Epoch(5), renewed: LogIndex(6) }),
+        force: false,
+        plain: true,
+        at_unix_ms: 300,
+    }
+}
+
+fn object(random: u128) -> ObjectId {
+    ObjectId { term: Term(1), member: MemberId(2), boot: 3, random }
+}
+
+fn root() -> RootRef {
+    RootRef { object: object(1), bytes: 9 }
+}
+
+/// One line for each variant, in order of their numbers.
+fn hex_lines<T: Serialize>(values: &[T]) -> String {
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    values.iter().map(|value| hex(postcard::to_stdvec(value).unwrap()) + "\n").collect()
+}
+
+/// Entries of these bytes are in journals: a change here needs a new version of the entry format.
+#[test]
+fn the_bytes_of_each_command_are_pinned() {
+    let commands = [
+        SetCommand::CreateVolume { name: Name::new("vol1").unwrap(), size: Sectors(8) },
+        SetCommand::GrowVolume { volume: VolumeId(1), size: Sectors(300) },
+        acquire("a", 7),
+        SetCommand::Continue {
+            owner: Owner::new("a").unwrap(),
+            gateway: MemberId(2),
+            token: Token(7),
+            new_token: Token(8),
+            request: RequestId(9),
+            at_unix_ms: 300,
+        },
+        SetCommand::Renew { epoch: Epoch(5) },
+        SetCommand::Release { epoch: Epoch(5), token: Some(Token(7)) },
+        SetCommand::CheckpointBegin { term: Term(4) },
+        SetCommand::SegmentCommitted { term: Term(4), object: object(1), stored_bytes: 5, raw_bytes: 6 },
+        SetCommand::CheckpointEnd { term: Term(4), begin: LogId::new(3, 2), root: root() },
+    ];
+    let expected = "\
+0004766f6c3108
+0101ac02
+0201610107b817070105060001ac02
+03016102070809ac02
+0405
+05050107
+0604
+0704010203010506
+080403020102030109
+";
+    assert_eq!(hex_lines(&commands), expected);
+    for command in commands {
+        let bytes = postcard::to_stdvec(&command).unwrap();
+        assert_eq!(postcard::from_bytes::<SetCommand>(&bytes).unwrap(), command);
+    }
+}
+
+/// Snapshots of these bytes are on disks: as above.
+#[test]
+fn the_bytes_of_a_state_are_pinned() {
+    let mut state = SetState::new(Epoch(1000));
+    for (index, command) in (1u64..).zip([
+        SetCommand::CreateVolume { name: Name::new("vol1").unwrap(), size: Sectors(8) },
+        SetCommand::CheckpointBegin { term: Term(1) },
+        SetCommand::SegmentCommitted { term: Term(1), object: object(1), stored_bytes: 5, raw_bytes: 6 },
+        SetCommand::CheckpointEnd { term: Term(1), begin: LogId::new(1, 2), root: root() },
+        acquire("a", 7),
+        SetCommand::CheckpointBegin { term: Term(1) },
+        SetCommand::SegmentCommitted { term: Term(1), object: object(2), stored_bytes: 5, raw_bytes: 6 },
+    ]) {
+        let answer = state.apply(LogId::new(1, index), &command);
+        assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
+    }
+    state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
+    let expected =
+        "e807010104766f6c310801016101ed070700b81707050901ac02ed07010101060101020102030109010102030205060200\n";
+    assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
+    let bytes = postcard::to_stdvec(&state).unwrap();
+    assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);
+}
+
+#[test]
+fn a_set_has_so_many_volumes_and_no_more() {
+    let mut state = SetState::new(Epoch(0));
+    let create =
+        |number: usize| SetCommand::CreateVolume { name: Name::new(format!("v{number}")).unwrap(), size: Sectors(1) };
+    for number in 1..=VOLUMES_PER_SET_MAX {
+        let answer = state.apply(LogId::new(1, number as u64), &create(number));
+        assert_eq!(answer, SetAnswer::VolumeCreated { volume: VolumeId(number as u32) });
+    }
+    let answer = state.apply(LogId::new(1, 1000), &create(1000));
+    assert_eq!(answer, SetAnswer::Refused(SetRefusal::TooManyVolumes { max: 256 }));
+    state.self_check();
+}
+
+#[test]
+fn a_checkpoint_has_so_many_segments_and_no_more() {
+    let mut state = SetState::new(Epoch(0));
+    state.apply(LogId::new(1, 1), &SetCommand::CheckpointBegin { term: Term(1) });
+    let note = |number: usize| SetCommand::SegmentCommitted {
+        term: Term(1),
+        object: object(number as u128),
+        stored_bytes: 1,
+        raw_bytes: 1,
+    };
+    // Filled from outside: one by one, each compared with all before, would take long.
+    let Some(SegmentNote { stored_bytes, raw_bytes, .. }) = ({
+        state.apply(LogId::new(1, 2), &note(0));
+        state.segments.front().copied()
+    }) else {
+        panic!("the first was noted");
+    };
+    let rest = (1..SEGMENT_NOTES_MAX).map(|n| SegmentNote { object: object(n as u128), stored_bytes, raw_bytes });
+    state.segments.extend(rest);
+    let full = SetAnswer::Refused(SetRefusal::TooManySegments { max: SEGMENT_NOTES_MAX as u32 });
+    assert_eq!(state.apply(LogId::new(1, 3), &note(SEGMENT_NOTES_MAX)), full);
+    assert_eq!(state.apply(LogId::new(1, 4), &note(5)), SetAnswer::SegmentNoted);
+}
+
+#[test]
+fn a_lease_lives_neither_too_short_nor_too_long() {
+    for (ttl, fine) in [(0, false), (TTL_MS_MIN - 1, false), (TTL_MS_MIN, true), (TTL_MS_MAX, true), (u32::MAX, false)]
+    {
+        let SetCommand::Acquire { owner, gateway, token, request, at_unix_ms, .. } = acquire("a", 7) else {
+            panic!("an acquire")
+        };
+        let command = SetCommand::Acquire {
+            owner,
+            gateway,
+            token,
+            ttl_ms: ttl,
+            request,
+            judged_expired: None,
+            force: true,
+            plain: false,
+            at_unix_ms,
+        };
+        let answer = SetState::new(Epoch(0)).apply(LogId::new(1, 1), &command);
+        assert_eq!(matches!(answer, SetAnswer::Granted(_)), fine, "{ttl}: {answer:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "R6: the epoch must grow")]
+fn entries_out_of_order_stop_the_gateway() {
+    let mut state = SetState::new(Epoch(0));
+    state.apply(LogId::new(1, 9), &acquire("a", 7));
+    state.apply(LogId::new(1, 10), &SetCommand::Release { epoch: Epoch(9), token: None });
+    state.apply(LogId::new(1, 9), &acquire("b", 8));
+}
+
+#[test]
+#[should_panic(expected = "R6: the epoch must grow")]
+fn epochs_end_before_they_wrap() {
+    let mut state = SetState::new(Epoch(u64::MAX));
+    state.apply(LogId::new(1, 1), &acquire("a", 7));
+}
+
+#[test]
+#[should_panic(expected = "R4: the copy is not the state at the begin")]
+fn a_root_is_not_joined_to_another_moment() {
+    let mut state = SetState::new(Epoch(0));
+    state.apply(LogId::new(1, 1), &SetCommand::CheckpointBegin { term: Term(1) });
+    let copy = state.clone();
+    state.apply(LogId::new(1, 2), &SetCommand::CheckpointBegin { term: Term(1) });
+    SetState::after_checkpoint(&copy, root(), LogId::new(1, 2));
+}
