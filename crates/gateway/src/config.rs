@@ -162,7 +162,7 @@ settings! {
 settings! {
     /// Where the cluster key is found.
     pub struct KeyConfig {
-        /// File with the key: at least 32 random bytes, readable for this gateway only.
+        /// File with the key: 32 random bytes, or the same as 64 hex digits. Readable for this gateway only.
         file: Option<PathBuf> = None, sample "/etc/holdfast/cluster.key";
         /// File with a passphrase (one line), readable for this gateway only.
         passphrase_file: Option<PathBuf> = None, sample "/etc/holdfast/passphrase";

@@ -1,2 +1,51 @@
-//! holdfast
-fn main() {}
+//! The one binary: command line, configuration files, and a cluster for one developer.
+//!
+//! Owns: arguments, output forms, exit codes, following the leader hint with bounded retries ([`door`]), the processes of `holdfast dev`.
+//! Does not own: any decision of a cluster, any protocol, the gateway itself. Depends on: gateway, api, types.
+
+mod cli;
+mod command;
+mod dev;
+mod door;
+mod duration;
+mod exit;
+mod output;
+mod route;
+mod serve;
+
+use clap::Parser;
+use exit::{CliError, Exit};
+use std::process::ExitCode;
+
+/// Many small buffers of mixed lifetimes across threads: mimalloc gives memory back better than the system's allocator here.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let args = match cli::Cli::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too, with success; a usage error is 2 in clap as with us.
+            let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let _ = error.print();
+            return ExitCode::from(code as u8);
+        }
+    };
+    let output = args.common.output;
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(output, &CliError::failed("the runtime could not start").because(&error)),
+    };
+    let ended = runtime.block_on(command::run(args));
+    // Nothing that still runs may hold the process up: everything that had to be durable is.
+    runtime.shutdown_background();
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(output, &error),
+    }
+}
+
+fn fail(output: output::Format, error: &CliError) -> ExitCode {
+    output::complain(output, error);
+    ExitCode::from(error.exit as u8)
+}

@@ -1,0 +1,454 @@
+//! The command line: names, arguments and the help that teaches them. No behaviour.
+
+use crate::exit::EXIT_CODES;
+use crate::{duration, output};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use holdfast_types::{ByteSize, MemberId, Name, Owner};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Where a gateway listens that was told nothing else.
+pub const DEFAULT_API: &str = "127.0.0.1:7400";
+
+const ABOUT: &str = "\
+Holdfast: replicated block devices over NBD, kept in object storage.
+
+Three or more gateways keep a journal of every write on a majority of their disks and fill an object store behind it. \
+A set of volumes is served by one gateway at a time; when it goes away, another one takes over with nothing acknowledged lost.";
+
+const START: &str = "\
+Examples:
+  holdfast dev --dir /tmp/hf                          a whole cluster on this machine, to try out
+  holdfast gateway sample-config > g1.toml            settings of one gateway, explained
+  holdfast gateway run --config g1.toml               run it
+  holdfast cluster bootstrap --config cluster.toml    make a cluster of running gateways
+  holdfast cluster status --api 10.0.0.1:7400         see how it does
+  holdfast failover demo --candidate g2               take a set over when its gateway or owner is lost
+";
+
+/// Arguments of the whole program.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, about = ABOUT, max_term_width = 110, disable_help_subcommand = true, after_long_help = with_codes(START))]
+pub struct Cli {
+    /// Arguments that every command takes.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn with_codes(examples: &str) -> String {
+    format!("{examples}\n{EXIT_CODES}")
+}
+
+/// Arguments that every command takes.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Admin addresses of one or more gateways of the cluster; any of them finds the one that can do it
+    #[arg(long, global = true, env = "HOLDFAST_API", value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
+          default_value = DEFAULT_API)]
+    pub api: Vec<String>,
+
+    /// Form of the result; errors follow it on standard error
+    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t)]
+    pub output: output::Format,
+
+    /// Time for the whole command, retries included
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
+    pub timeout: Duration,
+
+    /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info for gateways, else warn]
+    #[arg(long, global = true, env = "HOLDFAST_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a cluster, look at it, change its members
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Run one gateway
+    #[command(subcommand)]
+    Gateway(GatewayCommand),
+    /// Create volume sets and look at them
+    #[command(subcommand)]
+    Set(SetCommand),
+    /// Look at leases, take and give them
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Move a set to another gateway, planned: drains first, its owner keeps the lease
+    Switchover(SwitchoverArgs),
+    /// Move a set to another gateway by force: fences whoever holds it
+    Failover(FailoverArgs),
+    /// Run a whole cluster on this machine, to try out and to develop with
+    Dev(DevArgs),
+    /// Print the completions of a shell
+    #[command(after_long_help = "Example:\n  holdfast completions bash > /etc/bash_completion.d/holdfast")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one page per command
+    #[command(after_long_help = "Examples:\n  holdfast man | man -l -\n  holdfast man --dir /usr/local/share/man/man1")]
+    Man {
+        /// Directory for one page per command
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// `holdfast cluster`.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Make a cluster of running gateways, with its sets; says what it did, and does only what is missing
+    #[command(after_long_help = with_codes(BOOTSTRAP))]
+    Bootstrap {
+        /// The plan: gateways and sets in TOML
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Show members, groups and sets
+    #[command(after_long_help = with_codes("Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n"))]
+    Status,
+    /// Let a running gateway into the cluster, also in the place of a lost one
+    #[command(after_long_help = with_codes(JOIN))]
+    Join {
+        /// Admin address of the new gateway
+        #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+        gateway: String,
+        /// Member whose place it takes, removed once the new one has caught up
+        #[arg(long, value_name = "MEMBER", value_parser = member)]
+        replaces: Option<MemberId>,
+        /// Return once it is registered, before it has caught up
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Take a member out of the cluster for ever
+    #[command(after_long_help = with_codes("Example:\n  holdfast cluster remove m2\n"))]
+    Remove {
+        /// The member, as `cluster status` shows it
+        #[arg(value_name = "MEMBER", value_parser = member)]
+        member: MemberId,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+const BOOTSTRAP: &str = "\
+The plan:
+  [[gateways]]
+  name = \"g1\"
+  region = \"eu\"
+  api = \"10.0.0.1:7400\"
+  # ... one for each gateway; they must be running (holdfast gateway run)
+
+  [[sets]]
+  name = \"demo\"
+  store = \"s3://bucket/prefix\"        # or file:///directory
+  volumes = { vol1 = \"100GiB\", vol2 = \"100GiB\" }
+
+Run it again after a failure, or after adding a gateway, set or volume to the plan: what is there already is left alone.
+";
+
+const JOIN: &str = "\
+Examples:
+  holdfast cluster join --gateway 10.0.0.4:7400                   a further gateway
+  holdfast cluster join --gateway 10.0.0.2:7400 --replaces m2     g2 came back with an empty disk
+
+A disk that was lost is never the same member again: its gateway joins as a new one.
+";
+
+/// `holdfast gateway`.
+#[derive(Debug, Subcommand)]
+pub enum GatewayCommand {
+    /// Run a gateway until it is told to stop
+    #[command(after_long_help = with_codes(GATEWAY_RUN))]
+    Run(Box<GatewayRunArgs>),
+    /// Print a configuration file with every setting explained
+    #[command(after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]
+    SampleConfig,
+}
+
+const GATEWAY_RUN: &str = "\
+Settings come from the file, then from --set, then from the flags: the last one counts.
+
+Examples:
+  holdfast gateway run --config g1.toml
+  holdfast gateway run --config g1.toml --check
+  holdfast gateway run --name g1 --data-dir /srv/hf --nbd-listen 127.0.0.1:10809 --key-file cluster.key
+  holdfast gateway run --config g1.toml --set journal.bound=2GiB --set upload.compression=zstd
+
+A gateway that runs for the first time belongs to no cluster: `holdfast cluster bootstrap` or `holdfast cluster join` adopts it.
+";
+
+/// `holdfast gateway run`.
+#[derive(Debug, Default, Args)]
+pub struct GatewayRunArgs {
+    /// Settings in TOML (`holdfast gateway sample-config` explains them)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One setting, as in the file
+    #[arg(long, value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = setting)]
+    pub set: Vec<(String, String)>,
+    /// Name of this gateway
+    #[arg(long)]
+    pub name: Option<Name>,
+    /// Region that it stands in
+    #[arg(long)]
+    pub region: Option<Name>,
+    /// Directory of journal, identity and cache
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Admin door
+    #[arg(long, value_name = "IP:PORT")]
+    pub api_listen: Option<SocketAddr>,
+    /// Where other gateways connect
+    #[arg(long, value_name = "IP:PORT")]
+    pub peer_listen: Option<SocketAddr>,
+    /// NBD over TCP
+    #[arg(long, value_name = "IP:PORT")]
+    pub nbd_listen: Option<SocketAddr>,
+    /// NBD over a Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub nbd_unix: Option<PathBuf>,
+    /// Metrics and health
+    #[arg(long, value_name = "IP:PORT")]
+    pub http_listen: Option<SocketAddr>,
+    /// Allow exports without a token
+    #[arg(long)]
+    pub plain_exports: bool,
+    /// Round trip between the farthest gateways in milliseconds
+    #[arg(long, value_name = "MS")]
+    pub rtt_ms: Option<u32>,
+    /// File with the cluster key
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Check the settings and stop
+    #[arg(long)]
+    pub check: bool,
+    /// End when this process, the parent, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub die_with: Option<u32>,
+}
+
+/// `holdfast set`.
+#[derive(Debug, Subcommand)]
+pub enum SetCommand {
+    /// Create a set and its volumes; does only what is missing
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n"))]
+    Create {
+        /// Name of the set
+        name: Name,
+        /// Where its data goes
+        #[arg(long, value_name = "URL", value_parser = store_url)]
+        store: String,
+        /// A volume and its size (thin: it takes what is written)
+        #[arg(long = "volume", value_name = "NAME=SIZE", required = true, action = ArgAction::Append)]
+        volumes: Vec<VolumeArg>,
+    },
+    /// List the sets
+    List,
+    /// Show one set: who serves it, who holds it, its volumes
+    #[command(after_long_help = with_codes("Example:\n  holdfast set show demo\n"))]
+    Show {
+        /// The set
+        set: Name,
+        /// Take any gateway's view, which may be old: also without a majority
+        #[arg(long)]
+        any_view: bool,
+    },
+}
+
+/// `holdfast lease`.
+#[derive(Debug, Subcommand)]
+pub enum LeaseCommand {
+    /// Show who holds a set, where, and since when
+    Show {
+        /// The set
+        set: Name,
+    },
+    /// Take a set's lease and print its token
+    #[command(after_long_help = with_codes(ACQUIRE))]
+    Acquire {
+        /// The set
+        set: Name,
+        /// Who will hold it, such as a host's name
+        #[arg(long, value_parser = owner)]
+        owner: Owner,
+        /// How long it lasts without a renewal; every write renews it [default: the gateway's]
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+        ttl: Option<Duration>,
+        /// Take it from whoever holds it: each of its writes is refused from then on
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a lease back
+    #[command(after_long_help = with_codes("Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nWithout its token a lease is ended by `holdfast failover`.\n"))]
+    Release {
+        /// The set
+        set: Name,
+        /// The token that `lease acquire` printed
+        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
+        token: String,
+        /// Epoch of the grant [default: the one that the token belongs to]
+        #[arg(long)]
+        epoch: Option<u64>,
+    },
+}
+
+const ACQUIRE: &str = "\
+Examples:
+  holdfast lease acquire demo --owner db1
+  holdfast lease acquire demo --owner db1 --ttl 1m --output json | jq -r .token
+
+The token is a secret. A connection shows it in the name of its export: demo/vol1?token=TOKEN&conn=0&gen=1
+";
+
+/// `holdfast switchover`.
+#[derive(Debug, Args)]
+#[command(after_long_help = with_codes("Example:\n  holdfast switchover demo --to g2\n\nRequests in flight are answered first; attach processes reconnect by themselves, plain connections are closed.\n"))]
+pub struct SwitchoverArgs {
+    /// The set
+    pub set: Name,
+    /// Gateway that shall serve it
+    #[arg(long, value_name = "GATEWAY")]
+    pub to: Name,
+}
+
+/// `holdfast failover`.
+#[derive(Debug, Args)]
+#[command(after_long_help = with_codes(FAILOVER))]
+pub struct FailoverArgs {
+    /// The set
+    pub set: Name,
+    /// Gateway that shall serve it
+    #[arg(long, value_name = "GATEWAY")]
+    pub candidate: Name,
+    /// New owner, granted at once [default: the set is left free]
+    #[arg(long, value_parser = owner)]
+    pub owner: Option<Owner>,
+    /// How long the new owner's lease lasts without a renewal [default: the gateway's]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "owner")]
+    pub ttl: Option<Duration>,
+    /// Why, for the log
+    #[arg(long, default_value = "")]
+    pub reason: String,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+const FAILOVER: &str = "\
+Examples:
+  holdfast failover demo --candidate g2                                  asks, then leaves the set free at g2
+  holdfast failover demo --candidate g2 --owner db2 --yes --output json  for scripts: the new owner's token is in the result
+
+Whoever holds the set is fenced: each of its writes is refused from then on, whatever it believes.
+Nothing acknowledged is lost. Prefer `holdfast switchover` while the old side is well.
+";
+
+/// `holdfast dev`.
+#[derive(Debug, Args)]
+#[command(after_long_help = with_codes(DEV))]
+pub struct DevArgs {
+    /// Everything is kept here: ports, key, settings, logs, data, store
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How many gateways [default: 3, or as before]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=9))]
+    pub gateways: Option<u16>,
+    /// Where the set's data goes [default: a directory under DIR, or as before]
+    #[arg(long, value_name = "URL", value_parser = store_url)]
+    pub store: Option<String>,
+    /// Name of the set [default: demo, or as before]
+    #[arg(long)]
+    pub set: Option<Name>,
+    /// A volume and its size; may be given several times [default: vol1=1GiB, or as before]
+    #[arg(long = "volume", value_name = "NAME=SIZE", action = ArgAction::Append)]
+    pub volumes: Vec<VolumeArg>,
+    /// NBD port of the first gateway; the others take the next ones [default: free ones, or as before]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65526))]
+    pub nbd_port: Option<u16>,
+    /// Start a gateway again that ended
+    #[arg(long)]
+    pub respawn: bool,
+}
+
+const DEV: &str = "\
+Examples:
+  holdfast dev --dir /tmp/hf
+  holdfast dev --dir /tmp/hf --gateways 1 --volume vol1=10GiB --volume vol2=10GiB
+  holdfast dev --dir /tmp/hf --store s3://bucket/prefix      credentials and endpoint from the AWS variables
+  holdfast dev --dir /tmp/hf --output json                   one line once it is ready: nbd, api, pids
+
+It stays in the foreground; the gateways end with it. Started again on the same directory it comes back with its data.
+Each gateway's settings are in DIR/g1.toml and so on, to be changed by hand; its log is DIR/g1.log.
+The time for getting ready is --timeout.
+";
+
+/// `NAME=SIZE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeArg {
+    /// The volume.
+    pub name: Name,
+    /// Its size.
+    pub size: ByteSize,
+}
+
+impl FromStr for VolumeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, size) =
+            text.split_once('=').ok_or_else(|| format!("found {text:?}, expected NAME=SIZE, such as vol1=1GiB"))?;
+        let name = Name::new(name).map_err(|error| error.to_string())?;
+        let size: ByteSize = size.parse().map_err(|error: holdfast_types::SizeError| error.to_string())?;
+        Ok(Self { name, size })
+    }
+}
+
+/// Checks `HOST:PORT`.
+pub fn address(text: &str) -> Result<String, String> {
+    match holdfast_api::host_port(text) {
+        Some(_) => Ok(text.to_string()),
+        None => Err(format!("found {text:?}, expected HOST:PORT")),
+    }
+}
+
+/// Reads `m2` or `2`.
+pub fn member(text: &str) -> Result<MemberId, String> {
+    let digits = text.strip_prefix('m').unwrap_or(text);
+    let id = digits.parse().ok().filter(|&id| id != 0);
+    id.map(MemberId)
+        .ok_or_else(|| format!("found {text:?}, expected a member as `holdfast cluster status` shows it, such as m2"))
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    Owner::new(text).map_err(|error| error.to_string())
+}
+
+/// Checks the form of a store's address; whether it can be reached is the gateways' to say.
+pub fn store_url(text: &str) -> Result<String, String> {
+    let good = url::Url::parse(text).is_ok_and(|url| match url.scheme() {
+        "s3" => url.has_host(),
+        "file" => !url.has_host() && url.path().len() > 1,
+        _ => false,
+    });
+    if good {
+        Ok(text.to_string())
+    } else {
+        Err(format!("found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY"))
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    parts
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .ok_or_else(|| format!("found {text:?}, expected KEY=VALUE, such as journal.bound=2GiB"))
+}

@@ -1,0 +1,97 @@
+//! What each command does, one module per noun.
+
+pub mod bootstrap;
+mod cluster;
+mod extras;
+mod gateway;
+mod lease;
+mod moves;
+mod set;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
+use crate::door::Door;
+use crate::exit::CliError;
+use crate::{dev, output};
+use std::io::{IsTerminal, Write};
+
+pub use cluster::node;
+
+/// Runs the command that was asked for.
+pub async fn run(args: Cli) -> Result<(), CliError> {
+    let is_gateway = matches!(args.command, Command::Gateway(GatewayCommand::Run(_)));
+    start_log(&args.common, if is_gateway { "info" } else { "warn" })?;
+    let common = args.common;
+    match args.command {
+        Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,
+        Command::Cluster(ClusterCommand::Status) => status::run(&common).await,
+        Command::Cluster(ClusterCommand::Join { gateway, replaces, no_wait }) => {
+            cluster::join(&common, &gateway, replaces, !no_wait).await
+        }
+        Command::Cluster(ClusterCommand::Remove { member, yes }) => cluster::remove(&common, member, yes).await,
+        Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
+        Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
+        Command::Set(command) => set::run(&common, command).await,
+        Command::Lease(command) => lease::run(&common, command).await,
+        Command::Switchover(args) => moves::switchover(&common, &args).await,
+        Command::Failover(args) => moves::failover(&common, &args).await,
+        Command::Dev(args) => dev::run(&common, args).await,
+        Command::Completions { shell } => extras::completions(shell),
+        Command::Man { dir } => extras::man(dir.as_deref()),
+    }
+}
+
+fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
+    let filter = common.log.as_deref().unwrap_or(default);
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| CliError::usage(format!("--log {filter:?}")).because(&error))?;
+    let ansi = std::io::stderr().is_terminal();
+    // Tests that run several commands in one process start it once.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+    Ok(())
+}
+
+/// A door to the cluster that `--api` names, with `--timeout` from now.
+fn door(common: &Common) -> Door {
+    Door::new(&common.api, common.timeout)
+}
+
+/// A gateway left out what its answer must have.
+fn incomplete(what: &str) -> CliError {
+    CliError::failed(format!("the gateway's answer lacks {what}"))
+        .next("check that the gateways run the version of this program")
+}
+
+/// Asks on the terminal; "no" where nobody can answer.
+fn confirm(question: &str) -> Result<(), CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(CliError::declined("nobody is there to confirm it").next("add --yes to do it without a question"));
+    }
+    let mut err = std::io::stderr().lock();
+    let _ = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(CliError::declined("nothing was done"))
+}
+
+/// `m2`, or nothing for no member.
+fn member_text(id: u64) -> String {
+    if id == 0 { String::new() } else { holdfast_types::MemberId(id).to_string() }
+}
+
+/// `e17`, or nothing before the first grant.
+fn epoch_text(epoch: u64) -> String {
+    if epoch == 0 { String::new() } else { holdfast_types::Epoch(epoch).to_string() }
+}
+
+/// A remark for people, left out where a program reads.
+fn tell(common: &Common, text: &str) {
+    if common.output == output::Format::Table {
+        output::remark(text);
+    }
+}

@@ -1,0 +1,373 @@
+//! `holdfast cluster bootstrap`: from one plan to a cluster that serves, doing only what is missing.
+//!
+//! 1. Ask every gateway who it is. As long as no cluster exists, all must answer: a founding member that is absent might have one already.
+//! 2. Adopt those without a place: ids from 1 in the plan's order, ids given earlier are kept. On their disks before step 3.
+//! 3. Start the cluster group at the first one. Sent again after a lost answer it has no further effect.
+//! 4. Where the cluster exists already, gateways that are new to it join; a known name on an unknown disk is left to a person.
+//! 5. Create sets, then volumes; wait until each set is served.
+//!
+//! A crash between any two steps is finished by running it again.
+
+use super::{cluster, incomplete};
+use crate::cli::{Common, address, store_url};
+use crate::door::{Door, Effect, request_id};
+use crate::exit::CliError;
+use crate::output;
+use holdfast_api::{hex128, member_of, v1};
+use holdfast_types::{ByteSize, MemberId, Name, SECTOR_BYTES, limits};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What a cluster shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its gateways: members in this order when it is founded.
+    pub gateways: Vec<PlanGateway>,
+    /// Its sets.
+    #[serde(default)]
+    pub sets: Vec<PlanSet>,
+}
+
+/// One gateway of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanGateway {
+    /// As in its own settings.
+    pub name: Name,
+    /// As in its own settings.
+    pub region: Name,
+    /// Its admin door, HOST:PORT.
+    pub api: String,
+}
+
+/// One set of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSet {
+    /// Its name.
+    pub name: Name,
+    /// Where its data goes.
+    pub store: String,
+    /// Volumes and their sizes.
+    pub volumes: BTreeMap<Name, ByteSize>,
+}
+
+impl Plan {
+    /// Reads and checks a plan.
+    pub fn load(path: &Path) -> Result<Self, CliError> {
+        let about = || path.display().to_string();
+        let next = "`holdfast cluster bootstrap --help` shows the form of a plan";
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| CliError::usage(format!("{}: cannot be read", about())).because(&error))?;
+        let plan: Plan = toml::from_str(&text).map_err(|error| CliError::usage(about()).because(&error).next(next))?;
+        plan.check().map_err(|problem| CliError::usage(format!("{}: {problem}", about())).next(next))?;
+        Ok(plan)
+    }
+
+    /// What serde cannot see.
+    pub fn check(&self) -> Result<(), String> {
+        if self.gateways.is_empty() || self.gateways.len() > holdfast_api::CLUSTER_MEMBERS_MAX {
+            return Err(format!(
+                "found {} gateways, expected 1 to {}",
+                self.gateways.len(),
+                holdfast_api::CLUSTER_MEMBERS_MAX
+            ));
+        }
+        let (mut names, mut doors, mut sets) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for gateway in &self.gateways {
+            address(&gateway.api).map_err(|problem| format!("gateway {}: api: {problem}", gateway.name))?;
+            if !names.insert(&gateway.name) || !doors.insert(&gateway.api) {
+                return Err(format!("gateway {} ({}): found twice, expected once", gateway.name, gateway.api));
+            }
+        }
+        for set in &self.sets {
+            store_url(&set.store).map_err(|problem| format!("set {}: store: {problem}", set.name))?;
+            if !sets.insert(&set.name) {
+                return Err(format!("set {}: found twice, expected once", set.name));
+            }
+            if set.volumes.len() > limits::VOLUMES_PER_SET_MAX {
+                return Err(format!(
+                    "set {}: found {} volumes, expected at most {}",
+                    set.name,
+                    set.volumes.len(),
+                    limits::VOLUMES_PER_SET_MAX
+                ));
+            }
+            for (name, size) in &set.volumes {
+                check_size(*size).map_err(|problem| format!("volume {}/{name}: {problem}", set.name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A volume's size must be whole sectors and within the limit.
+pub fn check_size(size: ByteSize) -> Result<(), String> {
+    let max = limits::VOLUME_SECTORS_MAX * SECTOR_BYTES;
+    let good = size.0 > 0 && size.0 <= max && size.0.is_multiple_of(SECTOR_BYTES);
+    if good {
+        Ok(())
+    } else {
+        Err(format!("found {size}, expected a multiple of {SECTOR_BYTES}B, above 0 and at most {}", ByteSize(max)))
+    }
+}
+
+/// One thing that was looked at, and done where it was missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// `gateway g1`, `cluster`, `set demo`, `volume demo/vol1`.
+    pub subject: String,
+    /// What was found or done.
+    pub what: String,
+    /// Something was done.
+    pub changed: bool,
+}
+
+/// What a bootstrap found and did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The cluster.
+    pub cluster_id: String,
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Gateways of the plan that did not answer.
+    pub unreachable: Vec<String>,
+    /// Gateways whose disk is not the one that the cluster knows under their name, with that member.
+    pub replaced: Vec<(String, u64)>,
+    /// Set and the gateway that serves it.
+    pub serving: BTreeMap<String, String>,
+}
+
+/// `holdfast cluster bootstrap`.
+pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
+    let plan = Plan::load(config)?;
+    let mut show = |step: &Step| {
+        if common.output == output::Format::Table {
+            output::say(&format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
+        }
+    };
+    let report = carry_out(&plan, common.timeout, &mut show).await?;
+    let changes = report.steps.iter().filter(|step| step.changed).count();
+    output::show(common.output, &report, || match changes {
+        0 => "Nothing was missing.".to_string(),
+        _ => format!("Done: {changes} of {} steps changed something.", report.steps.len()),
+    })?;
+    if let Some((name, member)) = report.replaced.first() {
+        let error = CliError::refused(format!(
+            "gateway {name} has another disk than {}, the member of that name",
+            MemberId(*member)
+        ));
+        return Err(error.next(format!(
+            "`holdfast cluster join --gateway ADDRESS --replaces {}` lets it in as a new member",
+            MemberId(*member)
+        )));
+    }
+    if !report.unreachable.is_empty() {
+        let error =
+            CliError::unreachable(format!("no answer from {}; all else is done", report.unreachable.join(", ")));
+        return Err(error.next("run it again once they are up"));
+    }
+    Ok(())
+}
+
+/// Makes the cluster what `plan` says, within `total`.
+pub async fn carry_out(
+    plan: &Plan,
+    total: Duration,
+    progress: &mut (dyn FnMut(&Step) + Send),
+) -> Result<Report, CliError> {
+    let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+    let mut work = Work { plan, door: Door::new(&addresses, total), report: Report::default(), progress };
+    let nodes = work.look().await?;
+    match nodes.values().any(|node| node.initialised) {
+        false => work.found(nodes).await?,
+        true => work.complete(nodes).await?,
+    }
+    for set in &plan.sets {
+        work.set(set).await?;
+    }
+    Ok(work.report)
+}
+
+/// Gateways that answered, by their place in the plan.
+type Nodes = BTreeMap<usize, v1::Node>;
+
+/// How long one gateway has to say who it is before the others' answers are looked at.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+
+struct Work<'a> {
+    plan: &'a Plan,
+    door: Door,
+    report: Report,
+    progress: &'a mut (dyn FnMut(&Step) + Send),
+}
+
+impl Work<'_> {
+    fn step(&mut self, subject: impl Into<String>, what: impl Into<String>, changed: bool) {
+        let step = Step { subject: subject.into(), what: what.into(), changed };
+        (self.progress)(&step);
+        self.report.steps.push(step);
+    }
+
+    /// Step 1: who is there.
+    async fn look(&mut self) -> Result<Nodes, CliError> {
+        loop {
+            let (nodes, silent) = self.look_once().await?;
+            let formed = nodes.values().any(|node| node.initialised);
+            if silent.is_empty() || formed {
+                self.report.unreachable = silent.iter().map(|(name, _)| name.clone()).collect();
+                for (name, why) in &silent {
+                    self.step(format!("gateway {name}"), format!("no answer, left out: {why}"), false);
+                }
+                return Ok(nodes);
+            }
+            if Instant::now() >= self.door.deadline() {
+                let list: Vec<String> = silent.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+                let error = CliError::unreachable(format!(
+                    "a cluster is founded only when all its gateways answer; no answer from {}",
+                    list.join(", ")
+                ));
+                return Err(error.next("start them with `holdfast gateway run`, then run this again"));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn look_once(&mut self) -> Result<(Nodes, Vec<(String, String)>), CliError> {
+        let left = self.door.deadline().saturating_duration_since(Instant::now());
+        let mut asked = tokio::task::JoinSet::new();
+        for (at, gateway) in self.plan.gateways.iter().enumerate() {
+            let mut door = Door::new(std::slice::from_ref(&gateway.api), left.min(LOOK_TIMEOUT));
+            asked.spawn(async move { (at, cluster::node(&mut door).await) });
+        }
+        let (mut nodes, mut silent) = (Nodes::new(), Vec::new());
+        while let Some(joined) = asked.join_next().await {
+            let (at, answer) = joined.map_err(|error| CliError::failed("asking the gateways").because(&error))?;
+            let gateway = &self.plan.gateways[at];
+            match answer {
+                Ok(node) => {
+                    expect_named(gateway, &node)?;
+                    nodes.insert(at, node);
+                }
+                Err(error) => silent.push((gateway.name.to_string(), error.message)),
+            }
+        }
+        silent.sort();
+        Ok((nodes, silent))
+    }
+
+    /// Steps 2 and 3: no cluster yet, and all gateways answered.
+    async fn found(&mut self, mut nodes: Nodes) -> Result<(), CliError> {
+        let given: BTreeSet<&str> =
+            nodes.values().map(|node| node.cluster_id.as_str()).filter(|id| !id.is_empty()).collect();
+        if given.len() > 1 {
+            let list: Vec<String> =
+                nodes.values().map(|node| format!("{} in {:?}", node.name, node.cluster_id)).collect();
+            let error = CliError::refused(format!("the gateways belong to different clusters: {}", list.join(", ")));
+            return Err(error.next("give those that are wrong an empty data directory, if nothing on it is needed"));
+        }
+        let cluster_id = given.first().map_or_else(|| hex128(rand::random::<u128>().max(1)), |id| id.to_string());
+        let mut taken: BTreeSet<u64> = nodes.values().map(|node| node.member).filter(|&member| member != 0).collect();
+        for at in 0..self.plan.gateways.len() {
+            let Some(node) = nodes.get_mut(&at) else { continue };
+            let subject = format!("gateway {}", node.name);
+            if node.member != 0 {
+                let what = format!("is {} already", MemberId(node.member));
+                self.step(subject, what, false);
+                continue;
+            }
+            let free = (1..).find(|id| !taken.contains(id)).unwrap_or(1);
+            taken.insert(free);
+            let mut only = self.door.only(&self.plan.gateways[at].api);
+            *node = cluster::adopt(&mut only, &cluster_id, free, &node.disk).await?;
+            self.step(subject, format!("adopted as {}", MemberId(free)), true);
+        }
+        let members: Vec<v1::Member> = nodes.values().map(member_of).collect();
+        let request = v1::InitClusterRequest { cluster_id: cluster_id.clone(), members, request_id: request_id() };
+        let mut first = self.door.only(&self.plan.gateways[0].api);
+        let call = async |mut client: crate::door::Client| client.init_cluster(request.clone()).await;
+        let reply = first.call("start the cluster", Effect::Changes, call).await?;
+        let what = format!("{} with {} members", cluster_id, nodes.len());
+        self.step(
+            "cluster",
+            if reply.already { format!("{what}, started already") } else { format!("{what}, started") },
+            !reply.already,
+        );
+        self.report.cluster_id = cluster_id;
+        Ok(())
+    }
+
+    /// Step 4: the cluster exists.
+    async fn complete(&mut self, nodes: Nodes) -> Result<(), CliError> {
+        let status = cluster::status(&mut self.door).await?;
+        self.report.cluster_id = status.cluster_id.clone();
+        self.step(
+            "cluster",
+            format!("{} is there already, with {} members", status.cluster_id, status.members.len()),
+            false,
+        );
+        for (at, node) in nodes {
+            let subject = format!("gateway {}", node.name);
+            if !node.cluster_id.is_empty() && node.cluster_id != status.cluster_id {
+                let message = format!(
+                    "gateway {}: found in cluster {}, expected {}",
+                    node.name, node.cluster_id, status.cluster_id
+                );
+                return Err(CliError::refused(message).next("check the plan's addresses"));
+            }
+            let known = status.members.iter().filter_map(|member| member.member.as_ref());
+            let same_name = known.clone().find(|member| member.name == node.name);
+            if node.member != 0 && known.clone().any(|member| member.disk == node.disk) {
+                self.step(subject, format!("is {} already", MemberId(node.member)), false);
+            } else if let Some(other) = same_name.filter(|member| member.disk != node.disk) {
+                self.step(
+                    subject,
+                    format!("has another disk than {}, the member of that name: left out", MemberId(other.id)),
+                    false,
+                );
+                self.report.replaced.push((node.name.clone(), other.id));
+            } else {
+                let mut only = self.door.only(&self.plan.gateways[at].api);
+                let member = cluster::admit(&mut self.door, &mut only, &node, None).await?;
+                self.step(subject, format!("joined as {member}"), true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 5: one set with its volumes.
+    async fn set(&mut self, set: &PlanSet) -> Result<(), CliError> {
+        let name = set.name.as_str();
+        let (summary, created) = super::set::create_set(&mut self.door, name, &set.store).await?;
+        self.step(
+            format!("set {name}"),
+            format!("{} in {}", if created { "created" } else { "is there already" }, summary.store),
+            created,
+        );
+        for (volume, size) in &set.volumes {
+            let created = super::set::create_volume(&mut self.door, name, volume.as_str(), *size).await?;
+            let what = format!("{} with {size}", if created { "created" } else { "is there already" });
+            self.step(format!("volume {name}/{volume}"), what, created);
+        }
+        let status = super::set::status(&mut self.door, name, false).await?;
+        let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
+        self.step(format!("set {name}"), format!("served by {}", leader.name), false);
+        self.report.serving.insert(name.to_string(), leader.name);
+        Ok(())
+    }
+}
+
+fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliError> {
+    if node.name == gateway.name.as_str() && node.region == gateway.region.as_str() {
+        return Ok(());
+    }
+    let found = format!(
+        "{}: found gateway {} in region {}, expected {} in {}",
+        gateway.api, node.name, node.region, gateway.name, gateway.region
+    );
+    Err(CliError::usage(found).next("make the plan and the gateway's own settings agree"))
+}

@@ -1,0 +1,108 @@
+//! `holdfast gateway`: settings from file, `--set` and flags, then the gateway itself.
+
+use crate::cli::{Common, GatewayRunArgs};
+use crate::exit::CliError;
+use crate::{output, serve};
+use holdfast_gateway::config::{self, GatewayConfig};
+use rustix::process::Signal;
+use std::path::Path;
+
+/// `holdfast gateway sample-config`.
+pub fn sample_config() -> Result<(), CliError> {
+    let text = config::sample().map_err(|error| CliError::failed("the sample").because(&error))?;
+    output::say(&text);
+    Ok(())
+}
+
+/// `holdfast gateway run`.
+pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> {
+    if let Some(parent) = args.die_with {
+        end_with_parent(parent)?;
+    }
+    let config = settings(&args)?;
+    if args.check {
+        let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
+        return output::show(common.output, &config, || format!("# The settings are good:\n{text}"));
+    }
+    serve::gateway(config).await
+}
+
+/// The settings that the arguments amount to, validated.
+pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
+    let mut table = match &args.config {
+        None => toml::Table::new(),
+        Some(path) => read(path)?,
+    };
+    for (key, value) in &args.set {
+        put(&mut table, key, value)?;
+    }
+    let from = args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string());
+    let next = "`holdfast gateway sample-config` explains every setting";
+    let mut config: GatewayConfig =
+        table.try_into().map_err(|error| CliError::usage(from.clone()).because(&error).next(next))?;
+    apply(args, &mut config);
+    config.validate().map_err(|error| CliError::usage(from).because(&error).next(next))?;
+    Ok(config)
+}
+
+fn read(path: &Path) -> Result<toml::Table, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::usage(format!("{}: cannot be read", path.display())).because(&error))?;
+    text.parse()
+        .map_err(|error: toml::de::Error| CliError::usage(format!("{}: is no TOML", path.display())).because(&error))
+}
+
+/// Puts `journal.bound=2GiB` where it belongs. A value that is no TOML by itself is a text: nobody wants to quote twice in a shell.
+fn put(table: &mut toml::Table, key: &str, text: &str) -> Result<(), CliError> {
+    let parsed = format!("value = {text}").parse::<toml::Table>().ok().and_then(|mut parsed| parsed.remove("value"));
+    let value = parsed.unwrap_or_else(|| toml::Value::String(text.to_string()));
+    let (section, field) = match key.split_once('.') {
+        None => (table, key),
+        Some((section, field)) => {
+            let entry = table.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            let section_table = entry.as_table_mut();
+            (section_table.ok_or_else(|| CliError::usage(format!("--set {key}: {section} is no section")))?, field)
+        }
+    };
+    section.insert(field.to_string(), value);
+    Ok(())
+}
+
+fn apply(args: &GatewayRunArgs, config: &mut GatewayConfig) {
+    fn set<T: Clone>(field: &mut T, given: &Option<T>) {
+        if let Some(given) = given {
+            *field = given.clone();
+        }
+    }
+    set(&mut config.name, &args.name);
+    set(&mut config.region, &args.region);
+    set(&mut config.data_dir, &args.data_dir.as_deref().map(absolute));
+    set(&mut config.api_listen, &args.api_listen);
+    set(&mut config.peer_listen, &args.peer_listen);
+    set(&mut config.rtt_ms, &args.rtt_ms);
+    config.nbd_listen = args.nbd_listen.or(config.nbd_listen);
+    config.nbd_unix = args.nbd_unix.clone().or(config.nbd_unix.take());
+    config.http_listen = args.http_listen.or(config.http_listen);
+    config.plain_exports |= args.plain_exports;
+    if let Some(file) = &args.key_file {
+        // One source counts: the flag's.
+        config.key = config::KeyConfig { file: Some(file.clone()), ..Default::default() };
+    }
+}
+
+/// A path on the command line means "from here".
+fn absolute(path: &Path) -> std::path::PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// The kernel kills this process when `parent` ends, however that ends. SIGKILL: it also ends a stopped process, and R1 needs no farewell.
+fn end_with_parent(parent: u32) -> Result<(), CliError> {
+    let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    set.map_err(|error| CliError::failed("the parent's end cannot be watched").because(&error))?;
+    // It may have ended before the call above.
+    let found = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if found != parent {
+        return Err(CliError::failed(format!("parent: found process {found}, expected {parent}: it has ended")));
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! `holdfast lease`.
+
+use super::set::lease_text;
+use super::{door, epoch_text, incomplete};
+use crate::cli::{Common, LeaseCommand};
+use crate::door::{Client, Effect, request_id};
+use crate::exit::CliError;
+use crate::output;
+use holdfast_api::v1;
+use holdfast_types::{Name, Owner};
+use std::time::Duration;
+
+/// Runs one of `holdfast lease`'s commands.
+pub async fn run(common: &Common, command: LeaseCommand) -> Result<(), CliError> {
+    match command {
+        LeaseCommand::Show { set } => show(common, &set).await,
+        LeaseCommand::Acquire { set, owner, ttl, force } => acquire(common, &set, &owner, ttl, force).await,
+        LeaseCommand::Release { set, token, epoch } => release(common, &set, token, epoch.unwrap_or(0)).await,
+    }
+}
+
+/// Milliseconds on the wire; 0 lets the gateway choose.
+pub fn ttl_ms(ttl: Option<Duration>) -> u32 {
+    ttl.map_or(0, |ttl| u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX))
+}
+
+/// Names under which the bearer of the token connects to each volume, as NBD addresses (`?` belongs to the name: it is escaped).
+pub fn exports(grant: &v1::GrantReply) -> Vec<String> {
+    let lease = grant.lease.clone().unwrap_or_default();
+    let name = |volume: &v1::Volume| format!("{}/{}%3Ftoken={}&conn=0&gen=1", lease.set, volume.name, grant.token);
+    grant.volumes.iter().map(|volume| format!("nbd://{}/{}", lease.gateway_nbd, name(volume))).collect()
+}
+
+async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
+    let request = v1::GetLeaseRequest { set: set.to_string() };
+    let call = async |mut client: Client| client.get_lease(request.clone()).await;
+    let reply = door(common).call(&format!("look at the lease of {set}"), Effect::Reads, call).await?;
+    output::show(common.output, &reply, || {
+        reply.lease.as_ref().map_or(format!("{set} is free"), |lease| format!("{set} is held by {}", lease_text(lease)))
+    })
+}
+
+async fn acquire(
+    common: &Common,
+    set: &Name,
+    owner: &Owner,
+    ttl: Option<Duration>,
+    force: bool,
+) -> Result<(), CliError> {
+    let request = v1::AcquireLeaseRequest {
+        set: set.to_string(),
+        owner: owner.to_string(),
+        ttl_ms: ttl_ms(ttl),
+        request_id: request_id(),
+        force,
+    };
+    let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
+    let grant = door(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
+    let lease = grant.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
+    let exports = exports(&grant);
+    let json =
+        serde_json::json!({ "lease": lease, "token": grant.token, "volumes": grant.volumes, "exports": exports });
+    output::show(common.output, &json, || {
+        let grant = format!(
+            "{owner} holds {set} at {} under {}\ntoken  {}",
+            lease.gateway_name,
+            epoch_text(lease.epoch),
+            grant.token
+        );
+        format!(
+            "{grant}\nThe lease lasts {} ms from each renewal or write. Connect to:\n  {}",
+            lease.ttl_ms,
+            exports.join("\n  ")
+        )
+    })
+}
+
+async fn release(common: &Common, set: &Name, token: String, epoch: u64) -> Result<(), CliError> {
+    let request = v1::ReleaseLeaseRequest { set: set.to_string(), epoch, token };
+    let call = async |mut client: Client| client.release_lease(request.clone()).await;
+    let reply = door(common).call(&format!("release the lease of {set}"), Effect::Changes, call).await?;
+    output::show(common.output, &reply, || match reply.released {
+        true => format!("{set} is free"),
+        false => format!("the lease had ended already; {set} may be held by another since"),
+    })
+}

@@ -1,0 +1,153 @@
+//! `holdfast set`, and the calls that others share with it.
+
+use super::{bootstrap, door, epoch_text, incomplete, member_text};
+use crate::cli::{Common, SetCommand, VolumeArg};
+use crate::door::{Client, Door, Effect, request_id};
+use crate::exit::CliError;
+use crate::output;
+use holdfast_api::v1;
+use holdfast_types::{ByteSize, Name};
+
+/// Runs one of `holdfast set`'s commands.
+pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
+    match command {
+        SetCommand::Create { name, store, volumes } => create(common, &name, &store, &volumes).await,
+        SetCommand::List => list(common).await,
+        SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
+    }
+}
+
+/// Creates the set, or finds that it is there with the same store.
+pub async fn create_set(door: &mut Door, name: &str, store: &str) -> Result<(v1::SetSummary, bool), CliError> {
+    let request = v1::CreateSetRequest { name: name.into(), store: store.into(), request_id: request_id() };
+    let call = async |mut client: Client| client.create_set(request.clone()).await;
+    let reply = door.call(&format!("create set {name}"), Effect::Changes, call).await?;
+    Ok((reply.set.ok_or_else(|| incomplete("the set"))?, reply.created))
+}
+
+/// Creates the volume, or finds that it is there with the same size.
+pub async fn create_volume(door: &mut Door, set: &str, name: &str, size: ByteSize) -> Result<bool, CliError> {
+    let request =
+        v1::CreateVolumeRequest { set: set.into(), name: name.into(), size_bytes: size.0, request_id: request_id() };
+    let call = async |mut client: Client| client.create_volume(request.clone()).await;
+    Ok(door.call(&format!("create volume {set}/{name}"), Effect::Changes, call).await?.created)
+}
+
+/// How a set does, by its leader or (with `any_view`) by anyone.
+pub async fn status(door: &mut Door, set: &str, any_view: bool) -> Result<v1::SetStatus, CliError> {
+    let request = v1::GetSetRequest { set: set.into(), any_view };
+    let call = async |mut client: Client| client.get_set(request.clone()).await;
+    door.call(&format!("look at set {set}"), Effect::Reads, call).await
+}
+
+async fn create(common: &Common, name: &Name, store: &str, volumes: &[VolumeArg]) -> Result<(), CliError> {
+    for volume in volumes {
+        bootstrap::check_size(volume.size)
+            .map_err(|problem| CliError::usage(format!("volume {}: {problem}", volume.name)))?;
+    }
+    let mut door = door(common);
+    let (summary, created) = create_set(&mut door, name.as_str(), store).await?;
+    let mut made =
+        vec![format!("set {name} {} in {}", if created { "created" } else { "is there already" }, summary.store)];
+    let mut json_volumes = Vec::new();
+    for volume in volumes {
+        let created = create_volume(&mut door, name.as_str(), volume.name.as_str(), volume.size).await?;
+        made.push(format!(
+            "volume {name}/{} {} with {}",
+            volume.name,
+            if created { "created" } else { "is there already" },
+            volume.size
+        ));
+        json_volumes.push(serde_json::json!({ "name": volume.name, "size_bytes": volume.size.0, "created": created }));
+    }
+    let json = serde_json::json!({ "set": summary, "created": created, "volumes": json_volumes });
+    output::show(common.output, &json, || made.join("\n"))
+}
+
+async fn list(common: &Common) -> Result<(), CliError> {
+    let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
+    let reply = door(common).call("list the sets", Effect::Reads, call).await?;
+    output::show(common.output, &reply, || {
+        let rows = reply.sets.iter().map(|set| [set.name.clone(), set.id.to_string(), set.store.clone()]);
+        output::table(["SET", "GROUP", "STORE"], rows)
+    })
+}
+
+async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliError> {
+    let status = status(&mut door(common), set.as_str(), any_view).await?;
+    output::show(common.output, &status, || describe(&status))
+}
+
+/// A set in words and tables.
+pub fn describe(status: &v1::SetStatus) -> String {
+    let set = status.set.clone().unwrap_or_default();
+    let mut facts = vec![
+        ["set".to_string(), format!("{} (group {})", set.name, set.id)],
+        ["store".to_string(), set.store],
+        [
+            "served by".to_string(),
+            status.leader.as_ref().map_or(String::new(), |leader| format!("{} in {}", leader.name, leader.region)),
+        ],
+        ["owner".to_string(), status.lease.as_ref().map_or("nobody: free".to_string(), lease_text)],
+        ["epoch".to_string(), epoch_text(status.epoch)],
+        ["log".to_string(), format!("term {}, applied {} of {}", status.term, status.applied_index, status.last_index)],
+        ["checkpoint".to_string(), format!("up to {}", status.checkpoint_index)],
+        ["not in the store yet".to_string(), output::bytes(status.backlog_bytes)],
+        ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
+    ];
+    if !status.confirmed {
+        facts.push(["view".to_string(), format!("{}'s own, perhaps old", member_text(status.answered_by))]);
+    }
+    let volumes = status.volumes.iter().map(|volume| [volume.name.clone(), output::bytes(volume.size_bytes)]);
+    let facts =
+        facts.into_iter().map(|[fact, value]| format!("{fact:<22}{}", if value.is_empty() { "-" } else { &value }));
+    format!("{}\n\n{}", facts.collect::<Vec<_>>().join("\n"), output::table(["VOLUME", "SIZE"], volumes))
+}
+
+/// A lease in one line.
+pub fn lease_text(lease: &v1::Lease) -> String {
+    let kind = if lease.plain {
+        "plain export".to_string()
+    } else {
+        format!("{} of {} ms left", lease.remaining_ms, lease.ttl_ms)
+    };
+    format!(
+        "{} at {} under {} ({kind}), since {}",
+        lease.owner,
+        lease.gateway_name,
+        epoch_text(lease.epoch),
+        since(lease.since_unix_ms)
+    )
+}
+
+/// A moment for people: how long ago by this machine's clock.
+fn since(unix_ms: u64) -> String {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+    ago(now, unix_ms)
+}
+
+fn ago(now_ms: u64, then_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(then_ms) / 1000;
+    match seconds {
+        _ if then_ms == 0 => "unknown".to_string(),
+        0..=119 => format!("{seconds} s ago"),
+        120..=7199 => format!("{} min ago", seconds / 60),
+        7200..=172_799 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_for_people() {
+        let shown = [5_000, 300_000, 7_200_000, 200_000_000].map(|age| ago(1_000_000_000, 1_000_000_000 - age));
+        assert_eq!(shown, ["5 s ago", "5 min ago", "2 h ago", "2 days ago"]);
+        assert_eq!(ago(5, 0), "unknown");
+        assert_eq!(ago(5, 9_999), "0 s ago");
+    }
+}

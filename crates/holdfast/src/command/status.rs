@@ -1,0 +1,100 @@
+//! `holdfast cluster status`.
+
+use super::{cluster, door, member_text};
+use crate::cli::Common;
+use crate::exit::CliError;
+use crate::output;
+use holdfast_api::{role_name, v1};
+
+/// `holdfast cluster status`.
+pub async fn run(common: &Common) -> Result<(), CliError> {
+    let status = cluster::status(&mut door(common)).await?;
+    output::show(common.output, &status, || describe(&status))
+}
+
+/// The cluster in words and tables.
+pub fn describe(status: &v1::ClusterStatusReply) -> String {
+    let head = format!("cluster {}, as {} sees it", status.cluster_id, status.answered_by);
+    let members = status.members.iter().map(|member| member_row(status, member));
+    let members =
+        output::table(["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"], members);
+    let groups = status.groups.iter().map(|group| group_row(status, group));
+    let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (BEHIND)"], groups);
+    let sets = status.sets.iter().map(|set| [set.name.clone(), set.id.to_string(), set.store.clone()]);
+    let sets = output::table(["SET", "GROUP", "STORE"], sets);
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}")
+}
+
+fn group_name(group: u64, set: &str) -> String {
+    match (group, set) {
+        (0, _) => "cluster".to_string(),
+        (group, "") => format!("g{group}"),
+        (_, set) => set.to_string(),
+    }
+}
+
+fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 9] {
+    let known = member.member.clone().unwrap_or_default();
+    let addresses = known.addresses.clone().unwrap_or_default();
+    let node = member.node.as_ref();
+    let state = match node {
+        None => format!("unreachable: {}", member.error),
+        Some(node) if !node.not_ready.is_empty() => node.not_ready.clone(),
+        Some(_) => "ready".to_string(),
+    };
+    let leads: Vec<String> = status
+        .groups
+        .iter()
+        .filter(|group| group.leader == known.id && known.id != 0)
+        .map(|group| group_name(group.group, &group.set))
+        .collect();
+    let journal =
+        node.and_then(|node| node.journal.as_ref()).map_or(String::new(), |journal| match journal.failed.as_str() {
+            "" => format!("{} of {}", output::bytes(journal.used_bytes), output::bytes(journal.bound_bytes)),
+            why => format!("FAILED: {why}"),
+        });
+    let boot = node.map_or(String::new(), |node| node.boot.to_string());
+    [
+        member_text(known.id),
+        known.name,
+        known.region,
+        addresses.api,
+        addresses.nbd,
+        state,
+        boot,
+        leads.join(","),
+        journal,
+    ]
+}
+
+fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [String; 7] {
+    let applied = status.members.iter().filter_map(|member| {
+        let known = member.member.as_ref()?;
+        let Some(seen) =
+            member.node.as_ref().and_then(|node| node.groups.iter().find(|seen| seen.group == group.group))
+        else {
+            return Some(format!("{}:?", known.name));
+        };
+        let behind = member
+            .lags
+            .iter()
+            .find(|lag| lag.group == group.group)
+            .map(|lag| lag.entries)
+            .filter(|&entries| entries > 0);
+        let behind = behind.map_or(String::new(), |entries| format!("(-{entries})"));
+        let role = match role_name(seen.role) {
+            "leader" | "follower" => String::new(),
+            other => format!("[{other}]"),
+        };
+        Some(format!("{}:{}{behind}{role}", known.name, seen.applied_index))
+    });
+    [
+        group.group.to_string(),
+        if group.group == 0 { String::new() } else { group.set.clone() },
+        if group.leader == 0 { "none".to_string() } else { group.leader_name.clone() },
+        group.term.to_string(),
+        group.last_index.to_string(),
+        group.committed_index.to_string(),
+        applied.collect::<Vec<_>>().join(" "),
+    ]
+}

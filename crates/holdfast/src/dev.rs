@@ -1,0 +1,229 @@
+//! `holdfast dev`: a whole cluster on one machine.
+//!
+//! ```text
+//!   DIR/dev.lock      held while it runs: one at a time
+//!   DIR/cluster.toml  the plan, as for `cluster bootstrap`
+//!   DIR/cluster.key   the cluster key, drawn once
+//!   DIR/g1.toml ...   settings of each gateway, its ports included; may be changed by hand
+//!   DIR/g1/ ...       its data       DIR/g1.log ...  its log
+//!   DIR/store/        the store, where no other was given
+//!   DIR/dev.json      what `--output json` prints, while it runs
+//! ```
+//! 1. Lay out what is missing. 2. Start the gateways. 3. Bootstrap from the plan: does only what is missing.
+//! 4. Wait until every gateway is ready and takes NBD connections. 5. Say how to attach, and stay.
+//!
+//! A gateway that ends stays away unless `--respawn` was given: tests kill gateways and mean it.
+
+mod children;
+mod layout;
+
+use crate::cli::{Common, DevArgs};
+use crate::command::bootstrap::{self, Plan, Report, Step};
+use crate::door::Door;
+use crate::exit::CliError;
+use crate::{output, serve};
+use children::Children;
+use layout::Layout;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How often a wait looks again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What `--output json` prints on one line once everything is ready.
+#[derive(Debug, Serialize)]
+struct Ready {
+    /// The first volume of the first set, by way of each gateway.
+    nbd: Vec<String>,
+    api: Vec<String>,
+    pids: Vec<u32>,
+    http: Vec<String>,
+    gateways: Vec<String>,
+    /// Every volume, by way of each gateway.
+    exports: BTreeMap<String, Vec<String>>,
+    /// Which gateway serves each set.
+    serving: BTreeMap<String, String>,
+    dir: String,
+}
+
+/// `holdfast dev`.
+pub async fn run(common: &Common, args: DevArgs) -> Result<(), CliError> {
+    let layout = Layout::prepare(&args)?;
+    // Before the first child: a signal from here on ends them in good order.
+    let stop = serve::stop_signal();
+    tokio::pin!(stop);
+    let mut children = Children::start(&layout, args.respawn)?;
+    let ready = {
+        let made = make_ready(common, &layout);
+        tokio::select! {
+            made = made => made,
+            ended = children.any_end() => Err(children.failed_to_start(ended)),
+            which = &mut stop => Err(CliError::failed(format!("stopped by {} before it was ready", which?))),
+        }
+    };
+    let ended = match ready {
+        Ok(report) => stay(common, &layout, &report, &mut children, stop).await,
+        Err(error) => Err(error),
+    };
+    children.stop().await;
+    layout.forget_ready();
+    ended
+}
+
+/// Says how to attach, then waits for the end.
+async fn stay(
+    common: &Common,
+    layout: &Layout,
+    report: &Report,
+    children: &mut Children,
+    stop: std::pin::Pin<&mut impl Future<Output = Result<&'static str, CliError>>>,
+) -> Result<(), CliError> {
+    let ready = ready(layout, report, children);
+    layout.keep_ready(&ready)?;
+    output::show(common.output, &ready, || describe(&ready))?;
+    let watch = async {
+        loop {
+            let (name, how) = children.any_end().await;
+            output::remark(&format!("gateway {name} {how}"));
+            if let Some(pid) = children.respawn(&name).await? {
+                output::remark(&format!("gateway {name} started again as process {pid}"));
+            }
+        }
+    };
+    tokio::select! {
+        which = stop => which.map(|which| output::remark(&format!("{which}: stopping the gateways"))),
+        failed = watch => failed,
+    }
+}
+
+/// Steps 3 and 4.
+async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError> {
+    let deadline = Instant::now() + common.timeout;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    for gateway in &layout.gateways {
+        // Bootstrap leaves out who does not answer at once; here all of them are about to.
+        crate::command::node(&mut Door::new(&[gateway.config.api_address()], left())).await?;
+    }
+    let mut show = |step: &Step| {
+        if common.output == output::Format::Table && step.changed {
+            output::remark(&format!("{}: {}", step.subject, step.what));
+        }
+    };
+    let report = bootstrap::carry_out(&layout.plan, left(), &mut show).await?;
+    for (name, member) in &report.replaced {
+        let api = layout
+            .gateways
+            .iter()
+            .find(|gateway| gateway.name() == name)
+            .map_or(String::new(), |gateway| gateway.config.api_address());
+        output::remark(&format!(
+            "gateway {name} has an empty disk: `holdfast cluster join --gateway {api} --replaces m{member}` lets it in again"
+        ));
+    }
+    for gateway in
+        layout.gateways.iter().filter(|gateway| !report.replaced.iter().any(|(name, _)| name == gateway.name()))
+    {
+        wait_until_ready(gateway, deadline).await?;
+    }
+    Ok(report)
+}
+
+/// Step 4, for one gateway.
+async fn wait_until_ready(gateway: &layout::DevGateway, deadline: Instant) -> Result<(), CliError> {
+    let api = gateway.config.api_address();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let node = crate::command::node(&mut Door::new(std::slice::from_ref(&api), left)).await?;
+        let mut why = node.not_ready;
+        if why.is_empty() {
+            match gateway.config.nbd_address() {
+                Some(nbd) => match tokio::net::TcpStream::connect(&nbd).await {
+                    Ok(_) => return Ok(()),
+                    Err(error) => why = format!("{nbd}: {error}"),
+                },
+                None => return Ok(()),
+            }
+        }
+        if Instant::now() >= deadline {
+            let error = CliError::unreachable(format!("gateway {} is not ready: {why}", gateway.name()));
+            return Err(error.next(format!("its log is {}", gateway.log.display())));
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn ready(layout: &Layout, report: &Report, children: &Children) -> Ready {
+    let each = |address: fn(&layout::DevGateway) -> Option<String>| {
+        layout.gateways.iter().filter_map(address).collect::<Vec<_>>()
+    };
+    let doors = each(|gateway| gateway.config.nbd_address());
+    let by_all = |export: &str| doors.iter().map(|door| format!("nbd://{door}/{export}")).collect::<Vec<_>>();
+    let volumes =
+        layout.plan.sets.iter().flat_map(|set| set.volumes.keys().map(move |volume| format!("{}/{volume}", set.name)));
+    Ready {
+        nbd: volumes.clone().next().map_or_else(Vec::new, |export| by_all(&export)),
+        api: each(|gateway| Some(gateway.config.api_address())),
+        pids: children.pids(),
+        http: each(|gateway| gateway.config.http_address()),
+        gateways: layout.gateways.iter().map(|gateway| gateway.name().to_string()).collect(),
+        exports: volumes.map(|export| (export.clone(), by_all(&export))).collect(),
+        serving: report.serving.clone(),
+        dir: layout.dir.display().to_string(),
+    }
+}
+
+fn describe(ready: &Ready) -> String {
+    let gateways = ready.gateways.iter().zip(&ready.api).zip(&ready.pids).zip(&ready.http);
+    let rows = gateways.map(|(((name, api), pid), http)| {
+        [name.clone(), pid.to_string(), api.clone(), format!("http://{http}/metrics")]
+    });
+    let gateways = output::table(["GATEWAY", "PID", "API", "METRICS"], rows);
+    let serving: Vec<String> =
+        ready.serving.iter().map(|(set, gateway)| format!("{set} is served by {gateway}")).collect();
+    let exports = ready.exports.iter().map(|(export, by)| format!("  {export}\n    {}", by.join("\n    ")));
+    let exports = exports.collect::<Vec<_>>().join("\n");
+    let mut text = format!(
+        "Ready. {}.\n\n{gateways}\n\nVolumes, by way of each gateway (one that does not serve says who does):\n{exports}\n",
+        serving.join("; ")
+    );
+    let (set, gateway) =
+        ready.serving.first_key_value().map_or(("", ""), |(set, gateway)| (set.as_str(), gateway.as_str()));
+    let at = ready.gateways.iter().position(|name| name == gateway).unwrap_or(0);
+    if let Some(address) = ready.nbd.get(at) {
+        text.push_str(&format!("\nTry:\n  nbdinfo {address}\n  nbdcopy some.img {address}\n"));
+        if let Some((door, export)) = address.strip_prefix("nbd://").and_then(|rest| rest.split_once('/')) {
+            let (host, port) = holdfast_api::host_port(door).unwrap_or((door, 10809));
+            text.push_str(&format!(
+                "  nbd-client -b 4096 -N {export} {host} {port} /dev/nbd0     where the kernel has nbd\n"
+            ));
+        }
+    }
+    text.push_str(&format!("\n  export HOLDFAST_API={}\n  holdfast cluster status\n", ready.api.join(",")));
+    if let Some(other) = ready.gateways.iter().find(|name| *name != gateway) {
+        text.push_str(&format!("  holdfast switchover {set} --to {other}\n"));
+    }
+    text.push_str(&format!("\nCtrl-C stops it; all is kept in {}.", ready.dir));
+    text
+}
+
+/// The plan that a directory starts with.
+fn first_plan(args: &DevArgs, default_store: &str) -> Result<Plan, CliError> {
+    let name = |text: &str| holdfast_types::Name::new(text).map_err(|error| CliError::usage("name").because(&error));
+    let mut volumes = BTreeMap::new();
+    for volume in &args.volumes {
+        bootstrap::check_size(volume.size)
+            .map_err(|problem| CliError::usage(format!("--volume {}: {problem}", volume.name)))?;
+        volumes.insert(volume.name.clone(), volume.size);
+    }
+    if volumes.is_empty() {
+        volumes.insert(name("vol1")?, holdfast_types::ByteSize(1 << 30));
+    }
+    let set = match &args.set {
+        Some(set) => set.clone(),
+        None => name("demo")?,
+    };
+    let store = args.store.clone().unwrap_or_else(|| default_store.to_string());
+    Ok(Plan { gateways: Vec::new(), sets: vec![bootstrap::PlanSet { name: set, store, volumes }] })
+}

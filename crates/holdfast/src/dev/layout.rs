@@ -1,0 +1,286 @@
+//! The directory of `holdfast dev`: what is there is kept, what is missing is made.
+
+use super::first_plan;
+use crate::cli::DevArgs;
+use crate::command::bootstrap::{Plan, PlanGateway};
+use crate::exit::CliError;
+use holdfast_gateway::config::{GatewayConfig, KeyConfig};
+use holdfast_types::{ByteSize, Name};
+use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Ports are drawn from here: below the range that the kernel gives to outgoing connections, so that they are still free after a restart.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Draws before giving up: with that many failures the machine has no free ports to speak of.
+const PORT_DRAWS_MAX: u32 = 1000;
+
+/// Journal bound of a gateway here: several of them share one disk that has other things to hold.
+const JOURNAL_BOUND: ByteSize = ByteSize(4 << 30);
+
+/// One gateway and its files.
+#[derive(Clone, Debug)]
+pub struct DevGateway {
+    /// Its settings.
+    pub config: GatewayConfig,
+    /// Where they are kept.
+    pub file: PathBuf,
+    /// Its log.
+    pub log: PathBuf,
+    /// The file does not say all of this yet. A file that does is left as it is: it may have a person's comments.
+    unsaved: bool,
+}
+
+impl DevGateway {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.config.name.as_str()
+    }
+}
+
+/// A directory that is ready for gateways to be started in.
+#[derive(Debug)]
+pub struct Layout {
+    /// Absolute.
+    pub dir: PathBuf,
+    /// What the cluster shall be.
+    pub plan: Plan,
+    /// In the plan's order.
+    pub gateways: Vec<DevGateway>,
+    _lock: File,
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> CliError {
+    let path = path.display().to_string();
+    move |error| CliError::failed(path.clone()).because(&error)
+}
+
+impl Layout {
+    /// Takes the directory, and makes what is missing in it.
+    pub fn prepare(args: &DevArgs) -> Result<Self, CliError> {
+        std::fs::create_dir_all(&args.dir).map_err(at(&args.dir))?;
+        let dir = args.dir.canonicalize().map_err(at(&args.dir))?;
+        let lock = lock(&dir.join("dev.lock"))?;
+        let key = dir.join("cluster.key");
+        if !key.exists() {
+            let digits = format!("{:032x}{:032x}\n", rand::random::<u128>(), rand::random::<u128>());
+            write_new(&key, &digits)?;
+        }
+        let plan_file = dir.join("cluster.toml");
+        let old = if plan_file.exists() { Some(read_plan(&plan_file)?) } else { None };
+        let count = usize::from(args.gateways.unwrap_or(3));
+        let mut plan = match &old {
+            Some(plan) => agree(plan.clone(), args, &dir)?,
+            None => first_plan(args, &store_in(&dir)?)?,
+        };
+        let names: Vec<Name> = match &old {
+            Some(plan) => plan.gateways.iter().map(|gateway| gateway.name.clone()).collect(),
+            None => (1..=count)
+                .map(|number| Name::new(format!("g{number}")))
+                .collect::<Result<_, _>>()
+                .map_err(|error| CliError::failed("name").because(&error))?,
+        };
+        let mut ports = Ports::default();
+        let mut gateways = Vec::new();
+        for (number, name) in (0u16..).zip(names) {
+            let nbd_port = args.nbd_port.map(|first| first + number);
+            gateways.push(gateway(&dir, &key, name, nbd_port, &mut ports)?);
+        }
+        drop(ports);
+        expect_free(&gateways)?;
+        for gateway in gateways.iter().filter(|gateway| gateway.unsaved) {
+            let text =
+                toml::to_string(&gateway.config).map_err(|error| CliError::failed("the settings").because(&error))?;
+            replace(&gateway.file, &text)?;
+        }
+        plan.gateways = gateways.iter().map(planned).collect();
+        plan.check().map_err(|problem| CliError::usage(format!("{}: {problem}", plan_file.display())))?;
+        if old.as_ref() != Some(&plan) {
+            let text = toml::to_string(&plan).map_err(|error| CliError::failed("the plan").because(&error))?;
+            replace(&plan_file, &text)?;
+        }
+        Ok(Self { dir, plan, gateways, _lock: lock })
+    }
+
+    /// Leaves what is printed for other programs to read.
+    pub fn keep_ready(&self, ready: &impl Serialize) -> Result<(), CliError> {
+        let text = serde_json::to_string(ready).map_err(|error| CliError::failed("the result").because(&error))?;
+        replace(&self.dir.join("dev.json"), &format!("{text}\n"))
+    }
+
+    /// It no longer runs.
+    pub fn forget_ready(&self) {
+        let _ = std::fs::remove_file(self.dir.join("dev.json"));
+    }
+}
+
+fn planned(gateway: &DevGateway) -> PlanGateway {
+    PlanGateway {
+        name: gateway.config.name.clone(),
+        region: gateway.config.region.clone(),
+        api: gateway.config.api_address(),
+    }
+}
+
+fn read_plan(path: &Path) -> Result<Plan, CliError> {
+    Plan::load(path)
+        .map_err(|error| error.next("the directory is not one of `holdfast dev`, or was changed: use another --dir"))
+}
+
+fn store_in(dir: &Path) -> Result<String, CliError> {
+    let store = dir.join("store");
+    std::fs::create_dir_all(&store).map_err(at(&store))?;
+    let url = url::Url::from_file_path(&store)
+        .map_err(|()| CliError::usage(format!("{}: cannot be the directory of a store", store.display())))?;
+    Ok(url.to_string())
+}
+
+/// Arguments that were given again must agree with what is there, or add to it.
+fn agree(mut plan: Plan, args: &DevArgs, dir: &Path) -> Result<Plan, CliError> {
+    let differs = |what: &str, found: String, expected: String| {
+        let error = CliError::usage(format!("{what}: found {found}, expected {expected}, as {} has it", dir.display()));
+        Err(error.next("leave the argument out, or use another --dir"))
+    };
+    if let Some(count) = args.gateways.filter(|&count| usize::from(count) != plan.gateways.len()) {
+        return differs("--gateways", count.to_string(), plan.gateways.len().to_string());
+    }
+    let wanted = first_plan(args, "")?.sets.remove(0);
+    let place = match &args.set {
+        Some(name) => plan.sets.iter().position(|set| set.name == *name),
+        None => (!plan.sets.is_empty()).then_some(0),
+    };
+    let Some(set) = place.map(|at| &mut plan.sets[at]) else {
+        let store = if args.store.is_some() { wanted.store.clone() } else { store_in(dir)? };
+        plan.sets.push(crate::command::bootstrap::PlanSet { store, ..wanted });
+        return Ok(plan);
+    };
+    if let Some(store) = args.store.as_ref().filter(|store| **store != set.store) {
+        return differs("--store", store.clone(), set.store.clone());
+    }
+    for volume in &args.volumes {
+        let size = *set.volumes.entry(volume.name.clone()).or_insert(volume.size);
+        if size != volume.size {
+            return differs(&format!("--volume {}", volume.name), volume.size.to_string(), size.to_string());
+        }
+    }
+    Ok(plan)
+}
+
+/// One gateway: as its file says, or new.
+fn gateway(
+    dir: &Path,
+    key: &Path,
+    name: Name,
+    nbd_port: Option<u16>,
+    ports: &mut Ports,
+) -> Result<DevGateway, CliError> {
+    let file = dir.join(format!("{name}.toml"));
+    let log = dir.join(format!("{name}.log"));
+    let known = file.exists();
+    let mut config = if known {
+        GatewayConfig::load(&file).map_err(|error| CliError::usage("settings").because(&error))?
+    } else {
+        let mut config = GatewayConfig {
+            data_dir: dir.join(name.as_str()),
+            api_listen: ports.draw()?,
+            peer_listen: ports.draw()?,
+            http_listen: Some(ports.draw()?),
+            plain_exports: true,
+            key: KeyConfig { file: Some(key.to_path_buf()), ..KeyConfig::default() },
+            name,
+            ..GatewayConfig::default()
+        };
+        config.journal.bound = JOURNAL_BOUND;
+        config.nbd_listen = match nbd_port {
+            Some(port) => Some(loopback(port)),
+            None => Some(ports.draw()?),
+        };
+        config
+    };
+    let nbd_before = config.nbd_listen;
+    config.nbd_listen = nbd_port.map(loopback).or(nbd_before);
+    let unsaved = !known || config.nbd_listen != nbd_before;
+    config.validate().map_err(|error| CliError::usage(file.display().to_string()).because(&error))?;
+    Ok(DevGateway { config, file, log, unsaved })
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Free ports, each held until all are drawn: none is drawn twice.
+#[derive(Default)]
+struct Ports {
+    held: Vec<TcpListener>,
+}
+
+impl Ports {
+    fn draw(&mut self) -> Result<SocketAddr, CliError> {
+        for _ in 0..PORT_DRAWS_MAX {
+            let address = loopback(rand::random_range(PORTS));
+            if let Ok(listener) = TcpListener::bind(address) {
+                self.held.push(listener);
+                return Ok(address);
+            }
+        }
+        Err(CliError::failed(format!("found no free port in {PORT_DRAWS_MAX} draws from {PORTS:?}")))
+    }
+}
+
+/// A gateway that cannot listen would fail in a less obvious place.
+fn expect_free(gateways: &[DevGateway]) -> Result<(), CliError> {
+    let mut seen = BTreeSet::new();
+    for gateway in gateways {
+        let config = &gateway.config;
+        let fixed = [("api_listen", Some(config.api_listen)), ("peer_listen", Some(config.peer_listen))];
+        let optional = [("nbd_listen", config.nbd_listen), ("http_listen", config.http_listen)];
+        for (field, address) in fixed.into_iter().chain(optional) {
+            let Some(address) = address else { continue };
+            let taken = !seen.insert(address);
+            let problem = if taken {
+                Some("another gateway of this directory has it".to_string())
+            } else {
+                TcpListener::bind(address).err().map(|error| error.to_string())
+            };
+            if let Some(problem) = problem {
+                let error = CliError::failed(format!("{field} of gateway {}: {address}: {problem}", gateway.name()));
+                return Err(
+                    error.next(format!("stop who listens there, or change {field} in {}", gateway.file.display()))
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lock(path: &Path) -> Result<File, CliError> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at(path))?;
+    let taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    taken.map_err(|_| {
+        CliError::failed(format!("{}: held by another `holdfast dev`", path.display()))
+            .next("stop that one first, or use another --dir")
+    })?;
+    Ok(file)
+}
+
+/// A secret: readable for this user only, and never overwritten.
+fn write_new(path: &Path, text: &str) -> Result<(), CliError> {
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(at(path))?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))
+}
+
+/// Whole or not at all.
+fn replace(path: &Path, text: &str) -> Result<(), CliError> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(at(path))
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

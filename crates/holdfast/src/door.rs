@@ -1,0 +1,170 @@
+//! The way to a cluster's admin door: any gateway, then the one that it names, with bounded retries and one total timeout.
+
+use crate::exit::CliError;
+use crate::route::{Outcome, Route, Step};
+use holdfast_api::v1::admin_client::AdminClient;
+use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+/// A client of one gateway.
+pub type Client = AdminClient<Channel>;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long one gateway may take over an ordinary call before another one is asked: a stopped process still accepts connections.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A gateway that is stopped or cut off is noticed by its silence even where a call may take long: pings every second, answered within this.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// What a lost answer means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The call changes nothing: ask someone else.
+    Reads,
+    /// The call may have changed something: it is sent again as it is, and its end may be unknown (R12).
+    Changes,
+}
+
+/// Addresses to start from, and the time that a command has in all.
+#[derive(Debug)]
+pub struct Door {
+    addresses: Vec<String>,
+    deadline: Instant,
+    total: Duration,
+    attempt: Duration,
+    channels: BTreeMap<String, Channel>,
+}
+
+impl Door {
+    /// `total` runs from now and bounds all calls through this door together.
+    pub fn new(addresses: &[String], total: Duration) -> Self {
+        Self {
+            addresses: addresses.to_vec(),
+            deadline: Instant::now() + total,
+            total,
+            attempt: ATTEMPT_TIMEOUT,
+            channels: BTreeMap::new(),
+        }
+    }
+
+    /// A door to this gateway alone, with the time that is left here: for what only it can answer.
+    pub fn only(&self, address: &str) -> Self {
+        Self { addresses: vec![address.to_string()], channels: BTreeMap::new(), ..*self }
+    }
+
+    /// The same door for calls that take their time at the gateway, such as a move: one attempt may use all that is left.
+    pub fn patient(mut self) -> Self {
+        self.attempt = self.total;
+        self
+    }
+
+    /// When the time is up.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Makes `call` until a gateway does it or decides against it.
+    ///
+    /// `call` may run several times at several gateways: its request must be the same each time, request id included.
+    ///
+    /// # Errors
+    /// A refusal that is final; nobody reached in time; for [`Effect::Changes`] also "unknown".
+    pub async fn call<T, F>(&mut self, what: &str, effect: Effect, call: F) -> Result<T, CliError>
+    where
+        F: AsyncFn(Client) -> Result<Response<T>, Status>,
+    {
+        let mut route = Route::new(&self.addresses);
+        while Instant::now() < self.deadline {
+            let address = match route.step() {
+                Step::Ask(address) => address,
+                Step::Pause(pause) => {
+                    tokio::time::sleep(pause.min(self.deadline - Instant::now())).await;
+                    continue;
+                }
+            };
+            let outcome = match self.ask(&address, &call).await {
+                Ok(reply) => {
+                    self.prefer(&address, route.known());
+                    return Ok(reply);
+                }
+                Err(outcome) => outcome,
+            };
+            tracing::debug!(address, ?outcome, what, "asked");
+            if let Some(refusal) = route.heard(&address, outcome) {
+                return Err(CliError::from_refusal(&refusal));
+            }
+        }
+        let limit = format!("{what}: not within {:?}; {}", self.total, route.last());
+        if effect == Effect::Changes && route.maybe_happened() {
+            return Err(CliError::unknown(limit));
+        }
+        Err(CliError::unreachable(limit).next(
+            "check --api (or HOLDFAST_API) and that more than half of the gateways run; --timeout gives it longer",
+        ))
+    }
+
+    async fn ask<T, F>(&mut self, address: &str, call: &F) -> Result<T, Outcome>
+    where
+        F: AsyncFn(Client) -> Result<Response<T>, Status>,
+    {
+        let channel = self.connect(address).await.map_err(Outcome::NotSent)?;
+        let client = AdminClient::new(channel).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
+        let limit = self.deadline.min(Instant::now() + self.attempt);
+        let status = match timeout_at(limit, call(client)).await {
+            Ok(Ok(reply)) => return Ok(reply.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => {
+                self.channels.remove(address);
+                return Err(Outcome::NoAnswer(format!("nothing within {:?}", self.attempt.min(self.total))));
+            }
+        };
+        if let Some(refusal) = Refusal::from_status(&status) {
+            return Err(Outcome::Refused(refusal));
+        }
+        self.channels.remove(address);
+        Err(Outcome::NoAnswer(format!("{}: {}", status.code(), status.message())))
+    }
+
+    async fn connect(&mut self, address: &str) -> Result<Channel, String> {
+        if let Some(channel) = self.channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+        let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        let limit = CONNECT_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
+        let channel = match timeout(limit, endpoint.connect()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Err(innermost(&error)),
+            Err(_) => return Err(format!("no connection within {limit:?}")),
+        };
+        self.channels.insert(address.to_string(), channel.clone());
+        Ok(channel)
+    }
+
+    /// The next call starts where this one was answered.
+    fn prefer(&mut self, address: &str, known: &[String]) {
+        let others = known.iter().filter(|known| *known != address).cloned();
+        self.addresses = std::iter::once(address.to_string()).chain(others).collect();
+    }
+}
+
+/// "Connection refused" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+/// Identity of one request for all its attempts (R12).
+pub fn request_id() -> String {
+    holdfast_api::hex128(rand::random::<u128>().max(1))
+}

@@ -1,0 +1,264 @@
+//! Whom to ask next. Pure: no clock, no sockets; [`crate::door`] asks, waits and reports back.
+//!
+//! ```text
+//!   step() ──► Ask(address) ──► heard(address, outcome) ──► Some(end)   final
+//!          └─► Pause(time)                              └─► None       step() again
+//! ```
+//! - A leader hint is followed at once, up to [`HINTS_MAX`] in a row: during an election two gateways may name each other.
+//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others.
+//! - Otherwise the known addresses are asked in turn, with a pause after each round that grows up to [`PAUSE_MAX`].
+//! - "Not adopted" is final only once every known address says so: the list may hold a gateway that has yet to join.
+
+use holdfast_api::{Disposition, Refusal, RefusalCode};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Hints followed without a pause.
+const HINTS_MAX: u32 = 4;
+
+/// First pause; doubled by every further one.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// Longest pause: an election takes about as long.
+const PAUSE_MAX: Duration = Duration::from_millis(800);
+
+/// Addresses remembered at most, those learned by hints included.
+const KNOWN_MAX: usize = 64;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask the gateway at this address.
+    Ask(String),
+    /// Wait, then ask for the next step.
+    Pause(Duration),
+}
+
+/// What came of asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A gateway's decision.
+    Refused(Refusal),
+    /// It was not reached: nothing happened there.
+    NotSent(String),
+    /// It was reached and did not answer: what happened is unknown.
+    NoAnswer(String),
+}
+
+/// State of one call on its way to whoever can do it.
+#[derive(Debug)]
+pub struct Route {
+    known: Vec<String>,
+    turn: usize,
+    asked_this_round: usize,
+    prefer: Option<String>,
+    pause_first: bool,
+    hints: u32,
+    pause: Duration,
+    not_adopted: BTreeSet<String>,
+    maybe_happened: bool,
+    last: Option<(String, Outcome)>,
+}
+
+impl Route {
+    /// Starts at the first of `addresses`.
+    pub fn new(addresses: &[String]) -> Self {
+        let mut known = Vec::new();
+        for address in addresses.iter().take(KNOWN_MAX) {
+            if !known.contains(address) {
+                known.push(address.clone());
+            }
+        }
+        Self {
+            known,
+            turn: 0,
+            asked_this_round: 0,
+            prefer: None,
+            pause_first: false,
+            hints: 0,
+            pause: PAUSE_MIN,
+            not_adopted: BTreeSet::new(),
+            maybe_happened: false,
+            last: None,
+        }
+    }
+
+    /// What to do next.
+    pub fn step(&mut self) -> Step {
+        let round_over = self.asked_this_round >= self.known.len() && self.prefer.is_none();
+        if self.pause_first || round_over {
+            self.pause_first = false;
+            self.asked_this_round = 0;
+            self.hints = 0;
+            let pause = self.pause;
+            self.pause = (pause * 2).min(PAUSE_MAX);
+            return Step::Pause(pause);
+        }
+        if let Some(address) = self.prefer.take() {
+            return Step::Ask(address);
+        }
+        self.asked_this_round += 1;
+        let address = self.known[self.turn % self.known.len()].clone();
+        self.turn += 1;
+        Step::Ask(address)
+    }
+
+    /// Takes in what came of asking `from`. `Some` ends the call.
+    pub fn heard(&mut self, from: &str, outcome: Outcome) -> Option<Refusal> {
+        let end = self.judge(from, &outcome);
+        self.last = Some((from.to_string(), outcome));
+        end
+    }
+
+    fn judge(&mut self, from: &str, outcome: &Outcome) -> Option<Refusal> {
+        let refusal = match outcome {
+            Outcome::NotSent(_) => return None,
+            Outcome::NoAnswer(_) => {
+                self.maybe_happened = true;
+                return None;
+            }
+            Outcome::Refused(refusal) => refusal,
+        };
+        if refusal.code == RefusalCode::NotAdopted {
+            self.not_adopted.insert(from.to_string());
+            let all = self.known.iter().all(|address| self.not_adopted.contains(address));
+            return all.then(|| refusal.clone());
+        }
+        match refusal.disposition() {
+            Disposition::Reject => return Some(refusal.clone()),
+            Disposition::FollowLeader => {
+                if let Some(leader) = refusal.leader_api.as_ref().filter(|leader| *leader != from) {
+                    self.learn(leader);
+                    self.prefer = Some(leader.clone());
+                    self.hints += 1;
+                    self.pause_first = self.hints > HINTS_MAX;
+                }
+            }
+            Disposition::Retry => self.again(from),
+            Disposition::Unknown => {
+                self.maybe_happened = true;
+                self.again(from);
+            }
+        }
+        None
+    }
+
+    fn again(&mut self, from: &str) {
+        self.prefer = Some(from.to_string());
+        self.pause_first = true;
+    }
+
+    fn learn(&mut self, address: &str) {
+        if self.known.len() < KNOWN_MAX && !self.known.iter().any(|known| known == address) {
+            self.known.push(address.to_string());
+        }
+    }
+
+    /// Some gateway may have done what was asked, and its answer did not arrive.
+    pub fn maybe_happened(&self) -> bool {
+        self.maybe_happened
+    }
+
+    /// Where it stands, for an error message.
+    pub fn last(&self) -> String {
+        match &self.last {
+            None => "no gateway was asked".to_string(),
+            Some((from, Outcome::Refused(refusal))) => {
+                format!("last answer, from {from}: {} ({})", refusal.message, refusal.code.as_str())
+            }
+            Some((from, Outcome::NotSent(why))) => format!("last try, {from}: {why}"),
+            Some((from, Outcome::NoAnswer(why))) => format!("last try, {from}: no answer: {why}"),
+        }
+    }
+
+    /// The addresses known by now, the last hint included.
+    pub fn known(&self) -> &[String] {
+        &self.known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(addresses: &[&str]) -> Route {
+        Route::new(&addresses.iter().map(|a| a.to_string()).collect::<Vec<_>>())
+    }
+
+    fn asks(route: &mut Route) -> String {
+        match route.step() {
+            Step::Ask(address) => address,
+            Step::Pause(pause) => format!("pause {}", pause.as_millis()),
+        }
+    }
+
+    fn refused(code: RefusalCode, leader: Option<&str>) -> Outcome {
+        Outcome::Refused(Refusal { code, message: "because".into(), leader_api: leader.map(str::to_string) })
+    }
+
+    #[test]
+    fn a_hint_is_followed_and_remembered() {
+        let mut route = route(&["a:1", "b:1"]);
+        assert_eq!(asks(&mut route), "a:1");
+        assert_eq!(route.heard("a:1", refused(RefusalCode::NotLeader, Some("c:1"))), None);
+        assert_eq!(asks(&mut route), "c:1");
+        assert_eq!(route.heard("c:1", Outcome::NotSent("refused".into())), None);
+        assert_eq!([asks(&mut route), asks(&mut route), asks(&mut route)], ["b:1", "c:1", "pause 50"]);
+        assert!(!route.maybe_happened());
+    }
+
+    #[test]
+    fn two_that_name_each_other_do_not_spin() {
+        let mut route = route(&["a:1"]);
+        let mut steps = Vec::new();
+        for _ in 0..12 {
+            let step = asks(&mut route);
+            let other = if step == "a:1" { "b:1" } else { "a:1" };
+            if !step.starts_with("pause") {
+                route.heard(&step, refused(RefusalCode::NotLeader, Some(other)));
+            }
+            steps.push(step);
+        }
+        assert_eq!(steps.join(" "), "a:1 b:1 a:1 b:1 a:1 pause 50 b:1 a:1 b:1 a:1 b:1 pause 100");
+    }
+
+    #[test]
+    fn a_gateway_that_names_itself_is_not_believed_at_once() {
+        let mut route = route(&["a:1"]);
+        asks(&mut route);
+        route.heard("a:1", refused(RefusalCode::NotLeader, Some("a:1")));
+        assert_eq!(asks(&mut route), "pause 50");
+    }
+
+    #[test]
+    fn busy_and_unknown_ask_the_same_again() {
+        for (code, unknown) in [(RefusalCode::Busy, false), (RefusalCode::Unknown, true)] {
+            let mut route = route(&["a:1", "b:1"]);
+            asks(&mut route);
+            assert_eq!(route.heard("a:1", refused(code, None)), None);
+            assert_eq!([asks(&mut route), asks(&mut route), asks(&mut route)], ["pause 50", "a:1", "b:1"]);
+            assert_eq!(route.maybe_happened(), unknown, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn rejections_end_it_and_not_adopted_only_when_all_say_so() {
+        let mut route = route(&["a:1", "b:1"]);
+        asks(&mut route);
+        assert_eq!(route.heard("a:1", refused(RefusalCode::NotAdopted, None)), None);
+        asks(&mut route);
+        let end = route.heard("b:1", refused(RefusalCode::NotAdopted, None));
+        assert_eq!(end.map(|refusal| refusal.code), Some(RefusalCode::NotAdopted));
+        let end = route.heard("b:1", refused(RefusalCode::Held, None));
+        assert_eq!(end.map(|refusal| refusal.code), Some(RefusalCode::Held));
+    }
+
+    #[test]
+    fn no_answer_means_maybe() {
+        let mut route = route(&["a:1"]);
+        asks(&mut route);
+        route.heard("a:1", Outcome::NoAnswer("timed out".into()));
+        assert!(route.maybe_happened());
+        assert!(route.last().contains("no answer: timed out"));
+    }
+}

@@ -1,0 +1,565 @@
+//! Gateways that only have an admin door, for tests of the command line: several servers that share one small world.
+//! They keep to the words of `proto/admin.proto`; a mood makes one of them misbehave as real ones do at bad times.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use holdfast_api::v1::admin_server::{Admin, AdminServer};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+/// How a gateway behaves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Mood {
+    /// As it should.
+    #[default]
+    Well,
+    /// Takes connections and calls, and never answers: stopped with SIGSTOP.
+    Silent,
+    /// Refuses so many calls as busy first.
+    Busy(u32),
+    /// Does so many changes and says that it does not know.
+    Forgets(u32),
+    /// Refuses without naming the leader.
+    NoHint,
+    /// Names itself wrongly.
+    Hint(String),
+}
+
+pub struct Gateway {
+    pub name: String,
+    pub api: String,
+    pub nbd: String,
+    pub disk: String,
+    pub cluster_id: String,
+    pub member: u64,
+    pub initialised: bool,
+    pub mood: Mood,
+}
+
+#[derive(Default)]
+pub struct Set {
+    pub id: u64,
+    pub store: String,
+    pub volumes: Vec<v1::Volume>,
+    pub leader: usize,
+    pub term: u64,
+    pub epoch: u64,
+    pub lease: Option<(v1::Lease, String)>,
+    pub done: BTreeMap<String, v1::GrantReply>,
+}
+
+#[derive(Default)]
+pub struct World {
+    pub gateways: Vec<Gateway>,
+    pub members: Vec<v1::Member>,
+    pub sets: BTreeMap<String, Set>,
+    /// Leader of group 0.
+    pub leader: usize,
+    pub next_member: u64,
+    /// `g1 create_set`, in order of arrival.
+    pub calls: Vec<String>,
+    /// Times that something was changed, by request id.
+    pub changes: BTreeMap<String, u32>,
+}
+
+pub type Shared = Arc<Mutex<World>>;
+
+/// One gateway's door.
+struct Door {
+    world: Shared,
+    me: usize,
+}
+
+/// Starts `count` fresh gateways g1, g2, ... on ports of their own.
+pub async fn start(count: usize) -> Shared {
+    let world = Shared::default();
+    for _ in 0..count {
+        add(&world, "127.0.0.1:0").await;
+    }
+    world
+}
+
+/// Starts one more.
+pub async fn add(world: &Shared, listen: &str) -> String {
+    let listener = tokio::net::TcpListener::bind(listen).await.unwrap();
+    let api = listener.local_addr().unwrap().to_string();
+    let me = {
+        let mut world = world.lock().unwrap();
+        let me = world.gateways.len();
+        world.gateways.push(Gateway {
+            name: format!("g{}", me + 1),
+            api: api.clone(),
+            nbd: format!("127.0.0.1:{}", 10_809 + me),
+            disk: holdfast_api::hex128(0xd15c_0000 + me as u128),
+            cluster_id: String::new(),
+            member: 0,
+            initialised: false,
+            mood: Mood::Well,
+        });
+        me
+    };
+    let service = AdminServer::new(Door { world: world.clone(), me });
+    tokio::spawn(
+        tonic::transport::Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)),
+    );
+    api
+}
+
+/// The admin addresses, as for `--api`.
+pub fn api(world: &Shared) -> String {
+    world.lock().unwrap().gateways.iter().map(|gateway| gateway.api.clone()).collect::<Vec<_>>().join(",")
+}
+
+/// A plan for all gateways that there are.
+pub fn plan(world: &Shared, sets: &str) -> String {
+    let world = world.lock().unwrap();
+    let gateway = |gateway: &Gateway| {
+        format!("[[gateways]]\nname = {:?}\nregion = \"eu\"\napi = {:?}\n", gateway.name, gateway.api)
+    };
+    world.gateways.iter().map(gateway).collect::<String>() + sets
+}
+
+fn refuse<T>(code: RefusalCode, message: &str) -> Result<T, Status> {
+    Err(Refusal::new(code, message).into())
+}
+
+impl Door {
+    /// Notes the call and shows the gateway's mood.
+    async fn enter(&self, call: &str) -> Result<(), Status> {
+        let mood = {
+            let mut world = self.world.lock().unwrap();
+            let gateway = &mut world.gateways[self.me];
+            let name = gateway.name.clone();
+            let mood = gateway.mood.clone();
+            if let Mood::Busy(left) = &mut gateway.mood {
+                *left -= 1;
+                if *left == 0 {
+                    gateway.mood = Mood::Well;
+                }
+            }
+            world.calls.push(format!("{name} {call}"));
+            mood
+        };
+        match mood {
+            Mood::Silent => std::future::pending().await,
+            Mood::Busy(_) => refuse(RefusalCode::Busy, "an election is under way"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses unless this gateway is the one at `leader`.
+    fn lead(&self, world: &World, leader: usize) -> Result<(), Status> {
+        let me = &world.gateways[self.me];
+        if me.cluster_id.is_empty() {
+            return refuse(RefusalCode::NotAdopted, "this gateway has no cluster");
+        }
+        if leader == self.me && !matches!(me.mood, Mood::Hint(_)) {
+            return Ok(());
+        }
+        let hint = match &me.mood {
+            Mood::NoHint => None,
+            Mood::Hint(hint) => Some(hint.clone()),
+            _ => Some(world.gateways[leader].api.clone()),
+        };
+        Err(Refusal::not_leader(format!("{} does not lead", me.name), hint).into())
+    }
+
+    /// A change happened; says so, or forgets.
+    fn changed<T>(&self, world: &mut World, request_id: &str, reply: T) -> Result<Response<T>, Status> {
+        *world.changes.entry(request_id.to_string()).or_default() += 1;
+        if let Mood::Forgets(left) = &mut world.gateways[self.me].mood {
+            *left -= 1;
+            if *left == 0 {
+                world.gateways[self.me].mood = Mood::Well;
+            }
+            return refuse(RefusalCode::Unknown, "no answer from a quorum in time");
+        }
+        Ok(Response::new(reply))
+    }
+
+    fn node(&self, world: &World) -> v1::Node {
+        node(world, self.me)
+    }
+}
+
+fn node(world: &World, at: usize) -> v1::Node {
+    let gateway = &world.gateways[at];
+    let group = |group: u64, set: &str, leader: usize| v1::GroupStatus {
+        group,
+        set: set.into(),
+        role: if leader == at { v1::Role::Leader } else { v1::Role::Follower }.into(),
+        leader: world.gateways[leader].member,
+        term: 3,
+        last_index: 40,
+        committed_index: 40,
+        applied_index: 40,
+        voters: world.members.iter().map(|member| member.id).collect(),
+        ..Default::default()
+    };
+    let mut groups = Vec::new();
+    if gateway.initialised {
+        groups.push(group(0, "", world.leader));
+        groups.extend(world.sets.iter().map(|(name, set)| group(set.id, name, set.leader)));
+    }
+    v1::Node {
+        name: gateway.name.clone(),
+        region: "eu".into(),
+        disk: gateway.disk.clone(),
+        cluster_id: gateway.cluster_id.clone(),
+        member: gateway.member,
+        addresses: Some(v1::Addresses {
+            api: gateway.api.clone(),
+            nbd: gateway.nbd.clone(),
+            peer: "127.0.0.1:1".into(),
+            http: String::new(),
+        }),
+        version: "test".into(),
+        boot: 1,
+        initialised: gateway.initialised,
+        groups,
+        journal: Some(v1::JournalUsage {
+            used_bytes: 3 << 20,
+            bound_bytes: 8 << 30,
+            reserve_bytes: 1 << 20,
+            failed: String::new(),
+        }),
+        ..Default::default()
+    }
+}
+
+fn find<'a>(world: &'a World, set: &str) -> Result<&'a Set, Status> {
+    world.sets.get(set).map_or_else(|| refuse(RefusalCode::NotFound, &format!("there is no set {set}")), Ok)
+}
+
+fn member(world: &World, at: usize) -> v1::Member {
+    holdfast_api::member_of(&node(world, at))
+}
+
+fn by_name(world: &World, name: &str) -> Result<usize, Status> {
+    let found = world.gateways.iter().position(|gateway| gateway.name == name && gateway.member != 0);
+    found.map_or_else(|| refuse(RefusalCode::NotFound, &format!("there is no gateway {name}")), Ok)
+}
+
+fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::GrantReply {
+    let at = world.sets[set].leader;
+    let (name, nbd, id) = (world.gateways[at].name.clone(), world.gateways[at].nbd.clone(), world.gateways[at].member);
+    let entry = world.sets.get_mut(set).unwrap();
+    entry.epoch += 10;
+    let ttl_ms = if ttl_ms == 0 { 3000 } else { ttl_ms };
+    let lease = v1::Lease {
+        set: set.into(),
+        owner: owner.into(),
+        gateway: id,
+        gateway_name: name,
+        gateway_nbd: nbd,
+        epoch: entry.epoch,
+        ttl_ms,
+        remaining_ms: ttl_ms,
+        ..Default::default()
+    };
+    let token = format!("{:032x}", entry.epoch);
+    entry.lease = Some((lease.clone(), token.clone()));
+    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Admin for Door {
+    async fn get_node(&self, _: Request<v1::GetNodeRequest>) -> Answer<v1::Node> {
+        self.enter("get_node").await?;
+        Ok(Response::new(self.node(&self.world.lock().unwrap())))
+    }
+
+    async fn adopt(&self, request: Request<v1::AdoptRequest>) -> Answer<v1::Node> {
+        self.enter("adopt").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        let is_member = world.members.iter().any(|member| member.id == request.member);
+        let gateway = &mut world.gateways[self.me];
+        if gateway.disk != request.disk {
+            return refuse(RefusalCode::OtherDisk, "another disk");
+        }
+        if gateway.member != 0 && (gateway.member, &gateway.cluster_id) != (request.member, &request.cluster_id) {
+            return refuse(RefusalCode::Adopted, "adopted already");
+        }
+        gateway.member = request.member;
+        gateway.cluster_id = request.cluster_id;
+        gateway.initialised = is_member;
+        Ok(Response::new(self.node(&world)))
+    }
+
+    async fn init_cluster(&self, request: Request<v1::InitClusterRequest>) -> Answer<v1::InitClusterReply> {
+        self.enter("init_cluster").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        if world.gateways[self.me].initialised {
+            let same = world.members == request.members;
+            return if same {
+                Ok(Response::new(v1::InitClusterReply { already: true }))
+            } else {
+                refuse(RefusalCode::Exists, "another list")
+            };
+        }
+        for member in &request.members {
+            let gateway = world.gateways.iter_mut().find(|gateway| gateway.disk == member.disk).unwrap();
+            assert_eq!((gateway.member, &gateway.cluster_id), (member.id, &request.cluster_id), "adopted before");
+            gateway.initialised = true;
+        }
+        world.next_member = request.members.len() as u64 + 1;
+        world.members = request.members;
+        self.changed(&mut world, &request.request_id, v1::InitClusterReply { already: false })
+    }
+
+    async fn join_member(&self, request: Request<v1::JoinMemberRequest>) -> Answer<v1::JoinMemberReply> {
+        self.enter("join_member").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        let mut new = request.gateway.unwrap();
+        let cluster_id = world.gateways[self.me].cluster_id.clone();
+        if let Some(known) = world.members.iter().find(|member| member.disk == new.disk) {
+            return Ok(Response::new(v1::JoinMemberReply { member: known.id, cluster_id, already: true }));
+        }
+        if world.members.iter().any(|member| member.name == new.name && member.id != request.replaces) {
+            return refuse(RefusalCode::Exists, "there is a member of that name");
+        }
+        new.id = world.next_member;
+        world.next_member += 1;
+        let member = new.id;
+        world.members.retain(|member| member.id != request.replaces);
+        world.members.push(new);
+        self.changed(&mut world, &request.request_id, v1::JoinMemberReply { member, cluster_id, already: false })
+    }
+
+    async fn remove_member(&self, request: Request<v1::RemoveMemberRequest>) -> Answer<v1::RemoveMemberReply> {
+        self.enter("remove_member").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        world.members.retain(|member| member.id != request.member);
+        self.changed(&mut world, &request.request_id, v1::RemoveMemberReply {})
+    }
+
+    async fn cluster_status(&self, _: Request<v1::ClusterStatusRequest>) -> Answer<v1::ClusterStatusReply> {
+        self.enter("cluster_status").await?;
+        let world = self.world.lock().unwrap();
+        if world.gateways[self.me].cluster_id.is_empty() {
+            return refuse(RefusalCode::NotAdopted, "this gateway has no cluster");
+        }
+        let members = world.members.iter().map(|known| {
+            let at =
+                world.gateways.iter().position(|gateway| gateway.disk == known.disk && gateway.mood != Mood::Silent);
+            let seen = at.map(|at| node(&world, at));
+            let lags = seen
+                .iter()
+                .flat_map(|seen| seen.groups.iter().map(|group| v1::GroupLag { group: group.group, entries: 0 }))
+                .collect();
+            v1::MemberStatus {
+                member: Some(known.clone()),
+                reachable: at.is_some(),
+                error: if at.is_none() { "no answer".into() } else { String::new() },
+                node: seen,
+                lags,
+            }
+        });
+        let members = members.collect();
+        let leads = |group: u64, set: &str, at: usize| v1::GroupSummary {
+            group,
+            set: set.into(),
+            leader: world.gateways[at].member,
+            leader_name: world.gateways[at].name.clone(),
+            term: 3,
+            last_index: 40,
+            committed_index: 40,
+        };
+        let mut groups = vec![leads(0, "", world.leader)];
+        groups.extend(world.sets.iter().map(|(name, set)| leads(set.id, name, set.leader)));
+        let sets = world
+            .sets
+            .iter()
+            .map(|(name, set)| v1::SetSummary { id: set.id, name: name.clone(), store: set.store.clone() })
+            .collect();
+        let me = &world.gateways[self.me];
+        Ok(Response::new(v1::ClusterStatusReply {
+            cluster_id: me.cluster_id.clone(),
+            answered_by: me.name.clone(),
+            members,
+            sets,
+            groups,
+        }))
+    }
+
+    async fn create_set(&self, request: Request<v1::CreateSetRequest>) -> Answer<v1::CreateSetReply> {
+        self.enter("create_set").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        let summary = |id| Some(v1::SetSummary { id, name: request.name.clone(), store: request.store.clone() });
+        if let Some(set) = world.sets.get(&request.name) {
+            let (id, same) = (set.id, set.store == request.store);
+            return if same {
+                Ok(Response::new(v1::CreateSetReply { set: summary(id), created: false }))
+            } else {
+                refuse(RefusalCode::Exists, "another store")
+            };
+        }
+        let id = world.sets.len() as u64 + 1;
+        let leader = world.gateways.len() - 1;
+        world.sets.insert(
+            request.name.clone(),
+            Set { id, store: request.store.clone(), leader, term: 3, ..Default::default() },
+        );
+        self.changed(&mut world, &request.request_id, v1::CreateSetReply { set: summary(id), created: true })
+    }
+
+    async fn create_volume(&self, request: Request<v1::CreateVolumeRequest>) -> Answer<v1::CreateVolumeReply> {
+        self.enter("create_volume").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, find(&world, &request.set)?.leader)?;
+        let set = world.sets.get_mut(&request.set).unwrap();
+        if let Some(volume) = set.volumes.iter().find(|volume| volume.name == request.name) {
+            let same = volume.size_bytes == request.size_bytes;
+            return if same {
+                Ok(Response::new(v1::CreateVolumeReply { volume: Some(volume.clone()), created: false }))
+            } else {
+                refuse(RefusalCode::Exists, "another size")
+            };
+        }
+        let volume =
+            v1::Volume { id: set.volumes.len() as u32 + 1, name: request.name, size_bytes: request.size_bytes };
+        set.volumes.push(volume.clone());
+        self.changed(&mut world, &request.request_id, v1::CreateVolumeReply { volume: Some(volume), created: true })
+    }
+
+    async fn list_sets(&self, _: Request<v1::ListSetsRequest>) -> Answer<v1::ListSetsReply> {
+        self.enter("list_sets").await?;
+        let world = self.world.lock().unwrap();
+        let sets = world
+            .sets
+            .iter()
+            .map(|(name, set)| v1::SetSummary { id: set.id, name: name.clone(), store: set.store.clone() })
+            .collect();
+        Ok(Response::new(v1::ListSetsReply { sets }))
+    }
+
+    async fn get_set(&self, request: Request<v1::GetSetRequest>) -> Answer<v1::SetStatus> {
+        self.enter("get_set").await?;
+        let request = request.into_inner();
+        let world = self.world.lock().unwrap();
+        let set = find(&world, &request.set)?;
+        if !request.any_view {
+            self.lead(&world, set.leader)?;
+        }
+        Ok(Response::new(v1::SetStatus {
+            set: Some(v1::SetSummary { id: set.id, name: request.set.clone(), store: set.store.clone() }),
+            volumes: set.volumes.clone(),
+            leader: Some(member(&world, set.leader)),
+            term: set.term,
+            lease: set.lease.as_ref().map(|(lease, _)| lease.clone()),
+            epoch: set.epoch,
+            last_index: 40,
+            applied_index: 40,
+            checkpoint_index: 20,
+            backlog_bytes: 3 << 20,
+            answered_by: world.gateways[self.me].member,
+            confirmed: !request.any_view,
+            voters: world.members.iter().map(|member| member.id).collect(),
+            learners: Vec::new(),
+        }))
+    }
+
+    async fn acquire_lease(&self, request: Request<v1::AcquireLeaseRequest>) -> Answer<v1::GrantReply> {
+        self.enter("acquire_lease").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        let set = find(&world, &request.set)?;
+        self.lead(&world, set.leader)?;
+        if let Some(answer) = set.done.get(&request.request_id) {
+            return Ok(Response::new(answer.clone()));
+        }
+        if let Some((lease, _)) = set.lease.as_ref().filter(|_| !request.force) {
+            return refuse(
+                RefusalCode::Held,
+                &format!("{} is held by {} at {}", request.set, lease.owner, lease.gateway_name),
+            );
+        }
+        let reply = grant(&mut world, &request.set, &request.owner, request.ttl_ms);
+        world.sets.get_mut(&request.set).unwrap().done.insert(request.request_id.clone(), reply.clone());
+        self.changed(&mut world, &request.request_id, reply)
+    }
+
+    async fn continue_lease(&self, _: Request<v1::ContinueLeaseRequest>) -> Answer<v1::GrantReply> {
+        refuse(RefusalCode::NotContinuable, "not here")
+    }
+
+    async fn renew_lease(&self, _: Request<v1::RenewLeaseRequest>) -> Answer<v1::RenewLeaseReply> {
+        refuse(RefusalCode::StaleToken, "not here")
+    }
+
+    async fn release_lease(&self, request: Request<v1::ReleaseLeaseRequest>) -> Answer<v1::ReleaseLeaseReply> {
+        self.enter("release_lease").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, find(&world, &request.set)?.leader)?;
+        let set = world.sets.get_mut(&request.set).unwrap();
+        match &set.lease {
+            None => Ok(Response::new(v1::ReleaseLeaseReply { released: false })),
+            Some((_, token)) if *token == request.token => {
+                set.lease = None;
+                Ok(Response::new(v1::ReleaseLeaseReply { released: true }))
+            }
+            Some(_) => refuse(RefusalCode::StaleToken, "the token is not that of the current grant"),
+        }
+    }
+
+    async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Answer<v1::GetLeaseReply> {
+        self.enter("get_lease").await?;
+        let request = request.into_inner();
+        let world = self.world.lock().unwrap();
+        let set = find(&world, &request.set)?;
+        self.lead(&world, set.leader)?;
+        Ok(Response::new(v1::GetLeaseReply { lease: set.lease.as_ref().map(|(lease, _)| lease.clone()) }))
+    }
+
+    async fn switchover(&self, request: Request<v1::SwitchoverRequest>) -> Answer<v1::MoveReply> {
+        self.enter("switchover").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        let to = by_name(&world, &request.to_gateway)?;
+        let leader = find(&world, &request.set)?.leader;
+        if leader == to {
+            return Ok(Response::new(v1::MoveReply {
+                leader: Some(member(&world, to)),
+                already: true,
+                ..Default::default()
+            }));
+        }
+        self.lead(&world, leader)?;
+        let set = world.sets.get_mut(&request.set).unwrap();
+        set.leader = to;
+        set.term += 1;
+        let reply = v1::MoveReply { leader: Some(member(&world, to)), ..Default::default() };
+        self.changed(&mut world, &request.request_id, reply)
+    }
+
+    async fn failover(&self, request: Request<v1::FailoverRequest>) -> Answer<v1::MoveReply> {
+        self.enter("failover").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        let to = by_name(&world, &request.candidate)?;
+        self.lead(&world, find(&world, &request.set)?.leader)?;
+        let set = world.sets.get_mut(&request.set).unwrap();
+        let already = set.leader == to;
+        let ended = set.lease.take().map(|(lease, _)| lease);
+        set.leader = to;
+        set.term += u64::from(!already);
+        let granted =
+            (!request.owner.is_empty()).then(|| grant(&mut world, &request.set, &request.owner, request.ttl_ms));
+        let reply = v1::MoveReply { leader: Some(member(&world, to)), ended, granted, already };
+        self.changed(&mut world, &request.request_id, reply)
+    }
+}
