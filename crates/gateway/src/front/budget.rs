@@ -1,0 +1,176 @@
+//! Bytes in flight: counted per connection without a lock, and drawn from the gateway's pool only beyond the connection's floor.
+
+use super::limits::FrontLimits;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// One permit of the pool, in bytes: permits are counted in 32 bits.
+const UNIT_BYTES: u64 = 4096;
+
+/// What all connections share beyond their floors.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    permits: Arc<Semaphore>,
+    units: u32,
+}
+
+impl Pool {
+    pub(super) fn new(limits: &FrontLimits) -> Self {
+        let units = u32::try_from(limits.shared_bytes() / UNIT_BYTES).unwrap_or(u32::MAX);
+        Self { permits: Arc::new(Semaphore::new(units as usize)), units }
+    }
+
+    /// Bytes that are drawn now.
+    pub(super) fn drawn_bytes(&self) -> u64 {
+        (u64::from(self.units) - self.permits.available_permits() as u64) * UNIT_BYTES
+    }
+}
+
+/// What one request holds. Gives back to the pool when dropped, to the connection through [`Ledger::settle`].
+#[derive(Debug, Default)]
+pub(super) struct Charge {
+    bytes: u64,
+    shared: Option<OwnedSemaphorePermit>,
+}
+
+type Acquire = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+
+/// What one connection holds.
+pub(super) struct Ledger {
+    pool: Pool,
+    floor: u64,
+    bound: u64,
+    used: u64,
+    waiting: Option<(u64, Acquire)>,
+    /// Charges of replies that are encoded: held until so many bytes in total were sent.
+    unsent: VecDeque<(u64, Charge)>,
+}
+
+impl Ledger {
+    pub(super) fn new(limits: &FrontLimits, pool: Pool) -> Self {
+        Self {
+            pool,
+            floor: limits.floor_bytes(),
+            bound: limits.connection_bytes,
+            used: 0,
+            waiting: None,
+            unsent: VecDeque::new(),
+        }
+    }
+
+    /// Charges `bytes`, now or later. Pending: over the connection's bound (then something of its own must end first), or over the
+    /// pool (then `cx` is woken). To be called again with the same number until it is ready.
+    pub(super) fn poll_charge(&mut self, cx: &mut Context<'_>, bytes: u64) -> Poll<Charge> {
+        // A lone request always gets through, however large the charge is: the bound may be no smaller than one request.
+        if self.used > 0 && self.used.saturating_add(bytes) > self.bound {
+            self.waiting = None;
+            return Poll::Pending;
+        }
+        if self.used.saturating_add(bytes) <= self.floor {
+            self.waiting = None;
+            self.used += bytes;
+            return Poll::Ready(Charge { bytes, shared: None });
+        }
+        if self.waiting.as_ref().is_none_or(|(waited, _)| *waited != bytes) {
+            let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(self.pool.units);
+            let permits = self.pool.permits.clone();
+            if let Ok(permit) = permits.clone().try_acquire_many_owned(units) {
+                self.waiting = None;
+                self.used += bytes;
+                return Poll::Ready(Charge { bytes, shared: Some(permit) });
+            }
+            let acquire = async move { permits.acquire_many_owned(units).await.ok() };
+            self.waiting = Some((bytes, Box::pin(acquire)));
+        }
+        let Some((_, acquire)) = &mut self.waiting else { return Poll::Pending };
+        let shared = ready!(acquire.as_mut().poll(cx));
+        self.waiting = None;
+        self.used += bytes;
+        Poll::Ready(Charge { bytes, shared })
+    }
+
+    /// A request is over and nothing of it is held any more.
+    pub(super) fn settle(&mut self, charge: Charge) {
+        self.used -= charge.bytes;
+    }
+
+    /// A request's reply is encoded; it is over once `position` bytes in total were sent.
+    pub(super) fn settle_at(&mut self, position: u64, charge: Charge) {
+        if charge.bytes > 0 {
+            self.unsent.push_back((position, charge));
+        }
+    }
+
+    /// So many bytes in total were sent.
+    pub(super) fn sent(&mut self, total: u64) {
+        while self.unsent.front().is_some_and(|(position, _)| *position <= total) {
+            if let Some((_, charge)) = self.unsent.pop_front() {
+                self.settle(charge);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn limits() -> FrontLimits {
+        FrontLimits { connections: 4, connection_bytes: 40 << 20, gateway_bytes: 72 << 20, ..FrontLimits::default() }
+    }
+
+    fn charge(ledger: &mut Ledger, bytes: u64) -> Option<Charge> {
+        match ledger.poll_charge(&mut Context::from_waker(Waker::noop()), bytes) {
+            Poll::Ready(charge) => Some(charge),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_flood_leaves_every_connection_its_floor() {
+        let limits = limits();
+        let pool = Pool::new(&limits);
+        let (mut first, mut second) = (Ledger::new(&limits, pool.clone()), Ledger::new(&limits, pool.clone()));
+        let mut third = Ledger::new(&limits, pool.clone());
+        let floor = limits.floor_bytes();
+        let held = (charge(&mut first, 36 << 20).unwrap(), charge(&mut second, 30 << 20).unwrap());
+        assert!(charge(&mut first, 5 << 20).is_none(), "over its own bound");
+        assert!(charge(&mut third, 4 << 20).is_none(), "over the pool");
+        let kept = charge(&mut third, floor).unwrap();
+        assert!(kept.shared.is_none());
+        assert!(charge(&mut third, 4 << 20).is_none());
+        first.settle(held.0);
+        assert!(charge(&mut third, 4 << 20).is_some(), "the pool has room again");
+        second.settle(held.1);
+        third.settle(kept);
+    }
+
+    #[test]
+    fn what_is_dropped_goes_back() {
+        let limits = limits();
+        let pool = Pool::new(&limits);
+        let mut ledger = Ledger::new(&limits, pool.clone());
+        let first = charge(&mut ledger, 20 << 20).unwrap();
+        let second = charge(&mut ledger, 10 << 20).unwrap();
+        assert_eq!(pool.drawn_bytes(), 30 << 20);
+        ledger.settle_at(100, first);
+        ledger.settle_at(200, second);
+        ledger.sent(199);
+        assert_eq!((pool.drawn_bytes(), ledger.used), (10 << 20, 10 << 20));
+        drop(ledger);
+        assert_eq!(pool.drawn_bytes(), 0);
+    }
+
+    #[test]
+    fn the_largest_request_fits_the_smallest_pool() {
+        let limits = FrontLimits { gateway_bytes: 65 << 20, connections: 65536, ..FrontLimits::default() };
+        assert_eq!(limits.validate(), Ok(()));
+        let mut ledger = Ledger::new(&limits, Pool::new(&limits));
+        assert!(charge(&mut ledger, (32 << 20) + 64).is_some());
+    }
+}

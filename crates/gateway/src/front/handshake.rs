@@ -1,0 +1,113 @@
+//! The handshake of one connection: carries questions from the protocol to [`Exports`] and answers back.
+
+use super::conn::Served;
+use super::device::{ConnInfo, Exports, OpenedExport, Refusal, RefusalKind};
+use super::input::Input;
+use super::slots::{SlotPlace, Slots};
+use bytes::BytesMut;
+use holdfast_nbd::ExportName;
+use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};
+use std::io;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
+
+/// Why a handshake led to no transmission.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unserved {
+    #[error("the client left")]
+    Left,
+    #[error("{0}")]
+    Protocol(#[from] HandshakeError),
+    #[error("socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// A handshake that led to transmission.
+pub(super) struct Ready {
+    pub(super) served: Served,
+    pub(super) input: Input,
+    pub(super) name: ExportName,
+    pub(super) place: Option<SlotPlace>,
+}
+
+fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
+    let reason = match refusal.kind {
+        RefusalKind::Unknown => RefusalReason::Unknown,
+        RefusalKind::NotPermitted => RefusalReason::Policy,
+        RefusalKind::NotHere => RefusalReason::Shutdown,
+    };
+    (reason, &refusal.message)
+}
+
+/// Opens the export and takes its slot: all older connections of the slot have ended when this returns (S1).
+async fn open(
+    name: &ExportName,
+    info: ConnInfo,
+    exports: &dyn Exports,
+    slots: &Slots,
+    stop: &CancellationToken,
+) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
+    let opened = exports.open(name, info).await?;
+    match slots.take(name, opened.epoch, stop).await {
+        Ok(place) => Ok((opened, place)),
+        Err(stale) => Err(Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() }),
+    }
+}
+
+/// Shakes hands. The caller bounds the time, and drops the future when `stop` is cancelled.
+pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut S,
+    info: ConnInfo,
+    exports: &dyn Exports,
+    slots: &Slots,
+    stop: &CancellationToken,
+) -> Result<Ready, Unserved> {
+    let mut handshake = Handshake::new();
+    let mut input = Input::default();
+    let mut out = BytesMut::from(&Handshake::greeting()[..]);
+    loop {
+        let step = handshake.step(&mut input.bytes, &mut out)?;
+        socket.write_all_buf(&mut out).await?;
+        match step {
+            Step::Aborted => return Err(Unserved::Left),
+            Step::NeedBytes => {
+                // One chunk holds the longest option that is looked at, so it never grows.
+                input.make_room(1);
+                if socket.read_buf(&mut input.bytes).await? == 0 {
+                    return Err(Unserved::Left);
+                }
+            }
+            Step::Ask(Question::List) => {
+                let listed = exports.list();
+                let listed: Vec<(String, String)> =
+                    listed.into_iter().map(|(name, description)| (name.to_wire(), description)).collect();
+                handshake.answer_list(listed.iter().map(|(name, text)| (name.as_str(), text.as_str())), &mut out);
+            }
+            Step::Ask(Question::Describe(name)) => {
+                let described = exports.describe(&name, info).await;
+                let facts = described.as_ref().map(|info| ExportFacts {
+                    size: info.size,
+                    read_only: info.read_only,
+                    description: info.description.clone(),
+                });
+                handshake.answer_export(facts.as_ref().map_err(|refusal| refused(refusal)), &mut out)?;
+            }
+            Step::Ask(Question::Open(name)) => match open(&name, info, exports, slots, stop).await {
+                Err(refusal) => {
+                    tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
+                    handshake.answer_export(Err(refused(&refusal)), &mut out)?;
+                }
+                Ok((opened, place)) => {
+                    let OpenedExport { device, closed, read_only, .. } = opened;
+                    let facts = ExportFacts { size: device.size(), read_only, description: String::new() };
+                    if let Some(negotiated) = handshake.answer_export(Ok(&facts), &mut out)? {
+                        socket.write_all_buf(&mut out).await?;
+                        let closed = [closed, stop.clone()];
+                        let served = Served { device, read_only, negotiated, closed };
+                        return Ok(Ready { served, input, name, place });
+                    }
+                }
+            },
+        }
+    }
+}
