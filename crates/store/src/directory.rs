@@ -211,7 +211,7 @@ impl Shared {
         match self.give_name(&path, |path| fs::hard_link(&temporary.0, path)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let found = self.read(op, key)?;
+                let found = self.read(op, key).map_err(|error| self.taken(at(), &path, error))?;
                 if found != *body {
                     let (found_bytes, expected_bytes) = (found.len() as u64, body.len() as u64);
                     return Err(StoreError::Exists { at: at(), found_bytes, expected_bytes });
@@ -221,6 +221,18 @@ impl Shared {
             Err(error) => return Err(not_done(at(), &error)),
         }
         self.sync_parent(at(), &path)
+    }
+
+    /// The name is taken, but there is no object to read.
+    fn taken(&self, at: At, path: &Path, error: StoreError) -> StoreError {
+        match error {
+            StoreError::NotFound { .. } if path.is_dir() => not_done(at, &io::ErrorKind::IsADirectory.into()),
+            StoreError::NotFound { .. } => {
+                let cause = Cause::text("the name was taken, and was free again when looked at");
+                StoreError::Unavailable { at, attempts: 1, cause }
+            }
+            other => other,
+        }
     }
 
     fn read(&self, op: Op, key: &str) -> Result<Bytes, StoreError> {

@@ -1,1 +1,146 @@
+use super::*;
+use crate::error::Disposition;
 
+fn opened() -> (tempfile::TempDir, Directory) {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let store = Directory::open(dir.path()).expect("open");
+    (dir, store)
+}
+
+fn body(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn own_files(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir.join(OWN)).expect("own");
+    let mut names: Vec<_> = entries.map(|e| e.expect("entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn objects_outlive_the_process() {
+    let (dir, store) = opened();
+    store.put_new("a/b/c", body("x")).await.expect("put");
+    drop(store);
+    let store = Directory::open(dir.path()).expect("open");
+    assert_eq!(store.get("a/b/c").await, Ok(body("x")));
+    assert_eq!(fs::read(dir.path().join("a/b/c")).expect("a plain file"), b"x");
+}
+
+#[tokio::test]
+async fn nothing_temporary_is_left_or_listed() {
+    let (dir, store) = opened();
+    store.put_new("k", body("x")).await.expect("put");
+    store.put_new("k", body("y")).await.expect_err("conflict");
+    let version = store.swap("s", None, body("1")).await.expect("swap");
+    store.swap("s", Some(&version), body("2")).await.expect("swap");
+    store.swap("s", Some(&version), body("3")).await.expect_err("changed");
+    assert_eq!(own_files(dir.path()), ["swap.lock"]);
+    let page = store.list("", None).await.expect("list");
+    let keys: Vec<_> = page.objects.iter().map(|object| object.key.as_str()).collect();
+    assert_eq!(keys, ["k", "s"]);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_is_removed_when_it_is_old() {
+    let (dir, store) = opened();
+    drop(store);
+    let own = dir.path().join(OWN);
+    for name in ["new-old", "new-young"] {
+        fs::write(own.join(name), "half").expect("write");
+    }
+    let long_ago = SystemTime::now() - TEMPORARY_AGE_MAX - Duration::from_secs(60);
+    File::options().write(true).open(own.join("new-old")).and_then(|f| f.set_modified(long_ago)).expect("set time");
+    Directory::open(dir.path()).expect("open");
+    assert_eq!(own_files(dir.path()), ["new-young", "swap.lock"], "a young one may be another process's");
+}
+
+#[tokio::test]
+async fn a_directory_that_was_removed_meanwhile_is_made_again() {
+    let (dir, store) = opened();
+    store.put_new("a/b/1", body("x")).await.expect("put");
+    fs::remove_dir_all(dir.path().join("a")).expect("remove");
+    store.put_new("a/b/2", body("x")).await.expect("put");
+    assert_eq!(store.get("a/b/2").await, Ok(body("x")));
+}
+
+#[tokio::test]
+async fn a_key_that_continues_another_is_refused() {
+    let (_dir, store) = opened();
+    store.put_new("a", body("x")).await.expect("put");
+    let error = store.put_new("a/b", body("x")).await.expect_err("nested");
+    assert_eq!(error.disposition(), Disposition::Denied, "{error}");
+    store.put_new("d/e", body("x")).await.expect("put");
+    let error = store.put_new("d", body("x")).await.expect_err("a directory is there");
+    assert_eq!(error.disposition(), Disposition::Denied, "{error}");
+    assert_eq!(store.get("d").await.expect_err("a directory is no object").disposition(), Disposition::NotFound);
+    assert_eq!(store.get("a/b").await.expect_err("no such object").disposition(), Disposition::Denied);
+}
+
+#[tokio::test]
+async fn foreign_files_are_neither_listed_nor_reachable() {
+    let (dir, store) = opened();
+    fs::write(dir.path().join("not a key"), "x").expect("write");
+    fs::write(dir.path().join(".hidden"), "x").expect("write");
+    store.put_new("k", body("x")).await.expect("put");
+    let page = store.list("", None).await.expect("list");
+    assert_eq!(page.objects, [Listed { key: "k".into(), bytes: 1 }]);
+    for key in [".hidden", "not a key", ".holdfast/swap.lock"] {
+        assert_eq!(store.get(key).await.expect_err(key).disposition(), Disposition::Denied);
+        assert_eq!(store.delete(key).await.expect_err(key).disposition(), Disposition::Denied);
+    }
+}
+
+#[tokio::test]
+async fn a_file_where_the_directory_should_be_is_named() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("file");
+    fs::write(&file, "x").expect("write");
+    let error = Directory::open(&file).expect_err("a file").to_string();
+    assert!(error.contains(&format!("file://{}", file.display())), "{error}");
+}
+
+#[tokio::test]
+async fn an_object_cut_short_behind_our_back_is_found() {
+    let (dir, store) = opened();
+    store.put_new("k", body("0123456789")).await.expect("put");
+    fs::write(dir.path().join("k"), "0123").expect("cut");
+    let error = store.get_range("k", 2..8).await.expect_err("short");
+    assert!(matches!(error, StoreError::Length { found_bytes: 4, expected_bytes: 8, .. }), "{error}");
+}
+
+#[test]
+fn io_errors_mean_what_the_table_says() {
+    use io::ErrorKind as Kind;
+    let table = [
+        (Kind::NotFound, Disposition::NotFound),
+        (Kind::PermissionDenied, Disposition::Denied),
+        (Kind::ReadOnlyFilesystem, Disposition::Denied),
+        (Kind::StorageFull, Disposition::Retry),
+        (Kind::QuotaExceeded, Disposition::Retry),
+        (Kind::Interrupted, Disposition::Retry),
+        (Kind::Other, Disposition::Retry),
+    ];
+    for (kind, disposition) in table {
+        let at = At::new(&Arc::from("x"), Op::Put, "k");
+        assert_eq!(not_done(at.clone(), &kind.into()).disposition(), disposition, "{kind:?}");
+        assert_eq!(unsynced(at, &kind.into()).disposition(), Disposition::Unknown);
+    }
+}
+
+#[tokio::test]
+async fn pages_of_a_large_directory_join_up() {
+    let (dir, store) = opened();
+    store.put_new("p/first", body("")).await.expect("put");
+    // Behind the store's back, for speed.
+    let many = LIST_PAGE_OBJECTS + 100;
+    for number in 0..many {
+        File::create(dir.path().join(format!("p/n{number:06}"))).expect("create");
+    }
+    let first = store.list("p/n", None).await.expect("list");
+    assert_eq!(first.objects.len(), LIST_PAGE_OBJECTS);
+    let second = store.list("p/n", first.more.as_deref()).await.expect("list");
+    assert_eq!((second.objects.len(), second.more), (100, None));
+    assert_eq!(second.objects.last().map(|object| object.key.clone()), Some(format!("p/n{:06}", many - 1)));
+}
