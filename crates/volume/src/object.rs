@@ -139,9 +139,9 @@ pub enum ObjectError {
     #[error("object: found {found}, expected {expected}")]
     Object {
         /// Id found.
-        found: ObjectId,
+        found: Box<ObjectId>,
         /// Id expected.
-        expected: ObjectId,
+        expected: Box<ObjectId>,
     },
     /// An object of another set.
     #[error("object {object}: found one of set {found}, expected set {expected}")]
@@ -250,7 +250,7 @@ impl ObjectHeader {
     pub fn check(&self, kind: ObjectKind, opener: &ObjectOpener) -> Result<(), ObjectError> {
         let object = self.object;
         if object != opener.object() {
-            return Err(ObjectError::Object { found: object, expected: opener.object() });
+            return Err(ObjectError::Object { found: Box::new(object), expected: Box::new(opener.object()) });
         }
         if self.set != opener.set() {
             return Err(ObjectError::Set { object, found: self.set, expected: opener.set() });

@@ -65,8 +65,7 @@ impl<I: Iterator<Item = (VolumeId, Piece)>> Iterator for Planner<I> {
 
     fn next(&mut self) -> Option<PlannedExtent> {
         let mut extent: Option<(PlannedExtent, u64)> = None;
-        loop {
-            let Some((volume, piece)) = self.rest.take().or_else(|| self.pieces.next()) else { break };
+        while let Some((volume, piece)) = self.rest.take().or_else(|| self.pieces.next()) {
             let Source::Journal(at) = piece.source else {
                 if extent.is_some() {
                     break;

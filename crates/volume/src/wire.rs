@@ -58,9 +58,9 @@ pub enum WireError {
         /// What was read.
         field: &'static str,
         /// Bytes found.
-        found: Vec<u8>,
+        found: Box<[u8]>,
         /// Bytes expected.
-        expected: Vec<u8>,
+        expected: Box<[u8]>,
     },
     /// Bytes behind the last field.
     #[error("end of the table at byte {at}: found {found} bytes more, expected none")]
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn magic(&mut self, field: &'static str, expected: &[u8]) -> Result<(), WireError> {
         let found = &self.left()[..self.left().len().min(expected.len())];
         if found != expected {
-            return Err(WireError::Magic { field, found: found.to_vec(), expected: expected.to_vec() });
+            return Err(WireError::Magic { field, found: found.into(), expected: expected.into() });
         }
         self.at += expected.len();
         Ok(())

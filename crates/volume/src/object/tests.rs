@@ -111,7 +111,10 @@ fn a_header_of_something_else_is_named() {
         format!("object {id}: found a page pack, expected a segment")
     );
     let other = object(1);
-    assert_eq!(check(ObjectKind::Pages, opener(other)), ObjectError::Object { found: OBJECT, expected: other });
+    assert_eq!(
+        check(ObjectKind::Pages, opener(other)),
+        ObjectError::Object { found: OBJECT.into(), expected: other.into() }
+    );
     let set = ObjectOpener::new(&key(), KEY_ID, GroupId(6), OBJECT);
     assert_eq!(check(ObjectKind::Pages, set).to_string(), format!("object {id}: found one of set g5, expected set g6"));
     let key_id = ObjectOpener::new(&key(), 8, SET, OBJECT);

@@ -1,0 +1,148 @@
+//! M2: whatever a decoder is given, it takes memory in proportion to the bytes it was given, never to what they claim.
+//!
+//! Every thread's heap is counted, so the tests may run side by side.
+#![expect(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
+#![allow(missing_docs)]
+
+use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer, Part};
+use holdfast_types::limits::EXTENT_BYTES_MAX;
+use holdfast_types::{GroupId, Lba, MemberId, ObjectId, SetId, Term, VolumeId};
+use holdfast_volume::map::{Page, Root, open_root, read_pack};
+use holdfast_volume::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
+use holdfast_volume::segment::{Codec, ExtentPlace, open_extent, read_table};
+use proptest::prelude::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static NOW: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count(added: usize, gone: usize) {
+    // A thread that is ending has no counters any more, and nothing to measure either.
+    let _ = NOW.try_with(|now| {
+        now.set((now.get() + added).saturating_sub(gone));
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
+    });
+}
+
+// SAFETY: every call is handed on to the system's allocator as it came; counting touches no heap.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: `at` came from `System` with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+/// What `run` took at its highest, in bytes.
+fn peak_bytes(run: impl FnOnce()) -> usize {
+    let before = NOW.with(Cell::get);
+    PEAK.with(|peak| peak.set(before));
+    run();
+    PEAK.with(Cell::get) - before
+}
+
+const SET: SetId = GroupId(5);
+const OBJECT: ObjectId = ObjectId { term: Term(7), member: MemberId(2), boot: 3, random: 9 };
+
+fn opener() -> ObjectOpener {
+    ObjectOpener::new(&DataKey::from_bytes([1; 32]), 1, SET, OBJECT)
+}
+
+/// A whole object around a sealed part of the test's choice: what an attacker with the key, or a defect, could make.
+fn framed(kind: ObjectKind, part: Part, plain: &[u8]) -> Vec<u8> {
+    let sealed = ObjectSealer::new(&DataKey::from_bytes([1; 32]), 1, SET, OBJECT).seal_part(part, plain);
+    let main_offset = OBJECT_HEADER_BYTES as u64;
+    let bytes = main_offset + sealed.len() as u64;
+    let header = ObjectHeader { kind, key_id: 1, set: SET, object: OBJECT, bytes, main_offset };
+    [&header.encode()[..], &sealed].concat()
+}
+
+/// Per byte of input the costliest is an extent of a page: 2 bytes there, 28 in the list and about 40 in the tree. An error adds its text.
+fn bound(input: usize) -> usize {
+    64 * input + (8 << 10)
+}
+
+fn check_all(bytes: &[u8]) {
+    let pages = framed(ObjectKind::Pages, Part::Header, bytes);
+    let segment = framed(ObjectKind::Segment, Part::Header, bytes);
+    let root = framed(ObjectKind::Root, Part::Root, bytes);
+    let opener = opener();
+    let runs: [(&str, &dyn Fn()); 5] = [
+        ("page", &|| drop(Page::decode(bytes))),
+        ("root", &|| drop(Root::decode(bytes))),
+        ("pack", &|| drop(read_pack(&opener, &pages))),
+        ("segment", &|| drop(read_table(&opener, &segment))),
+        ("root object", &|| drop(open_root(&opener, &root))),
+    ];
+    for (what, run) in runs {
+        let peak = peak_bytes(run);
+        assert!(peak <= bound(bytes.len()), "M2: {what} took {peak} bytes for {}: {bytes:02x?}", bytes.len());
+    }
+}
+
+fn magic(which: usize) -> &'static [u8] {
+    [&b"HFP\x01"[..], b"HFR\x01", b"HFQ\x01", b"HFT\x01"][which]
+}
+
+#[test]
+fn counts_that_claim_too_much_cost_nothing() {
+    // The largest number of each length, as every count that is near the front.
+    for which in 0..4 {
+        for len in 1..=10usize {
+            let mut number = vec![0xff; len - 1];
+            number.push(if len == 10 { 1 } else { 0x7f });
+            for before in 0..5 {
+                check_all(&[magic(which), &vec![0; before], &number].concat());
+                check_all(&[magic(which), &vec![1; before], &number, &[0; 40]].concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    assert!(peak_bytes(|| drop(vec![0u8; 1 << 20])) >= 1 << 20);
+    assert!(peak_bytes(|| ()) == 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_bytes_cost_no_more_than_their_length(which in 0usize..4, bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        check_all(&[magic(which), &bytes].concat());
+    }
+
+    #[test]
+    fn small_numbers_cost_no_more_than_their_length(which in 0usize..4, bytes in proptest::collection::vec(0u8..40, 0..400)) {
+        check_all(&[magic(which), &bytes].concat());
+    }
+
+    /// An extent's place may claim anything as well.
+    #[test]
+    fn any_place_costs_no_more_than_an_extent(
+        number: u32, offset: u32, sealed_len in prop_oneof![any::<u32>(), Just(100)], raw_len in prop_oneof![any::<u32>(), 0u32..1000],
+        sectors in 0u32..300, whole: bool, codec in prop_oneof![Just(Codec::None), Just(Codec::Lz4), Just(Codec::Zstd)],
+        sealed in proptest::collection::vec(any::<u8>(), 100),
+    ) {
+        let raw_len = if whole { sectors * 512 } else { raw_len };
+        let place = ExtentPlace { number, offset, sealed_len, raw_len, codec };
+        let opener = opener();
+        let peak = peak_bytes(|| drop(open_extent(&opener, &place, VolumeId(1), Lba(8), &sealed)));
+        prop_assert!(peak <= EXTENT_BYTES_MAX + bound(sealed.len()), "M2: {} bytes for {:?}", peak, place);
+    }
+}
