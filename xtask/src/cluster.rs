@@ -237,34 +237,76 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// SIGSTOP or SIGCONT.
-    pub fn signal(&self, index: usize, what: Signal) {
-        process::signal(self.gateways[index].pid, what);
+    /// SIGSTOP; returns once all its threads have stopped.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn pause(&self, index: usize) -> Result<()> {
+        let pid = self.gateways[index].pid;
+        process::signal(pid, Signal::STOP);
+        anyhow::ensure!(
+            wait_until(Duration::from_secs(10), || process::is_stopped(pid)),
+            "process {pid} does not stop"
+        );
+        Ok(())
     }
 
-    /// Starts a killed gateway again with the command line and environment that it had, unless `holdfast dev` did already.
+    /// SIGCONT.
+    pub fn proceed(&self, index: usize) {
+        process::signal(self.gateways[index].pid, Signal::CONT);
+    }
+
+    /// Runs `holdfast ARGS --output json` against this cluster.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0, or prints no JSON.
+    pub fn holdfast(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
+        let command = cmd(&self.options.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
+        let said = command.out()?;
+        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+
+    /// The member that a gateway is now: its id as `cluster status` shows it.
+    ///
+    /// # Errors
+    /// When the status cannot be had or does not show it.
+    pub fn member(&self, index: usize) -> Result<u64> {
+        let status = self.holdfast(&["cluster", "status"])?;
+        let members = status["members"].as_array().context("status without members")?;
+        let of = members.iter().map(|m| &m["member"]).find(|m| m["name"] == self.name(index).as_str());
+        of.and_then(|m| m["id"].as_u64()).with_context(|| format!("no member is called {}", self.name(index)))
+    }
+
+    /// Waits until every member is there and has applied nearly all that its leaders have.
+    ///
+    /// # Errors
+    /// When `limit` passes first; says what the status was.
+    pub fn caught_up(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let behind = match self.holdfast(&["cluster", "status"]) {
+                Ok(status) => who_is_behind(&status),
+                Err(e) => vec![format!("{e:#}")],
+            };
+            if behind.is_empty() {
+                return Ok(());
+            }
+            anyhow::ensure!(begun.elapsed() < limit, "not caught up after {limit:?}: {}", behind.join("; "));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Starts a killed gateway again with the command line and environment that it had. (`holdfast dev` leaves it dead.)
     ///
     /// # Errors
     /// When it does not come up within a minute.
     pub fn restart(&mut self, index: usize) -> Result<()> {
         let log = self.options.dir.with_extension(format!("g{}.log", index + 1));
         let gateway = &mut self.gateways[index];
-        let mut again = None;
-        wait_until(Duration::from_millis(1500), || {
-            again = gateway.launch.running();
-            again.is_some()
-        });
-        match again {
-            Some(pid) => {
-                gateway.pid = pid;
-                gateway.guard = guard_of(pid)?;
-            }
-            None => {
-                let own = Proc::spawn("holdfast gateway", gateway.launch.command(), &log)?;
-                gateway.pid = own.pid();
-                gateway.own = Some(own);
-            }
-        }
+        let own = Proc::spawn("holdfast gateway", gateway.launch.command(), &log)?;
+        gateway.pid = own.pid();
+        gateway.own = Some(own);
         let addr = gateway.nbd.addr.clone();
         let up = wait_until(Duration::from_secs(60), || TcpStream::connect(&addr).is_ok());
         anyhow::ensure!(up, "g{} does not listen on {addr} a minute after its start: {}", index + 1, tail_of(&log, 8));
@@ -313,6 +355,32 @@ impl Stopped {
     }
 }
 
+/// Entries behind its leader with which a member still counts as caught up.
+const CLOSE_ENTRIES: u64 = 64;
+
+fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
+    let none = Vec::new();
+    let groups = status["groups"].as_array().unwrap_or(&none);
+    let mut behind = Vec::new();
+    if groups.is_empty() || groups.iter().any(|g| g["leader"].as_u64().unwrap_or(0) == 0) {
+        behind.push("a group has no leader".into());
+    }
+    for member in status["members"].as_array().unwrap_or(&none) {
+        let name = member["member"]["name"].as_str().unwrap_or("?");
+        if member["reachable"] != true {
+            behind.push(format!("{name} is unreachable"));
+        }
+        let lags = member["lags"].as_array().unwrap_or(&none);
+        let close = |g: &serde_json::Value| {
+            lags.iter().any(|l| l["group"] == g["group"] && l["entries"].as_u64().is_some_and(|n| n <= CLOSE_ENTRIES))
+        };
+        for group in groups.iter().filter(|g| !close(g)) {
+            behind.push(format!("{name} lags in group {}", group["group"]));
+        }
+    }
+    behind
+}
+
 fn guard_of(pid: u32) -> Result<Option<Guard>> {
     process::start_of(pid).map(|start| Guard::new(Undo::Kill { pid, start })).transpose()
 }
@@ -325,14 +393,15 @@ fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
     Ok(())
 }
 
-/// The first of `n` ports in a row that are free on loopback now.
+/// The first of `n` ports in a row that are free on loopback now. From below the range that `holdfast dev` draws its own from.
 ///
 /// # Errors
 /// When there is no such row.
 pub fn free_ports(n: usize) -> Result<u16> {
-    let spread = u16::try_from(std::process::id() % 400).unwrap_or(0) * 50;
-    for step in 0..200 {
-        let first = 11_000 + (spread + step * 20) % 20_000;
+    // Two runs at once begin at different places.
+    let spread = u16::try_from(std::process::id() % 440).unwrap_or(0);
+    for step in 0..440 {
+        let first = 11_000 + (spread + step) % 440 * 20;
         let row: Option<Vec<_>> =
             (0..u16::try_from(n)?).map(|i| TcpListener::bind(("127.0.0.1", first + i)).ok()).collect();
         if row.is_some() {

@@ -258,7 +258,8 @@ fn kill_round(
         verdict.acknowledged, verdict.lost, verdict.in_doubt_found
     ));
     cluster.restart(serving)?;
-    note(format!("{} is back", cluster.name(serving)));
+    cluster.caught_up(TAKEOVER_LIMIT)?;
+    note(format!("{} is back and has caught up", cluster.name(serving)));
     Ok(round_of(number, cluster, (serving, next), takeover, database_back, verdict, machine))
 }
 

@@ -25,6 +25,7 @@ mod verify;
 
 use anyhow::Result;
 use clap::Parser;
+use std::process::ExitCode;
 
 /// Chores of the Holdfast repository
 #[derive(Parser)]
@@ -51,8 +52,21 @@ enum Chore {
     Reaper,
 }
 
-fn main() -> Result<()> {
-    match Chore::parse() {
+fn main() -> ExitCode {
+    match run(Chore::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // The closing count stays the last line where there is one.
+            if !e.is::<say::Failed>() {
+                eprintln!("error: {e:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    match chore {
         Chore::Demo(args) => demo::demo(&args),
         Chore::Test(args) => verify::test(&args),
         Chore::E2e(args) => e2e::chore(&args),

@@ -176,10 +176,20 @@ pub fn is_zombie(pid: u32) -> bool {
     stat_field(pid, 3).is_some_and(|s| s == "Z")
 }
 
+/// Whether every thread of it is stopped: from then on it takes in nothing more.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let ids = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    ids.map(|id| stat_field(id, 3)).all(|state| state.is_some_and(|s| s == "T"))
+}
+
 /// Whether it exists and has not ended.
 pub fn is_alive(pid: u32) -> bool {
     start_of(pid).is_some() && !is_zombie(pid)
 }
+
+/// With this and a pid, `holdfast dev` tells a gateway to end with it. One that is started again here has another parent.
+const PARENT_ARG: &str = "--die-with";
 
 /// How a process was started, to start it again in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +216,10 @@ impl Launch {
         let env =
             list("environ")?.iter().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
         let dir = std::fs::read_link(format!("/proc/{pid}/cwd"))?;
-        let args = list("cmdline")?;
+        let mut args = list("cmdline")?;
+        if let Some(at) = args.iter().position(|a| a == PARENT_ARG) {
+            args.drain(at..args.len().min(at + 2));
+        }
         anyhow::ensure!(!args.is_empty(), "process {pid} has ended");
         Ok(Self { args, env, dir })
     }
@@ -216,13 +229,5 @@ impl Launch {
         let mut command = Command::new(&self.args[0]);
         command.args(&self.args[1..]).env_clear().envs(self.env.iter().cloned()).current_dir(&self.dir);
         command
-    }
-
-    /// A running process with the same command line, if there is one.
-    pub fn running(&self) -> Option<u32> {
-        let entries = std::fs::read_dir("/proc").ok()?;
-        entries
-            .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
-            .find(|pid| is_alive(*pid) && Launch::of(*pid).is_ok_and(|l| l.args == self.args))
     }
 }

@@ -11,7 +11,6 @@ use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::Cluster;
 use crate::nbd::{Client, NbdError, pattern, tag_of};
-use crate::process::Signal;
 use crate::say::note;
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         // Other blocks each time; a plain connection without a write as well as with one.
         let outcome = pause_round(&mut cluster, serving, &mut a, round * 64 * BLOCK as u64);
         // Whatever happened, nobody stays stopped.
-        cluster.signal(serving, Signal::CONT);
+        cluster.proceed(serving);
         note(format!("round {}: {} paused; {}", round + 1, cluster.name(serving), outcome?));
     }
     cluster.stop()?;
@@ -37,7 +36,7 @@ fn pause_round(cluster: &mut Cluster, serving: usize, a: &mut Client, at: u64) -
     a.write(at, &block(1))?;
     a.flush()?;
     let begun = Instant::now();
-    cluster.signal(serving, Signal::STOP);
+    cluster.pause(serving)?;
     let late_write = a.send_write(at, &block(2))?;
 
     let others = cluster.others(serving);
@@ -49,7 +48,7 @@ fn pause_round(cluster: &mut Cluster, serving: usize, a: &mut Client, at: u64) -
     b.flush()?;
 
     let stale_read = a.send_read(at, BLOCK as u32)?;
-    cluster.signal(serving, Signal::CONT);
+    cluster.proceed(serving);
     let mut answers = Vec::new();
     let end = loop {
         match a.receive() {

@@ -1,8 +1,76 @@
-//! Two owners of one set.
+//! A follower's disk is wiped under load. It comes back as a new member, rebuilds, and is then needed for a quorum.
 
-use super::Lab;
-use anyhow::Result;
+use super::blocks::Load;
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::Cluster;
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-pub(super) fn run(_lab: &Lab) -> Result<()> {
-    anyhow::bail!("waits for the lease commands")
+const PATIENCE: Duration = Duration::from_secs(30);
+const REBUILD_LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut cluster = lab.cluster("512MiB")?;
+    let serving = cluster.serving(TAKEOVER_LIMIT)?;
+    let others = cluster.others(serving);
+    let (wiped, other) = (others[0], others[1]);
+    let uri = cluster.gateways[serving].nbd.clone();
+    let mut load = Load::new(4, 8192);
+    let stop = AtomicBool::new(false);
+    let (ended, rebuilt) = load.run(&uri, PATIENCE, &stop, |answered| -> Result<()> {
+        let busy = wait_until(PATIENCE, || answered.load(Ordering::Relaxed) > 2000);
+        anyhow::ensure!(busy, "too little load before the wipe");
+        rebuild(&mut cluster, wiped, serving)?;
+        let before = answered.load(Ordering::Relaxed);
+        anyhow::ensure!(wait_until(PATIENCE, || answered.load(Ordering::Relaxed) > before), "the load stands still");
+        Ok(())
+    });
+    rebuilt?;
+    if let Some(error) = ended.first() {
+        anyhow::bail!("a client had an error while {} was rebuilt: {error}", cluster.name(wiped));
+    }
+    note(format!("{} pairs acknowledged meanwhile", load.pairs()));
+
+    // Now two of three are left only if the rebuilt one counts.
+    cluster.kill(other)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the rebuilt member in the quorum")?;
+    for writer in &mut load.writers {
+        for _ in 0..50 {
+            writer.write_and_flush(&mut client).context("with the rebuilt member in the quorum")?;
+        }
+    }
+    load.check(&mut client)?;
+    client.disconnect();
+    note(format!("{} killed: the rebuilt {} carries the quorum", cluster.name(other), cluster.name(wiped)));
+    cluster.restart(other)?;
+    cluster.caught_up(REBUILD_LIMIT)?;
+
+    cluster.kill(serving)?;
+    let (next, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client)?;
+    client.disconnect();
+    note(format!("{} killed: {} serves all of it", cluster.name(serving), cluster.name(next)));
+    cluster.stop()?;
+    Ok(())
+}
+
+fn rebuild(cluster: &mut Cluster, wiped: usize, serving: usize) -> Result<()> {
+    let member = cluster.member(wiped)?;
+    cluster.kill(wiped)?;
+    // As `holdfast dev` lays it out: DIR/g2 is what g2 keeps.
+    let disk = cluster.options.dir.join(cluster.name(wiped));
+    anyhow::ensure!(disk.is_dir(), "{}: no such folder", disk.display());
+    std::fs::remove_dir_all(&disk)?;
+    cluster.restart(wiped)?;
+    let api = cluster.gateways[wiped].api.clone();
+    let replaces = format!("m{member}");
+    cluster.holdfast(&["cluster", "join", "--gateway", &api, "--replaces", &replaces, "--timeout", "2m"])?;
+    cluster.caught_up(REBUILD_LIMIT)?;
+    let now = cluster.member(wiped)?;
+    anyhow::ensure!(now != member, "{} is still member m{member}", cluster.name(wiped));
+    note(format!("{} wiped: was m{member}, is m{now}; {} served on", cluster.name(wiped), cluster.name(serving)));
+    Ok(())
 }
