@@ -1,4 +1,4 @@
-//! Chores: `cargo xtask demo | test | verify | fix | bench | dev | setup | e2e`.
+//! Chores: `cargo xtask demo | test | verify | fix | bench | dev | setup | e2e | tidy`.
 //!
 //! Owns: everything that runs `holdfast` from outside, as its users do. Does not own: any code of the product; it depends on
 //! no sibling crate, so that it compiles in seconds on a fresh machine and tests nothing with the tested code.
@@ -39,6 +39,8 @@ enum Chore {
     E2e(e2e::Args),
     /// Format, clippy, tidy, docs; writes nothing
     Verify,
+    /// The part of verify that needs no build: crate arrows, file length, leftovers, links
+    Tidy,
     /// Formats and applies clippy's suggestions
     Fix,
     /// Throughput side by side: local disk, nbdkit, one gateway, three gateways
@@ -71,6 +73,11 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(args) => verify::test(&args),
         Chore::E2e(args) => e2e::chore(&args),
         Chore::Verify => verify::verify()?.close(),
+        Chore::Tidy => {
+            let mut count = say::Count::default();
+            tidy::check(&mut count)?;
+            count.close()
+        }
         Chore::Fix => verify::fix(),
         Chore::Bench(args) => bench::bench(&args),
         Chore::Dev(args) => verify::dev(&args),

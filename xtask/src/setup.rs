@@ -83,7 +83,11 @@ fn packages(what: For) -> Result<()> {
     say::step(format!("apt-get install {}", names.join(" ")));
     let apt = || cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"]);
     apt().arg("update").run().context("apt-get update")?;
-    apt().args(["install", "--no-install-recommends"]).args(&names).run().with_context(|| by_hand.clone())?;
+    apt()
+        .args(["install", "--no-install-recommends", "--no-upgrade"])
+        .args(&names)
+        .run()
+        .with_context(|| by_hand.clone())?;
     let still: Vec<&str> = missing.iter().filter(|p| !is_there(p)).map(|p| p.shown_by).collect();
     anyhow::ensure!(still.is_empty(), "apt-get ended well, but not found: {}", still.join(", "));
     say::note("installed");
