@@ -20,7 +20,7 @@ fn content(len: usize) -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        if at / 64 % 2 == 0 { state as u8 } else { b'x' }
+        if (at / 64).is_multiple_of(2) { state as u8 } else { b'x' }
     };
     (0..len).map(&mut next).collect()
 }
