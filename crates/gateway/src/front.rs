@@ -21,6 +21,8 @@ mod listen;
 mod measure;
 pub mod memory;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
 pub use slots::{SlotPlace, Slots, StaleGeneration};

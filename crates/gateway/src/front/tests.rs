@@ -1,0 +1,8 @@
+//! The front over pipes and real sockets, against our own client and those of others.
+
+mod faults;
+mod gate;
+mod harness;
+mod real;
+mod serving;
+mod slots;

@@ -1,0 +1,263 @@
+//! Clients that die, flood, stall or talk nonsense, and closings from our side: nobody else may notice.
+
+use super::gate::GateDevice;
+use super::harness::{Broken, Client, front, pipe, pipe_of, soon};
+use crate::front::device::Peer;
+use crate::front::memory::{MemoryDevice, MemoryExports};
+use crate::front::{Front, FrontLimits};
+use holdfast_nbd::HeaderStyle;
+use holdfast_nbd::client::CommandOut;
+use holdfast_types::Epoch;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+
+const MIB: u64 = 1 << 20;
+const READ: CommandOut = CommandOut::Read { unfragmented: false };
+const WRITE: CommandOut = CommandOut::Write { fua: false };
+
+fn memory() -> Arc<MemoryExports> {
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", Arc::new(MemoryDevice::new(256 * MIB)), Epoch(1), false);
+    exports
+}
+
+/// Reads to the end of the stream; an abort counts as an end.
+async fn drained(socket: &mut (impl tokio::io::AsyncRead + Unpin)) -> Vec<u8> {
+    let mut all = Vec::new();
+    let _ = soon(socket.read_to_end(&mut all)).await;
+    all
+}
+
+#[tokio::test]
+async fn r8_what_is_declared_closed_is_closed_unanswered() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    let closed = exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = front(FrontLimits { connection_requests: 1, ..FrontLimits::default() }, &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    client.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    client.send(512, 512, WRITE, &[1; 512]).await.unwrap();
+    let running = soon(begun.recv()).await.unwrap();
+    closed.cancel();
+    client.closed_unanswered().await;
+    soon(running.dropped()).await;
+    assert!(begun.try_recv().is_err(), "C2: a request was begun after the connection was declared closed");
+    // What connects while the token is cancelled gets no request through either.
+    if let Ok(mut late) = soon(Client::connect_as(pipe(&front), "s/v", HeaderStyle::Simple)).await {
+        let _ = late.send(0, 512, WRITE, &[1; 512]).await;
+        late.closed_unanswered().await;
+    }
+    assert!(begun.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn r8_closing_the_front_or_one_connection() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device, Epoch(1), false);
+    let front = front(FrontLimits::default(), &exports);
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let mut first = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+    let mut second = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+    first.send(0, 512, READ, &[]).await.unwrap();
+    let running = soon(begun.recv()).await.unwrap();
+    let first_listed = front.connections().into_iter().min_by_key(|connection| connection.info.id).unwrap();
+    assert!(matches!(first_listed.info.peer, Peer::Tcp(_)));
+    first_listed.close();
+    first.closed_unanswered().await;
+    soon(running.dropped()).await;
+    second.send(0, 512, READ, &[]).await.unwrap();
+    let running = soon(begun.recv()).await.unwrap();
+    soon(front.close()).await;
+    second.closed_unanswered().await;
+    soon(running.dropped()).await;
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_client_that_dies_leaves_nothing_behind() {
+    let (device, mut begun) = GateDevice::new(64 * MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let front = front(FrontLimits::default(), &exports);
+    // In the middle of a header, of a small payload, of a large one.
+    for (len, part) in [(0, 0), (4096, 100), (16 * MIB, 1 << 16)] {
+        let mut client = Client::connect(pipe(&front), "s/v").await;
+        if len == 0 {
+            client.socket.write_all(b"\x25\x60\x95").await.unwrap();
+        } else {
+            soon(client.send(0, len, WRITE, &vec![1; part])).await.unwrap();
+        }
+        drop(client);
+        while !front.connections().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(begun.try_recv().is_err(), "half a write is none");
+    // With operations running and replies half sent.
+    let mut client = Client::connect(pipe_of(&front, 1024), "s/v").await;
+    for _ in 0..10 {
+        client.send(0, MIB, READ, &[]).await.unwrap();
+    }
+    let mut running = Vec::new();
+    for _ in 0..10 {
+        running.push(soon(begun.recv()).await.unwrap());
+    }
+    for operation in running.drain(..5) {
+        assert!(operation.go(Ok(())));
+    }
+    drop(client);
+    for operation in running {
+        soon(operation.dropped()).await;
+    }
+    while !front.connections().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(front.shared_bytes_held(), 0);
+}
+
+#[tokio::test]
+async fn garbage_ends_only_its_own_connection() {
+    let front = front(FrontLimits::default(), &memory());
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let mut good = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+    let seeds: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\x03IHAVEOPT\0\0\0\x07\xff\xff\xff\xff",
+        &[0; 100],
+        &[0xff; 40],
+        b"\0\0\0\x03IHAVEOPTX",
+    ];
+    for (round, seed) in seeds.iter().cycle().take(50).enumerate() {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let _ = socket.write_all(seed).await;
+        let _ = socket.shutdown().await;
+        assert!(drained(&mut socket).await.starts_with(b"NBDMAGIC"));
+        // And after a handshake.
+        let mut client = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+        let _ = client.socket.write_all(&[seed, &[0x99; 64][..]].concat()).await;
+        client.closed_unanswered().await;
+        assert_eq!(good.write(round as u64 * 512, &[round as u8; 512]).await, Ok(vec![]));
+        assert_eq!(good.read(round as u64 * 512, 512).await, Ok(vec![round as u8; 512]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_is_bounded_and_disturbs_nobody() {
+    let limits = FrontLimits { connections: 16, gateway_bytes: 96 * MIB, ..FrontLimits::default() };
+    let shared = limits.shared_bytes();
+    let front = front(limits, &memory());
+    let address = front.listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let mut good = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+    assert_eq!(good.write(0, &[5; 8192]).await, Ok(vec![]));
+    // Ask for far more than is ever read, and announce payloads that never come.
+    let mut floods = Vec::new();
+    for n in 0..10u64 {
+        let mut flood = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+        for _ in 0..50 {
+            flood.send((64 + n) * MIB, 4 * MIB, READ, &[]).await.unwrap();
+            flood.send(0, 32 * MIB, WRITE, &[]).await.unwrap();
+        }
+        floods.push(flood);
+    }
+    for n in 0..200u64 {
+        assert!(front.shared_bytes_held() <= shared, "C3");
+        assert_eq!(good.write(8192 + n * 4096, &[n as u8; 4096]).await, Ok(vec![]));
+        assert_eq!(good.read(4096, 4096).await, Ok(vec![5; 4096]));
+    }
+    // Also one that comes now.
+    let mut late = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
+    assert_eq!(late.read(0, 8192).await, Ok(vec![5; 8192]));
+    drop(floods);
+    while front.connections().len() > 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(front.shared_bytes_held(), 0, "a flood that is over holds nothing");
+}
+
+#[tokio::test]
+async fn who_stalls_is_closed() {
+    let limits = FrontLimits { stall_timeout: Duration::from_millis(100), ..FrontLimits::default() };
+    let front = front(limits, &memory());
+    let mut idle = Client::connect(pipe(&front), "s/v").await;
+    // A payload that does not come.
+    let mut sender = Client::connect(pipe(&front), "s/v").await;
+    sender.send(0, 16 * MIB, WRITE, &[1; 1000]).await.unwrap();
+    sender.closed_unanswered().await;
+    // Replies that nobody takes.
+    let mut taker = Client::connect(pipe(&front), "s/v").await;
+    idle.write(0, &vec![7; 2 * MIB as usize]).await.unwrap();
+    taker.send(0, 2 * MIB, READ, &[]).await.unwrap();
+    while front.connections().len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(idle.read(0, 512).await, Ok(vec![7; 512]), "who asks for nothing may wait for ever");
+}
+
+#[tokio::test]
+async fn handshakes_that_do_not_end() {
+    let limits = FrontLimits { handshake_timeout: Duration::from_millis(200), ..FrontLimits::default() };
+    let slow = front(limits, &memory());
+    let mut socket = pipe(&slow);
+    socket.write_all(&[0, 0]).await.unwrap();
+    assert_eq!(drained(&mut socket).await.len(), 18, "the greeting, and then the end");
+
+    let few = front(FrontLimits { handshakes: 3, ..FrontLimits::default() }, &memory());
+    let mut waiting: Vec<_> = (0..3).map(|_| pipe(&few)).collect();
+    for socket in &mut waiting {
+        let mut greeting = [0; 18];
+        soon(socket.read_exact(&mut greeting)).await.unwrap();
+    }
+    // Three that never say a word keep nobody out: the oldest makes room.
+    let mut client = Client::connect(pipe(&few), "s/v").await;
+    assert_eq!(client.read(0, 512).await, Ok(vec![0; 512]));
+    assert_eq!(drained(&mut waiting[0]).await, b"");
+}
+
+#[tokio::test]
+async fn no_more_connections_than_may_be() {
+    let front = front(FrontLimits { connections: 2, ..FrontLimits::default() }, &memory());
+    let mut first = Client::connect(pipe(&front), "s/v").await;
+    let second = Client::connect(pipe(&front), "s/v").await;
+    let mut third = Client::connect(pipe(&front), "s/v").await;
+    third.closed_unanswered().await;
+    drop(second);
+    while front.connections().len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    let mut fourth = Client::connect(pipe(&front), "s/v").await;
+    assert_eq!(fourth.read(0, 512).await, Ok(vec![0; 512]));
+    assert_eq!(first.read(0, 512).await, Ok(vec![0; 512]));
+}
+
+#[tokio::test]
+async fn unix_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    // A file that a dead process left behind.
+    drop(UnixListener::bind(&path).unwrap());
+    let first = front(FrontLimits::default(), &memory());
+    first.listen_unix(&path).await.unwrap();
+    let mut client = Client::connect(UnixStream::connect(&path).await.unwrap(), "s/v").await;
+    assert_eq!(client.write(0, &[1; 512]).await, Ok(vec![]));
+    let second = front(FrontLimits::default(), &memory());
+    assert!(second.listen_unix(&path).await.is_err(), "a living listener is not replaced");
+    assert_eq!(client.read(0, 512).await, Ok(vec![1; 512]));
+    soon(first.close()).await;
+    assert!(!path.exists());
+    client.closed_unanswered().await;
+    std::fs::write(&path, b"precious").unwrap();
+    assert!(second.listen_unix(&path).await.is_err(), "what is no socket is not replaced");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+#[tokio::test]
+async fn a_refused_open_leaves_the_handshake_going() {
+    let front: Arc<Front> = front(FrontLimits::default(), &memory());
+    let refused = soon(Client::connect_as(pipe(&front), "s/none", HeaderStyle::Extended)).await;
+    assert!(matches!(refused, Err(Broken::Handshake(_))));
+    assert!(front.connections().is_empty());
+}
