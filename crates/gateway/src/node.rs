@@ -128,7 +128,8 @@ impl Node {
         std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
         let key = load_cluster_key(&config.key)?;
         let identity = Identity::open(&config.data_dir)?;
-        let memory = usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+        let memory =
+            usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
         let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
         let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
@@ -242,7 +243,8 @@ impl Node {
             let status = group.status();
             let id = group.id().0.to_string();
             metrics::gauge!("holdfast_raft_term", "group" => id.clone()).set(status.leadership.term.0 as f64);
-            metrics::gauge!("holdfast_raft_leader", "group" => id.clone()).set(f64::from(u8::from(status.leadership.mine)));
+            metrics::gauge!("holdfast_raft_leader", "group" => id.clone())
+                .set(f64::from(u8::from(status.leadership.mine)));
             let applied = status.applied.map_or(0, |a| a.index.0);
             metrics::gauge!("holdfast_raft_applied_index", "group" => id.clone()).set(applied as f64);
             metrics::gauge!("holdfast_journal_live_bytes", "group" => id).set(status.live_bytes as f64);
@@ -323,10 +325,9 @@ async fn start_set(
     state: &holdfast_control::cluster::ClusterState,
 ) -> Result<(), NodeError> {
     let config = &node.config;
-    let data_key = node
-        .key
-        .unwrap(&entry.wrapped_key, id, entry.key_id)
-        .map_err(|e| NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}")))?;
+    let data_key = node.key.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
+        NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
+    })?;
     let options = StoreOptions {
         endpoint: config.store.endpoint.clone(),
         region: config.store.region.clone(),
@@ -343,7 +344,8 @@ async fn start_set(
     let mapping = Arc::new(Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone()));
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
-    let server = SetServer::new(id, entry.name.clone(), group.clone(), host, reader, pace, node.timing, node.stop.clone());
+    let server =
+        SetServer::new(id, entry.name.clone(), group.clone(), host, reader, pace, node.timing, node.stop.clone());
     tokio::spawn(server.clone().run());
     let settings = UploadSettings {
         bytes: config.upload.bytes.0,

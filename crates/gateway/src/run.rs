@@ -2,6 +2,7 @@
 
 use crate::admin::AdminDoor;
 use crate::config::GatewayConfig;
+use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
 use crate::node::{Node, NodeError};
 use crate::set::device::NodeExports;
@@ -37,6 +38,9 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// Bounds that contradict one another.
+    #[error("[in_flight]: {0}")]
+    Limits(#[from] LimitsError),
     /// A listener ended by itself.
     #[error("{what} ended: {reason}")]
     Ended {
@@ -45,6 +49,27 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+}
+
+async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {
+    let number = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    let limits = FrontLimits {
+        connections: number(config.in_flight.connections),
+        connection_requests: number(config.in_flight.connection_requests),
+        connection_bytes: config.in_flight.connection_bytes.0,
+        gateway_bytes: config.in_flight.gateway_bytes.0,
+        ..FrontLimits::default()
+    };
+    let front = Front::new(limits, exports)?;
+    if let Some(addr) = config.nbd_listen {
+        let failed = |source| RunError::Listen { what: "nbd", addr: addr.to_string(), source };
+        front.listen_tcp(addr).await.map_err(failed)?;
+    }
+    if let Some(path) = &config.nbd_unix {
+        let failed = |source| RunError::Listen { what: "nbd", addr: path.display().to_string(), source };
+        front.listen_unix(path).await.map_err(failed)?;
+    }
+    Ok(front)
 }
 
 async fn listen(what: &'static str, addr: SocketAddr) -> Result<TcpListener, RunError> {
@@ -84,14 +109,14 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
         let node = node.clone();
         doors.spawn(async move { ("http", http::serve(listener, node).await.map_err(|e| e.to_string())) });
     }
-    let front = exports;
+    let front = start_front(&config, exports).await?;
     tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
     let ended = tokio::select! {
         () = stop.cancelled() => None,
         ended = doors.join_next() => ended,
     };
     stop.cancel();
-    drop(front);
+    front.close().await;
     if let Some(adopted) = node.adopted() {
         adopted.raft.stop().await;
     }

@@ -62,7 +62,11 @@ const APPEND_ENTRIES_MAX: u64 = 256;
 ///
 /// # Errors
 /// When the times contradict each other; the text is openraft's.
-pub(crate) fn openraft_config(name: String, timing: RaftTiming, snapshot_every: Option<u64>) -> Result<Arc<Config>, String> {
+pub(crate) fn openraft_config(
+    name: String,
+    timing: RaftTiming,
+    snapshot_every: Option<u64>,
+) -> Result<Arc<Config>, String> {
     let config = Config {
         cluster_name: name,
         heartbeat_interval: millis(timing.heartbeat),

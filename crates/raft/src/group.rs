@@ -7,10 +7,10 @@ use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
+use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::{BasicNode, ProgressResponder};
 use openraft::raft::ClientWriteResult;
-use openraft::ChangeMembers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,10 +143,9 @@ impl Pending {
     /// [`ProposeError`]; `Unknown` where it may have happened.
     pub async fn wait(self) -> Result<Proposed, ProposeError> {
         match self.rx.await {
-            Ok(Ok(done)) => Ok(Proposed {
-                id: LogId::new(done.log_id.leader_id.term, done.log_id.index),
-                answer: done.data.0,
-            }),
+            Ok(Ok(done)) => {
+                Ok(Proposed { id: LogId::new(done.log_id.leader_id.term, done.log_id.index), answer: done.data.0 })
+            }
             Ok(Err(ClientWriteError::ForwardToLeader(f))) => {
                 Err(ProposeError::NotLeader { leader: f.leader_id.map(MemberId) })
             }
@@ -325,9 +324,11 @@ impl Group {
             }
             Ok(())
         };
-        tokio::time::timeout(limit, work)
-            .await
-            .unwrap_or(Err(GroupError::Late { group: self.inner.id, what: "change of members", limit }))
+        tokio::time::timeout(limit, work).await.unwrap_or(Err(GroupError::Late {
+            group: self.inner.id,
+            what: "change of members",
+            limit,
+        }))
     }
 
     /// The group as this member sees it.

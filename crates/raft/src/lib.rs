@@ -24,6 +24,11 @@ mod server;
 mod snapshot_file;
 mod wire;
 
+#[cfg(test)]
+mod group_tests;
+#[cfg(test)]
+mod store_tests;
+
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 mod proto {
     tonic::include_proto!("holdfast.peer.v1");

@@ -7,8 +7,8 @@ use crate::wire::{
 };
 use holdfast_log::GroupLog;
 use holdfast_types::limits::APPEND_BYTES_MAX;
-use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
@@ -57,11 +57,16 @@ impl RaftLogReader<TypeConfig> for LogStore {
             return Self::decode(entries);
         }
         let mut out = Vec::new();
-        let mut next = start;
+        let purged = self.log.state().purged.map_or(0, |id| id.index.0.saturating_add(1));
+        let mut next = start.max(purged);
         while next < end {
             let part = self.log.entries(next..end, APPEND_BYTES_MAX).await?;
-            let Some(tail) = part.last() else { break };
-            next = tail.id.index.0.saturating_add(1);
+            match part.last() {
+                Some(tail) => next = tail.id.index.0.saturating_add(1),
+                // Before the first entry that there ever was.
+                None if out.is_empty() => next += 1,
+                None => break,
+            }
             out.extend(Self::decode(part)?);
         }
         Ok(out)

@@ -73,7 +73,11 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     /// Loads the newest snapshot of the group into `machine`.
-    pub(crate) fn open(group: GroupId, dir: PathBuf, machine: Arc<dyn StateMachine>) -> io::Result<(Self, Arc<Shared>)> {
+    pub(crate) fn open(
+        group: GroupId,
+        dir: PathBuf,
+        machine: Arc<dyn StateMachine>,
+    ) -> io::Result<(Self, Arc<Shared>)> {
         let current = snapshot_file::load(&dir, group)?;
         let mut last = None;
         let mut memberships = Vec::new();
@@ -160,17 +164,12 @@ impl RaftStateMachine<TypeConfig> for Adapter {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         let snapshot = lock(&self.shared.current).clone();
-        let snapshot = snapshot.unwrap_or_else(|| {
-            StoredSnapshot::new(LogId::default(), RaftStoredMembership::default(), Bytes::new())
-        });
+        let snapshot = snapshot
+            .unwrap_or_else(|| StoredSnapshot::new(LogId::default(), RaftStoredMembership::default(), Bytes::new()));
         Builder { snapshot, shared: self.shared.clone() }
     }
 
-    async fn install_snapshot(
-        &mut self,
-        meta: &crate::wire::RaftSnapshotMeta,
-        data: Bytes,
-    ) -> Result<(), io::Error> {
+    async fn install_snapshot(&mut self, meta: &crate::wire::RaftSnapshotMeta, data: Bytes) -> Result<(), io::Error> {
         let snapshot = StoredSnapshot { meta: meta.clone(), data: data.clone() };
         let last = snapshot
             .last()
@@ -190,9 +189,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>>, io::Error> {
-        Ok(lock(&self.shared.current)
-            .clone()
-            .map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
+        Ok(lock(&self.shared.current).clone().map(|s| openraft::storage::Snapshot { meta: s.meta, snapshot: s.data }))
     }
 }
 

@@ -159,7 +159,12 @@ impl Client {
         }
     }
 
-    async fn ask_vote(&self, rpc: &VoteRequest<TypeConfig>, pre: bool, limit: Duration) -> Result<VoteResponse<TypeConfig>, Rpc> {
+    async fn ask_vote(
+        &self,
+        rpc: &VoteRequest<TypeConfig>,
+        pre: bool,
+        limit: Duration,
+    ) -> Result<VoteResponse<TypeConfig>, Rpc> {
         let message = proto::VoteRequest {
             vote: Some((&rpc.vote).into()),
             last: rpc.last_log_id.as_ref().map(id_to_wire),

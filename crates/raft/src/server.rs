@@ -1,5 +1,6 @@
 //! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
 
+use crate::group::Group;
 use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
@@ -7,7 +8,6 @@ use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
-use crate::group::Group;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
@@ -36,7 +36,8 @@ impl Handler {
     fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
         fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
             let text = meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
-            text.parse().map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
+            text.parse()
+                .map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
         }
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
         let ours = format!("{:032x}", self.node.cluster());
@@ -128,7 +129,10 @@ impl Peer for Handler {
         let message = request.into_inner();
         let found = crc32c::crc32c(&message.data);
         if found != message.crc {
-            return Err(Status::data_loss(format!("snapshot: found checksum {found:08x}, expected {:08x}", message.crc)));
+            return Err(Status::data_loss(format!(
+                "snapshot: found checksum {found:08x}, expected {:08x}",
+                message.crc
+            )));
         }
         let membership = membership_from_bytes(&message.membership).map_err(bad)?;
         let meta = RaftSnapshotMeta {

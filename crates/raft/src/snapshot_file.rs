@@ -115,7 +115,8 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let group = GroupId(4);
         assert!(load(dir.path(), group)?.is_none());
-        let snapshot = StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), Bytes::from_static(b"state"));
+        let snapshot =
+            StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), Bytes::from_static(b"state"));
         save(dir.path(), group, &snapshot)?;
         let back = load(dir.path(), group)?.expect("there");
         assert_eq!((back.meta, back.data), (snapshot.meta, snapshot.data));

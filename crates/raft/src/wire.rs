@@ -206,6 +206,12 @@ impl From<Bytes> for Answer {
     }
 }
 
+/// An error as openraft carries it.
+#[cfg(test)]
+pub(crate) fn source(e: &std::io::Error) -> openraft::type_config::alias::ErrorSourceOf<TypeConfig> {
+    openraft::errors::ErrorSource::from_error(e)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

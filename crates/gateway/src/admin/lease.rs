@@ -58,10 +58,8 @@ impl AdminDoor {
         let id = holdfast_api::request_id(&request.request_id)?;
         let ttl = self.ttl(request.ttl_ms);
         let token = Token(random_u128());
-        let lease = set
-            .acquire(owner, token, ttl, id, request.force, false)
-            .await
-            .map_err(|e| self.of_set(&set, &e))?;
+        let lease =
+            set.acquire(owner, token, ttl, id, request.force, false).await.map_err(|e| self.of_set(&set, &e))?;
         Ok(self.grant_message(&set, &lease))
     }
 
@@ -70,10 +68,8 @@ impl AdminDoor {
         let owner = holdfast_api::owner(&request.owner)?;
         let token = holdfast_api::token(&request.token)?;
         let id = holdfast_api::request_id(&request.request_id)?;
-        let lease = set
-            .continue_lease(owner, token, Token(random_u128()), id)
-            .await
-            .map_err(|e| self.of_set(&set, &e))?;
+        let lease =
+            set.continue_lease(owner, token, Token(random_u128()), id).await.map_err(|e| self.of_set(&set, &e))?;
         Ok(self.grant_message(&set, &lease))
     }
 

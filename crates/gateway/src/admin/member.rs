@@ -74,7 +74,11 @@ impl AdminDoor {
         let members: Vec<Member> =
             request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
         if members.is_empty() || members.len() > holdfast_api::CLUSTER_MEMBERS_MAX {
-            return Err(invalid(format!("members: found {}, expected 1 to {}", members.len(), holdfast_api::CLUSTER_MEMBERS_MAX)));
+            return Err(invalid(format!(
+                "members: found {}, expected 1 to {}",
+                members.len(),
+                holdfast_api::CLUSTER_MEMBERS_MAX
+            )));
         }
         let known = self.node.cluster.state();
         let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
@@ -85,11 +89,7 @@ impl AdminDoor {
         for m in members.iter().filter(|m| m.id != adopted.member) {
             adopted.raft.set_address(m.id, m.peer_addr.clone());
         }
-        adopted
-            .group
-            .initialize(&voters)
-            .await
-            .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+        adopted.group.initialize(&voters).await.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
         self.wait_for_leader(&adopted).await?;
         if adopted.group.leading_term().is_none() {
             // Another first member was elected; the same request there completes it.
@@ -121,7 +121,8 @@ impl AdminDoor {
         match tokio::time::timeout(FIRST_LEADER_LIMIT, wait).await {
             Ok(Ok(_)) => {}
             _ => {
-                let message = format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
+                let message =
+                    format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
                 return Err(Refusal::new(RefusalCode::Busy, message));
             }
         }
@@ -129,7 +130,9 @@ impl AdminDoor {
         let deadline = tokio::time::Instant::now() + self.node.timing.election_max() * 4;
         let mut changes = self.node.cluster.changes();
         while let Some(term) = adopted.group.leading_term() {
-            if adopted.group.applied().term == term || tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+            if adopted.group.applied().term == term
+                || tokio::time::timeout_at(deadline, changes.changed()).await.is_err()
+            {
                 break;
             }
         }
@@ -159,14 +162,15 @@ impl AdminDoor {
         let command = ClusterCommand::AddMember { member, request: request_id };
         let answer = self.cluster_command(&adopted, &command).await?;
         match answer {
-            ClusterAnswer::MemberAdded { id } => {
-                Ok(v1::JoinMemberReply { member: id.0, cluster_id, already: false })
-            }
+            ClusterAnswer::MemberAdded { id } => Ok(v1::JoinMemberReply { member: id.0, cluster_id, already: false }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }
     }
 
-    pub(super) async fn remove_member(&self, request: v1::RemoveMemberRequest) -> Result<v1::RemoveMemberReply, Refusal> {
+    pub(super) async fn remove_member(
+        &self,
+        request: v1::RemoveMemberRequest,
+    ) -> Result<v1::RemoveMemberReply, Refusal> {
         let adopted = self.led_cluster()?;
         let id = MemberId(request.member);
         if id == adopted.member {
@@ -190,8 +194,7 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
-        holdfast_store::open(&request.store, &Default::default())
-            .map_err(|e| invalid(format!("store: {e}")))?;
+        holdfast_store::open(&request.store, &Default::default()).map_err(|e| invalid(format!("store: {e}")))?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];
@@ -213,7 +216,9 @@ impl AdminDoor {
         match answer {
             // Another set was created at the same moment: its id is ours, and our wrapping does not open. Nothing uses it.
             ClusterAnswer::SetCreated { set } if set != id => {
-                let message = format!("set {name} got id {set}, its key was wrapped for {id}: create it again under another name");
+                let message = format!(
+                    "set {name} got id {set}, its key was wrapped for {id}: create it again under another name"
+                );
                 Err(Refusal::new(RefusalCode::Failed, message))
             }
             ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),

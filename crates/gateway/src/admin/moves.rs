@@ -33,11 +33,17 @@ impl AdminDoor {
         };
         let silent = member.silent.unwrap_or(Duration::MAX);
         if silent > self.node.timing.election_max() {
-            return refuse(format!("gateway {} does not answer (silent for {silent:?}); choose another", candidate.name));
+            return refuse(format!(
+                "gateway {} does not answer (silent for {silent:?}); choose another",
+                candidate.name
+            ));
         }
         let behind = status.last.map_or(0, |l| l.0).saturating_sub(member.matched.map_or(0, |m| m.0));
         if behind > LAG_MAX {
-            return refuse(format!("gateway {} is {behind} entries behind, expected at most {LAG_MAX}; wait", candidate.name));
+            return refuse(format!(
+                "gateway {} is {behind} entries behind, expected at most {LAG_MAX}; wait",
+                candidate.name
+            ));
         }
         Ok(())
     }
@@ -80,11 +86,7 @@ impl AdminDoor {
     pub(super) async fn failover(&self, request: v1::FailoverRequest) -> Result<v1::MoveReply, Refusal> {
         let set = self.led_set(&request.set)?;
         let id = holdfast_api::request_id(&request.request_id)?;
-        let candidate = if request.candidate.is_empty() {
-            None
-        } else {
-            Some(self.gateway_named(&request.candidate)?)
-        };
+        let candidate = if request.candidate.is_empty() { None } else { Some(self.gateway_named(&request.candidate)?) };
         let elsewhere = candidate.filter(|c| c.id != set.me());
         if let Some(to) = &elsewhere {
             self.check_candidate(&set, to)?;

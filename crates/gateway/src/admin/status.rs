@@ -96,10 +96,7 @@ impl AdminDoor {
             .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
     }
 
-    pub(super) async fn cluster_status(
-        &self,
-        _: v1::ClusterStatusRequest,
-    ) -> Result<v1::ClusterStatusReply, Refusal> {
+    pub(super) async fn cluster_status(&self, _: v1::ClusterStatusRequest) -> Result<v1::ClusterStatusReply, Refusal> {
         let adopted = self.adopted()?;
         let state = self.node.cluster.state();
         let asked = state.members.values().map(async |m| {

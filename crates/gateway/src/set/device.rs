@@ -42,11 +42,18 @@ impl VolumeDevice {
 
     /// What a request gets when this epoch is not served any more.
     fn gone(&self) -> DeviceError {
-        if self.connection.serving.fenced.load(Ordering::Acquire) { DeviceError::Fenced } else { DeviceError::Disconnect }
+        if self.connection.serving.fenced.load(Ordering::Acquire) {
+            DeviceError::Fenced
+        } else {
+            DeviceError::Disconnect
+        }
     }
 
     /// The check before every answer to a read (R3) and before every write is taken in.
-    fn check(&self, allowed: Result<holdfast_types::Epoch, holdfast_control::serve::WhyNot>) -> Result<(), DeviceError> {
+    fn check(
+        &self,
+        allowed: Result<holdfast_types::Epoch, holdfast_control::serve::WhyNot>,
+    ) -> Result<(), DeviceError> {
         match allowed {
             Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
             Ok(_) => Err(self.gone()),
@@ -261,17 +268,18 @@ impl Exports for NodeExports {
     fn describe(&self, name: &ExportName, _conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>> {
         let found = self.find(name).and_then(|(set, _, size)| match set.group.leading_term() {
             None => Err(self.elsewhere(&set)),
-            Some(_) => Ok(ExportInfo { size: size.to_bytes().unwrap_or(0), description: format!("set {}", set.name), read_only: false }),
+            Some(_) => Ok(ExportInfo {
+                size: size.to_bytes().unwrap_or(0),
+                description: format!("set {}", set.name),
+                read_only: false,
+            }),
         });
         Box::pin(async move { found })
     }
 
     fn open(&self, name: &ExportName, conn: ConnInfo) -> BoxFuture<'static, Result<OpenedExport, Refusal>> {
-        let this = NodeExports {
-            cluster: self.cluster.clone(),
-            sets: self.sets.clone(),
-            plain_exports: self.plain_exports,
-        };
+        let this =
+            NodeExports { cluster: self.cluster.clone(), sets: self.sets.clone(), plain_exports: self.plain_exports };
         let name = name.clone();
         Box::pin(async move {
             let (set, volume, _) = this.find(&name)?;
@@ -285,7 +293,9 @@ impl Exports for NodeExports {
                     set.open_plain(owner).await.map_err(|e| this.refusal(&set, &e))?
                 }
                 None => {
-                    let message = format!("{name}: this gateway serves no plain exports; acquire a lease and connect with its token");
+                    let message = format!(
+                        "{name}: this gateway serves no plain exports; acquire a lease and connect with its token"
+                    );
                     return Err(Refusal { kind: RefusalKind::NotPermitted, message });
                 }
             };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use holdfast_control::set::{Lease, RootRef, SetAnswer, SetState};
 use holdfast_raft::StateMachine;
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
+use holdfast_volume::entry;
 use holdfast_volume::index::{Generation, Piece};
 use holdfast_volume::machine::{Event, SetMachine};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,22 +104,25 @@ impl SetHost {
 
 impl StateMachine for SetHost {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
-        let applied = {
-            let mut inner = self.inner();
-            match inner.machine.apply(id, &payload) {
-                Ok(applied) => {
-                    if let Some(Event::GrantApplied { epoch, gateway }) = &applied.event {
-                        inner.grant = Some(GrantSeen { id, epoch: *epoch, gateway: *gateway });
-                    }
-                    applied
-                }
-                Err(e) => {
-                    // R11: a committed entry that this replica cannot read. Going on would make it differ from the others.
-                    tracing::error!(%id, error = %e, "R11: a committed entry does not decode; this gateway stops");
-                    std::process::abort();
-                }
+        // Checksums first: under the lock only the index is touched.
+        let entry = match entry::decode(&payload) {
+            Ok(entry) => entry,
+            Err(e) => {
+                // R11: a committed entry that this replica cannot read. Going on would make it differ from the others.
+                tracing::error!(%id, error = %e, "R11: a committed entry does not decode; this gateway stops");
+                std::process::abort();
             }
         };
+        let applied = {
+            let mut inner = self.inner();
+            let applied = inner.machine.apply_decoded(id, &entry);
+            if let Some(Event::GrantApplied { epoch, gateway }) = &applied.event {
+                inner.grant = Some(GrantSeen { id, epoch: *epoch, gateway: *gateway });
+            }
+            applied
+        };
+        // A retired index may be large: it is freed here, outside the lock.
+        drop(applied.retired);
         match applied.event {
             None => {}
             Some(Event::CheckpointBegun { .. } | Event::Checkpointed { .. }) => self.checkpoint.notify_waiters(),

@@ -90,7 +90,13 @@ type PageRef2 = (ObjectId, u32);
 
 impl Mapping {
     /// `page_bytes`: memory for opened pages.
-    pub fn new(key: SetKey, store: Arc<dyn ObjectStore>, cache: Arc<Cache>, page_bytes: usize, stop: CancellationToken) -> Self {
+    pub fn new(
+        key: SetKey,
+        store: Arc<dyn ObjectStore>,
+        cache: Arc<Cache>,
+        page_bytes: usize,
+        stop: CancellationToken,
+    ) -> Self {
         let pages = foyer::CacheBuilder::new(page_bytes)
             .with_shards(4)
             .with_weighter(|_: &PageRef2, page: &Arc<Page>| page.memory_bytes())
@@ -137,8 +143,11 @@ impl Mapping {
         }
         let key = keys::root(self.key.set, at.object);
         let bytes = self.patient(|| self.store.get(&key)).await?;
-        let root = open_root(&self.key.opener(at.object), &bytes)
-            .map_err(|e| MapError::Bad { what: "root", object: at.object, reason: e.to_string() })?;
+        let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| MapError::Bad {
+            what: "root",
+            object: at.object,
+            reason: e.to_string(),
+        })?;
         let root = Arc::new(root);
         self.adopt_root(at, root.clone());
         Ok(root)
@@ -182,16 +191,19 @@ impl Mapping {
     /// The part of a sealed extent that the map names.
     async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
         let key = BlockKey { object: extent.object, number: extent.place.number };
-        let load = || async {
+        let fetch = || async {
             let object_key = keys::segment(self.key.set, extent.object);
             let range: Range<u64> = extent.place.range();
-            let sealed = self.patient(|| self.store.get_range(&object_key, range.clone())).await?;
+            self.patient(|| self.store.get_range(&object_key, range.clone())).await
+        };
+        // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
+        let open = |sealed: &Bytes| {
             let opener = self.key.opener(extent.object);
-            open_extent(&opener, &extent.place, volume, extent.sealed_lba(), &sealed)
+            open_extent(&opener, &extent.place, volume, extent.sealed_lba(), sealed)
                 .map(Bytes::from)
                 .map_err(|e| MapError::Bad { what: "extent", object: extent.object, reason: e.to_string() })
         };
-        let raw = self.cache.get_or_load(key, load).await?;
+        let raw = self.cache.get_or_open(key, fetch, open).await?;
         let part = extent.raw_range();
         if part.end > raw.len() {
             let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);

@@ -8,9 +8,9 @@ use crate::set::mapping::{MapError, Mapping};
 use bytes::Bytes;
 use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError};
-use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, ENTRY_BYTES_MAX};
-use holdfast_types::{Lba, SECTOR_BYTES, Sectors, VolumeId};
-use holdfast_volume::entry::{OP_HEADER_BYTES, check_op};
+use holdfast_types::limits::ENTRY_BYTES_MAX;
+use holdfast_types::{Lba, Sectors, VolumeId};
+use holdfast_volume::entry::read_piece;
 use holdfast_volume::index::{JournalRef, Piece, Source};
 use std::sync::Arc;
 
@@ -86,7 +86,9 @@ impl Reader {
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match (piece.source, root) {
-                (Source::Journal(place), _) => parts.push(Part::Data(self.read_journal(place, piece.sectors).await?)),
+                (Source::Journal(place), _) => {
+                    parts.push(Part::Data(self.read_journal(volume, piece.lba, piece.sectors, place).await?))
+                }
                 (Source::Zero, _) | (Source::Map, None) => parts.push(Part::Zeroes(piece.sectors)),
                 (Source::Map, Some(root)) => {
                     self.mapping.read(root, volume, piece.lba, piece.sectors, &mut parts).await?;
@@ -96,22 +98,21 @@ impl Reader {
         Ok(parts)
     }
 
-    /// One operation's data, or a part of it. The whole operation is read, because its checksum covers the whole.
-    pub async fn read_journal(&self, place: JournalRef, sectors: Sectors) -> Result<Bytes, ReadError> {
-        let data_len = usize::try_from(u64::from(place.op_sectors) * SECTOR_BYTES).unwrap_or(usize::MAX);
-        assert!(data_len <= ATOMIC_WRITE_BYTES_MAX, "R5: the index names an operation of {data_len} bytes");
-        let whole = OP_HEADER_BYTES + data_len;
-        assert!(whole <= ENTRY_BYTES_MAX, "R5: the index names an operation larger than an entry");
-        let bytes =
-            self.group.read_log(place.index, place.header_offset, whole).await.map_err(ReadError::Journal)?;
-        let (_, data) = check_op(&bytes)
-            .map_err(|e| ReadError::Operation { index: place.index, reason: e.to_string() })?;
-        let from = usize::try_from(u64::from(place.skip) * SECTOR_BYTES).unwrap_or(usize::MAX);
-        let to = from.saturating_add(usize::try_from(sectors.0 * SECTOR_BYTES).unwrap_or(usize::MAX));
-        if to > data.len() {
-            let reason = format!("found {} bytes of data, expected at least {to}", data.len());
-            return Err(ReadError::Operation { index: place.index, reason });
-        }
-        Ok(bytes.slice(OP_HEADER_BYTES + from..OP_HEADER_BYTES + to))
+    /// A piece of one operation's data. The whole operation is read, because its checksum covers the whole.
+    ///
+    /// # Errors
+    /// [`ReadError`]; R9: also where the journal holds another operation at that place than the index meant.
+    pub async fn read_journal(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        place: JournalRef,
+    ) -> Result<Bytes, ReadError> {
+        let (offset, len) = place.byte_range();
+        assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
+        let bytes = self.group.read_log(place.index, offset, len).await.map_err(ReadError::Journal)?;
+        read_piece(volume, lba, sectors, &place, &bytes)
+            .map_err(|e| ReadError::Operation { index: place.index, reason: e.to_string() })
     }
 }

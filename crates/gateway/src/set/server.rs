@@ -188,9 +188,7 @@ impl SetServer {
     /// A plain lease lives as long as its connections here do.
     fn held_by_connections(&self, lease: &Lease) -> bool {
         let serving = lock(&self.serving);
-        serving.as_ref().is_some_and(|s| {
-            s.plain && s.epoch == lease.epoch && s.connections.load(Ordering::Acquire) > 0
-        })
+        serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connections.load(Ordering::Acquire) > 0)
     }
 
     fn judged_expired(&self) -> Option<Judged> {
@@ -263,14 +261,8 @@ impl SetServer {
     ) -> Result<Lease, SetError> {
         let _one = self.granting.lock().await;
         self.wait_ready().await?;
-        let command = SetCommand::Continue {
-            owner,
-            gateway: self.group.me(),
-            token,
-            new_token,
-            request,
-            at_unix_ms: unix_ms(),
-        };
+        let command =
+            SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
         self.granted(&command).await
     }
 
@@ -332,13 +324,16 @@ impl SetServer {
     /// [`SetError::NotReady`] where that grant is not served here.
     pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
         self.join(|s| !s.plain && s.token == token).ok_or_else(|| {
-            SetError::NotReady("the token is not that of a lease which this gateway serves; continue the lease here first".into())
+            SetError::NotReady(
+                "the token is not that of a lease which this gateway serves; continue the lease here first".into(),
+            )
         })
     }
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
         let serving = lock(&self.serving);
-        let serving = serving.as_ref().filter(|s| fits(s) && !s.closed.is_cancelled() && !s.fenced.load(Ordering::Acquire))?;
+        let serving =
+            serving.as_ref().filter(|s| fits(s) && !s.closed.is_cancelled() && !s.fenced.load(Ordering::Acquire))?;
         serving.connections.fetch_add(1, Ordering::AcqRel);
         Some(Connection { server: self.clone(), serving: serving.clone() })
     }
@@ -442,7 +437,8 @@ impl SetServer {
 
     fn look_at_members(&self) {
         let members = self.group.status().members;
-        let sole = members.iter().filter(|m| m.voter).count() == 1 && members.iter().any(|m| m.voter && m.member == self.me());
+        let sole =
+            members.iter().filter(|m| m.voter).count() == 1 && members.iter().any(|m| m.voter && m.member == self.me());
         self.set_sole_voter(sole);
     }
 
@@ -636,11 +632,14 @@ impl SetServer {
                 return Err(SetError::Propose(ProposeError::NotLeader { leader }));
             }
             let sole = self.sole_voter.load(Ordering::Acquire);
-            if sole || self.group.quorum_acked().is_some_and(|(acked_term, at)| Some(acked_term) == term && at >= asked) {
+            if sole || self.group.quorum_acked().is_some_and(|(acked_term, at)| Some(acked_term) == term && at >= asked)
+            {
                 return Ok(());
             }
             if tokio::time::Instant::now() >= deadline {
-                return Err(SetError::NotReady("no quorum of gateways has answered; try again, or another gateway".into()));
+                return Err(SetError::NotReady(
+                    "no quorum of gateways has answered; try again, or another gateway".into(),
+                ));
             }
             tokio::time::sleep(self.timing.heartbeat() / 4).await;
         }

@@ -24,7 +24,9 @@ use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::limits::SEGMENT_BYTES_TARGET;
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
-use holdfast_volume::map::{Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page};
+use holdfast_volume::map::{
+    Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
+};
 use holdfast_volume::plan::{PlannedExtent, plan, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 use std::collections::BTreeMap;
@@ -162,9 +164,7 @@ impl Uploader {
         self.mapping.adopt_root(root_ref, root);
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
-        self.server.group.trigger_snapshot().await.map_err(|e| {
-            UploadError::Set(SetError::NotReady(e.to_string()))
-        })?;
+        self.server.group.trigger_snapshot().await.map_err(|e| UploadError::Set(SetError::NotReady(e.to_string())))?;
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, took = ?started.elapsed(), "checkpoint");
@@ -187,14 +187,15 @@ impl Uploader {
             if batch_bytes < BATCH_BYTES && !last {
                 continue;
             }
-            let open = builder
-                .take()
-                .unwrap_or_else(|| SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec));
+            let open = builder.take().unwrap_or_else(|| {
+                SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
+            });
             let sealing = std::mem::take(&mut batch);
             batch_bytes = 0;
             let (open, placed) = tokio::task::spawn_blocking(move || seal_batch(open, sealing)).await?;
             let object = open.object();
-            for (volume, extent) in placed.into_iter().map(|(v, lba, place)| (v, MapExtent::whole(object, lba, place))) {
+            for (volume, extent) in placed.into_iter().map(|(v, lba, place)| (v, MapExtent::whole(object, lba, place)))
+            {
                 note_extent(&mut changes, volume, extent);
             }
             if !(open.bytes() >= SEGMENT_BYTES_TARGET || last) {
@@ -216,12 +217,14 @@ impl Uploader {
 
     async fn read_extent(&self, extent: &PlannedExtent) -> Result<Bytes, UploadError> {
         if let [(sectors, place)] = extent.parts.as_slice() {
-            return Ok(self.reader.read_journal(*place, *sectors).await?);
+            return Ok(self.reader.read_journal(extent.volume, extent.lba, *sectors, *place).await?);
         }
         let len = usize::try_from(extent.sectors().0 * SECTOR_BYTES).unwrap_or(0);
         let mut raw = BytesMut::with_capacity(len);
+        let mut lba = extent.lba;
         for (sectors, place) in &extent.parts {
-            raw.extend_from_slice(&self.reader.read_journal(*place, *sectors).await?);
+            raw.extend_from_slice(&self.reader.read_journal(extent.volume, lba, *sectors, *place).await?);
+            lba.0 += sectors.0;
         }
         Ok(raw.freeze())
     }
@@ -231,7 +234,8 @@ impl Uploader {
         self.put(&keys::segment(self.mapping.key.set, object), body).await?;
         let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
         self.server.command("a segment's note", &note).await?;
-        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string()).increment(stored_bytes);
+        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string())
+            .increment(stored_bytes);
         Ok(())
     }
 
@@ -334,7 +338,10 @@ impl Uploader {
 
 type Placed = Vec<(VolumeId, holdfast_types::Lba, holdfast_volume::segment::ExtentPlace)>;
 
-fn seal_batch(mut open: SegmentBuilder, batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)>) -> (SegmentBuilder, Placed) {
+fn seal_batch(
+    mut open: SegmentBuilder,
+    batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)>,
+) -> (SegmentBuilder, Placed) {
     let placed = batch.into_iter().map(|(volume, lba, raw)| (volume, lba, open.push(volume, lba, &raw))).collect();
     (open, placed)
 }
@@ -344,5 +351,8 @@ fn note_extent(changes: &mut Changes, volume: VolumeId, extent: MapExtent) {
     for number in page_numbers(extent.lba, extent.sectors) {
         changes.extents.entry((volume, number)).or_default().push(extent);
     }
-    debug_assert_eq!(split_by_page(extent.lba, extent.sectors).count(), page_numbers(extent.lba, extent.sectors).count());
+    debug_assert_eq!(
+        split_by_page(extent.lba, extent.sectors).count(),
+        page_numbers(extent.lba, extent.sectors).count()
+    );
 }

@@ -1,0 +1,222 @@
+//! Three nodes in one process, over real sockets and real journals.
+
+use crate::Group;
+use crate::config::RaftTiming;
+use crate::group::ProposeError;
+use crate::machine::StateMachine;
+use crate::node::{NodeConfig, RaftNode};
+use bytes::Bytes;
+use holdfast_log::{LogConfig, NodeLog};
+use holdfast_types::{GroupId, LogId, MemberId};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+
+const GROUP: GroupId = GroupId(3);
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Keeps every payload in order; answers with its number.
+#[derive(Default)]
+struct List {
+    inner: Mutex<(Vec<Bytes>, LogId)>,
+}
+
+impl List {
+    fn inner(&self) -> std::sync::MutexGuard<'_, (Vec<Bytes>, LogId)> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn len(&self) -> usize {
+        self.inner().0.len()
+    }
+}
+
+impl StateMachine for List {
+    fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
+        let mut inner = self.inner();
+        inner.0.push(payload);
+        inner.1 = id;
+        Bytes::from(inner.0.len().to_le_bytes().to_vec())
+    }
+
+    fn observe(&self, id: LogId) {
+        self.inner().1 = id;
+    }
+
+    fn snapshot(&self) -> Option<(LogId, Bytes)> {
+        let inner = self.inner();
+        let image: Vec<Vec<u8>> = inner.0.iter().map(|b| b.to_vec()).collect();
+        postcard::to_stdvec(&image).ok().map(|bytes| (inner.1, Bytes::from(bytes)))
+    }
+
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+        let image: Vec<Vec<u8>> = postcard::from_bytes(data).map_err(|e| e.to_string())?;
+        *self.inner() = (image.into_iter().map(Bytes::from).collect(), last);
+        Ok(())
+    }
+}
+
+struct Host {
+    node: RaftNode,
+    group: Group,
+    list: Arc<List>,
+    stop: CancellationToken,
+}
+
+impl Host {
+    async fn start(dir: &Path, member: u64, listener: TcpListener) -> anyhow::Result<Self> {
+        let config = LogConfig {
+            file_bytes: 16 << 20,
+            reserve_bytes: 64 << 20,
+            bound_bytes: 256 << 20,
+            ..LogConfig::new(dir.join(format!("journal-{member}")))
+        };
+        let (log, _) = NodeLog::open(config)?;
+        let timing = RaftTiming {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(600),
+            embargo: Duration::from_millis(660),
+        };
+        let snapshots = dir.join(format!("raft-{member}"));
+        let node = RaftNode::new(NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing }, log)?;
+        let list = Arc::new(List::default());
+        let group = node.start_group(GROUP, list.clone(), None).await?;
+        let stop = CancellationToken::new();
+        let (service, ended) = (node.service(), stop.clone());
+        tokio::spawn(async move {
+            let server = tonic::transport::Server::builder().tcp_nodelay(true).add_service(service);
+            let serve = server.serve_with_incoming(TcpListenerStream::new(listener));
+            tokio::select! {
+                _ = serve => {}
+                () = ended.cancelled() => {}
+            }
+        });
+        Ok(Self { node, group, list, stop })
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.node.stop().await;
+        let log = self.node.log().clone();
+        drop(self.node);
+        drop(self.group);
+        tokio::task::spawn_blocking(move || log.close()).await.ok();
+    }
+}
+
+async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<MemberId, String>)> {
+    let mut all = Vec::new();
+    let mut addresses = BTreeMap::new();
+    for i in 0..n {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        addresses.insert(MemberId(i as u64 + 1), listener.local_addr()?.to_string());
+        all.push(listener);
+    }
+    Ok((all, addresses))
+}
+
+async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
+    let mut leadership = hosts[0].group.leadership();
+    let found = tokio::time::timeout(LIMIT, leadership.wait_for(|l| l.leader.is_some())).await??.leader;
+    let place = hosts.iter().position(|h| Some(h.node.member()) == found);
+    place.ok_or_else(|| anyhow::anyhow!("the leader {found:?} is not among the hosts"))
+}
+
+async fn propose(hosts: &[Host], text: &str) -> anyhow::Result<usize> {
+    loop {
+        let at = leader(hosts).await?;
+        match hosts[at].group.propose(None, Bytes::from(text.to_string()), LIMIT).await {
+            Ok(done) => return Ok(usize::from_le_bytes(done.answer.as_ref().try_into()?)),
+            Err(ProposeError::NotLeader { .. }) => tokio::task::yield_now().await,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
+    let all = async {
+        while list.len() < len {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    Ok(tokio::time::timeout(LIMIT, all).await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    for n in 1..=50 {
+        assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
+    }
+    for host in &hosts {
+        wait_len(&host.list, 50).await?;
+        assert_eq!(host.list.inner().0, hosts[0].list.inner().0);
+    }
+    let at = leader(&hosts).await?;
+    let bad = hosts[at].group.submit(None, Bytes::from_static(&[0xF0])).await;
+    assert!(matches!(bad, Err(ProposeError::BadPayload { .. })));
+    let (term, acked) = hosts[at].group.quorum_acked().ok_or_else(|| anyhow::anyhow!("no quorum ack at the leader"))?;
+    assert!(term.0 > 0 && acked <= crate::boot_now());
+    // A conditional proposal in another term is refused before it is appended.
+    let other = hosts[at].group.propose(Some(holdfast_types::Term(term.0 + 1)), Bytes::from_static(b"x"), LIMIT).await;
+    assert!(matches!(other, Err(ProposeError::NotLeader { .. })), "{other:?}");
+    assert_eq!(hosts[at].list.len(), 50);
+
+    let member = hosts[at].node.member().0;
+    let addr = addresses[&MemberId(member)].clone();
+    hosts.remove(at).end().await;
+    assert_eq!(propose(&hosts, "without the first leader").await?, 51);
+    let listener = TcpListener::bind(&addr).await?;
+    let back = Host::start(dir.path(), member, listener).await?;
+    wait_len(&back.list, 51).await?;
+    assert_eq!(back.list.inner().0, hosts[0].list.inner().0);
+    back.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(2).await?;
+    let second = listeners.remove(1);
+    let first = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    let alone: BTreeMap<_, _> = addresses.iter().take(1).map(|(k, v)| (*k, v.clone())).collect();
+    first.group.initialize(&alone).await?;
+    let hosts = [first];
+    for n in 1..=20 {
+        assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
+    }
+    hosts[0].group.trigger_snapshot().await?;
+    let purged = async {
+        while hosts[0].group.status().purged.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, purged).await?;
+    let newcomer = Host::start(dir.path(), 2, second).await?;
+    hosts[0].group.set_members(&addresses, LIMIT).await?;
+    wait_len(&newcomer.list, 20).await?;
+    assert_eq!(newcomer.list.inner().0, hosts[0].list.inner().0);
+    assert!(newcomer.group.status().snapshot.is_some(), "it came by snapshot");
+    assert_eq!(propose(&hosts, "both").await?, 21);
+    newcomer.end().await;
+    let [first] = hosts;
+    first.end().await;
+    Ok(())
+}
