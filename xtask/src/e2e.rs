@@ -2,6 +2,8 @@
 
 mod blocks;
 mod flush;
+mod memory;
+mod moves;
 mod outage;
 mod owners;
 mod paused;
@@ -79,6 +81,12 @@ const SCENARIOS: &[Scenario] = &[
         run: owners::run,
     },
     Scenario {
+        name: "moves",
+        shows: "switchover and failover under load: connections close unanswered, nothing is lost (R1, R8)",
+        needs: &[],
+        run: moves::run,
+    },
+    Scenario {
         name: "paused-gateway",
         shows: "SIGSTOP past the lease, then SIGCONT: no stale read, no late write (R2, R3, R6)",
         needs: &[],
@@ -89,6 +97,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a gateway whose disk was wiped comes back as a new member under load and carries a quorum",
         needs: &[],
         run: wiped::run,
+    },
+    Scenario {
+        name: "memory",
+        shows: "random 8 KiB writes all over a 1 TiB volume: every gateway stays below 1 GiB resident",
+        needs: &["fio"],
+        run: memory::run,
     },
 ];
 

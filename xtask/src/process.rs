@@ -45,7 +45,7 @@ impl Proc {
         let mut child = command.spawn().with_context(|| format!("cannot start: {shown}"))?;
         let out = child.stdout.take();
         let pid = child.id();
-        let guard = start_of(pid).map(|start| Guard::new(Undo::Kill { pid, start })).transpose()?;
+        let guard = start_of(pid).map(|start| Guard::new(Undo::KillGroup { pid, start })).transpose()?;
         Ok((Self { name: name.into(), child, log: log.into(), guard }, out))
     }
 
@@ -55,7 +55,13 @@ impl Proc {
 
     /// How it ended, if it did.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        let status = self.child.try_wait().ok().flatten()?;
+        if let Some(guard) = self.guard.take() {
+            // What it started and left behind: fio's worker processes outlive a killed fio, and spin.
+            kill_group(self.child.id());
+            guard.forget();
+        }
+        Some(status)
     }
 
     /// Fails with the end of its log if it is no longer there.
@@ -92,10 +98,7 @@ impl Proc {
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let begun = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                if let Some(guard) = self.guard.take() {
-                    guard.forget();
-                }
+            if let Some(status) = self.ended() {
                 return Ok(status);
             }
             if begun.elapsed() > limit {
@@ -152,6 +155,13 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
+/// SIGKILL to what is left of a process group that one of our processes was the first of.
+pub fn kill_group(first: u32) {
+    if let Some(pid) = i32::try_from(first).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+    }
+}
+
 /// Sends a signal to a process that we started. A process that is gone is no error.
 pub fn signal(pid: u32, what: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
@@ -186,6 +196,13 @@ pub fn is_stopped(pid: u32) -> bool {
 /// Whether it exists and has not ended.
 pub fn is_alive(pid: u32) -> bool {
     start_of(pid).is_some() && !is_zombie(pid)
+}
+
+/// The most that it ever had resident, in bytes.
+pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find(|l| l.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// With this and a pid, `holdfast dev` tells a gateway to end with it. One that is started again here has another parent.

@@ -25,6 +25,8 @@ use std::time::Duration;
 pub enum Undo {
     /// End a process: SIGTERM, and SIGKILL five seconds later. `start` tells it from a later process with its number.
     Kill { pid: u32, start: u64 },
+    /// The same for a process that we started as the first of its own process group, and for all that it started there.
+    KillGroup { pid: u32, start: u64 },
     /// Unmount, lazily if it is busy.
     Umount(PathBuf),
     /// Detach a loop device.
@@ -43,6 +45,13 @@ impl Undo {
                     if !process::wait_until(Duration::from_secs(5), || !same()) && same() {
                         process::signal(*pid, process::Signal::KILL);
                     }
+                }
+            }
+            Undo::KillGroup { pid, start } => {
+                Undo::Kill { pid: *pid, start: *start }.run();
+                // The group's number is free again once all of it is gone: another process may be the first of one by now.
+                if process::start_of(*pid).is_none_or(|now| now == *start) {
+                    process::kill_group(*pid);
                 }
             }
             Undo::Umount(path) => {
