@@ -7,10 +7,13 @@
 //! ```
 //!
 //! Order of a write, so that a power cut leaves either nothing or the whole object:
-//! 1. write the temporary file and fsync it; 2. link it to its name, which fails if the name is taken (a swap renames
-//! over it, under the lock); 3. fsync the directory, and before that, once, each directory above it that is new.
 //!
-//! An error in 3 leaves the outcome unknown; before that nothing has happened.
+//! 1. Write the temporary file and fsync it.
+//! 2. Sync each directory above the object's whose name may be new, once per process.
+//! 3. Link the file to its name, which fails if the name is taken (a swap renames over it, under the lock).
+//! 4. Sync the directory.
+//!
+//! An error in 4 leaves the outcome unknown; before that nothing has happened.
 
 use crate::error::{At, Cause, Op, StoreError};
 use crate::memory::{admit, admit_range};
@@ -93,7 +96,7 @@ impl Directory {
 }
 
 /// Nothing has happened yet.
-fn not_done(at: At, error: &io::Error) -> StoreError {
+fn not_done(at: Box<At>, error: &io::Error) -> StoreError {
     use io::ErrorKind as Kind;
     let cause = Cause::text(error.to_string());
     match error.kind() {
@@ -109,7 +112,7 @@ fn not_done(at: At, error: &io::Error) -> StoreError {
 }
 
 /// The object has its name, but a power cut might still take it away.
-fn unsynced(at: At, error: &io::Error) -> StoreError {
+fn unsynced(at: Box<At>, error: &io::Error) -> StoreError {
     let cause = Cause::text(format!("the directory could not be synced: {error}"));
     StoreError::Unknown { at, attempts: 1, cause }
 }
@@ -129,7 +132,7 @@ impl Drop for Temporary {
 }
 
 impl Shared {
-    fn at(&self, op: Op, key: &str) -> At {
+    fn at(&self, op: Op, key: &str) -> Box<At> {
         At::new(&self.place, op, key)
     }
 
@@ -199,7 +202,7 @@ impl Shared {
         }
     }
 
-    fn sync_parent(&self, at: At, path: &Path) -> Result<(), StoreError> {
+    fn sync_parent(&self, at: Box<At>, path: &Path) -> Result<(), StoreError> {
         sync_dir(path.parent().unwrap_or(&self.root)).map_err(|error| unsynced(at, &error))
     }
 
@@ -224,7 +227,7 @@ impl Shared {
     }
 
     /// The name is taken, but there is no object to read.
-    fn taken(&self, at: At, path: &Path, error: StoreError) -> StoreError {
+    fn taken(&self, at: Box<At>, path: &Path, error: StoreError) -> StoreError {
         match error {
             StoreError::NotFound { .. } if path.is_dir() => not_done(at, &io::ErrorKind::IsADirectory.into()),
             StoreError::NotFound { .. } => {

@@ -77,8 +77,8 @@ pub struct At {
 }
 
 impl At {
-    pub(crate) fn new(store: &Arc<str>, op: Op, key: &str) -> Self {
-        Self { store: store.clone(), op, key: key.chars().take(600).collect() }
+    pub(crate) fn new(store: &Arc<str>, op: Op, key: &str) -> Box<Self> {
+        Box::new(Self { store: store.clone(), op, key: key.chars().take(600).collect() })
     }
 }
 
@@ -100,8 +100,8 @@ pub struct Cause {
 }
 
 impl Cause {
-    pub(crate) fn text(message: impl Into<String>) -> Self {
-        Self { message: message.into(), ..Self::default() }
+    pub(crate) fn text(message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { message: message.into(), ..Self::default() })
     }
 }
 
@@ -121,20 +121,20 @@ fn shown(version: Option<&Version>) -> String {
     version.map_or_else(|| "no object".to_owned(), |v| format!("version {v}"))
 }
 
-/// A request to a store failed.
+/// A request to a store failed. Small, with its parts boxed: it is returned far more often as a type than as a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There is no such object here.
     #[error("{at}: found no object")]
     NotFound {
         /// Which request.
-        at: At,
+        at: Box<At>,
     },
     /// `put_new` met an object with another content.
     #[error("{at}: found another object of {found_bytes} bytes, expected none or our own {expected_bytes} bytes")]
     Exists {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// Length of the object that is there.
         found_bytes: u64,
         /// Length of ours.
@@ -144,7 +144,7 @@ pub enum StoreError {
     #[error("{at}: found {}, expected {}; read it again before the next swap", shown(.found.as_ref()), shown(.expected.as_ref()))]
     Changed {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// What is there.
         found: Option<Version>,
         /// What the caller expected.
@@ -154,29 +154,29 @@ pub enum StoreError {
     #[error("{at}: outcome unknown after {attempts} attempts ({cause}); ask again with the same bytes, or read it")]
     Unknown {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// How often it was tried.
         attempts: u32,
         /// Why the outcome is not known.
-        cause: Cause,
+        cause: Box<Cause>,
     },
     /// The store did not do it, for a reason that may pass.
     #[error("{at}: not done after {attempts} attempts ({cause}); it is worth trying again later")]
     Unavailable {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// How often it was tried.
         attempts: u32,
         /// The last reason.
-        cause: Cause,
+        cause: Box<Cause>,
     },
     /// The store refuses.
     #[error("{at}: refused ({cause}); {hint}")]
     Denied {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// What the store said.
-        cause: Cause,
+        cause: Box<Cause>,
         /// What a person should look at.
         hint: &'static str,
     },
@@ -184,11 +184,11 @@ pub enum StoreError {
     #[error("{at}: found no bucket {bucket:?} ({cause}); create it, or correct the store's URL or endpoint")]
     BucketMissing {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// The name asked for.
         bucket: String,
         /// What the store said.
-        cause: Cause,
+        cause: Box<Cause>,
     },
     /// The store's clock and ours differ by more than signatures allow.
     #[error(
@@ -196,7 +196,7 @@ pub enum StoreError {
     )]
     ClockSkew {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// The store's time, as it wrote it.
         found: String,
         /// Ours.
@@ -206,7 +206,7 @@ pub enum StoreError {
     #[error("{at}: found {found_bytes} bytes, expected {expected_bytes}; the object is damaged, read another copy")]
     Length {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// Length of what is there.
         found_bytes: u64,
         /// What the caller relies on.
@@ -216,7 +216,7 @@ pub enum StoreError {
     #[error("{at}: found {found_bytes} bytes, expected at most {}; not an object of ours", crate::OBJECT_BYTES_MAX)]
     TooLarge {
         /// Which request.
-        at: At,
+        at: Box<At>,
         /// Length of the object.
         found_bytes: u64,
     },
@@ -247,7 +247,7 @@ impl StoreError {
     }
 
     /// The cause, where the store gave one.
-    pub(crate) fn cause(&self) -> Cause {
+    pub(crate) fn cause(&self) -> Box<Cause> {
         match self {
             StoreError::Unknown { cause, .. }
             | StoreError::Unavailable { cause, .. }

@@ -25,7 +25,7 @@ impl Default for Memory {
 }
 
 /// What every store checks before it writes.
-pub(crate) fn admit(at: impl Fn() -> At, key: &str, body: &Bytes) -> Result<(), StoreError> {
+pub(crate) fn admit(at: impl Fn() -> Box<At>, key: &str, body: &Bytes) -> Result<(), StoreError> {
     keys::check(key)?;
     if body.len() > OBJECT_BYTES_MAX {
         return Err(StoreError::TooLarge { at: at(), found_bytes: body.len() as u64 });
@@ -34,7 +34,11 @@ pub(crate) fn admit(at: impl Fn() -> At, key: &str, body: &Bytes) -> Result<(), 
 }
 
 /// What every store checks before it reads a range: `None` for an empty one.
-pub(crate) fn admit_range(at: impl Fn() -> At, key: &str, range: &Range<u64>) -> Result<Option<usize>, StoreError> {
+pub(crate) fn admit_range(
+    at: impl Fn() -> Box<At>,
+    key: &str,
+    range: &Range<u64>,
+) -> Result<Option<usize>, StoreError> {
     keys::check(key)?;
     let bytes = range.end.saturating_sub(range.start);
     match usize::try_from(bytes) {
@@ -65,7 +69,7 @@ impl Memory {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn at(&self, op: Op, key: &str) -> At {
+    fn at(&self, op: Op, key: &str) -> Box<At> {
         At::new(&self.place, op, key)
     }
 

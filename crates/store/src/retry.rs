@@ -113,11 +113,11 @@ pub struct Retrying<S> {
 /// One call: its attempts so far.
 struct Call<'a> {
     policy: &'a RetryPolicy,
-    at: At,
+    at: Box<At>,
     started: Instant,
     made: u32,
     /// Why some attempt's outcome is not known (T1).
-    unknown: Option<Cause>,
+    unknown: Option<Box<Cause>>,
 }
 
 impl Call<'_> {
@@ -141,7 +141,7 @@ impl Call<'_> {
         result
     }
 
-    fn failed(&self, cause: Cause, unknown: bool) -> StoreError {
+    fn failed(&self, cause: Box<Cause>, unknown: bool) -> StoreError {
         let (at, attempts) = (self.at.clone(), self.made);
         if unknown {
             StoreError::Unknown { at, attempts, cause }

@@ -37,7 +37,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn at(&self, op: Op, key: &str) -> At {
+    fn at(&self, op: Op, key: &str) -> Box<At> {
         At::new(&Arc::from("script"), op, key)
     }
 

@@ -86,7 +86,7 @@ impl S3 {
         Ok(Self { client: Client::from_conf(config.build()), bucket, prefix, place })
     }
 
-    fn at(&self, op: Op, key: &str) -> At {
+    fn at(&self, op: Op, key: &str) -> Box<At> {
         At::new(&self.place, op, key)
     }
 
@@ -217,14 +217,14 @@ impl S3 {
     }
 }
 
-fn version(at: At, e_tag: Option<String>) -> Result<Version, StoreError> {
+fn version(at: Box<At>, e_tag: Option<String>) -> Result<Version, StoreError> {
     let cause = Cause::text("the store answered without an ETag");
     e_tag.map(Version).ok_or(StoreError::Unavailable { at, attempts: 1, cause })
 }
 
 /// Reads a body of `expected` bytes, at most `max`.
 async fn collect(
-    at: impl Fn() -> At,
+    at: impl Fn() -> Box<At>,
     mut body: ByteStream,
     expected: Option<u64>,
     max: usize,

@@ -10,7 +10,7 @@ use std::io;
 use std::time::SystemTime;
 
 /// Turns a failed attempt into what it means for the caller.
-pub(super) fn classify<E>(at: At, bucket: &str, expected: Option<&Version>, error: &SdkError<E>) -> StoreError
+pub(super) fn classify<E>(at: Box<At>, bucket: &str, expected: Option<&Version>, error: &SdkError<E>) -> StoreError
 where
     E: Error + ProvideErrorMetadata + 'static,
 {
@@ -24,7 +24,7 @@ where
             lost(at, Cause::text(context()), perhaps)
         }
         SdkError::ResponseError(answer) => {
-            let cause = Cause { status: Some(answer.raw().status().as_u16()), ..Cause::text(context()) };
+            let cause = Box::new(Cause { status: Some(answer.raw().status().as_u16()), ..*Cause::text(context()) });
             let perhaps = at.op.writes();
             lost(at, cause, perhaps)
         }
@@ -48,7 +48,7 @@ where
     }
 }
 
-fn lost(at: At, cause: Cause, perhaps: bool) -> StoreError {
+fn lost(at: Box<At>, cause: Box<Cause>, perhaps: bool) -> StoreError {
     if perhaps {
         StoreError::Unknown { at, attempts: 1, cause }
     } else {
@@ -81,12 +81,12 @@ struct Answer<'a> {
     content_range: Option<String>,
 }
 
-fn judge(at: At, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -> StoreError {
-    let cause = Cause {
+fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -> StoreError {
+    let cause = Box::new(Cause {
         status: Some(answer.status),
         code: answer.code.map(str::to_owned),
         message: answer.message.chars().take(300).collect(),
-    };
+    });
     let denied = |at, cause, hint| StoreError::Denied { at, cause, hint };
     let not_done = |at, cause| StoreError::Unavailable { at, attempts: 1, cause };
     match (answer.code.unwrap_or_default(), answer.status) {
@@ -145,7 +145,7 @@ fn judge(at: At, bucket: &str, expected: Option<&Version>, answer: Answer<'_>) -
 }
 
 /// 412, or its like. Who or what is there is for [`crate::Retrying`] to find out.
-fn conflict(at: At, expected: Option<&Version>) -> StoreError {
+fn conflict(at: Box<At>, expected: Option<&Version>) -> StoreError {
     match at.op {
         Op::Swap => StoreError::Changed { at, found: None, expected: expected.cloned() },
         _ => StoreError::Exists { at, found_bytes: 0, expected_bytes: 0 },
