@@ -57,7 +57,7 @@ impl Proc {
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten()?;
         if let Some(guard) = self.guard.take() {
-            // What it started and left behind: fio's worker processes outlive a killed fio, and spin.
+            // What it started and left behind.
             kill_group(self.child.id());
             guard.forget();
         }

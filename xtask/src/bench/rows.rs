@@ -200,7 +200,8 @@ pub enum Place<'a> {
 
 impl Place<'_> {
     fn fio(&self) -> Cmd {
-        let base = cmd("fio").args(["--name=row", "--output-format=json", "--randrepeat=0", "--refill_buffers=1"]);
+        let base =
+            cmd("fio").args(["--name=row", "--thread", "--output-format=json", "--randrepeat=0", "--refill_buffers=1"]);
         match self {
             Self::File(path) => {
                 base.args(["--ioengine=libaio", "--direct=1"]).arg(format!("--filename={}", path.display()))

@@ -14,8 +14,14 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
     let written = if lab.long { "50G" } else { "1G" };
-    let base =
-        cmd("fio").dir(&lab.dir).args(["--name=wide", "--ioengine=nbd", "--rw=randwrite", "--bs=8k", "--iodepth=32"]);
+    let base = cmd("fio").dir(&lab.dir).args([
+        "--name=wide",
+        "--thread",
+        "--ioengine=nbd",
+        "--rw=randwrite",
+        "--bs=8k",
+        "--iodepth=32",
+    ]);
     // Without fio's own map of a terabyte.
     let wide = base.args(["--size=1T", "--norandommap", "--random_generator=tausworthe64"]);
     wide.arg(format!("--io_size={written}")).arg(format!("--uri={uri}")).run()?;

@@ -13,7 +13,8 @@ use std::time::Duration;
 const SIZE_MIB: u32 = 96;
 
 fn fio(uri: &Uri, lab: &Lab, more: &[&str]) -> Cmd {
-    let base = cmd("fio").dir(&lab.dir).args(["--name=verify", "--ioengine=nbd", "--iodepth=16", "--bs=16k"]);
+    let base =
+        cmd("fio").dir(&lab.dir).args(["--name=verify", "--thread", "--ioengine=nbd", "--iodepth=16", "--bs=16k"]);
     let base = base.arg(format!("--uri={uri}")).arg(format!("--size={SIZE_MIB}M"));
     base.args(["--verify=crc32c", "--verify_fatal=1"]).args(more)
 }
@@ -34,7 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Kills the serving gateway while fio verifies; gives the gateway that serves then, with the killed one back as a follower.
+/// Kills the serving gateway while fio verifies (in a thread: a worker process of its own would survive fio); gives the gateway that serves then, with the killed one back as a follower.
 fn fail_over_during_verify(lab: &Lab, cluster: &mut Cluster, serving: usize) -> Result<usize> {
     let uri = cluster.gateways[serving].nbd.clone();
     // Slow enough that the kill falls in the middle. Only reads that are asked for as such can be slowed; they are verified too.
