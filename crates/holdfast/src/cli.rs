@@ -12,25 +12,27 @@ use std::time::Duration;
 /// Where a gateway listens that was told nothing else.
 pub const DEFAULT_API: &str = "127.0.0.1:7400";
 
-const ABOUT: &str = "\
-Holdfast: replicated block devices over NBD, kept in object storage.
+const ABOUT: &str = "Replicated block devices over NBD, kept in object storage";
+
+const LONG_ABOUT: &str = "\
+Replicated block devices over NBD, kept in object storage.
 
 Three or more gateways keep a journal of every write on a majority of their disks and fill an object store behind it. \
 A set of volumes is served by one gateway at a time; when it goes away, another one takes over with nothing acknowledged lost.";
 
 const START: &str = "\
 Examples:
-  holdfast dev --dir /tmp/hf                          a whole cluster on this machine, to try out
-  holdfast gateway sample-config > g1.toml            settings of one gateway, explained
-  holdfast gateway run --config g1.toml               run it
-  holdfast cluster bootstrap --config cluster.toml    make a cluster of running gateways
-  holdfast cluster status --api 10.0.0.1:7400         see how it does
-  holdfast failover demo --candidate g2               take a set over when its gateway or owner is lost
+  holdfast dev --dir /tmp/hf                         a whole cluster on this machine, to try out
+  holdfast gateway sample-config > g1.toml           settings of one gateway, explained
+  holdfast gateway run --config g1.toml              run it
+  holdfast cluster bootstrap --config cluster.toml   make a cluster of running gateways
+  holdfast cluster status --api 10.0.0.1:7400        see how it does
+  holdfast failover demo --candidate g2              take over what a lost gateway or owner held
 ";
 
 /// Arguments of the whole program.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, about = ABOUT, max_term_width = 110, disable_help_subcommand = true, after_long_help = with_codes(START))]
+#[command(name = "holdfast", bin_name = "holdfast", version, about = ABOUT, long_about = LONG_ABOUT, max_term_width = 110, disable_help_subcommand = true, after_long_help = with_codes(START))]
 pub struct Cli {
     /// Arguments that every command takes.
     #[command(flatten)]
@@ -44,24 +46,44 @@ fn with_codes(examples: &str) -> String {
     format!("{examples}\n{EXIT_CODES}")
 }
 
+const COMMON: &str = "Options of every command";
+
+/// Time that a command has in all where `--timeout` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The same for `holdfast dev`: several gateways start on one machine.
+const DEV_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Common {
+    /// Time for the whole command.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(TIMEOUT)
+    }
+
+    /// Time until `holdfast dev` is ready.
+    pub fn dev_timeout(&self) -> Duration {
+        self.timeout.unwrap_or(DEV_TIMEOUT)
+    }
+}
+
 /// Arguments that every command takes.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Admin addresses of one or more gateways of the cluster; any of them finds the one that can do it
-    #[arg(long, global = true, env = "HOLDFAST_API", value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
-          default_value = DEFAULT_API)]
+    #[arg(long, global = true, env = "HOLDFAST_API", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = address,
+          default_value = DEFAULT_API, help_heading = COMMON)]
     pub api: Vec<String>,
 
     /// Form of the result; errors follow it on standard error
-    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t)]
+    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t, help_heading = COMMON)]
     pub output: output::Format,
 
-    /// Time for the whole command, retries included
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
-    pub timeout: Duration,
+    /// Time for the whole command, retries included; for `dev` until it is ready [default: 30s, for `dev` 1m]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, help_heading = COMMON)]
+    pub timeout: Option<Duration>,
 
     /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info for gateways, else warn]
-    #[arg(long, global = true, env = "HOLDFAST_LOG", value_name = "FILTER")]
+    #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
 }
 
@@ -157,8 +179,8 @@ Run it again after a failure, or after adding a gateway, set or volume to the pl
 
 const JOIN: &str = "\
 Examples:
-  holdfast cluster join --gateway 10.0.0.4:7400                   a further gateway
-  holdfast cluster join --gateway 10.0.0.2:7400 --replaces m2     g2 came back with an empty disk
+  holdfast cluster join --gateway 10.0.0.4:7400                  a further gateway
+  holdfast cluster join --gateway 10.0.0.2:7400 --replaces m2    g2 came back with an empty disk
 
 A disk that was lost is never the same member again: its gateway joins as a new one.
 ";
@@ -180,7 +202,7 @@ Settings come from the file, then from --set, then from the flags: the last one 
 Examples:
   holdfast gateway run --config g1.toml
   holdfast gateway run --config g1.toml --check
-  holdfast gateway run --name g1 --data-dir /srv/hf --nbd-listen 127.0.0.1:10809 --key-file cluster.key
+  holdfast gateway run --name g1 --data-dir /srv/hf --nbd-unix /run/nbd.sock --key-file key
   holdfast gateway run --config g1.toml --set journal.bound=2GiB --set upload.compression=zstd
 
 A gateway that runs for the first time belongs to no cluster: `holdfast cluster bootstrap` or `holdfast cluster join` adopts it.
@@ -295,7 +317,7 @@ pub enum LeaseCommand {
         /// The token that `lease acquire` printed
         #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
         token: String,
-        /// Epoch of the grant [default: the one that the token belongs to]
+        /// Epoch of the grant [default: that of the current one]
         #[arg(long)]
         epoch: Option<u64>,
     },
@@ -345,8 +367,10 @@ pub struct FailoverArgs {
 
 const FAILOVER: &str = "\
 Examples:
-  holdfast failover demo --candidate g2                                  asks, then leaves the set free at g2
-  holdfast failover demo --candidate g2 --owner db2 --yes --output json  for scripts: the new owner's token is in the result
+  holdfast failover demo --candidate g2
+      asks, then leaves the set free at g2
+  holdfast failover demo --candidate g2 --owner db2 --yes --output json
+      for scripts: the new owner's token is in the result
 
 Whoever holds the set is fenced: each of its writes is refused from then on, whatever it believes.
 Nothing acknowledged is lost. Prefer `holdfast switchover` while the old side is well.
@@ -383,12 +407,13 @@ const DEV: &str = "\
 Examples:
   holdfast dev --dir /tmp/hf
   holdfast dev --dir /tmp/hf --gateways 1 --volume vol1=10GiB --volume vol2=10GiB
-  holdfast dev --dir /tmp/hf --store s3://bucket/prefix      credentials and endpoint from the AWS variables
-  holdfast dev --dir /tmp/hf --output json                   one line once it is ready: nbd, api, pids
+  holdfast dev --dir /tmp/hf --output json
+      prints one line once it is ready: nbd, api, pids
+  holdfast dev --dir /tmp/hf --store s3://bucket/prefix
+      credentials come from the AWS variables, endpoint and region from DIR/g1.toml and so on
 
 It stays in the foreground; the gateways end with it. Started again on the same directory it comes back with its data.
 Each gateway's settings are in DIR/g1.toml and so on, to be changed by hand; its log is DIR/g1.log.
-The time for getting ready is --timeout.
 ";
 
 /// `NAME=SIZE`.
@@ -452,3 +477,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .ok_or_else(|| format!("found {text:?}, expected KEY=VALUE, such as journal.bound=2GiB"))
 }
+
+#[cfg(test)]
+#[path = "cli_tests.rs"]
+mod tests;

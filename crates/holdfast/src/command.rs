@@ -8,8 +8,6 @@ mod lease;
 mod moves;
 mod set;
 mod status;
-#[cfg(test)]
-mod tests;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
@@ -55,7 +53,7 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
 
 /// A door to the cluster that `--api` names, with `--timeout` from now.
 fn door(common: &Common) -> Door {
-    Door::new(&common.api, common.timeout)
+    Door::new(&common.api, common.timeout())
 }
 
 /// A gateway left out what its answer must have.

@@ -100,7 +100,7 @@ async fn stay(
 
 /// Steps 3 and 4.
 async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError> {
-    let deadline = Instant::now() + common.timeout;
+    let deadline = Instant::now() + common.dev_timeout();
     let left = || deadline.saturating_duration_since(Instant::now());
     for gateway in &layout.gateways {
         // Bootstrap leaves out who does not answer at once; here all of them are about to.

@@ -2,19 +2,29 @@
 
 use crate::exit::CliError;
 use holdfast_gateway::config::GatewayConfig;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
-/// Runs a gateway until it fails or SIGINT or SIGTERM ends the process.
-///
-/// Dropping the gateway's future is enough of a shutdown: whatever was acknowledged is durable (R1), connections end unanswered (R8).
+/// How long a gateway may take to end in good order. Cutting it short loses nothing: whatever was acknowledged is durable (R1).
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Runs a gateway until it fails, or SIGINT, SIGTERM or SIGHUP tells it to stop.
 pub async fn gateway(config: GatewayConfig) -> Result<(), CliError> {
     let name = config.name.clone();
+    let stop = CancellationToken::new();
+    let running = holdfast_gateway::run_until(config, stop.clone());
+    tokio::pin!(running);
+    let failed = |error: holdfast_gateway::RunError| CliError::failed(format!("gateway {name}")).because(&error);
     tokio::select! {
-        ended = holdfast_gateway::run(config) => {
-            ended.map_err(|error| CliError::failed(format!("gateway {name}")).because(&error))
-        }
-        which = stop_signal() => {
-            tracing::info!(gateway = %name, signal = which?, "stopping");
+        ended = &mut running => return ended.map_err(failed),
+        which = stop_signal() => tracing::info!(gateway = %name, signal = which?, "stopping"),
+    }
+    stop.cancel();
+    match tokio::time::timeout(STOP_TIMEOUT, running).await {
+        Ok(ended) => ended.map_err(failed),
+        Err(_) => {
+            tracing::warn!(gateway = %name, limit = ?STOP_TIMEOUT, "did not stop in time: ends as it is");
             Ok(())
         }
     }

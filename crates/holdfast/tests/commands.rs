@@ -251,6 +251,20 @@ async fn refusals_keep_their_code_and_say_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_lease_is_released_by_its_token_once() {
+    let (_world, api) = cluster().await;
+    let grant = json(&api, &["lease", "acquire", "demo", "--owner", "db1"]).await;
+    let token = grant["token"].as_str().unwrap();
+    assert_eq!(json(&api, &["lease", "show", "demo"]).await["lease"]["owner"], "db1");
+    assert_eq!(
+        error(3, &api, &["lease", "release", "demo", "--token", token, "--epoch", "9"]).await["code"],
+        "stale-token"
+    );
+    assert_eq!(json(&api, &["lease", "release", "demo", "--token", token]).await["released"], true);
+    assert_eq!(json(&api, &["lease", "release", "demo", "--token", token]).await["released"], false);
+}
+
+#[tokio::test]
 async fn usage_errors_ask_nobody() {
     let (world, api) = cluster().await;
     for args in [

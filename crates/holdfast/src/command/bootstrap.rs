@@ -150,7 +150,7 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
             output::say(&format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
         }
     };
-    let report = carry_out(&plan, common.timeout, &mut show).await?;
+    let report = carry_out(&plan, common.timeout(), &mut show).await?;
     let changes = report.steps.iter().filter(|step| step.changed).count();
     output::show(common.output, &report, || match changes {
         0 => "Nothing was missing.".to_string(),
@@ -371,3 +371,7 @@ fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliError> 
     );
     Err(CliError::usage(found).next("make the plan and the gateway's own settings agree"))
 }
+
+#[cfg(test)]
+#[path = "bootstrap_tests.rs"]
+mod tests;

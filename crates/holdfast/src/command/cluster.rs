@@ -67,7 +67,7 @@ pub async fn join(common: &Common, gateway: &str, replaces: Option<MemberId>, wa
         false => format!("{member} ({}) is registered. `holdfast cluster status` shows how far it is.", node.name),
     })?;
     if wait && !caught_up {
-        let error = CliError::failed(format!("{member} is in, but has not caught up within {:?}", common.timeout));
+        let error = CliError::failed(format!("{member} is in, but has not caught up within {:?}", common.timeout()));
         return Err(error.next("it goes on by itself: watch `holdfast cluster status`"));
     }
     Ok(())

@@ -106,3 +106,7 @@ fn end_with_parent(parent: u32) -> Result<(), CliError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "gateway_tests.rs"]
+mod tests;

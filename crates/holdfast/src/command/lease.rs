@@ -3,7 +3,7 @@
 use super::set::lease_text;
 use super::{door, epoch_text, incomplete};
 use crate::cli::{Common, LeaseCommand};
-use crate::door::{Client, Effect, request_id};
+use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
@@ -15,7 +15,7 @@ pub async fn run(common: &Common, command: LeaseCommand) -> Result<(), CliError>
     match command {
         LeaseCommand::Show { set } => show(common, &set).await,
         LeaseCommand::Acquire { set, owner, ttl, force } => acquire(common, &set, &owner, ttl, force).await,
-        LeaseCommand::Release { set, token, epoch } => release(common, &set, token, epoch.unwrap_or(0)).await,
+        LeaseCommand::Release { set, token, epoch } => release(common, &set, token, epoch).await,
     }
 }
 
@@ -32,9 +32,7 @@ pub fn exports(grant: &v1::GrantReply) -> Vec<String> {
 }
 
 async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
-    let request = v1::GetLeaseRequest { set: set.to_string() };
-    let call = async |mut client: Client| client.get_lease(request.clone()).await;
-    let reply = door(common).call(&format!("look at the lease of {set}"), Effect::Reads, call).await?;
+    let reply = current(&mut door(common), set).await?;
     output::show(common.output, &reply, || {
         reply.lease.as_ref().map_or(format!("{set} is free"), |lease| format!("{set} is held by {}", lease_text(lease)))
     })
@@ -75,12 +73,29 @@ async fn acquire(
     })
 }
 
-async fn release(common: &Common, set: &Name, token: String, epoch: u64) -> Result<(), CliError> {
-    let request = v1::ReleaseLeaseRequest { set: set.to_string(), epoch, token };
-    let call = async |mut client: Client| client.release_lease(request.clone()).await;
-    let reply = door(common).call(&format!("release the lease of {set}"), Effect::Changes, call).await?;
+async fn release(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {
+    let mut door = door(common);
+    // Without an epoch the current grant is meant; the token decides whether it is the caller's.
+    let epoch = match epoch {
+        Some(epoch) => Some(epoch),
+        None => current(&mut door, set).await?.lease.map(|lease| lease.epoch),
+    };
+    let reply = match epoch {
+        None => v1::ReleaseLeaseReply { released: false },
+        Some(epoch) => {
+            let request = v1::ReleaseLeaseRequest { set: set.to_string(), epoch, token };
+            let call = async |mut client: Client| client.release_lease(request.clone()).await;
+            door.call(&format!("release the lease of {set}"), Effect::Changes, call).await?
+        }
+    };
     output::show(common.output, &reply, || match reply.released {
         true => format!("{set} is free"),
-        false => format!("the lease had ended already; {set} may be held by another since"),
+        false => format!("the lease of {set} had ended already"),
     })
+}
+
+async fn current(door: &mut Door, set: &Name) -> Result<v1::GetLeaseReply, CliError> {
+    let request = v1::GetLeaseRequest { set: set.to_string() };
+    let call = async |mut client: Client| client.get_lease(request.clone()).await;
+    door.call(&format!("look at the lease of {set}"), Effect::Reads, call).await
 }

@@ -508,7 +508,7 @@ impl Admin for Door {
         let set = world.sets.get_mut(&request.set).unwrap();
         match &set.lease {
             None => Ok(Response::new(v1::ReleaseLeaseReply { released: false })),
-            Some((_, token)) if *token == request.token => {
+            Some((lease, token)) if *token == request.token && lease.epoch == request.epoch => {
                 set.lease = None;
                 Ok(Response::new(v1::ReleaseLeaseReply { released: true }))
             }

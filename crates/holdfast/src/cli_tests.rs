@@ -1,0 +1,140 @@
+use super::*;
+use clap::CommandFactory;
+use std::path::Path;
+
+/// Every page of help; `UPDATE_GOLDEN=1 cargo test -p holdfast golden` rewrites it, and the difference is read like code.
+const GOLDEN: &str = "tests/golden/help.txt";
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("holdfast").chain(line.split_whitespace()))
+}
+
+fn good(line: &str) -> Cli {
+    parse(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+fn pages(command: &mut clap::Command, name: &str, out: &mut String) {
+    out.push_str(&format!("==== {name}\n{}\n", command.render_long_help().to_string().trim_end()));
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_string()).collect();
+    for sub in names {
+        let Some(found) = command.find_subcommand_mut(&sub) else { continue };
+        pages(found, &format!("{name} {sub}"), out);
+    }
+}
+
+fn all_pages() -> String {
+    let mut command = Cli::command().term_width(100);
+    command.build();
+    let mut made = String::new();
+    pages(&mut command, "holdfast", &mut made);
+    made.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[test]
+fn golden_help() {
+    let made = all_pages();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "{GOLDEN} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast golden");
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+/// The examples are what people copy: each line that begins with `  holdfast` must parse.
+#[test]
+fn every_example_in_the_help_parses() {
+    let mut tried = 0;
+    for line in all_pages().lines().filter_map(|line| line.strip_prefix("  holdfast ")) {
+        // Up to the words beside it, a pipe or a redirection.
+        let words =
+            line.split("   ").next().unwrap_or("").split(" | ").next().unwrap_or("").split(" > ").next().unwrap_or("");
+        if let Err(error) = parse(words) {
+            panic!("holdfast {words}: {error}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[test]
+fn common_arguments_stand_before_or_after_the_command() {
+    for line in [
+        "--api a:1,b:2 --output json cluster status",
+        "cluster status --api a:1,b:2 --output json",
+        "cluster --api a:1,b:2 status --output=json",
+    ] {
+        let common = good(line).common;
+        assert_eq!(
+            (common.api, common.output),
+            (vec!["a:1".to_string(), "b:2".to_string()], output::Format::Json),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn times_have_a_default_by_command() {
+    let common = good("dev --dir x").common;
+    assert_eq!((common.timeout(), common.dev_timeout()), (Duration::from_secs(30), Duration::from_secs(60)));
+    let common = good("dev --dir x --timeout 5s").common;
+    assert_eq!((common.timeout(), common.dev_timeout()), (Duration::from_secs(5), Duration::from_secs(5)));
+}
+
+#[test]
+fn volumes_may_be_given_several_times() {
+    let Command::Set(SetCommand::Create { volumes, .. }) =
+        good("set create demo --store s3://b/p --volume a=1GiB --volume b=2TiB").command
+    else {
+        panic!("another command");
+    };
+    let shown: Vec<String> = volumes.iter().map(|volume| format!("{}={}", volume.name, volume.size)).collect();
+    assert_eq!(shown, ["a=1GiB", "b=2TiB"]);
+}
+
+#[test]
+fn members_are_read_as_they_are_shown() {
+    assert_eq!(member("m2"), Ok(MemberId(2)));
+    assert_eq!(member("2"), Ok(MemberId(2)));
+    for bad in ["", "m", "m0", "g2", "m-1"] {
+        assert!(member(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn stores() {
+    for good in ["s3://bucket", "s3://bucket/a/b", "file:///srv/store"] {
+        assert_eq!(store_url(good).as_deref(), Ok(good));
+    }
+    for bad in ["", "bucket", "s3://", "s3:///x", "file://", "file://host/x", "file:///", "http://x/y"] {
+        assert!(store_url(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn wrong_lines_are_usage_errors() {
+    for line in [
+        "",
+        "gateway",
+        "set create demo --store s3://b/p",
+        "set create demo --volume a=1GiB",
+        "dev",
+        "dev --dir x --gateways 0",
+        "dev --dir x --gateways 10",
+        "dev --dir x --volume vol1",
+        "dev --dir x --nbd-port 65530000",
+        "lease acquire demo",
+        "lease acquire demo --owner a?b",
+        "switchover demo",
+        "gateway run --set journal",
+        "gateway run --nbd-listen 10809",
+        "--output xml cluster status",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}

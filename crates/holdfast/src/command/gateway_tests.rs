@@ -1,0 +1,75 @@
+use super::*;
+use crate::exit::Exit;
+use clap::Parser;
+
+/// The settings that a line of arguments amounts to, with this file.
+fn settings_of(file: &str, line: &str) -> Result<GatewayConfig, CliError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("g1.toml");
+    std::fs::write(&path, file).unwrap();
+    let fixed = ["holdfast", "gateway", "run", "--config", path.to_str().unwrap()];
+    let cli = crate::cli::Cli::try_parse_from(fixed.into_iter().chain(line.split_whitespace())).unwrap();
+    match cli.command {
+        crate::cli::Command::Gateway(crate::cli::GatewayCommand::Run(args)) => settings(&args),
+        other => panic!("{other:?}"),
+    }
+}
+
+const FILE: &str = "name = \"g7\"\nnbd_listen = \"127.0.0.1:1000\"\n[journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\n[key]\nfile = \"/k\"\n";
+
+#[test]
+fn the_last_word_counts() {
+    let config = settings_of(FILE, "--set upload.bytes=128MiB --set rtt_ms=5").unwrap();
+    assert_eq!((config.name.as_str(), config.rtt_ms), ("g7", 5));
+    assert_eq!(config.journal.bound, "512MiB".parse().unwrap());
+    let config = settings_of(
+        FILE,
+        "--set upload.bytes=128MiB --set rtt_ms=5 --rtt-ms 6 --name g8 --nbd-listen 127.0.0.1:1001 --plain-exports",
+    )
+    .unwrap();
+    assert_eq!((config.name.as_str(), config.rtt_ms, config.plain_exports), ("g8", 6, true));
+    assert_eq!(config.nbd_address().as_deref(), Some("127.0.0.1:1001"));
+}
+
+#[test]
+fn set_takes_values_with_and_without_quotes() {
+    let line = "--set upload.bytes=64MiB --set upload.compression=zstd --set upload.parallel=8 --set nbd_unix=/run/x --set region=\"eu\"";
+    let config = settings_of(FILE, line).unwrap();
+    assert_eq!((config.upload.parallel, config.upload.compression), (8, config::Compression::Zstd));
+    assert_eq!((config.region.as_str(), config.nbd_unix.as_deref()), ("eu", Some(Path::new("/run/x"))));
+}
+
+#[test]
+fn a_key_file_on_the_line_replaces_the_other_source() {
+    let file = FILE.replace("file = \"/k\"", "passphrase_env = \"X\"");
+    let config = settings_of(&file, "--set upload.bytes=64MiB --key-file /other").unwrap();
+    assert_eq!(config.key, config::KeyConfig { file: Some("/other".into()), ..Default::default() });
+}
+
+#[test]
+fn what_is_wrong_is_a_usage_error_that_names_the_field() {
+    for (file, line, field) in [
+        (FILE, "", "upload.bytes: found 256MiB"),
+        (FILE, "--set jurnal.bound=1GiB", "unknown field `jurnal`"),
+        (FILE, "--set journal.bound=1GB", "found \"1GB\""),
+        (FILE, "--set name.first=x", "name is no section"),
+        (FILE, "--set upload.bytes=64MiB --api-listen 0.0.0.0:7400", "plaintext_network"),
+        ("name = ", "", "is no TOML"),
+        ("nbd_unix = \"/x\"", "", "key: found 0 sources"),
+    ] {
+        let error = settings_of(file, line).unwrap_err();
+        assert_eq!(error.exit, Exit::Usage);
+        assert!(error.message.contains(field), "expected {field:?} in {:?}", error.message);
+    }
+    let missing =
+        settings(&GatewayRunArgs { config: Some("/nonexistent/g1.toml".into()), ..Default::default() }).unwrap_err();
+    assert_eq!(missing.exit, Exit::Usage);
+}
+
+#[test]
+fn a_gateway_whose_parent_has_ended_does_not_start() {
+    // No process has this id: it is above the kernel's limit.
+    let error = end_with_parent(u32::MAX - 1).unwrap_err();
+    let _ = rustix::process::set_parent_process_death_signal(None);
+    assert!(error.message.contains("it has ended"), "{}", error.message);
+}

@@ -1,0 +1,184 @@
+//! `holdfast dev` with real gateways: announced, kept, ended with it, and back with the same cluster.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Generous: a busy machine with two processors runs all of it at once.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Dev {
+    child: Child,
+    ready: Value,
+    out: BufReader<std::process::ChildStdout>,
+    err: std::sync::mpsc::Receiver<String>,
+}
+
+fn holdfast() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.env_remove("HOLDFAST_API").env_remove("HOLDFAST_LOG").stdin(Stdio::null());
+    command
+}
+
+impl Dev {
+    /// Starts it and waits for its one line.
+    fn start(dir: &Path, more: &[&str]) -> Dev {
+        let mut command = holdfast();
+        command.args(["dev", "--output", "json", "--timeout", "110s", "--dir"]).arg(dir).args(more);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let err = BufReader::new(child.stderr.take().unwrap());
+        let (tell, told) = std::sync::mpsc::channel();
+        let reader =
+            std::thread::spawn(move || err.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line))));
+        if line.is_empty() {
+            let status = child.wait().unwrap();
+            reader.join().unwrap();
+            panic!("not ready: {status}: {:?}", told.try_iter().collect::<Vec<_>>());
+        }
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        Dev { child, ready, out, err: told }
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        self.ready["pids"].as_array().unwrap().iter().map(|pid| i32::try_from(pid.as_i64().unwrap()).unwrap()).collect()
+    }
+
+    fn list(&self, field: &str) -> Vec<String> {
+        self.ready[field].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_string()).collect()
+    }
+
+    /// Waits for a line on standard error that contains `text`.
+    fn says(&self, text: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let line = self.err.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = line.unwrap_or_else(|_| panic!("never said {text:?}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn ask(&self, args: &[&str]) -> Value {
+        let output =
+            holdfast().args(args).args(["--output", "json", "--api", &self.list("api").join(",")]).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Dev {
+    /// A failed test leaves nothing behind.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Not there any more, or dead and waiting for someone to notice.
+fn is_gone(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+fn wait_until_gone(pids: &[i32]) {
+    let until = Instant::now() + PATIENCE;
+    while !pids.iter().all(|&pid| is_gone(pid)) {
+        assert!(Instant::now() < until, "still there: {pids:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_cluster_comes_goes_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dev = Dev::start(dir.path(), &["--volume", "vol1=64MiB", "--volume", "vol2=32MiB"]);
+    assert_eq!([dev.list("nbd").len(), dev.list("api").len(), dev.pids().len()], [3, 3, 3]);
+    for nbd in dev.list("nbd") {
+        let (door, export) = nbd.strip_prefix("nbd://").and_then(|rest| rest.split_once('/')).unwrap();
+        assert_eq!(export, "demo/vol1");
+        std::net::TcpStream::connect(door).unwrap();
+    }
+    let first = dev.ask(&["cluster", "status"]);
+    assert_eq!(dev.ask(&["set", "show", "demo"])["volumes"].as_array().unwrap().len(), 2);
+    let kept: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("dev.json")).unwrap()).unwrap();
+    assert_eq!(kept, dev.ready);
+
+    // A gateway that is killed stays away, and is missed.
+    let victim = dev.pids()[2];
+    signal(victim, Signal::KILL);
+    assert_eq!(dev.says("gateway g3"), format!("gateway g3 (process {victim}) was ended by signal 9"));
+    let status = dev.ask(&["cluster", "status"]);
+    let reachable: Vec<bool> =
+        status["members"].as_array().unwrap().iter().map(|member| member["reachable"].as_bool().unwrap()).collect();
+    assert_eq!(reachable, [true, true, false]);
+
+    // Killed itself, it takes the others with it, also a stopped one.
+    signal(dev.pids()[1], Signal::STOP);
+    dev.child.kill().unwrap();
+    dev.child.wait().unwrap();
+    wait_until_gone(&dev.pids());
+
+    // The same directory gives the same cluster at the same addresses.
+    let mut again = Dev::start(dir.path(), &[]);
+    assert_eq!([again.list("nbd"), again.list("api")], [dev.list("nbd"), dev.list("api")]);
+    let second = again.ask(&["cluster", "status"]);
+    assert_eq!([&second["cluster_id"], &second["sets"]], [&first["cluster_id"], &first["sets"]]);
+    let boots = |status: &Value| {
+        status["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|member| member["node"]["boot"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(boots(&second), boots(&first).iter().map(|boot| boot + 1).collect::<Vec<_>>());
+
+    // Told to stop, it ends the others in good order.
+    signal(i32::try_from(again.child.id()).unwrap(), Signal::TERM);
+    assert_eq!(again.child.wait().unwrap().code(), Some(0));
+    assert!(again.pids().into_iter().all(is_gone), "ended before it");
+    assert!(!dir.path().join("dev.json").exists());
+    let mut rest = String::new();
+    again.out.read_line(&mut rest).unwrap();
+    assert_eq!(rest, "", "one line and no more");
+}
+
+#[test]
+fn with_respawn_a_killed_gateway_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let dev = Dev::start(dir.path(), &["--gateways", "1", "--respawn", "--volume", "vol1=64MiB"]);
+    signal(dev.pids()[0], Signal::KILL);
+    dev.says("was ended by signal 9");
+    dev.says("gateway g1 started again as process");
+    let status = dev.ask(&["set", "show", "demo", "--timeout", "100s"]);
+    assert_eq!(status["leader"]["name"], "g1");
+}
+
+#[test]
+fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let dev = Dev::start(dir.path(), &["--gateways", "1", "--volume", "vol1=64MiB"]);
+    drop(dev);
+    // A file where the data directory was.
+    let data = dir.path().join("g1");
+    let until = Instant::now() + PATIENCE;
+    while std::fs::remove_dir_all(&data).is_err() {
+        assert!(Instant::now() < until);
+    }
+    std::fs::write(&data, "in the way").unwrap();
+    let output = holdfast().args(["dev", "--dir"]).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("ended with exit code 1; it said:\n") && said.contains("g1.log"), "{said}");
+}
