@@ -135,8 +135,8 @@ pub struct GroupIndex {
     pub(crate) damaged: Option<CorruptRecord>,
 }
 
-/// Entries of one group that replay will hold places for before the first it has met: beyond this it is damage.
-const CARRIED_GAP_MAX: u64 = 1 << 24;
+/// Holes in one group's log that replay will hold places for: a wider one is damage.
+const HOLE_MAX: u64 = 1 << 24;
 
 impl GroupIndex {
     /// The entry at `index`.
@@ -208,6 +208,11 @@ impl GroupIndex {
         self.purged
     }
 
+    /// Whether an entry at `index` continues the log or overwrites its end: replay alone may leave holes.
+    pub(crate) fn takes(&self, index: u64) -> bool {
+        self.slots.is_empty() || (self.base..=self.next()).contains(&index)
+    }
+
     /// Takes over one durable change. `Err` says what does not fit; only damage on disk can bring that about, and the
     /// group goes on as well as it can so that its state can be looked at.
     pub(crate) fn apply(
@@ -219,21 +224,10 @@ impl GroupIndex {
     ) -> Result<(), String> {
         match change {
             Change::Entry { id, len } => {
-                let index = id.index.0;
-                let mut result = Ok(());
-                self.drop_from(group, index, ledger);
-                if index != self.next() {
-                    if !self.slots.is_empty() {
-                        result = Err(format!("an entry at index {index} after index {}", self.next() - 1));
-                        self.drop_from(group, 0, ledger);
-                    }
-                    self.base = index;
-                }
-                self.slots.push_back(Slot { term: id.term, place, len: *len });
-                ledger.add(group, place, record_bytes(*len as usize) as u64);
-                return result;
+                self.drop_from(group, id.index.0, ledger);
+                return self.place(group, *id, *len, place, ledger);
             }
-            Change::Carried { id, len } => return self.apply_carried(group, *id, *len, place, ledger),
+            Change::Carried { id, len } => return self.place(group, *id, *len, place, ledger),
             Change::Vote(vote) => {
                 if let Some((old, old_place)) = self.vote.take() {
                     ledger.sub(group, old_place, record_bytes(old.len()) as u64);
@@ -255,42 +249,32 @@ impl GroupIndex {
         Ok(())
     }
 
-    fn apply_carried(
-        &mut self,
-        group: GroupId,
-        id: LogId,
-        len: u32,
-        place: Place,
-        ledger: &mut Ledger,
-    ) -> Result<(), String> {
+    /// Puts an entry into its slot. Replay may meet entries before those in front of them, where these were carried
+    /// forward from files that are gone: it leaves holes, and they are filled, or are damage in the end.
+    fn place(&mut self, group: GroupId, id: LogId, len: u32, place: Place, ledger: &mut Ledger) -> Result<(), String> {
         let index = id.index.0;
         if self.slots.is_empty() {
             self.base = index;
         }
-        if index < self.base {
-            let gap = self.base - index;
-            if gap > CARRIED_GAP_MAX {
-                return Err(format!("an entry at index {index} carried far below index {}", self.base));
-            }
-            (0..gap).for_each(|_| self.slots.push_front(Slot::VACANT));
+        let hole = self.base.saturating_sub(index).max(index.saturating_sub(self.next()));
+        let mut result = Ok(());
+        if hole > HOLE_MAX {
+            result = Err(format!("an entry at index {index}, far from {} to {}", self.base, self.next()));
+            self.drop_from(group, 0, ledger);
             self.base = index;
         }
-        let slot = Slot { term: id.term, place, len };
-        let next = self.next();
-        let at = (index - self.base) as usize;
-        let bytes = |slot: &Slot| record_bytes(slot.len as usize) as u64;
-        match self.slots.get_mut(at) {
-            Some(old) => {
-                if !old.is_vacant() {
-                    ledger.sub(group, old.place, bytes(old));
-                }
-                *old = slot;
-            }
-            None if index == next => self.slots.push_back(slot),
-            None => return Err(format!("an entry at index {index} carried beyond index {}", next - 1)),
+        while index < self.base {
+            self.slots.push_front(Slot::VACANT);
+            self.base -= 1;
         }
-        ledger.add(group, place, bytes(&slot));
-        Ok(())
+        while index >= self.next() {
+            self.slots.push_back(Slot::VACANT);
+        }
+        let slot = Slot { term: id.term, place, len };
+        let old = std::mem::replace(&mut self.slots[(index - self.base) as usize], slot);
+        self.end(group, &old, ledger);
+        ledger.add(group, place, record_bytes(len as usize) as u64);
+        result
     }
 
     fn purge(&mut self, group: GroupId, upto: LogId, place: Place, ledger: &mut Ledger) {

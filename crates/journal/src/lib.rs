@@ -43,6 +43,6 @@ pub use error::{CorruptRecord, ReadError, RecoverError, WriteError};
 pub use format::{FileHeader, HeaderError, PAYLOAD_BYTES_MAX, record_bytes};
 pub use index::{GroupIndex, Place, SharedIndex, Slot};
 pub use op::Op;
-pub use read::{read_entry, read_part};
+pub use read::{read_entries, read_entry, read_part};
 pub use recover::{Cut, RecoveryReport};
 pub use write::{Journal, Params};

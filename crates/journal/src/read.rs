@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Records up to this size, and gaps up to this size, are read in one go: cheaper than a second read.
 const ONE_READ_BYTES_MAX: usize = 64 << 10;
 
+/// Neighbours read together, in bytes.
+const RUN_BYTES_MAX: usize = 4 << 20;
+
 /// The whole entry at `index`.
 ///
 /// # Errors
@@ -107,6 +110,99 @@ impl Span {
     }
 }
 
+fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) -> ReadError {
+    let (file, offset) = (file.name.clone(), u64::from(place.offset));
+    ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
+}
+
+/// The record's header, if it is good and that of the record wanted (J7).
+fn check_head(
+    file: &JournalFile,
+    place: Place,
+    head: &[u8],
+    kind: Kind,
+    group: GroupId,
+    id: LogId,
+    len: usize,
+) -> Result<RecordHeader, ReadError> {
+    let header = RecordHeader::decode(file.seed, head, u64::from(place.offset))
+        .map_err(|(found, expected)| corrupt(file, place, found, expected))?;
+    if (header.kind, header.group, header.id, header.len as usize) == (kind, group, id, len) {
+        return Ok(header);
+    }
+    let found = format!("{:?} of {} {} with {} bytes", header.kind, header.group, header.id, header.len);
+    Err(corrupt(file, place, found, format!("{kind:?} of {group} {id} with {len} bytes")))
+}
+
+/// Entries from the start of `range` on, in order, until `range` ends, an entry is not in the index, or `max_bytes` of
+/// payload are exceeded; the first is taken whatever its size. Neighbours on disk are read together.
+///
+/// # Errors
+/// As [`read_entry`]; what is not in the index is none.
+pub fn read_entries(
+    catalog: &Catalog,
+    group: GroupId,
+    index: &SharedIndex,
+    range: Range<u64>,
+    max_bytes: usize,
+) -> Result<Vec<(LogId, Bytes)>, ReadError> {
+    let (mut entries, mut bytes, mut at) = (Vec::new(), 0, range.start);
+    while at < range.end {
+        let (file, slot) = match locate(catalog, index, at) {
+            Err(ReadError::Missing { .. }) => break,
+            located => located?,
+        };
+        // Neighbours in the same file, as far as the index says the same as a moment ago.
+        let mut run = Vec::new();
+        let mut end = u64::from(slot.place.offset);
+        {
+            let index = lock(index);
+            for next in at..range.end {
+                let Some(slot) = index.slot(next).filter(|slot| slot.place.file == file.number) else { break };
+                let offset = u64::from(slot.place.offset);
+                let first = entries.is_empty() && run.is_empty();
+                let near = offset >= end && offset - end <= ONE_READ_BYTES_MAX as u64;
+                let after = offset + record_bytes(slot.len as usize) as u64;
+                let short = after
+                    .saturating_sub(run.first().map_or(offset, |(_, slot): &(u64, Slot)| u64::from(slot.place.offset)))
+                    <= RUN_BYTES_MAX as u64;
+                if (!first && bytes + slot.len as usize > max_bytes) || !near || (!run.is_empty() && !short) {
+                    break;
+                }
+                bytes += slot.len as usize;
+                end = after;
+                run.push((next, slot));
+            }
+        }
+        let Some((_, first)) = run.first() else { break };
+        let start = u64::from(first.place.offset);
+        if end > file.bytes {
+            return Err(corrupt(
+                &file,
+                first.place,
+                format!("a file of {} bytes", file.bytes),
+                format!("records up to {end}"),
+            ));
+        }
+        let span = Span::read(&file, start, (end - start) as usize)?;
+        for (next, slot) in run {
+            let id = LogId { term: slot.term, index: LogIndex(next) };
+            let len = slot.len as usize;
+            let record = &span.bytes()[(u64::from(slot.place.offset) - start) as usize..];
+            let (head, rest) = record.split_at(record_head_bytes(len));
+            let header = check_head(&file, slot.place, head, Kind::Entry, group, id, len)?;
+            for (number, chunk) in rest[..len].chunks(CHUNK_BYTES).enumerate() {
+                header
+                    .check_chunk(file.seed, head, number, chunk)
+                    .map_err(|(found, expected)| corrupt(&file, slot.place, found, expected))?;
+            }
+            entries.push((id, Bytes::copy_from_slice(&rest[..len])));
+            at = next + 1;
+        }
+    }
+    Ok(entries)
+}
+
 fn read_range(
     file: &JournalFile,
     place: Place,
@@ -116,10 +212,7 @@ fn read_range(
     len: u32,
     range: Range<usize>,
 ) -> Result<Bytes, ReadError> {
-    let corrupt = |found: String, expected: String| {
-        let (file, offset) = (file.name.clone(), u64::from(place.offset));
-        ReadError::Corrupt(CorruptRecord { file, offset, expected, found })
-    };
+    let corrupt = |found, expected| corrupt(file, place, found, expected);
     let len = len as usize;
     let start = u64::from(place.offset);
     let head_bytes = record_head_bytes(len);
@@ -139,11 +232,7 @@ fn read_range(
         Some(span) => span.bytes(),
         None => &head_span.bytes()[head_bytes + data.start..head_bytes + data.end],
     };
-    let header = RecordHeader::decode(file.seed, head, start).map_err(|(found, expected)| corrupt(found, expected))?;
-    if (header.kind, header.group, header.id, header.len as usize) != (kind, group, id, len) {
-        let found = format!("{:?} of {} {} with {} bytes", header.kind, header.group, header.id, header.len);
-        return Err(corrupt(found, format!("{kind:?} of {group} {id} with {len} bytes")));
-    }
+    let header = check_head(file, place, head, kind, group, id, len)?;
     for (number, chunk) in chunks.zip(payload.chunks(CHUNK_BYTES)) {
         header.check_chunk(file.seed, head, number, chunk).map_err(|(found, expected)| corrupt(found, expected))?;
     }

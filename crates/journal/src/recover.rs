@@ -74,11 +74,11 @@ impl<D: Disk> Journal<D> {
         let mut replay = Replay::new(Arc::new(Catalog::default()));
         let last = scan_all(&disk, &params, &numbers, &mut replay, &mut report)?;
 
-        // Step 1. Names change durably together with that of the new file.
+        // Step 1. Highest first and one by one: numbers without a gap at any moment.
         for number in numbers.iter().rev().take_while(|number| **number > last.number) {
             replay.catalog.remove_file(*number);
             let name = file_name(*number);
-            disk.remove(&name).map_err(io_error(format!("remove {name}")))?;
+            disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(io_error(format!("remove {name}")))?;
         }
         report.damaged = replay.finish();
         report.records = replay.records;
@@ -101,6 +101,7 @@ impl<D: Disk> Journal<D> {
             buf: AlignedBuf::default(),
             failed: false,
             marked: true,
+            untidy: false,
             blocked: None,
         };
         if !items.is_empty() {

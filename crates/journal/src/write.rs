@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::index::{Change, Ledger, Place};
 use crate::read::read_record;
-use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, Op, ReadError, WriteError};
+use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::VecDeque;
@@ -30,6 +30,9 @@ pub struct Params {
 const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Carried forward at a time, in bytes, so that appends wait little.
 const CARRY_BYTES_MAX: usize = 1 << 20;
+
+/// Files dropped, or parts of one carried forward, at a time.
+const TIDY_TURNS: u32 = 4;
 
 /// Where new file uuids come from.
 pub type UuidSource = Box<dyn FnMut() -> u128 + Send>;
@@ -115,8 +118,10 @@ pub struct Journal<D: Disk> {
     pub(crate) failed: bool,
     /// Whether everything synced is known to be so on disk.
     pub(crate) marked: bool,
-    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found.
-    pub(crate) blocked: Option<(u64, u64, CorruptRecord)>,
+    pub(crate) untidy: bool,
+    /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried again
+    /// once they are fewer.
+    pub(crate) blocked: Option<(u64, u64, ReadError)>,
 }
 
 impl<D: Disk> std::fmt::Debug for Journal<D> {
@@ -165,8 +170,8 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Why the oldest file cannot be dropped, if a bad record is the reason.
-    pub fn blocked(&self) -> Option<&CorruptRecord> {
-        self.blocked.as_ref().map(|(_, _, corrupt)| corrupt)
+    pub fn blocked(&self) -> Option<&ReadError> {
+        self.blocked.as_ref().map(|(_, _, error)| error)
     }
 
     /// Makes `ops` durable, in order, in as many batches as it takes; takes away those that are. Empty on success.
@@ -252,6 +257,8 @@ impl<D: Disk> Journal<D> {
                 _ => self.catalog.index(item.group),
             };
             let mut guard = lock(&index);
+            let takes = item.kind != Kind::Entry || guard.takes(item.id.index.0);
+            assert!(takes, "J5: {} of {} leaves a hole after {}", item.id, item.group, guard.next());
             if let Err(what) = guard.apply(item.group, &item.change(), place, &mut self.ledger) {
                 panic!("J5: {} of {}: {what}", item.id, item.group);
             }
@@ -336,9 +343,18 @@ impl<D: Disk> Journal<D> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
         }
-        if self.marked || !self.fits(0) {
-            self.marked = true;
+        if self.marked {
             return Ok(());
+        }
+        if !self.fits(0) {
+            match self.rotate() {
+                // Nothing can be said about it then, and nothing is lost.
+                Err(WriteError::NoRoom(_)) => {
+                    self.marked = true;
+                    return Ok(());
+                }
+                rotated => rotated?,
+            }
         }
         let mut buf = std::mem::take(&mut self.buf);
         buf.clear();
@@ -357,7 +373,12 @@ impl<D: Disk> Journal<D> {
         self.sync()
     }
 
-    /// Puts the house in order: drops old files that hold nothing live, carries little forward, begins the next file.
+    /// Whether [`Journal::tidy`] stopped so as not to keep appends waiting, and wants another turn.
+    pub fn wants_tidy(&self) -> bool {
+        self.untidy && !self.failed
+    }
+
+    /// Puts the house in order, a few steps at a time: drops old files that hold nothing live, carries little forward, begins the next file.
     ///
     /// # Errors
     /// [`WriteError::NoRoom`] when the next file could not be begun, which may be tried again; others are final (J2).
@@ -365,22 +386,24 @@ impl<D: Disk> Journal<D> {
         if self.failed {
             return Err(WriteError::FailedEarlier);
         }
-        let mut dropped = false;
-        while let Some(oldest) = self.catalog.oldest() {
-            if oldest.number == self.current.file.number {
+        let mut turns = TIDY_TURNS;
+        self.untidy = false;
+        while let Some(oldest) = self.catalog.oldest().filter(|oldest| oldest.number != self.current.file.number) {
+            let number = oldest.number;
+            let empty = self.ledger.bytes(number) == 0;
+            if !empty && !self.worth_carrying(number) {
                 break;
             }
-            let number = oldest.number;
-            if self.ledger.bytes(number) > 0 && (!self.worth_carrying(number) || !self.carry(&oldest)?) {
+            if turns == 0 {
+                self.untidy = true;
                 break;
+            }
+            turns -= 1;
+            if !empty && !self.carry(&oldest)? {
+                continue;
             }
             drop(oldest);
             self.drop_file(number)?;
-            dropped = true;
-        }
-        if dropped {
-            let result = self.disk.sync_dir();
-            result.map_err(|error| self.fail("sync of the folder", error))?;
         }
         self.begin_next()
     }
@@ -406,12 +429,10 @@ impl<D: Disk> Journal<D> {
     fn carry(&mut self, file: &Arc<JournalFile>) -> Result<bool, WriteError> {
         let items = match self.live_items(file) {
             Ok(items) => items,
-            Err(ReadError::Corrupt(corrupt)) => {
-                self.blocked = Some((file.number, self.ledger.bytes(file.number), corrupt));
+            Err(error) => {
+                self.blocked = Some((file.number, self.ledger.bytes(file.number), error));
                 return Ok(false);
             }
-            // The disk may read it another time.
-            Err(_) => return Ok(false),
         };
         if !self.fits(items.iter().map(Item::bytes).sum()) {
             self.rotate()?;
@@ -464,7 +485,10 @@ impl<D: Disk> Journal<D> {
         // Our handle goes first: the disk may use the room again when no reader has one either.
         drop(file);
         let result = self.disk.remove(&name);
-        result.map_err(|error| self.fail("remove", error))
+        result.map_err(|error| self.fail("remove", error))?;
+        // One by one: a later file must not be gone while an earlier one is still there (J5).
+        let result = self.disk.sync_dir();
+        result.map_err(|error| self.fail("sync of the folder", error))
     }
 }
 

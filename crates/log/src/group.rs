@@ -5,7 +5,7 @@ use crate::node::Shared;
 use crate::queue::{Done, Evictable, Job, lock, stopped};
 use bytes::Bytes;
 use holdfast_journal::{
-    CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entry, read_part, record_bytes,
+    CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
 };
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
@@ -115,8 +115,7 @@ impl GroupLog {
         let Some(first) = entries.first() else {
             return self.submit(Vec::new(), 0, None, done);
         };
-        let mut next = first.id.index.0;
-        for entry in &entries {
+        for (next, entry) in (first.id.index.0..).zip(&entries) {
             let sound = if entry.payload.len() > PAYLOAD_BYTES_MAX {
                 Err(Misplaced::TooLarge { found: entry.payload.len(), max: PAYLOAD_BYTES_MAX })
             } else if entry.id.index.0 != next {
@@ -127,7 +126,6 @@ impl GroupLog {
             if let Err(error) = sound {
                 return self.refuse(misplaced(error), done);
             }
-            next += 1;
         }
         let mut memory = lock(&self.group.memory);
         if let Err(error) = memory.check_append(first.id.index.0) {
@@ -255,35 +253,23 @@ impl GroupLog {
             };
             let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
             let room = max_bytes.saturating_sub(bytes);
-            let any = found.is_empty();
-            let read = blocking(move || {
-                let (mut read, mut bytes) = (Vec::new(), 0);
-                for index in on_disk {
-                    let Some(len) = lock(&group.index).slot(index).map(|slot| slot.len as usize) else { break };
-                    if !(any && read.is_empty()) && bytes + len > room {
-                        break;
-                    }
-                    match read_entry(&catalog, group.id, &group.index, index) {
-                        Ok((id, payload)) => {
-                            bytes += payload.len();
-                            read.push(Entry { id, payload });
-                        }
-                        // Purged or truncated meanwhile.
-                        Err(ReadError::Missing { .. }) => break,
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok(read)
-            })
-            .await
-            .map_err(as_io)?;
+            // The first of all is returned whatever its size; none behind it may go over.
+            let first = found.is_empty();
+            let read =
+                blocking(move || read_entries(&catalog, group.id, &group.index, on_disk, room)).await.map_err(as_io)?;
+            if read.first().is_some_and(|(_, payload)| !first && payload.len() > room) {
+                return Ok(found);
+            }
             if read.is_empty() {
                 return Ok(found);
             }
             at += read.len() as u64;
-            for entry in read {
-                bytes += entry.payload.len();
-                found.push(entry);
+            for (id, payload) in read {
+                bytes += payload.len();
+                found.push(Entry { id, payload });
+            }
+            if bytes >= max_bytes {
+                return Ok(found);
             }
         }
     }

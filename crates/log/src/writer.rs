@@ -34,6 +34,7 @@ impl<D: Disk> Writer<D> {
     pub fn run(mut self) {
         loop {
             let patience = match self.queue.stalled() {
+                _ if self.journal.wants_tidy() => Some(Duration::ZERO),
                 Some(_) if self.queue.failed().is_none() => Some(STALL_RETRY),
                 _ => self.journal.wants_idle().then_some(IDLE_MARK_AFTER),
             };
@@ -113,11 +114,11 @@ impl<D: Disk> Writer<D> {
         if self.queue.failed().is_some() {
             return;
         }
+        if self.journal.wants_tidy() || self.queue.stalled().is_some() {
+            return self.tidy();
+        }
         if let Err(error) = self.journal.mark_idle() {
             self.fail(&error);
-        }
-        if self.queue.stalled().is_some() {
-            self.tidy();
         }
     }
 

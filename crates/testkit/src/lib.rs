@@ -1,1 +1,8 @@
-//! testkit
+//! Test tools that several rooms share.
+//!
+//! Owns: simulated outside things, each keeping the contract of the real one. Used by tests only; nothing depends on it.
+//! Depends on `journal` (the disk's contract) and `types`.
+
+mod sim_disk;
+
+pub use sim_disk::{SECTOR_BYTES, SimDisk, SimFile, Survives};

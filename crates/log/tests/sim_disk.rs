@@ -1,0 +1,225 @@
+//! The whole shell, with its threads, on a simulated disk: what callbacks promise (L1 to L4), and faults.
+
+use bytes::Bytes;
+use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog};
+use holdfast_testkit::{SimDisk, Survives};
+use holdfast_types::{GroupId, LogId, LogIndex};
+use proptest::prelude::*;
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
+
+fn config() -> LogConfig {
+    let (file_bytes, bound_bytes, reserve_bytes) = (128 << 10, 1 << 20, 128 << 10);
+    LogConfig { file_bytes, bound_bytes, reserve_bytes, tail_bytes: 16 << 10, ..LogConfig::new("simulated") }
+}
+
+fn open(disk: &SimDisk) -> NodeLog {
+    let (node, report) = NodeLog::open_on(disk.clone(), config(), Identity::default()).expect("opens");
+    assert_eq!(report.damaged.len(), 0, "{report:?}");
+    node
+}
+
+fn payload(group: u64, index: u64, len: usize) -> Bytes {
+    (0..len).map(|at| (group as usize * 31 + index as usize * 7 + at) as u8).collect::<Vec<u8>>().into()
+}
+
+fn entry(group: u64, index: u64, len: usize) -> Entry {
+    Entry { id: LogId::new(1, index), payload: payload(group, index, len) }
+}
+
+fn append(log: &GroupLog, entries: Vec<Entry>) -> mpsc::Receiver<io::Result<()>> {
+    let (sender, receiver) = mpsc::channel();
+    log.append(entries, move |result| sender.send(result).expect("the test waits"));
+    receiver
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
+}
+
+#[test]
+fn entries_are_read_before_they_are_durable_and_after_they_left_memory() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let log = node.group(GroupId(1));
+    let mut waiting = Vec::new();
+    for index in 0..100 {
+        waiting.push(append(&log, vec![entry(1, index, 1500)]));
+        let now = runtime().block_on(log.entries(index..index + 1, 0)).expect("reads");
+        assert_eq!(now, [entry(1, index, 1500)]);
+    }
+    for receiver in waiting {
+        receiver.recv().expect("called back").expect("durable");
+    }
+    assert!(log.entries_in_tail(99..100).is_some());
+    assert_eq!(log.entries_in_tail(0..1), None, "the first has left memory");
+    let all = runtime().block_on(log.entries(0..200, usize::MAX)).expect("reads");
+    assert_eq!(all, (0..100).map(|index| entry(1, index, 1500)).collect::<Vec<_>>());
+    let some = runtime().block_on(log.entries(3..200, 4000)).expect("reads");
+    assert_eq!(some.len(), 2, "bounded by bytes");
+    assert!(node.usage().tail_bytes <= 16 << 10);
+    assert!(runtime().block_on(log.entries(100..101, 9)).expect("reads").is_empty());
+    node.close();
+}
+
+#[test]
+fn appends_that_do_not_continue_the_log_are_refused_and_change_nothing() {
+    let node = open(&SimDisk::new());
+    let log = node.group(GroupId(1));
+    append(&log, vec![entry(1, 5, 10)]).recv().expect("called back").expect("a log begins anywhere");
+    for wrong in [vec![entry(1, 7, 1)], vec![entry(1, 5, 1)], vec![entry(1, 6, 1), entry(1, 8, 1)]] {
+        let refused = append(&log, wrong).recv().expect("called back");
+        assert_eq!(refused.expect_err("refused").kind(), io::ErrorKind::InvalidInput);
+    }
+    assert_eq!(log.state().last, Some(LogId::new(1, 5)));
+    assert!(append(&log, Vec::new()).recv().expect("called back").is_ok());
+    node.close();
+    let refused = append(&log, vec![entry(1, 6, 1)]).recv().expect("called back");
+    assert_eq!(refused.expect_err("closed").kind(), io::ErrorKind::NotConnected);
+}
+
+#[test]
+fn a_failed_sync_ends_acknowledging_for_good() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let log = node.group(GroupId(1));
+    append(&log, vec![entry(1, 0, 100)]).recv().expect("called back").expect("durable");
+    // Later syncs succeed again, as the kernel's do: nobody may believe them (J2, L2).
+    disk.fail_sync_after(0);
+    assert!(append(&log, vec![entry(1, 1, 100)]).recv().expect("called back").is_err());
+    assert!(append(&log, vec![entry(1, 2, 100)]).recv().expect("called back").is_err());
+    assert!(runtime().block_on(log.save_vote(Bytes::from_static(b"v"))).is_err());
+    assert!(runtime().block_on(node.group(GroupId(2)).purge(LogId::new(1, 1))).is_err());
+    assert!(node.usage().failed.is_some());
+    node.close();
+    let node = open(&disk.crashed(Survives::Nothing));
+    let state = node.group(GroupId(1)).state();
+    assert_eq!((state.last, state.vote), (Some(LogId::new(1, 0)), None));
+    node.close();
+}
+
+#[test]
+fn a_failed_write_ends_acknowledging_for_good() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let log = node.group(GroupId(1));
+    disk.fail_write_after(0);
+    let results: Vec<_> = (0..20).map(|index| append(&log, vec![entry(1, index, 100)])).collect();
+    for result in results {
+        assert!(result.recv().expect("called back").is_err());
+    }
+    node.close();
+}
+
+#[test]
+fn a_full_disk_makes_appends_wait_and_loses_none() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let log = node.group(GroupId(1));
+    // The next file is begun ahead; there is room for no other.
+    disk.set_room(Some(0));
+    let waiting: Vec<_> = (0..300).map(|index| append(&log, vec![entry(1, index, 1000)])).collect();
+    let mut done = 0;
+    while node.usage().stalled.is_none() {
+        std::thread::yield_now();
+    }
+    assert!(node.usage().failed.is_none());
+    disk.set_room(None);
+    for receiver in waiting {
+        receiver.recv().expect("called back").expect("durable in the end");
+        done += 1;
+    }
+    assert_eq!(done, 300);
+    node.close();
+}
+
+#[test]
+fn purged_files_are_freed_and_idle_groups_are_carried() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let (idle, busy) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    append(&idle, vec![entry(1, 0, 500)]).recv().expect("called back").expect("durable");
+    runtime().block_on(idle.save_vote(Bytes::from_static(b"idle"))).expect("durable");
+    for index in 0..2000 {
+        append(&busy, vec![entry(2, index, 2000)]).recv().expect("called back").expect("durable");
+        if index % 50 == 49 {
+            runtime().block_on(busy.purge(LogId::new(1, index - 10))).expect("durable");
+        }
+        assert!(node.usage().used_bytes < 1 << 20, "2000 entries of one batch each: {:?}", node.usage());
+    }
+    assert!(idle.live_bytes() > 500 && idle.live_bytes() < 700);
+    let read = runtime().block_on(idle.read(LogIndex(0), 100, 50));
+    assert_eq!(read.expect("reads"), payload(1, 0, 500).slice(100..150));
+    node.close();
+    let node = open(&disk.crashed(Survives::Nothing));
+    let idle = node.group(GroupId(1));
+    assert_eq!(idle.state().vote.as_deref(), Some(&b"idle"[..]));
+    assert_eq!(runtime().block_on(idle.entries(0..1, 0)).expect("reads"), [entry(1, 0, 500)]);
+    node.close();
+}
+
+#[test]
+fn a_dropped_group_is_empty_and_may_begin_again() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let log = node.group(GroupId(1));
+    append(&log, vec![entry(1, 0, 10), entry(1, 1, 10)]).recv().expect("called back").expect("durable");
+    runtime().block_on(log.save_vote(Bytes::from_static(b"v"))).expect("durable");
+    log.save_committed(LogId::new(1, 1));
+    runtime().block_on(log.drop_group()).expect("durable");
+    assert_eq!(log.state(), holdfast_log::GroupLogState::default());
+    append(&log, vec![entry(9, 7, 10)]).recv().expect("called back").expect("durable");
+    let state = log.state();
+    node.close();
+    let node = open(&disk);
+    assert_eq!(node.group(GroupId(1)).state(), state);
+    node.close();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Several groups append from several threads; the power goes at any moment. Whatever was called back is there, and
+    /// callbacks came in the order of the calls of each group.
+    #[test]
+    fn what_was_called_back_survives(dies_after in 1u64..150, sizes in prop::collection::vec(0usize..5000, 1..60), keep in 0u32..=100) {
+        let disk = SimDisk::new();
+        let node = open(&disk);
+        disk.die_after(dies_after);
+        let called: Arc<Mutex<Vec<(u64, u64, bool)>>> = Arc::default();
+        let threads: Vec<_> = (1..=3u64).map(|group| {
+            let (log, called, sizes) = (node.group(GroupId(group)), called.clone(), sizes.clone());
+            std::thread::spawn(move || {
+                for (index, len) in sizes.iter().enumerate() {
+                    let (called, index) = (called.clone(), index as u64);
+                    log.append(vec![entry(group, index, *len)], move |result| {
+                        called.lock().expect("whole").push((group, index, result.is_ok()));
+                    });
+                }
+            })
+        }).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("ends"));
+        node.close();
+        let called = called.lock().expect("whole").clone();
+        let mut chance = u64::from(keep);
+        let crashed = disk.crashed(Survives::Some(&mut || {
+            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (chance >> 33) % 100 < u64::from(keep)
+        }));
+        let node = open(&crashed);
+        for group in 1..=3u64 {
+            let order: Vec<u64> = called.iter().filter(|call| call.0 == group).map(|call| call.1).collect();
+            prop_assert_eq!(order, (0..sizes.len() as u64).collect::<Vec<_>>());
+            let durable = called.iter().filter(|call| call.0 == group && call.2).count();
+            let log = node.group(GroupId(group));
+            let there = runtime().block_on(log.entries(0..1000, usize::MAX)).expect("reads");
+            prop_assert!(there.len() >= durable, "{} of {} durable entries", there.len(), durable);
+            for (index, found) in there.iter().enumerate() {
+                prop_assert_eq!(found, &entry(group, index as u64, sizes[index]));
+            }
+        }
+        let first_failure = called.iter().position(|call| !call.2).unwrap_or(called.len());
+        prop_assert!(called[first_failure..].iter().all(|call| !call.2), "L2: success after a failure");
+        node.close();
+    }
+}

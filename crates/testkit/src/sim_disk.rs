@@ -1,0 +1,434 @@
+//! A disk in memory that forgets what was not synced, as a power cut would make it, and fails when told to.
+//!
+//! Written bytes are seen by reads at once, and become durable with `sync_data`; names with `sync_dir`. A crash keeps any
+//! part of what was not synced: [`SimDisk::crashed`] makes the disk that a node would find, and leaves the one that it
+//! is made of alone, so that one history can be crashed in many ways.
+
+use holdfast_journal::{AlignedBuf, Disk, DiskFile};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The unit in which a disk tears a write, in bytes.
+pub const SECTOR_BYTES: usize = 512;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A write that no sync has covered.
+#[derive(Clone, Debug)]
+struct Pending {
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Contents {
+    durable: Vec<u8>,
+    /// What reads see: durable and pending, and what a failed sync has lost for good.
+    seen: Vec<u8>,
+    pending: Vec<Pending>,
+    /// Blocks that cannot be read, by offset.
+    unreadable: Vec<u64>,
+}
+
+type Shared = Arc<Mutex<Contents>>;
+
+/// Faults to come, and what was done so far.
+#[derive(Clone, Debug, Default)]
+struct Switches {
+    /// `sync_data` answers success and does nothing: a disk that lies, or a journal that forgot to sync.
+    ignore_syncs: bool,
+    /// Syncs that still succeed; then one fails, later ones lie (the kernel's pages are clean by then).
+    syncs_left: Option<u64>,
+    /// Writes that still succeed; then one fails.
+    writes_left: Option<u64>,
+    /// Files that may still be created.
+    creates_left: Option<u64>,
+    /// Operations until the power goes: everything fails then, and changes nothing.
+    dies_after: Option<u64>,
+    /// Bytes that a created file begins with, instead of zeroes: what a recycled one held.
+    recycled: Vec<u8>,
+    syncs: u64,
+    writes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    names: BTreeMap<String, Shared>,
+    durable_names: BTreeMap<String, Shared>,
+    switches: Switches,
+}
+
+/// Which of the unsynced sectors of a crashed disk survive.
+pub enum Survives<'a> {
+    /// None of them: the disk is as of the last syncs.
+    Nothing,
+    /// All of them, and durably.
+    Everything,
+    /// Bytes up to this many, in the order written; a torn sector is torn at the byte.
+    Prefix(usize),
+    /// Those sectors for which the answer is true; asked once per sector, in the order written.
+    Some(&'a mut dyn FnMut() -> bool),
+}
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk {
+    inner: Arc<Mutex<Inner>>,
+}
+
+/// A file of a [`SimDisk`].
+#[derive(Debug)]
+pub struct SimFile {
+    disk: Arc<Mutex<Inner>>,
+    contents: Shared,
+}
+
+fn error(kind: io::ErrorKind, what: &str) -> io::Error {
+    io::Error::new(kind, format!("simulated: {what}"))
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// From now on syncs do nothing and say that they did. Shows that a test would notice a missing sync.
+    pub fn ignore_syncs(&self) {
+        self.inner().switches.ignore_syncs = true;
+    }
+
+    /// The sync after `count` more fails and loses what it should have made durable; later ones succeed, and lie.
+    pub fn fail_sync_after(&self, count: u64) {
+        self.inner().switches.syncs_left = Some(count);
+    }
+
+    /// The write after `count` more fails.
+    pub fn fail_write_after(&self, count: u64) {
+        self.inner().switches.writes_left = Some(count);
+    }
+
+    /// Room for `count` more files, `None` for no limit.
+    pub fn set_room(&self, count: Option<u64>) {
+        self.inner().switches.creates_left = count;
+    }
+
+    /// Created files begin with copies of `bytes`, as a recycled file would.
+    pub fn recycle(&self, bytes: Vec<u8>) {
+        self.inner().switches.recycled = bytes;
+    }
+
+    /// After `count` more changes (writes, syncs, changes of names) the power is gone: everything fails, changes nothing.
+    pub fn die_after(&self, count: u64) {
+        self.inner().switches.dies_after = Some(count);
+    }
+
+    /// Whether the power is gone.
+    pub fn is_dead(&self) -> bool {
+        self.inner().switches.dies_after == Some(0)
+    }
+
+    /// The process died and the machine did not: nothing is lost yet, and what was not synced may still be, later.
+    pub fn restart(&self) {
+        let mut inner = self.inner();
+        inner.switches = Switches { recycled: std::mem::take(&mut inner.switches.recycled), ..Switches::default() };
+    }
+
+    /// Syncs so far.
+    pub fn syncs(&self) -> u64 {
+        self.inner().switches.syncs
+    }
+
+    /// Writes so far.
+    pub fn writes(&self) -> u64 {
+        self.inner().switches.writes
+    }
+
+    /// Names as they are now, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.inner().names.keys().cloned().collect()
+    }
+
+    /// Bytes that no sync has covered, over all files: how far [`Survives::Prefix`] reaches.
+    pub fn unsynced_bytes(&self) -> usize {
+        let inner = self.inner();
+        inner.names.values().map(|file| lock(file).pending.iter().map(|write| write.bytes.len()).sum::<usize>()).sum()
+    }
+
+    /// Contents of a file as reads see them.
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        let file = self.inner().names.get(name).cloned()?;
+        let seen = lock(&file).seen.clone();
+        Some(seen)
+    }
+
+    /// Changes bytes of a file durably, behind the journal's back: bit rot.
+    pub fn damage(&self, name: &str, change: impl FnOnce(&mut [u8])) {
+        let Some(file) = self.inner().names.get(name).cloned() else { return };
+        let mut contents = lock(&file);
+        change(&mut contents.seen);
+        contents.durable = contents.seen.clone();
+        contents.pending.clear();
+    }
+
+    /// Makes the block at `offset` of a file unreadable.
+    pub fn make_unreadable(&self, name: &str, offset: u64) {
+        let Some(file) = self.inner().names.get(name).cloned() else { return };
+        lock(&file).unreadable.push(offset);
+    }
+
+    /// The disk that a node finds after a crash now. Names that were not synced survive when any byte does, except with
+    /// [`Survives::Some`], which is asked about them, too, in the order of the alphabet.
+    pub fn crashed(&self, mut survives: Survives<'_>) -> SimDisk {
+        let inner = self.inner();
+        let mut names = BTreeMap::new();
+        let all: Vec<&String> = inner.names.keys().chain(inner.durable_names.keys()).collect();
+        let mut left = match survives {
+            Survives::Prefix(bytes) => bytes,
+            _ => 0,
+        };
+        for name in all {
+            let (now, durable) = (inner.names.get(name), inner.durable_names.get(name));
+            let same = match (now, durable) {
+                (Some(now), Some(durable)) => Arc::ptr_eq(now, durable),
+                _ => false,
+            };
+            let newer = same
+                || match &mut survives {
+                    Survives::Nothing => false,
+                    Survives::Everything | Survives::Prefix(_) => true,
+                    Survives::Some(choose) => choose(),
+                };
+            if let Some(file) = if newer { now } else { durable } {
+                names.entry(name.clone()).or_insert_with(|| lock(file).clone());
+            }
+        }
+        for contents in names.values_mut() {
+            let mut bytes = std::mem::take(&mut contents.durable);
+            for write in std::mem::take(&mut contents.pending) {
+                for (number, sector) in write.bytes.chunks(SECTOR_BYTES).enumerate() {
+                    let keep = match &mut survives {
+                        Survives::Nothing => 0,
+                        Survives::Everything => sector.len(),
+                        Survives::Prefix(_) => left.min(sector.len()),
+                        Survives::Some(choose) => usize::from(choose()) * sector.len(),
+                    };
+                    left -= left.min(keep);
+                    let at = write.offset + number * SECTOR_BYTES;
+                    bytes[at..at + keep].copy_from_slice(&sector[..keep]);
+                }
+            }
+            contents.seen = bytes.clone();
+            contents.durable = bytes;
+        }
+        let names: BTreeMap<String, Shared> =
+            names.into_iter().map(|(name, contents)| (name, Arc::new(Mutex::new(contents)))).collect();
+        let switches = Switches { recycled: inner.switches.recycled.clone(), ..Switches::default() };
+        SimDisk { inner: Arc::new(Mutex::new(Inner { durable_names: names.clone(), names, switches })) }
+    }
+}
+
+impl Switches {
+    /// One more change, if there is power.
+    fn step(&mut self) -> io::Result<()> {
+        match &mut self.dies_after {
+            Some(0) => return Err(error(io::ErrorKind::Other, "no power")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl Disk for SimDisk {
+    type File = SimFile;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.names())
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<SimFile> {
+        let mut inner = self.inner();
+        inner.switches.step()?;
+        if inner.names.contains_key(name) {
+            return Err(error(io::ErrorKind::AlreadyExists, name));
+        }
+        match &mut inner.switches.creates_left {
+            Some(0) => return Err(error(io::ErrorKind::StorageFull, "disk full")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let mut seen = vec![0; bytes as usize];
+        let recycled = &inner.switches.recycled;
+        let old = recycled.len().min(seen.len());
+        seen[..old].copy_from_slice(&recycled[..old]);
+        let contents = Contents { durable: seen.clone(), seen, ..Contents::default() };
+        let contents = Arc::new(Mutex::new(contents));
+        inner.names.insert(name.to_string(), contents.clone());
+        Ok(SimFile { disk: self.inner.clone(), contents })
+    }
+
+    fn open(&self, name: &str) -> io::Result<SimFile> {
+        let contents = self.inner().names.get(name).cloned();
+        let contents = contents.ok_or_else(|| error(io::ErrorKind::NotFound, name))?;
+        Ok(SimFile { disk: self.inner.clone(), contents })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut inner = self.inner();
+        inner.switches.step()?;
+        let removed = inner.names.remove(name);
+        removed.map(|_| ()).ok_or_else(|| error(io::ErrorKind::NotFound, name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.inner();
+        inner.switches.step()?;
+        let file = inner.names.remove(from).ok_or_else(|| error(io::ErrorKind::NotFound, from))?;
+        inner.names.insert(to.to_string(), file);
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        let mut inner = self.inner();
+        inner.switches.step()?;
+        inner.durable_names = inner.names.clone();
+        Ok(())
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let contents = lock(&self.contents);
+        let range = offset as usize..offset as usize + buf.len();
+        if contents.unreadable.iter().any(|block| range.contains(&(*block as usize))) {
+            return Err(error(io::ErrorKind::Other, "unreadable block"));
+        }
+        let bytes = contents.seen.get(range).ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        buf.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &AlignedBuf, offset: u64) -> io::Result<()> {
+        let mut disk = lock(&self.disk);
+        disk.switches.step()?;
+        disk.switches.writes += 1;
+        match &mut disk.switches.writes_left {
+            Some(0) => {
+                disk.switches.writes_left = None;
+                return Err(error(io::ErrorKind::Other, "write failed"));
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        drop(disk);
+        let mut contents = lock(&self.contents);
+        let offset = offset as usize;
+        let Some(seen) = contents.seen.get_mut(offset..offset + data.len()) else {
+            return Err(error(io::ErrorKind::InvalidInput, "write beyond the end of a file"));
+        };
+        seen.copy_from_slice(data);
+        contents.pending.push(Pending { offset, bytes: data.to_vec() });
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut disk = lock(&self.disk);
+        disk.switches.step()?;
+        disk.switches.syncs += 1;
+        if disk.switches.ignore_syncs {
+            return Ok(());
+        }
+        let failed = disk.switches.syncs_left == Some(0);
+        disk.switches.syncs_left = match disk.switches.syncs_left {
+            Some(0) => None,
+            left => left.map(|left| left - 1),
+        };
+        drop(disk);
+        let mut contents = lock(&self.contents);
+        let pending = std::mem::take(&mut contents.pending);
+        if failed {
+            // The pages are clean now and hold what never reached the disk: `seen` keeps it, `durable` never gets it.
+            return Err(error(io::ErrorKind::Other, "sync failed"));
+        }
+        for write in pending {
+            contents.durable[write.offset..write.offset + write.bytes.len()].copy_from_slice(&write.bytes);
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        lock(&self.contents).seen.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(byte: u8) -> AlignedBuf {
+        let mut block = AlignedBuf::zeroed(4096);
+        block.fill(byte);
+        block
+    }
+
+    fn read(disk: &SimDisk, offset: u64) -> u8 {
+        let mut byte = [0];
+        disk.open("a").expect("there").read_at(&mut byte, offset).expect("reads");
+        byte[0]
+    }
+
+    #[test]
+    fn a_crash_keeps_the_synced_and_any_part_of_the_rest() {
+        let disk = SimDisk::new();
+        let file = disk.create("a", 12288).expect("room");
+        disk.sync_dir().expect("syncs");
+        file.write_at(&block(1), 0).expect("writes");
+        file.sync_data().expect("syncs");
+        file.write_at(&block(2), 4096).expect("writes");
+        assert_eq!(disk.unsynced_bytes(), 4096);
+        let lost = disk.crashed(Survives::Nothing);
+        assert_eq!((read(&lost, 0), read(&lost, 4096)), (1, 0));
+        let kept = disk.crashed(Survives::Everything);
+        assert_eq!(read(&kept, 8191), 2);
+        let torn = disk.crashed(Survives::Prefix(700));
+        assert_eq!((read(&torn, 4096 + 699), read(&torn, 4096 + 700)), (2, 0));
+        let mut number = 0;
+        let odd = disk.crashed(Survives::Some(&mut || {
+            number += 1;
+            number % 2 == 0
+        }));
+        assert_eq!((read(&odd, 4096), read(&odd, 4096 + 512)), (0, 2));
+    }
+
+    #[test]
+    fn names_need_their_own_sync() {
+        let disk = SimDisk::new();
+        disk.create("a", 4096).expect("room");
+        assert!(disk.crashed(Survives::Nothing).names().is_empty());
+        disk.sync_dir().expect("syncs");
+        disk.rename("a", "b").expect("renames");
+        assert_eq!(disk.crashed(Survives::Nothing).names(), ["a"]);
+        assert_eq!(disk.crashed(Survives::Everything).names(), ["b"]);
+    }
+
+    #[test]
+    fn a_failed_sync_loses_for_good_and_the_next_lies() {
+        let disk = SimDisk::new();
+        let file = disk.create("a", 4096).expect("room");
+        disk.sync_dir().expect("syncs");
+        disk.fail_sync_after(0);
+        file.write_at(&block(1), 0).expect("writes");
+        assert!(file.sync_data().is_err());
+        assert!(file.sync_data().is_ok());
+        assert_eq!(read(&disk, 0), 1, "a reader still sees it");
+        assert_eq!(read(&disk.crashed(Survives::Everything), 0), 0);
+    }
+}
