@@ -37,10 +37,12 @@ yes, under e2
 look gw=1 boot=1091 mono=530
 look gw=1 boot=1131 mono=540
 look gw=1 boot=1171 mono=550
+look gw=1 boot=1182 mono=560
 ----
 trusted
 trusted
 trusted
+suspected: the clocks moved apart by 61ms, expected at most 60ms: the machine was suspended, or a clock jumped
 
 # A long wait for the processor, which both clocks saw; and a clock that goes back.
 look gw=1 boot=1246 mono=625

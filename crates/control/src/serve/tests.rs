@@ -105,6 +105,16 @@ impl Told {
     }
 }
 
+/// How fast a clock runs, in percent: mostly as wrong as the bound allows.
+fn speed() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(90u64), 2 => Just(110u64), 1 => 90u64..=110]
+}
+
+/// Bounds are met where nothing comes late.
+fn often_zero(end: u64) -> impl Strategy<Value = u64> {
+    prop_oneof![1 => Just(0), 1 => 0..end]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -182,8 +192,8 @@ proptest! {
     /// died right after it.
     #[test]
     fn r3_no_reads_once_a_voter_is_free(
-        rtt_ms in 1u64..1000, leader_speed in 90u64..=110, other_speed in 90u64..=110,
-        sent_ms in 0u64..100_000, delay_ms in 0u64..5_000, restarted: bool, later_ms in 0u64..10_000,
+        rtt_ms in 1u64..1000, leader_speed in speed(), other_speed in speed(),
+        sent_ms in 0u64..100_000, delay_ms in often_zero(5_000), restarted: bool, later_ms in often_zero(10_000),
         leader_offset in 0u64..1_000_000_000_000, other_offset in 0u64..1_000_000_000_000,
     ) {
         let timing = Timing::from_rtt(Duration::from_millis(rtt_ms));

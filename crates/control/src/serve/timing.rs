@@ -60,7 +60,7 @@ impl Timing {
 
     /// Between two heartbeats of a leader.
     pub const fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.election_min_ms / 3)
+        Duration::from_millis(self.heartbeat_ms())
     }
 
     /// Shortest election timeout.
@@ -116,6 +116,10 @@ impl Timing {
         Duration::from_millis(waited_ms + 3 * self.rtt_ms + APPEND_SYNC_MS)
     }
 
+    const fn heartbeat_ms(&self) -> u64 {
+        self.election_min_ms / 3
+    }
+
     const fn election_max_ms(&self) -> u64 {
         2 * self.election_min_ms
     }
@@ -133,7 +137,7 @@ impl Timing {
         let (slow, fast) = (100 - DRIFT_PERCENT_MAX, 100 + DRIFT_PERCENT_MAX);
         let lease = self.election_max_ms();
         let read = lease - self.drift_margin_ms();
-        let heartbeat = self.election_min_ms / 3;
+        let heartbeat = self.heartbeat_ms();
         // The leader's clock slow, the other's fast: it has stopped before a follower, or one that restarted, may vote.
         let before_followers = read * fast <= lease * slow;
         let before_restarted = read * fast <= self.embargo_ms() * slow;
@@ -141,7 +145,7 @@ impl Timing {
         let quiet = 3 * heartbeat <= self.election_min_ms && 3 * heartbeat + self.rtt_ms < read;
         let spread = self.election_min_ms < self.election_max_ms();
         let ten_appends = self.election_min_ms >= 10 * (self.rtt_ms + APPEND_SYNC_MS);
-        // A silence that is not suspected is one that the margin covers, and two looks fit between two heartbeats.
+        // Two looks at the clocks fit between two heartbeats, and a look that is late by the whole margin is suspected.
         let watched = self.drift_margin_ms() / 4 > 0 && 2 * (self.drift_margin_ms() / 4) <= heartbeat;
         before_followers && before_restarted && quiet && spread && ten_appends && watched
     }
