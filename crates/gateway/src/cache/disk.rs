@@ -107,9 +107,7 @@ impl Disk {
             Ok(()) => Self::try_open(&dir, layout).await,
             Err(error) => Err(error),
         };
-        again
-            .inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: going without"))
-            .ok()
+        again.inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: going without")).ok()
     }
 
     async fn try_open(dir: &Path, layout: Layout) -> io::Result<Self> {

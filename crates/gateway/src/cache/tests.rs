@@ -355,7 +355,9 @@ async fn a_directory_that_cannot_be_used_is_done_without() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("file");
     std::fs::write(&file, "in the way").expect("write");
-    for (place, bytes) in [(file.clone(), DISK_BYTES), (file.join("below"), DISK_BYTES), (dir.path().join("d"), 1 << 20)] {
+    for (place, bytes) in
+        [(file.clone(), DISK_BYTES), (file.join("below"), DISK_BYTES), (dir.path().join("d"), 1 << 20)]
+    {
         let cache = Cache::open(MEMORY_BYTES_MIN, Some((place, bytes))).await.expect("open");
         assert!(!cache.stats().disk);
         assert!(read(&cache, key(1), 100).await);
@@ -368,7 +370,8 @@ async fn a_directory_that_cannot_be_used_is_done_without() {
 async fn siblings_share_the_disk_but_not_the_values() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let cache = on_disk(dir.path()).await;
-    let pages: ReadCache<Arc<Vec<u8>>> = cache.sibling(MEMORY_BYTES_MIN, |page: &Arc<Vec<u8>>| page.len()).expect("sibling");
+    let pages: ReadCache<Arc<Vec<u8>>> =
+        cache.sibling(MEMORY_BYTES_MIN, |page: &Arc<Vec<u8>>| page.len()).expect("sibling");
     let place = key(3);
     let fetch = || async { Ok(seal(place, &content(place, LEN))) };
     let open = |sealed: &Bytes| unseal(place, sealed).map(|plain| Arc::new(plain.to_vec()));
