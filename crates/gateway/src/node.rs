@@ -394,15 +394,19 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
         if same || !node.registered_all(&voters, state) || !wanted.contains_key(&adopted.member) {
             continue;
         }
-        if wanted.len() > 1 {
-            let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
-            if let Some(server) = server {
-                server.set_sole_voter(false);
-            }
+        let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
+        if let Some(server) = &server {
+            server.announce_members_change(true);
         }
         tracing::info!(group = %group.id(), found = ?voters, wanted = ?wanted.keys().collect::<Vec<_>>(), "changing members");
-        if let Err(e) = group.set_members(&wanted, MEMBERS_LIMIT).await {
-            tracing::warn!(group = %group.id(), error = %e, "members not changed; tried again");
+        match group.set_members(&wanted, MEMBERS_LIMIT).await {
+            Ok(()) => {
+                if let Some(server) = &server {
+                    server.announce_members_change(false);
+                }
+            }
+            // What was proposed may still happen: the announcement stands.
+            Err(e) => tracing::warn!(group = %group.id(), error = %e, "members not changed; tried again"),
         }
     }
 }

@@ -30,6 +30,10 @@ impl List {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn all(&self) -> Vec<Bytes> {
+        self.inner().0.clone()
+    }
+
     fn len(&self) -> usize {
         self.inner().0.len()
     }
@@ -120,11 +124,12 @@ async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<Membe
     Ok((all, addresses))
 }
 
+/// The host that leads, once it is one of `hosts`: a follower believes in a dead leader for a while.
 async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
+    let place = |leader: Option<MemberId>| hosts.iter().position(|h| Some(h.node.member()) == leader);
     let mut leadership = hosts[0].group.leadership();
-    let found = tokio::time::timeout(LIMIT, leadership.wait_for(|l| l.leader.is_some())).await??.leader;
-    let place = hosts.iter().position(|h| Some(h.node.member()) == found);
-    place.ok_or_else(|| anyhow::anyhow!("the leader {found:?} is not among the hosts"))
+    let found = tokio::time::timeout(LIMIT, leadership.wait_for(|l| place(l.leader).is_some())).await??.leader;
+    place(found).ok_or_else(|| anyhow::anyhow!("the leader {found:?} is not among the hosts"))
 }
 
 async fn propose(hosts: &[Host], text: &str) -> anyhow::Result<usize> {
@@ -163,7 +168,7 @@ async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow
     }
     for host in &hosts {
         wait_len(&host.list, 50).await?;
-        assert_eq!(host.list.inner().0, hosts[0].list.inner().0);
+        assert_eq!(host.list.all(), hosts[0].list.all());
     }
     let at = leader(&hosts).await?;
     let bad = hosts[at].group.submit(None, Bytes::from_static(&[0xF0])).await;
@@ -182,7 +187,7 @@ async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow
     let listener = TcpListener::bind(&addr).await?;
     let back = Host::start(dir.path(), member, listener).await?;
     wait_len(&back.list, 51).await?;
-    assert_eq!(back.list.inner().0, hosts[0].list.inner().0);
+    assert_eq!(back.list.all(), hosts[0].list.all());
     back.end().await;
     for host in hosts {
         host.end().await;
@@ -212,7 +217,7 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     let newcomer = Host::start(dir.path(), 2, second).await?;
     hosts[0].group.set_members(&addresses, LIMIT).await?;
     wait_len(&newcomer.list, 20).await?;
-    assert_eq!(newcomer.list.inner().0, hosts[0].list.inner().0);
+    assert_eq!(newcomer.list.all(), hosts[0].list.all());
     assert!(newcomer.group.status().snapshot.is_some(), "it came by snapshot");
     assert_eq!(propose(&hosts, "both").await?, 21);
     newcomer.end().await;

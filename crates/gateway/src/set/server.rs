@@ -99,6 +99,7 @@ pub struct SetServer {
     judge: Mutex<ExpiryJudge>,
     watched_term: Mutex<Option<Term>>,
     sole_voter: AtomicBool,
+    members_change: AtomicBool,
     serving: Mutex<Option<Arc<Serving>>>,
     /// One grant at a time is asked for here.
     granting: tokio::sync::Mutex<()>,
@@ -134,6 +135,7 @@ impl SetServer {
             judge: Mutex::new(ExpiryJudge::new()),
             watched_term: Mutex::new(None),
             sole_voter: AtomicBool::new(false),
+            members_change: AtomicBool::new(false),
             serving: Mutex::new(None),
             granting: tokio::sync::Mutex::new(()),
             stop,
@@ -437,13 +439,22 @@ impl SetServer {
 
     fn look_at_members(&self) {
         let members = self.group.status().members;
-        let sole =
-            members.iter().filter(|m| m.voter).count() == 1 && members.iter().any(|m| m.voter && m.member == self.me());
-        self.set_sole_voter(sole);
+        let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.me());
+        // Between the announcement of a change and its sight, the members look as they did: the announcement wins.
+        let announced = self.members_change.load(Ordering::Acquire);
+        self.tell_sole_voter(alone && !announced);
     }
 
-    /// Whether nobody else could be elected. `false` before a change of members is proposed.
-    pub fn set_sole_voter(&self, sole: bool) {
+    /// A change of members is about to be proposed, or has come to its end. While one is under way this gateway never
+    /// takes itself for the only voter, whatever the members look like (R3).
+    pub fn announce_members_change(&self, under_way: bool) {
+        self.members_change.store(under_way, Ordering::Release);
+        if under_way {
+            self.tell_sole_voter(false);
+        }
+    }
+
+    fn tell_sole_voter(&self, sole: bool) {
         self.sole_voter.store(sole, Ordering::Release);
         lock(&self.gate).event(boot_now(), GateEvent::SoleVoter(sole));
     }
