@@ -152,6 +152,9 @@ pub fn read_entries(
             Err(ReadError::Missing { .. }) => break,
             located => located?,
         };
+        if !entries.is_empty() && bytes + slot.len as usize > max_bytes {
+            break;
+        }
         // Neighbours in the same file, as far as the index says the same as a moment ago.
         let mut run = Vec::new();
         let mut end = u64::from(slot.place.offset);
@@ -174,7 +177,8 @@ pub fn read_entries(
                 run.push((next, slot));
             }
         }
-        let Some((_, first)) = run.first() else { break };
+        // Carried forward or gone since: the index knows.
+        let Some((_, first)) = run.first() else { continue };
         let start = u64::from(first.place.offset);
         if end > file.bytes {
             return Err(corrupt(
@@ -238,3 +242,7 @@ fn read_range(
     }
     Ok(Bytes::copy_from_slice(&payload[range.start - data.start..range.end - data.start]))
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

@@ -364,11 +364,14 @@ impl<D: Disk> Journal<D> {
         result
     }
 
-    /// The end of a clean run: the idle marker, durable.
+    /// The end of a clean run: the idle marker, durable. Twice, in two blocks: what spoils the end of the last batch may
+    /// spoil its neighbour as well, and would then pass for a torn tail.
     ///
     /// # Errors
     /// Final (J2).
     pub fn finish(&mut self) -> Result<(), WriteError> {
+        self.mark_idle()?;
+        self.marked = false;
         self.mark_idle()?;
         self.sync()
     }

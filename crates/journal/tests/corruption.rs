@@ -150,6 +150,47 @@ fn a_flipped_vote_is_damage_until_a_new_one() {
     assert!(report.damaged.is_empty());
 }
 
+/// Idle markers are not synced by themselves, so one that is bad in the middle of a file proves nothing.
+#[test]
+fn a_bad_idle_marker_is_no_damage() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    write_all(&mut journal, vec![entry(1, 100)]);
+    journal.mark_idle().expect("marked");
+    write_all(&mut journal, vec![entry(2, 100)]);
+    write_all(&mut journal, vec![entry(3, 100)]);
+    journal.finish().expect("ends");
+    let model = Model::of(&journal).expect("reads");
+    // One block for the header, one for the first batch.
+    flip(&disk, &disk.names()[0], 2 * 4096 + 20);
+    let (journal, report) = open(&disk, 2).expect("opens");
+    assert!(report.damaged.is_empty() && report.corrupt.is_empty(), "{report:?}");
+    assert_eq!(report.cuts.len(), 1);
+    assert!(Model::of(&journal).expect("reads") == model);
+}
+
+/// Only the next file knows that the last batch of a full one was synced.
+#[test]
+fn the_last_batch_of_a_file_is_vouched_for_by_the_next_file() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = open(&disk, 1).expect("opens");
+    let blocks = PARAMS.file_bytes / 4096 - 1;
+    for index in 1..=blocks + 1 {
+        write_all(&mut journal, vec![entry(index, 3000)]);
+    }
+    let (name, at) = find(&disk, &payload(blocks, 3000));
+    assert_eq!(
+        (name.as_str(), at as u64 / 4096),
+        (disk.names()[0].as_str(), blocks),
+        "the last block of the first file"
+    );
+    let before = open(&disk.crashed(Survives::Nothing), 3).expect("opens").1;
+    assert!(before.damaged.is_empty());
+    flip(&disk, &name, at);
+    let (_, report) = open(&disk, 2).expect("opens");
+    assert!(report.damaged.contains_key(&G), "{report:?}");
+}
+
 /// A record header is gone: nobody knows whose the rest of the batch was.
 #[test]
 fn a_flipped_record_header_damages_every_group_that_may_have_lost() {

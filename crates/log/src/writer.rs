@@ -6,7 +6,7 @@ use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Without work for so long, the writer says on disk that the last batch was synced.
 const IDLE_MARK_AFTER: Duration = Duration::from_millis(100);
@@ -91,8 +91,12 @@ impl<D: Disk> Writer<D> {
     /// Returns when `ops` are durable, or the journal failed (L2).
     fn write_durably(&mut self, ops: &mut VecDeque<Op>) {
         while self.queue.failed().is_none() && !ops.is_empty() {
+            let begun = Instant::now();
             match self.journal.write(ops) {
-                Ok(()) => self.queue.set_stalled(None),
+                Ok(()) => {
+                    metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
+                    self.queue.set_stalled(None);
+                }
                 Err(WriteError::NoRoom(error)) => {
                     tracing::warn!(%error, "journal: no further file can be begun, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
@@ -132,7 +136,9 @@ impl<D: Disk> Writer<D> {
             Err(WriteError::NoRoom(error)) => self.queue.set_stalled(Some(error.to_string())),
             Err(error) => self.fail(&error),
         }
-        self.queue.written(0, self.journal.used_bytes());
+        let used = self.journal.used_bytes();
+        metrics::gauge!("holdfast_journal_used_bytes").set(used as f64);
+        self.queue.written(0, used);
     }
 
     fn evict(&mut self) {

@@ -1,0 +1,51 @@
+//! J7: a place that holds another record, however good, is not served.
+
+use super::*;
+use crate::format::FileHeader;
+use crate::{AlignedBuf, DiskFile};
+use std::io;
+
+struct Fixed(Vec<u8>);
+
+impl DiskFile for Fixed {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let range = offset as usize..offset as usize + buf.len();
+        buf.copy_from_slice(self.0.get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+    fn write_at(&self, _data: &AlignedBuf, _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+#[test]
+fn a_good_record_of_another_entry_is_corruption() {
+    let header = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192 };
+    let (group, id) = (GroupId(1), LogId::new(3, 9));
+    let mut buf = AlignedBuf::zeroed(4096);
+    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, offset: 4096 };
+    record.append(header.seed(), b"hello", &mut buf);
+    buf.pad_to(BLOCK_BYTES);
+    let file = Fixed(buf.to_vec());
+    let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), bytes: 8192, file: Box::new(file) };
+    let place = Place { file: 1, offset: 4096 };
+    let read = |kind, group, id, len| read_record(&file, place, kind, group, id, len);
+    assert_eq!(read(Kind::Entry, group, id, 5).expect("good"), "hello");
+    for (kind, group, id, len) in [
+        (Kind::Vote, group, id, 5),
+        (Kind::Entry, GroupId(2), id, 5),
+        (Kind::Entry, group, LogId::new(4, 9), 5),
+        (Kind::Entry, group, LogId::new(3, 8), 5),
+        (Kind::Entry, group, id, 4),
+        (Kind::Entry, group, id, 4000),
+    ] {
+        let served = read(kind, group, id, len);
+        assert!(matches!(served, Err(ReadError::Corrupt(_))), "{kind:?} {group} {id} {len}: {served:?}");
+    }
+}
