@@ -5,6 +5,9 @@
 //!                                          └─pending─▶ running ──┘
 //! ```
 //!
+//! Why no task per request: measured with a device that answers from another task, 5000 writes of 4 KiB, this way makes 3 system calls
+//! per request at depth 1 (receive, send, wait) and 0.36 at depth 32; with a task per request it was 5.1 and 4.4, most of them to wake threads.
+//!
 //! C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
 //! C2  Nothing begins after the connection was declared closed, and nothing is answered then (R8).
 //! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held.
@@ -36,6 +39,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const SLICES_MAX: usize = 64;
 /// Replies are sent when so much waits, even if more requests stand in the buffer.
 const FLUSH_BYTES: usize = 256 << 10;
+/// Requests that are begun before other tasks get their turn: small ones that are answered at once could go on for long.
+const TURN_REQUESTS: usize = 1024;
 /// A zeroing or trim beyond 32 bits (extended headers only) is carried out in steps of this length.
 const STEP_BYTES: u64 = 2 << 30;
 
@@ -158,6 +163,8 @@ pub(super) struct Connection<'a, S> {
     closing: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
     style: HeaderStyle,
     requests_max: usize,
+    /// Requests that were begun in this turn.
+    turn: usize,
     backlog_max: usize,
     measures: &'a Measures,
     received: u64,
@@ -196,6 +203,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             served,
             style,
             requests_max: limits.connection_requests,
+            turn: 0,
             backlog_max: usize::try_from(limits.connection_bytes).unwrap_or(usize::MAX),
             measures,
             received: 0,
@@ -228,6 +236,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         while self.ticks.poll_tick(cx).is_ready() {
             self.check_stall()?;
         }
+        self.turn = 0;
         loop {
             while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(cx) {
                 self.finish(finished)?;
@@ -258,6 +267,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
             if self.running.len() >= self.requests_max || self.replies.len() >= self.backlog_max {
+                return Ok(Intake::Blocked);
+            }
+            if self.turn == TURN_REQUESTS {
+                cx.waker().wake_by_ref();
                 return Ok(Intake::Blocked);
             }
             let (request, cost) = match self.held.take() {
@@ -317,6 +330,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn begin(&mut self, request: Request, charge: Charge, cx: &mut Context<'_>) -> Result<(), End> {
+        self.turn += 1;
         // C2: as late as can be.
         if self.is_closed() {
             return Err(End::Closed);

@@ -235,7 +235,7 @@ fn each_option_has_its_answer() {
 #[test]
 fn metadata_contexts() {
     let structured = option(OPT_STRUCTURED_REPLY, b"");
-    let run = |options: &[Vec<u8>]| serve(&session(&[&[structured.clone()], options].concat()), &[]);
+    let run = |options: &[Vec<u8>]| serve(&session(&[std::slice::from_ref(&structured), options].concat()), &[]);
     let kinds = |options: &[Vec<u8>]| reply_kinds(&run(options).out)[1..].to_vec();
     let (list, set) = (OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT);
     assert_eq!(kinds(&[contexts(list, "s/v", &[])]), [REP_META_CONTEXT, REP_ACK]);

@@ -179,6 +179,39 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
 }
 
 #[tokio::test]
+async fn replies_are_paid_for_until_they_are_sent() {
+    let front = front(FrontLimits::default(), &memory());
+    let mut client = Client::connect(pipe_of(&front, 4096), "s/v").await;
+    assert_eq!(client.write(0, &vec![7; 8 * MIB as usize]).await, Ok(vec![]));
+    assert_eq!(front.shared_bytes_held(), 0);
+    client.send(0, 8 * MIB, READ, &[]).await.unwrap();
+    while front.shared_bytes_held() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // The device has long answered, and what does not fit the pipe waits here.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        assert_eq!(front.shared_bytes_held(), 8 * MIB, "C3");
+    }
+    assert_eq!(soon(client.answer()).await.unwrap().1, Ok(vec![7; 8 * MIB as usize]));
+    assert_eq!(client.read(0, 512).await, Ok(vec![7; 512]), "the front has seen that all was sent");
+    assert_eq!(front.shared_bytes_held(), 0);
+}
+
+#[tokio::test]
+async fn a_long_run_of_small_requests() {
+    let front = front(FrontLimits::default(), &memory());
+    let mut client = Client::connect(pipe_of(&front, 1 << 20), "s/v").await;
+    // More than one turn's worth, all of them there before the first is looked at.
+    for _ in 0..5000 {
+        client.send(0, 0, CommandOut::Flush, &[]).await.unwrap();
+    }
+    for n in 0..5000 {
+        assert_eq!(soon(client.answer()).await.unwrap(), (n + 1, Ok(vec![])));
+    }
+}
+
+#[tokio::test]
 async fn who_stalls_is_closed() {
     let limits = FrontLimits { stall_timeout: Duration::from_millis(100), ..FrontLimits::default() };
     let front = front(limits, &memory());

@@ -95,7 +95,7 @@ async fn a_chain_of_reconnects_ends_with_the_newest() {
         clients.push(client);
     }
     let mut left = Vec::new();
-    while left.len() < 1 || sector(&device) != 20 {
+    while left.is_empty() || sector(&device) != 20 {
         let operation = soon(begun.recv()).await.unwrap();
         left.push(operation.go(Ok(())));
         tokio::task::yield_now().await;
