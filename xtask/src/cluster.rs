@@ -169,6 +169,13 @@ impl Cluster {
         self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
     }
 
+    /// Waits for the end of the plain lease that a question of ours took: the next to connect shall take its own. Not for
+    /// ever: whether the set is free is for the next to find out.
+    fn settle(&self) {
+        let free = || self.holdfast(&["lease", "show", SET]).is_ok_and(|said| said["lease"].is_null());
+        wait_until(Duration::from_secs(2), free);
+    }
+
     /// Asks all of `among` at once and over again until one of them answers a read; which, and how long after `since`.
     ///
     /// # Errors
@@ -200,7 +207,10 @@ impl Cluster {
             threads.into_iter().map(|t| t.join().unwrap_or_default()).collect::<Vec<_>>()
         });
         match told.try_recv() {
-            Ok(found) => Ok(found),
+            Ok(found) => {
+                self.settle();
+                Ok(found)
+            }
             Err(_) => {
                 self.dev.must_run()?;
                 let said: Vec<String> = among.iter().zip(answers).map(|(i, a)| format!("g{}: {a}", i + 1)).collect();
@@ -311,6 +321,11 @@ impl Cluster {
         let up = wait_until(Duration::from_secs(60), || TcpStream::connect(&addr).is_ok());
         anyhow::ensure!(up, "g{} does not listen on {addr} a minute after its start: {}", index + 1, tail_of(&log, 8));
         Ok(())
+    }
+
+    /// The volume by way of each gateway.
+    pub fn exports(&self) -> Vec<Uri> {
+        self.gateways.iter().map(|g| g.nbd.clone()).collect()
     }
 
     /// How people call a gateway: `g1` is the first.

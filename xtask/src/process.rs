@@ -181,9 +181,11 @@ pub fn start_of(pid: u32) -> Option<u64> {
     stat_field(pid, 22)?.parse().ok()
 }
 
-/// Whether it has ended and only waits for its parent to notice.
+/// Whether it has ended and only waits for its parent to notice. Its first thread may be gone while others still hold its
+/// files and ports: then it has not.
 pub fn is_zombie(pid: u32) -> bool {
-    stat_field(pid, 3).is_some_and(|s| s == "Z")
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    stat_field(pid, 3).is_some_and(|s| s == "Z") && threads() <= 1
 }
 
 /// Whether every thread of it is stopped: from then on it takes in nothing more.

@@ -4,10 +4,10 @@
 //! or not (R12), but must not land after a later one that was answered (R6).
 
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
+use crate::process::POLL;
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of a block here.
@@ -15,37 +15,27 @@ pub(super) const BLOCK: usize = 4096;
 
 /// One writer's blocks.
 #[derive(Debug)]
-pub(super) struct Blocks {
+struct Blocks {
     first: u64,
     count: u64,
     random: u64,
     tag: u64,
     acknowledged: BTreeMap<u64, u64>,
     in_doubt: BTreeMap<u64, BTreeSet<u64>>,
-    /// Write + FLUSH pairs answered.
-    pub(super) pairs: u64,
 }
 
 impl Blocks {
     /// `count` blocks from block `first` on; none written yet.
-    pub(super) fn new(first: u64, count: u64) -> Self {
+    fn new(first: u64, count: u64) -> Self {
         let (acknowledged, in_doubt) = Default::default();
-        Self {
-            first,
-            count,
-            random: first.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
-            tag: 0,
-            acknowledged,
-            in_doubt,
-            pairs: 0,
-        }
+        Self { first, count, random: first.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, tag: 0, acknowledged, in_doubt }
     }
 
     /// Writes one block, picked at random, and flushes.
     ///
     /// # Errors
     /// The client's; the block is in doubt then.
-    pub(super) fn write_and_flush(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
+    fn write_and_flush(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -56,7 +46,6 @@ impl Blocks {
         client.flush()?;
         self.acknowledged.insert(offset, self.tag);
         self.in_doubt.remove(&offset);
-        self.pairs += 1;
         Ok(())
     }
 
@@ -64,7 +53,7 @@ impl Blocks {
     ///
     /// # Errors
     /// When a block is lost, torn or misplaced, or cannot be read.
-    pub(super) fn check(&self, client: &mut Client) -> Result<()> {
+    fn check(&self, client: &mut Client) -> Result<()> {
         let touched: BTreeSet<u64> = self.acknowledged.keys().chain(self.in_doubt.keys()).copied().collect();
         let mut wrong = Vec::new();
         for offset in touched {
@@ -83,56 +72,81 @@ impl Blocks {
     }
 }
 
-/// Several writers, each with a connection and blocks of its own.
+/// Several writers, each with a connection and blocks of its own. A writer whose connection closes does what an attached host would
+/// do: it asks every gateway until one serves it, and goes on.
 #[derive(Debug)]
 pub(super) struct Load {
-    pub(super) writers: Vec<Blocks>,
-    /// Answered pairs so far, while writers run.
-    pub(super) answered: AtomicU64,
-    /// Longest wait for one pair so far.
-    pub(super) slowest: Mutex<Duration>,
+    writers: Vec<Blocks>,
+    progress: Progress,
 }
+
+/// What the writers have seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    answered: AtomicU64,
+    reconnected: AtomicU64,
+    /// Longest wait for one pair, in microseconds, reconnecting included.
+    slowest_us: AtomicU64,
+}
+
+impl Progress {
+    /// Pairs answered.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Connections that closed and were made anew.
+    pub(super) fn reconnected(&self) -> u64 {
+        self.reconnected.load(Ordering::Relaxed)
+    }
+
+    /// Longest wait for one pair, reconnecting included.
+    pub(super) fn slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest_us.load(Ordering::Relaxed))
+    }
+}
+
+/// A writer gives up when no gateway serves it for so long.
+const UNSERVED_LIMIT: Duration = Duration::from_secs(60);
 
 impl Load {
     /// `writers` writers side by side from the start of the volume.
     pub(super) fn new(writers: u64, blocks_each: u64) -> Self {
         let writers = (0..writers).map(|w| Blocks::new(w * blocks_each, blocks_each)).collect();
-        Self { writers, answered: AtomicU64::new(0), slowest: Mutex::new(Duration::ZERO) }
+        Self { writers, progress: Progress::default() }
     }
 
-    /// Lets the writers write through `uri` until `stop` says so, or their connection breaks, while `meanwhile` runs here.
-    /// Gives what ended each writer early, and what `meanwhile` gave.
-    pub(super) fn run<T>(
-        &mut self,
-        uri: &Uri,
-        patience: Duration,
-        stop: &std::sync::atomic::AtomicBool,
-        meanwhile: impl FnOnce(&AtomicU64) -> T,
-    ) -> (Vec<NbdError>, T) {
-        let (answered, slowest) = (&self.answered, &self.slowest);
+    /// Lets the writers write through whichever of `gateways` serves, while `meanwhile` runs here; stops them after it.
+    ///
+    /// # Errors
+    /// `meanwhile`'s; or when a writer was answered with an error (R8), or served by nobody for a minute.
+    pub(super) fn run<T>(&mut self, gateways: &[Uri], meanwhile: impl FnOnce(&Progress) -> Result<T>) -> Result<T> {
+        let (progress, stop) = (&self.progress, &AtomicBool::new(false));
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for blocks in &mut self.writers {
-                threads.push(scope.spawn(move || {
-                    let mut client = Client::connect(uri, patience)?;
-                    while !stop.load(Ordering::Relaxed) {
-                        let begun = Instant::now();
-                        blocks.write_and_flush(&mut client)?;
-                        answered.fetch_add(1, Ordering::Relaxed);
-                        let took = begun.elapsed();
-                        if let Ok(mut slowest) = slowest.lock() {
-                            *slowest = (*slowest).max(took);
-                        }
-                    }
-                    client.disconnect();
-                    Ok(())
-                }));
+                threads.push(scope.spawn(move || write_until(stop, blocks, gateways, progress)));
             }
-            let made = meanwhile(answered);
+            let made = meanwhile(progress);
             stop.store(true, Ordering::Relaxed);
-            let ended = threads.into_iter().filter_map(|t| t.join().ok()?.err()).collect();
-            (ended, made)
+            for thread in threads {
+                thread.join().map_err(|_| anyhow::anyhow!("a writer panicked"))?.context("a writer")?;
+            }
+            made
         })
+    }
+
+    /// Writes `count` pairs of each writer through one connection.
+    ///
+    /// # Errors
+    /// The client's.
+    pub(super) fn write(&mut self, client: &mut Client, count: u32) -> Result<()> {
+        for writer in &mut self.writers {
+            for _ in 0..count {
+                writer.write_and_flush(client)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks every writer's blocks.
@@ -143,8 +157,45 @@ impl Load {
         self.writers.iter().try_for_each(|w| w.check(client))
     }
 
-    /// Pairs answered, all writers together.
-    pub(super) fn pairs(&self) -> u64 {
-        self.writers.iter().map(|w| w.pairs).sum()
+    /// What the writers have seen so far.
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
     }
 }
+
+fn write_until(stop: &AtomicBool, blocks: &mut Blocks, gateways: &[Uri], progress: &Progress) -> Result<()> {
+    let mut served = Instant::now();
+    for (attempt, gateway) in gateways.iter().cycle().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        anyhow::ensure!(served.elapsed() < UNSERVED_LIMIT, "served by nobody for {UNSERVED_LIMIT:?}");
+        if let Ok(mut client) = Client::connect(gateway, ANSWER_PATIENCE) {
+            while !stop.load(Ordering::Relaxed) {
+                match blocks.write_and_flush(&mut client) {
+                    Ok(()) => {
+                        progress.answered.fetch_add(1, Ordering::Relaxed);
+                        let took = u64::try_from(served.elapsed().as_micros()).unwrap_or(u64::MAX);
+                        progress.slowest_us.fetch_max(took, Ordering::Relaxed);
+                        served = Instant::now();
+                    }
+                    Err(NbdError::Gone(_)) => break,
+                    // An error answer would suspend a ZFS pool: allowed only when another owner holds the set (R8).
+                    Err(e) => return Err(e).context("R8"),
+                }
+            }
+            if stop.load(Ordering::Relaxed) {
+                client.disconnect();
+                return Ok(());
+            }
+            progress.reconnected.fetch_add(1, Ordering::Relaxed);
+        }
+        if attempt % gateways.len() == gateways.len() - 1 {
+            std::thread::sleep(POLL);
+        }
+    }
+    Ok(())
+}
+
+/// How long a writer waits for one answer before it takes the connection for dead.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);

@@ -6,8 +6,6 @@ use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::note;
 use anyhow::{Context, Result};
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const WRITERS: u64 = 4;
@@ -20,31 +18,25 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;
     let mut cluster = lab.cluster_with("512MiB", Some(s3.url()), s3.env())?;
-    let serving = cluster.serving(TAKEOVER_LIMIT)?;
-    let uri = cluster.gateways[serving].nbd.clone();
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    let stop = AtomicBool::new(false);
     let outage = Duration::from_secs(if lab.long { 120 } else { 15 });
-    let (ended, steps) = load.run(&uri, Duration::from_secs(60), &stop, |answered| -> Result<_> {
+    let (before, during, stored) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
-        let before = answered.load(Ordering::Relaxed);
+        let before = progress.answered();
         s3.stop()?;
         wait_until(outage, || false);
-        let during = answered.load(Ordering::Relaxed) - before;
+        let during = progress.answered() - before;
         let stored = s3.stored_bytes();
         s3.resume()?;
         wait_until(Duration::from_secs(3), || false);
         Ok((before, during, stored))
-    });
-    let (before, during, stored) = steps?;
-    if let Some(error) = ended.first() {
-        anyhow::bail!("a client had an error: {error}");
-    }
-    let slowest = *load.slowest.lock().unwrap_or_else(PoisonError::into_inner);
+    })?;
+    let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
     note(format!(
         "{before} pairs before, {during} in {outage:?} without S3; slowest {:.0} ms",
         slowest.as_secs_f64() * 1e3
     ));
+    note(format!("{again} connections closed and made anew"));
     anyhow::ensure!(during > 0, "no write was answered while S3 was away");
     anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
     let drained = wait_until(Duration::from_secs(120), || s3.stored_bytes() > stored);

@@ -59,7 +59,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     anyhow::ensure!(list.contains("demo/vol1"), "nbdinfo --list does not name demo/vol1: {list}");
     note("nbdinfo: size and list");
 
-    cmd("nbdsh").args(["-u", &uri, "-c", NBDSH]).run()?;
+    // Its module is the distribution's: another Python first on the PATH does not have it.
+    cmd("nbdsh")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(["--base-allocation", "-u", &uri, "-c", NBDSH])
+        .run()?;
     note("nbdsh: each command, 32 MiB requests, a refusal");
 
     // A sparse image with data at both ends and in the middle.

@@ -6,7 +6,6 @@ use crate::cluster::Cluster;
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,31 +16,22 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let others = cluster.others(serving);
     let (wiped, other) = (others[0], others[1]);
-    let uri = cluster.gateways[serving].nbd.clone();
     let mut load = Load::new(4, 8192);
-    let stop = AtomicBool::new(false);
-    let (ended, rebuilt) = load.run(&uri, PATIENCE, &stop, |answered| -> Result<()> {
-        let busy = wait_until(PATIENCE, || answered.load(Ordering::Relaxed) > 2000);
+    load.run(&cluster.exports(), |progress| {
+        let busy = wait_until(PATIENCE, || progress.answered() > 2000);
         anyhow::ensure!(busy, "too little load before the wipe");
         rebuild(&mut cluster, wiped, serving)?;
-        let before = answered.load(Ordering::Relaxed);
-        anyhow::ensure!(wait_until(PATIENCE, || answered.load(Ordering::Relaxed) > before), "the load stands still");
+        let before = progress.answered();
+        anyhow::ensure!(wait_until(PATIENCE, || progress.answered() > before), "the load stands still");
         Ok(())
-    });
-    rebuilt?;
-    if let Some(error) = ended.first() {
-        anyhow::bail!("a client had an error while {} was rebuilt: {error}", cluster.name(wiped));
-    }
-    note(format!("{} pairs acknowledged meanwhile", load.pairs()));
+    })?;
+    let (pairs, again) = (load.progress().answered(), load.progress().reconnected());
+    note(format!("{pairs} pairs acknowledged meanwhile, {again} connections closed and made anew"));
 
     // Now two of three are left only if the rebuilt one counts.
     cluster.kill(other)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT).context("with the rebuilt member in the quorum")?;
-    for writer in &mut load.writers {
-        for _ in 0..50 {
-            writer.write_and_flush(&mut client).context("with the rebuilt member in the quorum")?;
-        }
-    }
+    load.write(&mut client, 50).context("with the rebuilt member in the quorum")?;
     load.check(&mut client)?;
     client.disconnect();
     note(format!("{} killed: the rebuilt {} carries the quorum", cluster.name(other), cluster.name(wiped)));
