@@ -82,7 +82,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, help_heading = COMMON)]
     pub timeout: Option<Duration>,
 
-    /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info for gateways, else warn]
+    /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for gateways, else warn]
     #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
 }

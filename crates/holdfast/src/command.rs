@@ -17,10 +17,13 @@ use std::io::{IsTerminal, Write};
 
 pub use cluster::node;
 
+/// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
+const GATEWAY_LOG: &str = "info,openraft=error";
+
 /// Runs the command that was asked for.
 pub async fn run(args: Cli) -> Result<(), CliError> {
     let is_gateway = matches!(args.command, Command::Gateway(GatewayCommand::Run(_)));
-    start_log(&args.common, if is_gateway { "info" } else { "warn" })?;
+    start_log(&args.common, if is_gateway { GATEWAY_LOG } else { "warn" })?;
     let common = args.common;
     match args.command {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,

@@ -58,6 +58,8 @@ pub struct Route {
     not_adopted: BTreeSet<String>,
     maybe_happened: bool,
     last: Option<(String, Outcome)>,
+    /// A gateway's word says more than that another one was not there.
+    last_refusal: Option<(String, Refusal)>,
 }
 
 impl Route {
@@ -80,6 +82,7 @@ impl Route {
             not_adopted: BTreeSet::new(),
             maybe_happened: false,
             last: None,
+            last_refusal: None,
         }
     }
 
@@ -106,6 +109,9 @@ impl Route {
     /// Takes in what came of asking `from`. `Some` ends the call.
     pub fn heard(&mut self, from: &str, outcome: Outcome) -> Option<Refusal> {
         let end = self.judge(from, &outcome);
+        if let Outcome::Refused(refusal) = &outcome {
+            self.last_refusal = Some((from.to_string(), refusal.clone()));
+        }
         self.last = Some((from.to_string(), outcome));
         end
     }
@@ -161,14 +167,17 @@ impl Route {
 
     /// Where it stands, for an error message.
     pub fn last(&self) -> String {
-        match &self.last {
-            None => "no gateway was asked".to_string(),
-            Some((from, Outcome::Refused(refusal))) => {
-                format!("last answer, from {from}: {} ({})", refusal.message, refusal.code.as_str())
-            }
-            Some((from, Outcome::NotSent(why))) => format!("last try, {from}: {why}"),
-            Some((from, Outcome::NoAnswer(why))) => format!("last try, {from}: no answer: {why}"),
+        let mut parts = Vec::new();
+        if let Some((from, refusal)) = &self.last_refusal {
+            parts.push(format!("last answer, from {from}: {} ({})", refusal.message, refusal.code.as_str()));
         }
+        match &self.last {
+            None => parts.push("no gateway was asked".to_string()),
+            Some((_, Outcome::Refused(_))) => {}
+            Some((from, Outcome::NotSent(why))) => parts.push(format!("last try, {from}: {why}")),
+            Some((from, Outcome::NoAnswer(why))) => parts.push(format!("last try, {from}: no answer: {why}")),
+        }
+        parts.join("; ")
     }
 
     /// The addresses known by now, the last hint included.
@@ -259,6 +268,10 @@ mod tests {
         asks(&mut route);
         route.heard("a:1", Outcome::NoAnswer("timed out".into()));
         assert!(route.maybe_happened());
-        assert!(route.last().contains("no answer: timed out"));
+        assert_eq!(route.last(), "last try, a:1: no answer: timed out");
+        route.heard("b:1", refused(RefusalCode::Busy, None));
+        assert_eq!(route.last(), "last answer, from b:1: because (busy)");
+        route.heard("a:1", Outcome::NotSent("refused".into()));
+        assert_eq!(route.last(), "last answer, from b:1: because (busy); last try, a:1: refused");
     }
 }
