@@ -97,7 +97,7 @@ pub struct Node {
     pub stop: CancellationToken,
     identity: Mutex<Identity>,
     key: ClusterKey,
-    cache: Arc<Cache>,
+    cache: Cache,
     adopted: RwLock<Option<Adopted>>,
     /// One adoption at a time.
     adopting: tokio::sync::Mutex<()>,
@@ -142,7 +142,7 @@ impl Node {
             stop,
             identity: Mutex::new(identity),
             key,
-            cache: Arc::new(cache),
+            cache,
             adopted: RwLock::new(None),
             adopting: tokio::sync::Mutex::new(()),
             troubles: Mutex::new(BTreeMap::new()),
@@ -235,6 +235,7 @@ impl Node {
 
     /// Puts the gauges that are read, not counted, into the metrics.
     pub fn record_gauges(&self) {
+        self.cache.publish("extents");
         let Some(adopted) = self.adopted() else { return };
         let usage = adopted.raft.log().usage();
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
@@ -341,7 +342,8 @@ async fn start_set(
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
-    let mapping = Arc::new(Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone()));
+    let mapping = Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone());
+    let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
     let server =
@@ -391,7 +393,12 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
         // The cluster's first members come with its initialisation; until they are all registered, nobody is removed.
         let voters: Vec<MemberId> = group.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
         let same = voters.len() == wanted.len() && voters.iter().all(|v| wanted.contains_key(v));
-        if same || !node.registered_all(&voters, state) || !wanted.contains_key(&adopted.member) {
+        if same || !node.registered_all(&voters, state) {
+            continue;
+        }
+        if !wanted.contains_key(&adopted.member) {
+            // Removed while it leads: leadership moves first, the next leader takes this member out.
+            hand_on(node, &group, &wanted, state).await;
             continue;
         }
         let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
@@ -411,7 +418,36 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
     }
 }
 
+/// A leader that is no member any more gives its leadership to a voter that stays and has answered just now.
+async fn hand_on(
+    node: &Arc<Node>,
+    group: &Group,
+    wanted: &BTreeMap<MemberId, String>,
+    state: &holdfast_control::cluster::ClusterState,
+) {
+    let members = group.status().members;
+    let heir = members.iter().find(|m| {
+        m.voter && wanted.contains_key(&m.member) && m.silent.is_some_and(|s| s < node.timing.election_max())
+    });
+    let Some(heir) = heir else { return };
+    if let Some(server) = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name)) {
+        server.stop_serving_for_transfer();
+    }
+    tracing::info!(group = %group.id(), to = %heir.member, "no member any more: handing leadership on");
+    if let Err(e) = group.transfer_leader(heir.member).await {
+        tracing::warn!(group = %group.id(), error = %e, "leadership not handed on; tried again");
+    }
+}
+
 impl Node {
+    /// Ends what must end in order: groups, then the cache's disk.
+    pub async fn close(&self) {
+        if let Some(adopted) = self.adopted() {
+            adopted.raft.stop().await;
+        }
+        self.cache.close().await;
+    }
+
     /// Whether every voter was a member at some time: one that was not yet registered must not be taken for removed.
     fn registered_all(&self, voters: &[MemberId], state: &holdfast_control::cluster::ClusterState) -> bool {
         voters.iter().all(|v| v.0 < state.next_member)

@@ -117,9 +117,7 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
     };
     stop.cancel();
     front.close().await;
-    if let Some(adopted) = node.adopted() {
-        adopted.raft.stop().await;
-    }
+    node.close().await;
     match ended {
         Some(Ok((what, Err(reason)))) => Err(RunError::Ended { what, reason }),
         Some(Ok((what, Ok(())))) => Err(RunError::Ended { what, reason: "for no reason".to_string() }),

@@ -41,6 +41,21 @@ pub enum NodeError {
         /// The reason.
         source: std::io::Error,
     },
+    /// The group's journal has a bad record that was synced (R9): what it held was acknowledged, so this member must not
+    /// vote as if it had never been. It is found and named, and the member is replaced from its peers.
+    #[error(
+        "group {group}: its journal is damaged ({record}); this member must not take part with what is left. Replace it: \
+         stop this gateway, move its data_dir away, start it empty, and join it in place of {member} \
+         (holdfast cluster join --replaces)"
+    )]
+    Damaged {
+        /// The group.
+        group: GroupId,
+        /// This member.
+        member: MemberId,
+        /// The record: file, offset, found, expected.
+        record: holdfast_log::CorruptRecord,
+    },
     /// openraft refused its settings or its storage.
     #[error("group {group}: {reason}")]
     Raft {
@@ -140,6 +155,9 @@ impl RaftNode {
         let (adapter, shared) = Adapter::open(id, inner.config.snapshots.clone(), machine)
             .map_err(|source| NodeError::Io { group: id, source })?;
         let log = inner.log.group(id);
+        if let Some(record) = log.state().damaged {
+            return Err(NodeError::Damaged { group: id, member: inner.config.member, record });
+        }
         let network = Network {
             group: id,
             me: inner.config.member,
@@ -172,7 +190,7 @@ impl RaftNode {
         });
     }
 
-    /// Stops every group and closes the journal.
+    /// Stops every group. The journal closes with the last handle to it.
     pub async fn stop(&self) {
         let groups = std::mem::take(&mut *self.inner.groups.write().unwrap_or_else(PoisonError::into_inner));
         for group in groups.values() {

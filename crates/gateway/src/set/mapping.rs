@@ -3,7 +3,7 @@
 //! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
 //! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
 
-use crate::cache::{BlockKey, Cache};
+use crate::cache::{BlockKey, Cache, CacheError, ReadCache};
 use crate::set::reader::Part;
 use bytes::Bytes;
 use holdfast_control::set::RootRef;
@@ -79,29 +79,26 @@ pub struct Mapping {
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
-    cache: Arc<Cache>,
+    cache: Cache,
     roots: Mutex<Vec<(RootRef, Arc<Root>)>>,
-    pages: foyer::Cache<PageRef2, Arc<Page>>,
+    pages: ReadCache<Arc<Page>>,
     stop: CancellationToken,
 }
 
-/// A page's place as a cache key: object and number name it.
-type PageRef2 = (ObjectId, u32);
-
 impl Mapping {
-    /// `page_bytes`: memory for opened pages.
+    /// `page_bytes`: memory for opened pages, beside that of `cache`, whose disk they share.
+    ///
+    /// # Errors
+    /// Too little memory.
     pub fn new(
         key: SetKey,
         store: Arc<dyn ObjectStore>,
-        cache: Arc<Cache>,
+        cache: Cache,
         page_bytes: usize,
         stop: CancellationToken,
-    ) -> Self {
-        let pages = foyer::CacheBuilder::new(page_bytes)
-            .with_shards(4)
-            .with_weighter(|_: &PageRef2, page: &Arc<Page>| page.memory_bytes())
-            .build();
-        Self { key, store, cache, roots: Mutex::new(Vec::new()), pages, stop }
+    ) -> Result<Self, CacheError> {
+        let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
+        Ok(Self { key, store, cache, roots: Mutex::new(Vec::new()), pages, stop })
     }
 
     /// Reads the range as `root` has it.
@@ -175,17 +172,17 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Result<Arc<Page>, MapError> {
-        let key = (place.object, place.number);
-        if let Some(page) = self.pages.get(&key) {
-            return Ok(page.value().clone());
-        }
-        let object_key = keys::map_pack(self.key.set, place.object);
-        let sealed = self.patient(|| self.store.get_range(&object_key, place.range())).await?;
-        let page = open_page(&self.key.opener(place.object), place, volume, number, &sealed)
-            .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })?;
-        let page = Arc::new(page);
-        self.pages.insert(key, page.clone());
-        Ok(page)
+        let key = BlockKey { object: place.object, number: place.number };
+        let fetch = || async {
+            let object_key = keys::map_pack(self.key.set, place.object);
+            self.patient(|| self.store.get_range(&object_key, place.range())).await
+        };
+        let open = |sealed: &Bytes| {
+            open_page(&self.key.opener(place.object), place, volume, number, sealed)
+                .map(Arc::new)
+                .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })
+        };
+        self.pages.get_or_open(key, fetch, open).await
     }
 
     /// The part of a sealed extent that the map names.

@@ -70,7 +70,8 @@ impl Reader {
         for _ in 0..LOOKUPS_MAX {
             let (pieces, root) = self.host.lookup(volume, lba, sectors);
             match self.read_pieces(volume, &pieces, root).await {
-                Err(ReadError::Journal(ReadLogError::Purged { .. })) => continue,
+                // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
+                Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,
                 other => return other,
             }
         }
