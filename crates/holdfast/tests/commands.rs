@@ -310,8 +310,13 @@ async fn failover_asks_and_fences() {
     let out = expect(0, &api, &["failover", "demo", "--candidate", "g2", "--owner", "db2", "--yes"]).await;
     let rows: Vec<Vec<&str>> = out.lines().take(3).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["before", "g3", "eu", "3", "e10", "db1", "token"]);
-    assert_eq!(rows[2], ["after", "g2", "eu", "4", "e20", "db2", "token"]);
+    assert_eq!(rows[2], ["after", "g2", "eu", "4", "e30", "db2", "token"]);
     assert!(out.contains("db1 was fenced (its epoch was e10)."), "{out}");
+    let token = world.lock().unwrap().sets["demo"].lease.as_ref().unwrap().1.clone();
+    assert!(
+        out.contains(&format!("nbd://127.0.0.1:10810/demo/vol1%3Ftoken={token}&conn=0&gen=1")),
+        "at g2, by the token that counts there: {out}"
+    );
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ fn id_of(member: &v1::MemberStatus) -> u64 {
     member.member.as_ref().map_or(0, |member| member.id)
 }
 
-/// Every group's leader counts `member` among the voters, and it is hardly behind anywhere.
+/// Every group's leader counts `member` among the voters, it knows so itself, and it is hardly behind anywhere.
 pub fn is_in(status: &v1::ClusterStatusReply, member: MemberId) -> bool {
     let Some(own) = status.members.iter().find(|m| id_of(m) == member.0) else { return false };
     let votes = |group: &v1::GroupSummary| {
@@ -101,7 +101,11 @@ pub fn is_in(status: &v1::ClusterStatusReply, member: MemberId) -> bool {
     let close = |group: &v1::GroupSummary| {
         own.lags.iter().any(|lag| lag.group == group.group && lag.entries <= CAUGHT_UP_ENTRIES)
     };
-    !status.groups.is_empty() && status.groups.iter().all(|group| votes(group) && close(group))
+    let knows = |group: &v1::GroupSummary| {
+        let seen = own.node.as_ref().and_then(|node| node.groups.iter().find(|seen| seen.group == group.group));
+        seen.is_some_and(|seen| matches!(seen.role(), v1::Role::Leader | v1::Role::Follower))
+    };
+    !status.groups.is_empty() && status.groups.iter().all(|group| votes(group) && knows(group) && close(group))
 }
 
 /// `holdfast cluster remove`.

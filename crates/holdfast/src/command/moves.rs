@@ -1,6 +1,6 @@
 //! `holdfast switchover` and `holdfast failover`: who served before, who serves after, and how long it took.
 
-use super::{confirm, door, epoch_text, lease, set, tell};
+use super::{confirm, door, epoch_text, incomplete, lease, set, tell};
 use crate::cli::{Common, FailoverArgs, SwitchoverArgs};
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
@@ -97,8 +97,14 @@ async fn finish(
         }
         sleep(AFTER_INTERVAL).await;
     };
+    let granted = match &reply.granted {
+        Some(granted) => Some(brought_along(door, to, granted).await?),
+        None => None,
+    };
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let (ended, granted) = (reply.ended.as_ref(), reply.granted.as_ref());
+    // What the set looks like with the lease where it belongs.
+    let after = if granted.is_some() { set::status(door, set, false).await? } else { after };
+    let (ended, granted) = (reply.ended.as_ref(), granted.as_ref());
     let moved = Moved { set, before, after: &after, took_ms, already: reply.already, ended, granted };
     output::show(common.output, &moved, || {
         let mut text = table(&[("before", before), ("after", &after)]);
@@ -119,6 +125,19 @@ async fn finish(
         }
         text
     })
+}
+
+/// The grant fences the old owner at once, at the gateway that led then. Where leadership moved after it, the new owner goes on at the new
+/// gateway as any owner does: by its token, which gives it another one (R6).
+async fn brought_along(door: &mut Door, to: &str, granted: &v1::GrantReply) -> Result<v1::GrantReply, CliError> {
+    let lease = granted.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
+    if lease.gateway_name == to {
+        return Ok(granted.clone());
+    }
+    let (set, owner, token) = (lease.set.clone(), lease.owner.clone(), granted.token.clone());
+    let request = v1::ContinueLeaseRequest { set, owner, token, request_id: request_id() };
+    let call = async |mut client: Client| client.continue_lease(request.clone()).await;
+    door.call(&format!("continue the new lease at {to}"), Effect::Changes, call).await
 }
 
 fn leader(status: &v1::SetStatus) -> &str {

@@ -492,8 +492,19 @@ impl Admin for Door {
         self.changed(&mut world, &request.request_id, reply)
     }
 
-    async fn continue_lease(&self, _: Request<v1::ContinueLeaseRequest>) -> Answer<v1::GrantReply> {
-        refuse(RefusalCode::NotContinuable, "not here")
+    async fn continue_lease(&self, request: Request<v1::ContinueLeaseRequest>) -> Answer<v1::GrantReply> {
+        self.enter("continue_lease").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        let set = find(&world, &request.set)?;
+        self.lead(&world, set.leader)?;
+        let held =
+            set.lease.as_ref().is_some_and(|(lease, token)| (&lease.owner, token) == (&request.owner, &request.token));
+        if !held {
+            return refuse(RefusalCode::StaleToken, "the token is not that of the current grant");
+        }
+        let reply = grant(&mut world, &request.set, &request.owner, 0);
+        self.changed(&mut world, &request.request_id, reply)
     }
 
     async fn renew_lease(&self, _: Request<v1::RenewLeaseRequest>) -> Answer<v1::RenewLeaseReply> {
@@ -555,10 +566,12 @@ impl Admin for Door {
         let set = world.sets.get_mut(&request.set).unwrap();
         let already = set.leader == to;
         let ended = set.lease.take().map(|(lease, _)| lease);
-        set.leader = to;
-        set.term += u64::from(!already);
+        // Granted where it leads, moved after that: the old owner is fenced before anything else happens.
         let granted =
             (!request.owner.is_empty()).then(|| grant(&mut world, &request.set, &request.owner, request.ttl_ms));
+        let set = world.sets.get_mut(&request.set).unwrap();
+        set.leader = to;
+        set.term += u64::from(!already);
         let reply = v1::MoveReply { leader: Some(member(&world, to)), ended, granted, already };
         self.changed(&mut world, &request.request_id, reply)
     }
