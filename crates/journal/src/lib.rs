@@ -21,6 +21,8 @@
 //!   others (a truncation) is thus never dropped before the records that it ends.
 //! - **J6** A batch counts as a whole: a torn one is cut, all of it.
 //! - **J7** Every read checks the record's header (group, log id, place) and the checksum of each chunk it returns (R9).
+//! - **J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be found again at
+//!   every start, until the group is dropped and built anew. (In use again, it may also end with the bad record.)
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod aligned;

@@ -14,7 +14,7 @@ use crate::write::{Current, Item, Journal, Params, UuidSource, begin_file, notes
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
 use bytes::Bytes;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -72,7 +72,8 @@ impl<D: Disk> Journal<D> {
         numbers.sort_unstable();
         let mut report = RecoveryReport { files: numbers.len(), ..RecoveryReport::default() };
         let mut replay = Replay::new(Arc::new(Catalog::default()));
-        let last = scan_all(&disk, &params, &numbers, &mut replay, &mut report)?;
+        let mut lost_files = BTreeSet::new();
+        let last = scan_all(&disk, &params, &numbers, &mut replay, &mut report, &mut lost_files)?;
 
         // Step 1. Highest first and one by one: numbers without a gap at any moment.
         for number in numbers.iter().rev().take_while(|number| **number > last.number) {
@@ -102,6 +103,8 @@ impl<D: Disk> Journal<D> {
             failed: false,
             marked: true,
             untidy: false,
+            damaged: report.damaged.keys().copied().collect(),
+            lost_files,
             blocked: None,
         };
         if !items.is_empty() {
@@ -127,6 +130,7 @@ fn scan_all<D: Disk>(
     numbers: &[u64],
     replay: &mut Replay,
     report: &mut RecoveryReport,
+    lost_files: &mut BTreeSet<u64>,
 ) -> Result<Last, RecoverError> {
     let mut last = Last { number: numbers.first().map_or(0, |first| first - 1), synced: 0 };
     // Scanned or lost: what a file means depends on what its successor says of it. Only files that no batch reached, or
@@ -145,6 +149,7 @@ fn scan_all<D: Disk>(
             Found::Good(file) => file,
             Found::Bad(corrupt) => {
                 waiting.push(Err(corrupt));
+                lost_files.insert(*number);
                 last = Last { number: *number, synced: 0 };
                 continue;
             }
@@ -215,6 +220,10 @@ fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
     for (group, touched) in &replay.touched {
         let index = replay.catalog.index(*group);
         let index = lock(&index);
+        if index.damaged.is_some() {
+            // J8: written again it might look whole. Nobody may use it before it is dropped.
+            continue;
+        }
         let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };
         if touched.dropped {
             items.push(item(Kind::DropGroup, false, LogId::default(), Bytes::new()));

@@ -9,7 +9,7 @@ use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -119,6 +119,10 @@ pub struct Journal<D: Disk> {
     /// Whether everything synced is known to be so on disk.
     pub(crate) marked: bool,
     pub(crate) untidy: bool,
+    /// J8: while there are any, no file is dropped and nothing carried forward.
+    pub(crate) damaged: BTreeSet<GroupId>,
+    /// Files whose header is bad: they go in their turn, like others.
+    pub(crate) lost_files: BTreeSet<u64>,
     /// A file that cannot be carried forward because of a bad record, and its live bytes when that was found: tried again
     /// once they are fewer.
     pub(crate) blocked: Option<(u64, u64, ReadError)>,
@@ -161,7 +165,7 @@ impl<D: Disk> Journal<D> {
 
     /// Bytes that the files in use take; of the one being written, what is written.
     pub fn used_bytes(&self) -> u64 {
-        (self.catalog.file_count() as u64 - 1) * self.params.file_bytes + self.current.end
+        (self.catalog.file_count() + self.lost_files.len() - 1) as u64 * self.params.file_bytes + self.current.end
     }
 
     /// Records put into one batch at most, in bytes; a larger record has a batch of its own.
@@ -263,6 +267,9 @@ impl<D: Disk> Journal<D> {
                 panic!("J5: {} of {}: {what}", item.id, item.group);
             }
             drop(guard);
+            if item.kind == Kind::DropGroup {
+                self.damaged.remove(&item.group);
+            }
             last = Some((item.group, index));
         }
         Ok(())
@@ -391,8 +398,15 @@ impl<D: Disk> Journal<D> {
         }
         let mut turns = TIDY_TURNS;
         self.untidy = false;
-        while let Some(oldest) = self.catalog.oldest().filter(|oldest| oldest.number != self.current.file.number) {
+        while self.damaged.is_empty()
+            && let Some(oldest) = self.catalog.oldest().filter(|oldest| oldest.number != self.current.file.number)
+        {
             let number = oldest.number;
+            if let Some(lost) = self.lost_files.first().copied().filter(|lost| *lost < number) {
+                self.remove_name(&file_name(lost))?;
+                self.lost_files.remove(&lost);
+                continue;
+            }
             let empty = self.ledger.bytes(number) == 0;
             if !empty && !self.worth_carrying(number) {
                 break;
@@ -487,7 +501,11 @@ impl<D: Disk> Journal<D> {
         let name = file.name.clone();
         // Our handle goes first: the disk may use the room again when no reader has one either.
         drop(file);
-        let result = self.disk.remove(&name);
+        self.remove_name(&name)
+    }
+
+    fn remove_name(&mut self, name: &str) -> Result<(), WriteError> {
+        let result = self.disk.remove(name);
         result.map_err(|error| self.fail("remove", error))?;
         // One by one: a later file must not be gone while an earlier one is still there (J5).
         let result = self.disk.sync_dir();

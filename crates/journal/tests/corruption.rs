@@ -344,9 +344,33 @@ proptest! {
                 }
             }
         }
+        // The next starts find the same, whatever is written meanwhile (J8); until the groups are dropped.
+        let mut journal = journal;
+        let idle = GroupId(77);
+        for round in 2..5 {
+            let vote = |_| Op::Vote { group: idle, payload: random(round, 2000) };
+            for _ in 0..20 {
+                journal.write(&mut (0..3).map(vote).collect()).expect("written");
+                journal.tidy().expect("tidy");
+            }
+            if round == 4 {
+                break;
+            }
+            let survives = if generator.rng.chance(50) { Survives::Nothing } else { Survives::Everything };
+            let (again, second) = open(&disk.crashed(survives), seed ^ round).expect("opens");
+            for group in report.damaged.keys() {
+                prop_assert!(second.damaged.contains_key(group), "{}: {} passed for whole later: {:?}", context, group, second);
+            }
+            for group in model.0.keys().filter(|group| !report.damaged.contains_key(group)) {
+                let state = Model::of_group(&again, *group).map_err(TestCaseError::fail)?;
+                let first = Model::of_group(&journal, *group).map_err(TestCaseError::fail)?;
+                prop_assert!(second.damaged.contains_key(group) || state == first, "{}: {} changed", context, group);
+            }
+        }
         let mut expected = model.clone();
         expected.0.retain(|group, _| !report.damaged.contains_key(group));
-        let bad: Vec<GroupId> = report.damaged.keys().copied().collect();
+        let mut bad: Vec<GroupId> = report.damaged.keys().copied().collect();
+        bad.push(idle);
         let mut found = Model::default();
         for group in catalog.groups().into_iter().filter(|group| !bad.contains(group)) {
             if let Some(state) = Model::of_group(&journal, group).map_err(TestCaseError::fail)? {
@@ -361,5 +385,11 @@ proptest! {
                 prop_assert!(Some(state) == expected.0.get(group), "{}: {} {:?}", context, group, report);
             }
         }
+        for group in report.damaged.keys() {
+            journal.write(&mut VecDeque::from([Op::DropGroup { group: *group }])).expect("written");
+        }
+        let (_, last) = open(&disk.crashed(Survives::Nothing), seed ^ 99).expect("opens");
+        let left: Vec<&GroupId> = last.damaged.keys().filter(|group| report.damaged.contains_key(group)).collect();
+        prop_assert!(left.is_empty(), "{}: still damaged after they were dropped: {:?}", context, left);
     }
 }
