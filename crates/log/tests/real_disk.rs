@@ -81,3 +81,59 @@ async fn one_process_at_a_time_and_one_disk() {
     let other = NodeLog::open_as(config(&dir), Identity { disk_uuid: 8, boot: 1 });
     assert!(matches!(other, Err(OpenError::Recover(_))), "{other:?}");
 }
+
+#[tokio::test]
+async fn dropped_files_are_used_again_and_leave_nothing_behind() {
+    let dir = TempDir::new().expect("a folder");
+    for boot in 0..2 {
+        let (node, report) = NodeLog::open(config(&dir)).expect("opens");
+        assert!(report.corrupt.is_empty(), "{report:?}");
+        let log = node.group(GroupId(1));
+        let next = log.state().last.map_or(0, |last| last.index.0 + 1);
+        assert_eq!(next, boot * 120);
+        // 120 MiB through files of 16 MiB, of which few are ever live.
+        for index in next..next + 120 {
+            append(&log, vec![entry(1, 1, index, 1 << 20)]).await.expect("durable");
+            log.purge(LogId::new(1, index)).await.expect("durable");
+        }
+        assert!(node.usage().used_bytes < 64 << 20, "{:?}", node.usage());
+        node.close();
+    }
+    let names: Vec<String> = std::fs::read_dir(dir.path())
+        .expect("lists")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    assert!(names.len() < 10, "{names:?}");
+    assert!(
+        names.iter().all(|name| name == "lock" || name.starts_with("journal-") || name.starts_with("ready-")),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_system_without_direct_writes_will_do() {
+    let Ok(dir) = TempDir::new_in("/dev/shm") else {
+        eprintln!("skipped: no /dev/shm");
+        return;
+    };
+    let (node, _) = NodeLog::open(config(&dir)).expect("opens");
+    append(&node.group(GroupId(1)), vec![entry(1, 1, 1, 5000)]).await.expect("durable");
+    node.close();
+    let (node, _) = NodeLog::open(config(&dir)).expect("opens");
+    let read = node.group(GroupId(1)).read(LogIndex(1), 17, 100).await.expect("reads");
+    assert_eq!(read, payload(1, 1, 5000).slice(17..117));
+    node.close();
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let dir = TempDir::new().expect("a folder");
+    for wrong in [
+        LogConfig { file_bytes: 1 << 20, ..config(&dir) },
+        LogConfig { file_bytes: (16 << 20) + 1, ..config(&dir) },
+        LogConfig { reserve_bytes: 1 << 20, ..config(&dir) },
+        LogConfig { bound_bytes: 33 << 20, ..config(&dir) },
+    ] {
+        assert!(matches!(NodeLog::open(wrong), Err(OpenError::Setting { .. })));
+    }
+}

@@ -1,7 +1,7 @@
 //! The whole shell, with its threads, on a simulated disk: what callbacks promise (L1 to L4), and faults.
 
 use bytes::Bytes;
-use holdfast_log::{Entry, GroupLog, Identity, LogConfig, NodeLog};
+use holdfast_log::{Entry, GroupLog, GroupLogState, Identity, LogConfig, NodeLog, ReadError};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_types::{GroupId, LogId, LogIndex};
 use proptest::prelude::*;
@@ -167,7 +167,7 @@ fn a_dropped_group_is_empty_and_may_begin_again() {
     runtime().block_on(log.save_vote(Bytes::from_static(b"v"))).expect("durable");
     log.save_committed(LogId::new(1, 1));
     runtime().block_on(log.drop_group()).expect("durable");
-    assert_eq!(log.state(), holdfast_log::GroupLogState::default());
+    assert_eq!(log.state(), GroupLogState::default());
     append(&log, vec![entry(9, 7, 10)]).recv().expect("called back").expect("durable");
     let state = log.state();
     node.close();
@@ -222,4 +222,81 @@ proptest! {
         prop_assert!(called[first_failure..].iter().all(|call| !call.2), "L2: success after a failure");
         node.close();
     }
+}
+
+#[test]
+fn a_damaged_group_says_so_until_it_is_dropped() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let (bad, good) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    append(&bad, vec![entry(1, 0, 900), entry(1, 1, 900)]).recv().expect("called back").expect("durable");
+    append(&good, vec![entry(2, 0, 900)]).recv().expect("called back").expect("durable");
+    node.close();
+    let name = disk.names().remove(0);
+    let wanted = payload(1, 1, 900);
+    disk.damage(&name, |bytes| {
+        let at = bytes.windows(900).position(|window| window == &wanted[..]).expect("there");
+        bytes[at + 3] ^= 1;
+    });
+    let (node, report) = NodeLog::open_on(disk.clone(), config(), Identity::default()).expect("opens");
+    assert_eq!(report.damaged.keys().collect::<Vec<_>>(), [&GroupId(1)]);
+    let (bad, good) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    let damage = bad.state().damaged.expect("damaged");
+    assert_eq!(damage.file, name);
+    assert_eq!(good.state().damaged, None);
+    let corrupt = runtime().block_on(bad.read(LogIndex(1), 0, 10));
+    assert!(matches!(corrupt, Err(ReadError::Corrupt(_))), "{corrupt:?}");
+    let corrupt = runtime().block_on(bad.entries(0..2, usize::MAX)).expect_err("not served");
+    assert_eq!(corrupt.kind(), io::ErrorKind::InvalidData);
+    assert_eq!(runtime().block_on(bad.entries(0..1, usize::MAX)).expect("good"), [entry(1, 0, 900)]);
+    runtime().block_on(bad.drop_group()).expect("durable");
+    assert_eq!(bad.state(), GroupLogState::default());
+    node.close();
+    let node = open(&disk);
+    assert_eq!(node.group(GroupId(2)).state().last, Some(LogId::new(1, 0)));
+    node.close();
+}
+
+/// Readers go on while files are carried forward, dropped and used again under them (R9: never a wrong byte).
+#[test]
+fn readers_are_not_disturbed_by_purging_and_carrying() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let (idle, busy) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    append(&idle, (0..20).map(|index| entry(1, index, 300)).collect()).recv().expect("called back").expect("durable");
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (idle, busy, stop) = (idle.clone(), busy.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut rounds = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let all = runtime().block_on(idle.entries(0..20, usize::MAX)).expect("reads");
+                    assert_eq!(all, (0..20).map(|index| entry(1, index, 300)).collect::<Vec<_>>());
+                    let first = busy.state().purged.map_or(0, |purged| purged.index.0 + 1);
+                    for found in runtime().block_on(busy.entries(first..first + 5, usize::MAX)).expect("reads") {
+                        assert_eq!(found, entry(2, found.id.index.0, 2000));
+                    }
+                    match runtime().block_on(busy.read(LogIndex(first), 5, 100)) {
+                        Ok(part) => assert_eq!(part, payload(2, first, 2000).slice(5..105)),
+                        Err(ReadError::Purged { .. } | ReadError::Missing { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    for index in 0..3000 {
+        append(&busy, vec![entry(2, index, 2000)]).recv().expect("called back").expect("durable");
+        if index % 40 == 39 {
+            runtime().block_on(busy.purge(LogId::new(1, index - 20))).expect("durable");
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for reader in readers {
+        assert!(reader.join().expect("no reader saw anything wrong") > 0);
+    }
+    node.close();
 }
