@@ -420,6 +420,7 @@ impl<D: Disk> Journal<D> {
                 continue;
             }
             drop(oldest);
+            self.blocked = None;
             self.drop_file(number)?;
         }
         self.begin_next()

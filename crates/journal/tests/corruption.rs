@@ -103,7 +103,7 @@ fn a_flipped_payload_is_reported_for_its_group_and_not_served() {
     // At the next start: the group is damaged, others are not, and what is good of it can be read.
     let (journal, report) = open(&disk, 2).expect("opens");
     assert_eq!(report.damaged.keys().collect::<Vec<_>>(), [&G]);
-    assert_eq!(report.corrupt, [corrupt.clone()]);
+    assert_eq!(report.corrupt, std::slice::from_ref(&corrupt));
     let catalog = journal.catalog();
     let index = catalog.index(G);
     assert_eq!(index.lock().expect("whole").damaged(), Some(corrupt));

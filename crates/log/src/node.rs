@@ -28,6 +28,8 @@ pub struct LogUsage {
     pub failed: Option<String>,
     /// Why no further file can be begun at the moment (disk full); tried again until it works.
     pub stalled: Option<String>,
+    /// R9: why old files are not freed, where a bad record met while running is the reason. The next start names its group.
+    pub blocked: Option<String>,
 }
 
 pub(crate) struct Shared {
@@ -129,6 +131,7 @@ impl NodeLog {
             tail_bytes: self.shared.tail_bytes.load(Ordering::Relaxed),
             failed: self.shared.queue.failed().map(str::to_string),
             stalled: self.shared.queue.stalled(),
+            blocked: self.shared.queue.blocked(),
         }
     }
 

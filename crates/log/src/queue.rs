@@ -48,6 +48,8 @@ pub(crate) struct Queue {
     failed: OnceLock<String>,
     /// Why the writer waits for room, if it does.
     stalled: Mutex<Option<String>>,
+    /// Why old files cannot be freed, if a bad record in the oldest is the reason.
+    blocked: Mutex<Option<String>>,
     /// Bytes of records not written yet.
     pending_bytes: AtomicU64,
     /// Bytes that the journal's files take.
@@ -155,6 +157,18 @@ impl Queue {
 
     pub fn stalled(&self) -> Option<String> {
         lock(&self.stalled).clone()
+    }
+
+    /// True when that is news.
+    pub fn set_blocked(&self, why: Option<String>) -> bool {
+        let mut blocked = lock(&self.blocked);
+        let news = *blocked != why;
+        *blocked = why;
+        news
+    }
+
+    pub fn blocked(&self) -> Option<String> {
+        lock(&self.blocked).clone()
     }
 
     pub fn written(&self, job_bytes: u64, total: u64) {

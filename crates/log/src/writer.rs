@@ -136,6 +136,12 @@ impl<D: Disk> Writer<D> {
             Err(WriteError::NoRoom(error)) => self.queue.set_stalled(Some(error.to_string())),
             Err(error) => self.fail(&error),
         }
+        let blocked = self.journal.blocked().map(ToString::to_string);
+        if self.queue.set_blocked(blocked.clone())
+            && let Some(why) = blocked
+        {
+            tracing::error!(why, "journal: a record that was synced is bad, old files cannot be freed");
+        }
         let used = self.journal.used_bytes();
         metrics::gauge!("holdfast_journal_used_bytes").set(used as f64);
         self.queue.written(0, used);

@@ -300,3 +300,30 @@ fn readers_are_not_disturbed_by_purging_and_carrying() {
     }
     node.close();
 }
+
+#[test]
+fn a_bad_record_in_the_oldest_file_keeps_it_and_is_said() {
+    let disk = SimDisk::new();
+    let node = open(&disk);
+    let (idle, busy) = (node.group(GroupId(1)), node.group(GroupId(2)));
+    append(&idle, vec![entry(1, 0, 700)]).recv().expect("called back").expect("durable");
+    let (name, wanted) = (disk.names().remove(0), payload(1, 0, 700));
+    disk.damage(&name, |bytes| {
+        let at = bytes.windows(700).position(|window| window == &wanted[..]).expect("there");
+        bytes[at] ^= 1;
+    });
+    for index in 0..400 {
+        append(&busy, vec![entry(2, index, 2000)]).recv().expect("called back").expect("durable");
+        runtime().block_on(busy.purge(LogId::new(1, index))).expect("durable");
+    }
+    let why = node.usage().blocked.expect("said");
+    assert!(why.contains(&name), "{why}");
+    assert!(disk.names().contains(&name));
+    // Without the entry nothing needs the file.
+    runtime().block_on(idle.drop_group()).expect("durable");
+    append(&busy, vec![entry(2, 400, 10)]).recv().expect("called back").expect("durable");
+    runtime().block_on(idle.save_vote(Bytes::new())).expect("durable");
+    assert_eq!(node.usage().blocked, None);
+    assert!(!disk.names().contains(&name));
+    node.close();
+}
