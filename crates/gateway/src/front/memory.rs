@@ -200,6 +200,11 @@ impl MemoryExports {
         closed
     }
 
+    /// The same, closed by a token that is there already.
+    pub fn put_closed_by(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, closed: CancellationToken) {
+        self.devices().insert(name.into(), Exported { device, closed, epoch, read_only: false });
+    }
+
     fn find<T>(&self, name: &ExportName, found: impl FnOnce(&Exported) -> T) -> Result<T, Refusal> {
         let plain = format!("{}/{}", name.set, name.volume);
         let unknown = || Refusal { kind: RefusalKind::Unknown, message: format!("there is no export {plain}") };

@@ -273,6 +273,28 @@ fn a_peer_that_is_no_client_is_left() {
 }
 
 #[test]
+fn a_peer_that_is_no_server_is_left() {
+    let answer = |bytes: &[u8]| {
+        let mut client = client::Handshake::new(Aim::Go("s/v".into()), HeaderStyle::Simple, false);
+        client.step(&mut BytesMut::from(bytes), &mut BytesMut::new())
+    };
+    assert!(matches!(answer(b"HTTP/1.1 400 Bad Request\r\n"), Err(ClientError::Magic { .. })));
+    assert!(matches!(answer(b"NBDMAGICIHAVEOPT\0\0"), Err(ClientError::TooOld { found: 0 })));
+    let reply = |option: u32, kind: u32, len: u32| {
+        let mut bytes = Handshake::greeting().to_vec();
+        bytes.put_u64(MAGIC_OPTION_REPLY);
+        bytes.put_u32(option);
+        bytes.put_u32(kind);
+        bytes.put_u32(len);
+        bytes
+    };
+    assert_eq!(answer(&reply(OPT_GO, REP_INFO, 100)), Ok(None), "more is to come");
+    assert!(matches!(answer(&reply(OPT_GO, REP_INFO, 1 << 20)), Err(ClientError::Malformed { .. })), "N1");
+    assert!(matches!(answer(&reply(OPT_LIST, REP_ACK, 0)), Err(ClientError::Malformed { .. })), "not our option");
+    assert!(matches!(answer(&reply(OPT_GO, REP_ACK, 0)), Err(ClientError::Malformed { .. })), "no size came first");
+}
+
+#[test]
 fn a_question_holds_the_input_back() {
     let mut server = Handshake::new();
     let mut input = BytesMut::from(&session(&[option(OPT_LIST, b""), option(OPT_ABORT, b"")])[..]);

@@ -54,6 +54,22 @@ async fn r8_what_is_declared_closed_is_closed_unanswered() {
 }
 
 #[tokio::test]
+async fn c2_also_what_was_read_already_does_not_begin() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    // The first request closes the connection while the others stand in its buffer, read in the same go.
+    exports.put_closed_by("s/v", device.clone(), Epoch(1), device.trap.clone());
+    let front = front(FrontLimits::default(), &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    for _ in 0..3 {
+        client.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    }
+    client.closed_unanswered().await;
+    assert!(begun.try_recv().is_ok());
+    assert!(begun.try_recv().is_err(), "C2");
+}
+
+#[tokio::test]
 async fn r8_closing_the_front_or_one_connection() {
     let (device, mut begun) = GateDevice::new(MIB);
     let exports = Arc::new(MemoryExports::default());

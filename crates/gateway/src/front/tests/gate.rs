@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// An operation that has begun and waits.
 pub(super) struct Begun {
@@ -31,12 +32,14 @@ impl Begun {
 pub(super) struct GateDevice {
     pub(super) memory: Arc<MemoryDevice>,
     begun: mpsc::UnboundedSender<Begun>,
+    /// Cancelled by the first operation that begins.
+    pub(super) trap: CancellationToken,
 }
 
 impl GateDevice {
     pub(super) fn new(size: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<Begun>) {
         let (begun, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { memory: Arc::new(MemoryDevice::new(size)), begun }), receiver)
+        (Arc::new(Self { memory: Arc::new(MemoryDevice::new(size)), begun, trap: CancellationToken::new() }), receiver)
     }
 
     /// Runs `operation` once the test lets it. As a device must: what is dropped before never happens.
@@ -47,8 +50,9 @@ impl GateDevice {
         len: u64,
         operation: impl FnOnce(Arc<MemoryDevice>) -> BoxFuture<'static, Result<T, DeviceError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, DeviceError>> {
-        let (begun, memory) = (self.begun.clone(), self.memory.clone());
+        let (begun, memory, trap) = (self.begun.clone(), self.memory.clone(), self.trap.clone());
         async move {
+            trap.cancel();
             let (release, released) = oneshot::channel();
             let _ = begun.send(Begun { what, offset, len, release });
             released.await.unwrap_or(Err(DeviceError::Disconnect))?;
