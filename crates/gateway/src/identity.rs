@@ -26,6 +26,9 @@ pub struct Identity {
     pub member: u64,
     /// Starts of a gateway on this directory, this one included.
     pub boot: u64,
+    /// A journal was begun here: it must be there at every later start.
+    #[serde(default)]
+    journal: bool,
 }
 
 /// The identity cannot be used.
@@ -47,6 +50,17 @@ pub enum IdentityError {
         path: PathBuf,
         /// What was found and expected.
         reason: String,
+    },
+    /// The journal is gone, and with it what this member acknowledged.
+    #[error(
+        "{path}: found no journal, expected the one that member {member} has kept here; mount what is missing, or move this \
+         data directory away, start empty, and join in place of the member (holdfast cluster join --replaces)"
+    )]
+    JournalGone {
+        /// The journal's folder.
+        path: PathBuf,
+        /// The member.
+        member: u64,
     },
     /// It belongs to a member already.
     #[error("this data directory is member {member} of cluster {cluster}; found a request to make it member {asked}")]
@@ -79,6 +93,7 @@ impl Identity {
                 cluster: String::new(),
                 member: 0,
                 boot: 0,
+                journal: false,
             },
             Err(source) => return Err(IdentityError::Io { path, source }),
         };
@@ -143,6 +158,34 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// Before the journal in `journal` is opened: it must hold something, once one was begun here. An empty folder (a lost
+    /// mount) would make a member that has forgotten its votes and what it acknowledged.
+    ///
+    /// # Errors
+    /// [`IdentityError::JournalGone`], or [`IdentityError::Io`].
+    pub fn check_journal(&self, journal: &Path) -> Result<(), IdentityError> {
+        let empty = std::fs::read_dir(journal).map_or(true, |mut entries| entries.next().is_none());
+        if self.journal && empty {
+            return Err(IdentityError::JournalGone { path: journal.to_path_buf(), member: self.member });
+        }
+        Ok(())
+    }
+
+    /// The journal was opened: from now on it must be there. On disk before it returns.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`].
+    pub fn journal_begun(&mut self, dir: &Path) -> Result<(), IdentityError> {
+        if !self.journal {
+            let next = Identity { journal: true, ..self.clone() };
+            next.save(dir)?;
+            *self = next;
+        }
+        Ok(())
+    }
+}
+
 trait NonZero {
     fn next_u128_nonzero(&mut self) -> u128;
 }
@@ -176,6 +219,15 @@ mod tests {
         assert!(second.adopt(dir.path(), 78, 3).is_err());
         let third = Identity::open(dir.path())?;
         assert_eq!((third.member, third.cluster(), third.boot), (3, Some(77), 3));
+        let journal = dir.path().join("journal");
+        let mut third = third;
+        third.check_journal(&journal)?;
+        third.journal_begun(dir.path())?;
+        assert!(matches!(third.check_journal(&journal), Err(IdentityError::JournalGone { member: 3, .. })));
+        std::fs::create_dir(&journal)?;
+        assert!(Identity::open(dir.path())?.check_journal(&journal).is_err());
+        std::fs::write(journal.join("x"), b"y")?;
+        third.check_journal(&journal)?;
         std::fs::write(dir.path().join(FILE), b"{}")?;
         assert!(matches!(Identity::open(dir.path()), Err(IdentityError::Bad { .. })));
         Ok(())

@@ -196,10 +196,12 @@ impl Node {
             reserve_bytes: self.config.journal.reserve.0,
             tail_bytes: self.config.journal.tail.0,
         };
+        identity.check_journal(&journal.dir)?;
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
         let (log, report) = tokio::task::spawn_blocking(move || NodeLog::open_as(journal, owner))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
+        lock(&self.identity).journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
         let config = NodeConfig {
             member,
@@ -338,12 +340,12 @@ async fn start_set(
     .filled_from(|name| std::env::var(name).ok());
     let store =
         holdfast_store::open(&entry.store_url, &options).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
-    let host = Arc::new(SetHost::new(entry.base_epoch));
-    let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
     let mapping = Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone());
     let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
+    let host = Arc::new(SetHost::new(entry.base_epoch));
+    let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
     let server =
@@ -393,7 +395,13 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
         // The cluster's first members come with its initialisation; until they are all registered, nobody is removed.
         let voters: Vec<MemberId> = group.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
         let same = voters.len() == wanted.len() && voters.iter().all(|v| wanted.contains_key(v));
-        if same || !node.registered_all(&voters, state) {
+        if same {
+            if let Some(server) = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name)) {
+                server.gate().announce_members_change(false);
+            }
+            continue;
+        }
+        if !node.registered_all(&voters, state) {
             continue;
         }
         if !wanted.contains_key(&adopted.member) {
@@ -403,13 +411,13 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
         }
         let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
         if let Some(server) = &server {
-            server.announce_members_change(true);
+            server.gate().announce_members_change(true);
         }
         tracing::info!(group = %group.id(), found = ?voters, wanted = ?wanted.keys().collect::<Vec<_>>(), "changing members");
         match group.set_members(&wanted, MEMBERS_LIMIT).await {
             Ok(()) => {
                 if let Some(server) = &server {
-                    server.announce_members_change(false);
+                    server.gate().announce_members_change(false);
                 }
             }
             // What was proposed may still happen: the announcement stands.

@@ -84,6 +84,8 @@ pub(crate) fn openraft_config(
         // The embargo (node.rs) turns it on.
         enable_elect: false,
         enable_pre_vote: Some(true),
+        // A leader that restarts has forgotten what it served: it is elected anew, in a new term, or not at all.
+        enable_leader_restore: Some(false),
         // Drain moves leadership first.
         removed_leader_step_down: openraft::StepDownPolicy::Never,
         quorum_loss_probe_interval: Some(millis(timing.election_max).saturating_mul(3)),

@@ -1,8 +1,8 @@
 //! A handle to one Raft group on this node: propose, read the log, see who leads, move leadership, change members.
 
-use crate::clock::BootInstant;
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::machine::{Adapter, Shared};
+use crate::network::Acks;
 use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
@@ -167,13 +167,21 @@ struct Inner {
     raft: Raft,
     shared: Arc<Shared>,
     log: GroupLog,
+    acks: Arc<Acks>,
     leadership: watch::Receiver<Leadership>,
 }
 
 impl Group {
-    pub(crate) fn new(id: GroupId, me: MemberId, raft: Raft, shared: Arc<Shared>, log: GroupLog) -> Self {
+    pub(crate) fn new(
+        id: GroupId,
+        me: MemberId,
+        raft: Raft,
+        shared: Arc<Shared>,
+        log: GroupLog,
+        acks: Arc<Acks>,
+    ) -> Self {
         let leadership = watch_leadership(me, &raft);
-        Self { inner: Arc::new(Inner { id, me, raft, shared, log, leadership }) }
+        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership }) }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -200,16 +208,33 @@ impl Group {
         self.inner.raft.as_leader().ok().map(|l| Term(l.term()))
     }
 
-    /// Term in which this member leads and the *send* time of the newest heartbeat that a quorum acknowledged.
+    /// Term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in it; in a
+    /// joint membership a quorum of each part.
     pub fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
-        let leader = self.inner.raft.as_leader().ok()?;
-        let acked: BootInstant = leader.last_quorum_acked()?;
-        Some((Term(leader.term()), acked.0))
+        use openraft::async_runtime::watch::WatchReceiver;
+        let term = self.leading_term()?;
+        let now = crate::clock::boot_now();
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let configs = metrics.membership_config.membership().get_joint_config();
+        let times = configs.iter().map(|voters| self.inner.acks.quorum(term.0, self.inner.me, voters, now));
+        // `None` is less than any moment: one part without a quorum leaves the whole without.
+        times.min().flatten().map(|at| (term, at))
     }
 
     /// The last entry applied here.
     pub fn applied(&self) -> LogId {
         self.inner.shared.applied()
+    }
+
+    /// What the newest snapshot here covers.
+    pub fn snapshot_last(&self) -> Option<LogId> {
+        self.inner.shared.snapshot_last()
+    }
+
+    /// Bytes of the log that are live here.
+    pub fn live_bytes(&self) -> u64 {
+        self.inner.log.live_bytes()
     }
 
     /// Hands an entry to the group; with `term`, only if this member leads in just that term. The entry's outcome is in

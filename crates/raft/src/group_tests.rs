@@ -106,10 +106,6 @@ impl Host {
     async fn end(self) {
         self.stop.cancel();
         self.node.stop().await;
-        let log = self.node.log().clone();
-        drop(self.node);
-        drop(self.group);
-        tokio::task::spawn_blocking(move || log.close()).await.ok();
     }
 }
 
@@ -223,5 +219,26 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     newcomer.end().await;
     let [first] = hosts;
     first.end().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_restarts_leads_only_in_a_new_term() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let first = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    first.group.initialize(&addresses).await?;
+    let hosts = [first];
+    assert_eq!(propose(&hosts, "before").await?, 1);
+    let term = hosts[0].group.leading_term();
+    let [first] = hosts;
+    first.end().await;
+    let listener = TcpListener::bind(&addresses[&MemberId(1)]).await?;
+    let hosts = [Host::start(dir.path(), 1, listener).await?];
+    assert_eq!(hosts[0].group.leading_term(), None, "it has forgotten what it served: the embargo, then an election");
+    assert_eq!(propose(&hosts, "after").await?, 2);
+    assert!(hosts[0].group.leading_term() > term, "R6: {:?} after {term:?}", hosts[0].group.leading_term());
+    let [last] = hosts;
+    last.end().await;
     Ok(())
 }

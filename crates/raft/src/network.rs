@@ -1,17 +1,20 @@
 //! The client side of the protocol between gateways. Everything has a deadline; nothing here retries, openraft does.
 
+use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
+use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftVote, WireError, append_reply_from_wire, append_to_wire,
-    id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
+    id_from_raft, id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use holdfast_log::NodeLog;
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
-use holdfast_types::{GroupId, MemberId};
+use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::impls::BasicNode;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
@@ -19,7 +22,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,9 +82,40 @@ impl Channels {
     }
 }
 
+/// When each peer was last *sent* a heartbeat that it has acknowledged, and in which term: what a read lease is made of.
+///
+/// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a one-way
+/// loss a lease would then last longer than the promises that it stands on (R3). Heartbeats are answered one by one.
+#[derive(Default)]
+pub(crate) struct Acks(Mutex<BTreeMap<u64, (u64, MonoTime)>>);
+
+impl Acks {
+    fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
+        let mut acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = acks.entry(member.0).or_insert((term, sent));
+        *known = (*known).max((term, sent));
+    }
+
+    /// The latest moment at which a majority of `voters` had been sent what it acknowledged in `term`. `me` always has.
+    pub(crate) fn quorum(&self, term: u64, me: MemberId, voters: &BTreeSet<u64>, now: MonoTime) -> Option<MonoTime> {
+        let acks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |v: &u64| match acks.get(v) {
+            _ if *v == me.0 => Some(now),
+            Some((t, sent)) if *t == term => Some(*sent),
+            _ => None,
+        };
+        let mut times: Vec<MonoTime> = voters.iter().filter_map(of).collect();
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        times.get(voters.len() / 2).copied()
+    }
+}
+
 /// Makes the clients of one group.
 #[derive(Clone)]
 pub(crate) struct Network {
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) log: NodeLog,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) group: GroupId,
     pub(crate) me: MemberId,
     pub(crate) cluster: u128,
@@ -108,6 +142,16 @@ pub(crate) struct Client {
     addr: String,
     /// False for heartbeats: unary, on the channel that carries no bulk.
     bulk: bool,
+}
+
+impl Network {
+    /// A follower so far behind that what it needs could be freed, in a journal that is filling: holding on to it would
+    /// bring every writer down to its pace.
+    fn must_let_go(&self, matched: Option<LogId>) -> bool {
+        let usage = self.log.usage();
+        let room = usage.bound_bytes.saturating_sub(usage.reserve_bytes);
+        usage.used_bytes > room / 5 * 4 && matched < self.shared.snapshot_last()
+    }
 }
 
 fn from_status(status: &Status) -> Rpc {
@@ -187,10 +231,15 @@ impl RaftNetworkV2<TypeConfig> for Client {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, Rpc> {
         let mut peer = self.peer(self.bulk)?;
+        let term = rpc.vote.leader_id.term;
+        let sent = boot_now();
         let reply = Self::within("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
         let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
         Ok(match result {
-            Ok(id) => AppendEntriesResponse::PartialSuccess(id),
+            Ok(id) => {
+                self.net.acks.note(self.target, term, sent);
+                AppendEntriesResponse::PartialSuccess(id)
+            }
             Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
             Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
         })
@@ -198,7 +247,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
 
     fn stream_append<'s, S>(
         &'s mut self,
-        input: S,
+        mut input: S,
         option: RPCOption,
     ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, Rpc>>, Rpc>>
     where
@@ -208,21 +257,26 @@ impl RaftNetworkV2<TypeConfig> for Client {
             return stream_append_sequential(self, input, option);
         }
         let sent = Arc::new(AtomicU64::new(0));
-        let counter = sent.clone();
-        let outgoing = input.map(move |req| {
-            counter.fetch_add(1, Ordering::Relaxed);
-            append_to_wire(req)
-        });
+        let net = self.net.clone();
+        let target = self.target;
         // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
         let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
         Box::pin(async move {
+            // The first request before the call: openraft waits out its backoff inside this stream. A call that failed before
+            // anything was asked of the stream would be tried again at once, for ever.
+            let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
+            let counter = sent.clone();
+            let outgoing = futures_util::stream::once(async move { first }).chain(input).map(move |req| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                append_to_wire(req)
+            });
             let mut peer = self.peer(true)?;
             let request = self.request(outgoing);
             // A server answers the call as soon as it has read the metadata.
             let limit = self.net.timing.election_max.saturating_mul(2);
             let incoming = Self::within("append stream", limit, peer.append_stream(request)).await?;
             let replies = futures_util::stream::unfold(Some((incoming, 0u64)), move |state| {
-                let sent = sent.clone();
+                let (sent, net) = (sent.clone(), net.clone());
                 async move {
                     let (mut incoming, received) = state?;
                     loop {
@@ -233,6 +287,14 @@ impl RaftNetworkV2<TypeConfig> for Client {
                             Ok(None) => return None,
                             Ok(Some(Err(status))) => Err(from_status(&status)),
                             Ok(Some(Ok(reply))) => append_reply_from_wire(reply).map_err(|e| from_wire(&e)),
+                        };
+                        let item = match item {
+                            Ok(Ok(matched)) if net.must_let_go(matched.as_ref().map(id_from_raft)) => {
+                                tracing::warn!(group = %net.group, %target, "lags by more than the journal affords: let go, it gets a snapshot");
+                                let why = "lags by more than the journal affords";
+                                Err(RPCError::Unreachable(Unreachable::from_string(why)))
+                            }
+                            other => other,
                         };
                         // Ends after the first error or refusal, as openraft asks.
                         let go_on = matches!(item, Ok(Ok(_)));
@@ -299,5 +361,29 @@ impl RaftNetworkV2<TypeConfig> for Client {
             return Err(RPCError::Network(NetworkError::from_string(format!("transfer refused: {}", reply.reason))));
         }
         Ok(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quorum_time_is_that_of_the_slowest_of_the_fastest_majority() {
+        let acks = Acks::default();
+        let (me, voters) = (MemberId(1), BTreeSet::from([1, 2, 3]));
+        let now = MonoTime(1000);
+        assert_eq!(acks.quorum(5, me, &voters, now), None, "nobody has answered");
+        acks.note(MemberId(2), 5, MonoTime(700));
+        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(700)));
+        acks.note(MemberId(3), 5, MonoTime(900));
+        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)));
+        acks.note(MemberId(3), 5, MonoTime(800));
+        assert_eq!(acks.quorum(5, me, &voters, now), Some(MonoTime(900)), "never backwards");
+        assert_eq!(acks.quorum(6, me, &voters, now), None, "another term's answers prove nothing");
+        let five = BTreeSet::from([1, 2, 3, 4, 5]);
+        assert_eq!(acks.quorum(5, me, &five, now), Some(MonoTime(700)));
+        assert_eq!(acks.quorum(5, me, &BTreeSet::from([2, 3]), now), Some(MonoTime(700)), "not a voter itself");
+        assert_eq!(acks.quorum(5, me, &BTreeSet::from([1]), now), Some(now), "a sole voter always has it");
     }
 }

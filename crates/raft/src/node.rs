@@ -5,7 +5,7 @@ use crate::config::{RaftTiming, openraft_config};
 use crate::group::Group;
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
-use crate::network::{Channels, Network};
+use crate::network::{Acks, Channels, Network};
 use crate::server::{Handler, PeerService};
 use holdfast_log::NodeLog;
 use holdfast_types::{GroupId, MemberId, MonoTime};
@@ -158,7 +158,11 @@ impl RaftNode {
         if let Some(record) = log.state().damaged {
             return Err(NodeError::Damaged { group: id, member: inner.config.member, record });
         }
+        let acks = Arc::new(Acks::default());
         let network = Network {
+            acks: acks.clone(),
+            log: inner.log.clone(),
+            shared: shared.clone(),
             group: id,
             me: inner.config.member,
             cluster: inner.config.cluster,
@@ -169,7 +173,7 @@ impl RaftNode {
         let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
             .await
             .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
-        let group = Group::new(id, inner.config.member, raft, shared, log);
+        let group = Group::new(id, inner.config.member, raft, shared, log, acks);
         inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
         self.lift_embargo_later(group.clone());
         Ok(group)
@@ -190,11 +194,15 @@ impl RaftNode {
         });
     }
 
-    /// Stops every group. The journal closes with the last handle to it.
+    /// Stops every group, then closes the journal for every handle to it.
     pub async fn stop(&self) {
         let groups = std::mem::take(&mut *self.inner.groups.write().unwrap_or_else(PoisonError::into_inner));
         for group in groups.values() {
             group.stop().await;
+        }
+        let log = self.inner.log.clone();
+        if let Err(e) = tokio::task::spawn_blocking(move || log.close()).await {
+            tracing::warn!(error = %e, "the journal did not close cleanly");
         }
     }
 }

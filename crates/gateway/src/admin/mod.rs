@@ -21,6 +21,8 @@ use tonic::{Request, Response, Status};
 /// Answers the admin door of one gateway.
 pub struct AdminDoor {
     node: Arc<Node>,
+    /// One new set at a time: its key is wrapped for the id that it will get.
+    creating: tokio::sync::Mutex<()>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -28,7 +30,7 @@ type Reply<T> = Result<Response<T>, Status>;
 impl AdminDoor {
     /// The door of `node`.
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node }
+        Self { node, creating: tokio::sync::Mutex::new(()) }
     }
 
     fn adopted(&self) -> Result<Adopted, Refusal> {

@@ -9,6 +9,7 @@
 //! ```
 
 pub mod device;
+pub mod gate;
 pub mod host;
 pub mod mapping;
 pub mod pace;

@@ -49,6 +49,13 @@ impl JournalPace {
     }
 }
 
+impl JournalPace {
+    /// A sixteenth of the journal: a set that holds less is not what fills it.
+    pub fn share_bytes(&self) -> u64 {
+        self.log.usage().bound_bytes / 16
+    }
+}
+
 impl Admission for JournalPace {
     fn pace(&self) -> Pace {
         let usage = self.log.usage();

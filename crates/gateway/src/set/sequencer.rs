@@ -91,6 +91,7 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
     closed: CancellationToken,
+    stopped: CancellationToken,
 }
 
 impl Shared {
@@ -111,7 +112,11 @@ impl Shared {
             let _ = answer.send(Err(why));
         }
         self.wake.notify_one();
-        self.closed.cancel();
+        self.stopped.cancel();
+        // R8: who lost the set to another owner is answered with errors; everybody else's connection is closed unanswered.
+        if why == WriteFailure::Gone {
+            self.closed.cancel();
+        }
     }
 }
 
@@ -129,6 +134,7 @@ impl Sequencer {
             queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, failed: None }),
             wake: Notify::new(),
             closed,
+            stopped: CancellationToken::new(),
         });
         let (tx, rx) = mpsc::channel(IN_FLIGHT_MAX);
         tokio::spawn(submit_loop(shared.clone(), group, term, epoch, admission, tx));
@@ -218,7 +224,7 @@ async fn submit_loop(
             if let Pace::After(pause) | Pace::Full(pause) = pace {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = shared.closed.cancelled() => {}
+                    () = shared.stopped.cancelled() => {}
                 }
                 if matches!(pace, Pace::Full(_)) {
                     continue;

@@ -7,12 +7,13 @@
 //!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
 //! ```
 
+use crate::set::gate::{Gate, GatedPace};
 use crate::set::host::{GrantSeen, SetHost, decode_answer};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
-use crate::set::sequencer::{Sequencer, Verdict, WriteFailure};
+use crate::set::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
 use bytes::Bytes;
-use holdfast_control::serve::{ExpiryJudge, GateEvent, ServeGate, Timing, WhyNot};
+use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_raft::{Group, ProposeError, boot_now};
 use holdfast_types::{Epoch, MemberId, MonoTime, Name, Owner, RequestId, SetId, Term, Token};
@@ -95,11 +96,11 @@ pub struct SetServer {
     pub reader: Reader,
     pace: Arc<JournalPace>,
     timing: Timing,
-    gate: Mutex<ServeGate>,
+    gate: Arc<Gate>,
     judge: Mutex<ExpiryJudge>,
     watched_term: Mutex<Option<Term>>,
-    sole_voter: AtomicBool,
-    members_change: AtomicBool,
+    /// The latest epoch that was ever served here: its numbers began at 1 and must never begin again (R2).
+    served: Mutex<Epoch>,
     serving: Mutex<Option<Arc<Serving>>>,
     /// One grant at a time is asked for here.
     granting: tokio::sync::Mutex<()>,
@@ -122,7 +123,7 @@ impl SetServer {
         timing: Timing,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let me = group.me();
+        let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
             id,
             name,
@@ -131,11 +132,10 @@ impl SetServer {
             reader,
             pace,
             timing,
-            gate: Mutex::new(ServeGate::new(me, timing, boot_now())),
+            gate,
             judge: Mutex::new(ExpiryJudge::new()),
             watched_term: Mutex::new(None),
-            sole_voter: AtomicBool::new(false),
-            members_change: AtomicBool::new(false),
+            served: Mutex::new(Epoch(0)),
             serving: Mutex::new(None),
             granting: tokio::sync::Mutex::new(()),
             stop,
@@ -151,7 +151,7 @@ impl SetServer {
     /// # Errors
     /// Why not.
     pub fn may_write(&self) -> Result<Epoch, WhyNot> {
-        lock(&self.gate).may_write(boot_now())
+        self.gate.may_write()
     }
 
     /// The epoch under which a read may be answered now (R3): a comparison, no round trip.
@@ -159,13 +159,12 @@ impl SetServer {
     /// # Errors
     /// Why not, for people.
     pub fn may_read(&self) -> Result<Epoch, WhyNot> {
-        let acked = self.group.quorum_acked();
-        let mut gate = lock(&self.gate);
-        let now = boot_now();
-        if let Some((_, at)) = acked {
-            gate.event(now, GateEvent::QuorumAcked(at));
-        }
-        gate.may_read(now)
+        self.gate.may_read()
+    }
+
+    /// The gate, for those who tell it of clocks and members.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// What is served here now.
@@ -325,11 +324,25 @@ impl SetServer {
     /// # Errors
     /// [`SetError::NotReady`] where that grant is not served here.
     pub fn open_session(self: &Arc<Self>, token: Token) -> Result<Connection, SetError> {
-        self.join(|s| !s.plain && s.token == token).ok_or_else(|| {
-            SetError::NotReady(
-                "the token is not that of a lease which this gateway serves; continue the lease here first".into(),
-            )
-        })
+        if let Some(connection) = self.join(|s| !s.plain && s.token == token) {
+            return Ok(connection);
+        }
+        match self.lease() {
+            // R8: for the owner of an ended grant the set is lost for good, and it is told so.
+            Some(l) if l.token != token && l.previous_token != Some(token) => {
+                Err(SetError::Refused(SetRefusal::Held {
+                    owner: l.owner,
+                    gateway: l.gateway,
+                    epoch: l.epoch,
+                    since_unix_ms: l.since_unix_ms,
+                    plain: l.plain,
+                }))
+            }
+            _ => Err(SetError::NotReady(
+                "the token is not that of a grant which is served here now; continue the lease at this gateway first"
+                    .into(),
+            )),
+        }
     }
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
@@ -352,11 +365,12 @@ impl SetServer {
             if self.group.applied().term == term {
                 return Ok(());
             }
-            let changed = self.host.changed().notified();
-            if tokio::time::timeout_at(deadline, changed).await.is_err() {
+            if tokio::time::Instant::now() >= deadline {
                 let reason = format!("leads {term}, but has not applied an entry of it yet");
                 return Err(SetError::NotReady(reason));
             }
+            // A heartbeat at most: the bell may have rung between the look and the wait.
+            let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
         }
     }
 }
@@ -382,7 +396,8 @@ impl SetServer {
                 _ = tick.tick() => true,
             };
             if ticked {
-                self.look_at_members();
+                self.gate.look_at_members();
+                self.follow_checkpoint().await;
             }
             self.look();
             self.end_orphaned_plain_lease();
@@ -393,35 +408,26 @@ impl SetServer {
 
     /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless.
     fn look(&self) {
-        let now = boot_now();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
-        let acked = self.group.quorum_acked();
         let (lease, grant) = self.host.lease_and_grant();
-        {
-            let mut gate = lock(&self.gate);
-            match leading {
-                None => gate.event(now, GateEvent::LeadershipLost),
-                Some(term) => gate.event(now, GateEvent::TermStarted { term }),
-            }
-            gate.event(now, GateEvent::FirstEntryApplied { term: applied.term });
-            if let Some(grant) = grant {
-                let GrantSeen { id, epoch, gateway } = grant;
-                gate.event(now, GateEvent::GrantApplied { id, epoch, gateway });
-                if lease.as_ref().is_none_or(|l| l.epoch != epoch) {
-                    gate.event(now, GateEvent::LeaseReleased { epoch });
-                }
-            }
-            if let Some((_, at)) = acked {
-                gate.event(now, GateEvent::QuorumAcked(at));
-            }
-        }
-        self.watch_expiry(leading, lease.as_ref(), now);
+        self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
+        self.watch_expiry(leading, lease.as_ref(), boot_now());
         let Some(term) = leading.filter(|t| applied.term == *t) else {
             self.end_serving(WriteFailure::Gone);
             return;
         };
         self.follow_lease(term, lease, grant);
+    }
+
+    /// Lets the raft snapshot follow the checkpoints, at every replica: only then is the journal freed here too.
+    async fn follow_checkpoint(&self) {
+        let upto = self.host.with(|m| m.snapshot_upto());
+        if upto > self.group.snapshot_last()
+            && let Err(e) = self.group.trigger_snapshot().await
+        {
+            tracing::debug!(set = %self.name, error = %e, "no snapshot");
+        }
     }
 
     fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
@@ -437,33 +443,10 @@ impl SetServer {
         judge.observe(now, lease);
     }
 
-    fn look_at_members(&self) {
-        let members = self.group.status().members;
-        let alone = members.len() == 1 && members.iter().all(|m| m.voter && m.member == self.me());
-        // Between the announcement of a change and its sight, the members look as they did: the announcement wins.
-        let announced = self.members_change.load(Ordering::Acquire);
-        self.tell_sole_voter(alone && !announced);
-    }
-
-    /// A change of members is about to be proposed, or has come to its end. While one is under way this gateway never
-    /// takes itself for the only voter, whatever the members look like (R3).
-    pub fn announce_members_change(&self, under_way: bool) {
-        self.members_change.store(under_way, Ordering::Release);
-        if under_way {
-            self.tell_sole_voter(false);
-        }
-    }
-
-    fn tell_sole_voter(&self, sole: bool) {
-        self.sole_voter.store(sole, Ordering::Release);
-        lock(&self.gate).event(boot_now(), GateEvent::SoleVoter(sole));
-    }
-
-    /// The clock is not to be believed (see `control::serve::ClockWatch`).
+    /// The clock is not to be believed: `lost` of the time was not seen.
     pub fn clock_suspected(&self, lost: Duration) {
-        let now = boot_now();
-        lock(&self.gate).event(now, GateEvent::ClockSuspicion);
-        lock(&self.judge).clock_suspected(now, lost);
+        self.gate.clock_suspected();
+        lock(&self.judge).clock_suspected(boot_now(), lost);
     }
 
     /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
@@ -477,7 +460,7 @@ impl SetServer {
                     // R8: an error only where another owner holds the set.
                     old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
                 }
-                if self.granted_here(term, &lease, grant) {
+                if self.granted_here(term, &lease, grant) && self.never_served(&lease) {
                     *serving = Some(Arc::new(self.start_serving(term, lease)));
                 }
             }
@@ -496,12 +479,20 @@ impl SetServer {
         lease.gateway == self.me() && of_this_term
     }
 
+    /// R2: an epoch has one sequencer, ever. Where its serving ended, its owner goes on only under a new epoch; a second
+    /// sequencer would begin at number 1 again, and its writes would pass for applied.
+    fn never_served(&self, lease: &Lease) -> bool {
+        lease.epoch > *lock(&self.served) && self.host.with(|m| m.state().last_seq.0 == 0)
+    }
+
     fn start_serving(&self, term: Term, lease: Lease) -> Serving {
+        *lock(&self.served) = lease.epoch;
         tracing::info!(set = %self.name, epoch = %lease.epoch, owner = %lease.owner, "serving");
         let closed = CancellationToken::new();
         let verdict = Arc::new(LeaseVerdict { owner: lease.owner.clone(), host: self.host.clone() });
         let group = self.group.clone();
-        let sequencer = Sequencer::start(group, term, lease.epoch, self.pace.clone(), verdict, closed.clone());
+        let pace = Arc::new(GatedPace { journal: self.pace.clone(), gate: self.gate.clone() });
+        let sequencer = Sequencer::start(group, term, lease.epoch, pace, verdict, closed.clone());
         Serving {
             epoch: lease.epoch,
             term,
@@ -522,28 +513,35 @@ impl SetServer {
         }
     }
 
-    /// A plain lease ends with its connections, and these ended with the leadership that it was granted in.
+    /// A plain lease ends with its connections, and these ended with what served them.
     fn end_orphaned_plain_lease(self: &Arc<Self>) {
         let Ok(_one) = self.granting.try_lock() else { return };
-        let Some(term) = self.group.leading_term().filter(|t| self.group.applied().term == *t) else { return };
-        let (lease, grant) = self.host.lease_and_grant();
-        let Some(lease) = lease.filter(|l| l.plain) else { return };
-        if self.granted_here(term, &lease, grant) {
+        if self.leading_ready().is_none() {
             return;
         }
+        let Some(epoch) = self.orphan() else { return };
         let server = self.clone();
         tokio::spawn(async move {
             let _one = server.granting.lock().await;
-            let still = server.lease().is_some_and(|l| l.epoch == lease.epoch);
-            if still && let Err(e) = server.release(lease.epoch, None).await {
+            if server.orphan() == Some(epoch)
+                && let Err(e) = server.release(epoch, None).await
+            {
                 tracing::debug!(set = %server.name, error = %e, "orphaned plain lease not released yet");
             }
         });
     }
 
+    /// Epoch of a plain lease that nothing serves here: it can never be served again.
+    fn orphan(&self) -> Option<Epoch> {
+        let lease = self.lease().filter(|l| l.plain)?;
+        let serving = lock(&self.serving);
+        let alive = serving.as_ref().is_some_and(|s| s.epoch == lease.epoch && !s.closed.is_cancelled());
+        (!alive).then_some(lease.epoch)
+    }
+
     /// Cut off: clients are let go so that they try the others instead of hanging on a minority.
     fn close_when_cut_off(&self) {
-        if self.serving().is_some() && lock(&self.gate).cut_off(boot_now()) {
+        if self.serving().is_some() && self.gate.cut_off() {
             tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
             self.end_serving(WriteFailure::Gone);
         }
@@ -551,7 +549,9 @@ impl SetServer {
 
     /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
     pub fn stop_serving_for_transfer(&self) {
-        lock(&self.gate).event(boot_now(), GateEvent::TransferStarted);
+        // The gate must know the term that the transfer ends, or a later word of that term would open it again.
+        self.look();
+        self.gate.transfer_started();
         self.end_serving(WriteFailure::Gone);
     }
 }
@@ -567,7 +567,7 @@ pub struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let last = self.serving.connections.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !last || !self.serving.plain || self.serving.closed.is_cancelled() {
+        if !last || !self.serving.plain {
             return;
         }
         let (server, serving) = (self.server.clone(), self.serving.clone());
@@ -575,7 +575,9 @@ impl Drop for Connection {
         runtime.spawn(async move {
             let _one = server.granting.lock().await;
             // A connection that came meanwhile keeps the lease.
-            if serving.connections.load(Ordering::Acquire) == 0
+            let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
+            if held
+                && serving.connections.load(Ordering::Acquire) == 0
                 && let Err(e) = server.release(serving.epoch, None).await
             {
                 tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released");
@@ -623,6 +625,11 @@ impl SetServer {
 }
 
 impl SetServer {
+    /// Writers wait for the journal, and this set holds a good part of it.
+    pub fn journal_pressed(&self) -> bool {
+        self.pace.pace() != Pace::Go && self.group.live_bytes() > self.pace.share_bytes()
+    }
+
     /// The term that this gateway leads in, once it has applied an entry of it.
     pub fn leading_ready(&self) -> Option<Term> {
         self.group.leading_term().filter(|term| self.group.applied().term == *term)
@@ -642,7 +649,7 @@ impl SetServer {
                 let leader = self.group.leadership().borrow().leader;
                 return Err(SetError::Propose(ProposeError::NotLeader { leader }));
             }
-            let sole = self.sole_voter.load(Ordering::Acquire);
+            let sole = self.gate.is_sole_voter();
             if sole || self.group.quorum_acked().is_some_and(|(acked_term, at)| Some(acked_term) == term && at >= asked)
             {
                 return Ok(());

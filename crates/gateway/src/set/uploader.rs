@@ -17,9 +17,10 @@ use crate::set::mapping::{MapError, Mapping};
 use crate::set::reader::{ReadError, Reader};
 use crate::set::server::{SetError, SetServer};
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
+use holdfast_raft::ProposeError;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::limits::SEGMENT_BYTES_TARGET;
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
@@ -36,6 +37,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Raw bytes that are compressed and sealed in one go off the runtime's threads.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// Map pages that are read from the store at once.
+const PAGES_AHEAD: usize = 32;
 
 /// Between two tries after a store or a group that did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -123,7 +127,9 @@ impl Uploader {
                 dirty_since.get_or_insert_with(Instant::now);
             }
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
-            if !(unfinished || bytes >= self.settings.bytes || old && bytes > 0) {
+            // A journal full of what no lookup needs any more is freed by a checkpoint too.
+            let pressed = self.server.journal_pressed();
+            if !(unfinished || bytes >= self.settings.bytes || old && bytes > 0 || pressed) {
                 continue;
             }
             match self.checkpoint(term).await {
@@ -164,7 +170,6 @@ impl Uploader {
         self.mapping.adopt_root(root_ref, root);
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
-        self.server.group.trigger_snapshot().await.map_err(|e| UploadError::Set(SetError::NotReady(e.to_string())))?;
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, took = ?started.elapsed(), "checkpoint");
@@ -231,16 +236,23 @@ impl Uploader {
 
     async fn put_segment(&self, term: Term, object: ObjectId, body: Bytes, raw_bytes: u64) -> Result<(), UploadError> {
         let stored_bytes = body.len() as u64;
-        self.put(&keys::segment(self.mapping.key.set, object), body).await?;
+        self.put(term, &keys::segment(self.mapping.key.set, object), body).await?;
         let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
-        self.server.command("a segment's note", &note).await?;
+        // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
+        while let Err(e) = self.server.command("a segment's note", &note).await {
+            if !matches!(e, SetError::Propose(ProposeError::Unknown { .. }))
+                || self.server.leading_ready() != Some(term)
+            {
+                return Err(e.into());
+            }
+        }
         metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string())
             .increment(stored_bytes);
         Ok(())
     }
 
     /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
-    async fn put(&self, key: &str, body: Bytes) -> Result<(), UploadError> {
+    async fn put(&self, term: Term, key: &str, body: Bytes) -> Result<(), UploadError> {
         let mut pause = Duration::from_millis(100);
         loop {
             let outcome = tokio::select! {
@@ -252,7 +264,7 @@ impl Uploader {
                 Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
                     tracing::warn!(key, error = %e, "the store did not take an object; trying again");
                     metrics::counter!("holdfast_store_retries_total").increment(1);
-                    if self.server.leading_ready().is_none() {
+                    if self.server.leading_ready() != Some(term) {
                         return Err(UploadError::Superseded);
                     }
                     tokio::select! {
@@ -292,11 +304,21 @@ impl Uploader {
             }
         }
         let mut pack: Option<PackBuilder> = None;
-        for ((volume, number), extents) in touched {
-            let old = match root.page(volume, number).copied() {
-                Some(place) => Some(self.mapping.page(&place, volume, number).await?),
-                None => None,
-            };
+        // Random writes touch a page each: the old ones are fetched ahead, in order.
+        let base = root.clone();
+        let mut pages = stream::iter(touched)
+            .map(|((volume, number), extents)| {
+                let place = base.page(volume, number).copied();
+                async move {
+                    let old = match place {
+                        Some(place) => Some(self.mapping.page(&place, volume, number).await?),
+                        None => None,
+                    };
+                    Ok::<_, UploadError>((volume, number, extents, old))
+                }
+            })
+            .buffered(PAGES_AHEAD);
+        while let Some((volume, number, extents, old)) = pages.try_next().await? {
             let before = old.as_ref().map_or_else(Live::new, |page| page.live());
             let mut page = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
             let (start, len) = (page.lba(), Sectors(page.end().0 - page.lba().0));
@@ -316,23 +338,23 @@ impl Uploader {
             };
             root.replace_page(volume, number, place, &before, &page.live())?;
             if let Some(full) = pack.take_if(|pack| pack.is_full()) {
-                self.put_pack(full).await?;
+                self.put_pack(term, full).await?;
             }
         }
         if let Some(last) = pack {
-            self.put_pack(last).await?;
+            self.put_pack(term, last).await?;
         }
         root.drop_dead_segments();
         let object = self.new_object(term);
         let body = seal_root(&root, self.mapping.key.sealer(object));
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        self.put(&keys::root(self.mapping.key.set, object), body).await?;
+        self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
         Ok((root_ref, Arc::new(root)))
     }
 
-    async fn put_pack(&self, pack: PackBuilder) -> Result<(), UploadError> {
+    async fn put_pack(&self, term: Term, pack: PackBuilder) -> Result<(), UploadError> {
         let key = keys::map_pack(self.mapping.key.set, pack.object());
-        self.put(&key, pack.finish()).await
+        self.put(term, &key, pack.finish()).await
     }
 }
 
