@@ -128,4 +128,3 @@ impl StateMachine for Cluster {
         Ok(())
     }
 }
-

@@ -14,7 +14,7 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
-use crate::set::server::SetServer;
+use crate::set::server::{SetParts, SetServer};
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::serve::{ClockWatch, Timing};
@@ -348,8 +348,16 @@ async fn start_set(
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
-    let server =
-        SetServer::new(id, entry.name.clone(), group.clone(), host, reader, pace, node.timing, node.stop.clone());
+    let server = SetServer::new(SetParts {
+        id,
+        name: entry.name.clone(),
+        group: group.clone(),
+        host,
+        reader,
+        pace,
+        timing: node.timing,
+        stop: node.stop.clone(),
+    });
     tokio::spawn(server.clone().run());
     let settings = UploadSettings {
         bytes: config.upload.bytes.0,

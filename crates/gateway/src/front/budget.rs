@@ -34,6 +34,7 @@ impl Pool {
 #[derive(Debug, Default)]
 pub(super) struct Charge {
     bytes: u64,
+    #[allow(dead_code, reason = "held for its drop, which gives it back")]
     shared: Option<OwnedSemaphorePermit>,
 }
 

@@ -7,8 +7,8 @@
 //!   release, other grant, lost leadership, cut off  ─▶ that `Serving` ends; its connections close unanswered (R8)
 //! ```
 
-use crate::set::gate::{Gate, GatedPace};
-use crate::set::host::{GrantSeen, SetHost, decode_answer};
+use crate::set::gate::Gate;
+use crate::set::host::{SetHost, decode_answer};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
 use crate::set::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
@@ -16,12 +16,14 @@ use bytes::Bytes;
 use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_raft::{Group, ProposeError, boot_now};
-use holdfast_types::{Epoch, MemberId, MonoTime, Name, Owner, RequestId, SetId, Term, Token};
+use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+
+mod follow;
 
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
 const CONTROL_LIMIT: Duration = Duration::from_secs(5);
@@ -82,6 +84,26 @@ pub enum SetError {
     },
 }
 
+/// What a set's server is made of.
+pub struct SetParts {
+    /// The set's id.
+    pub id: SetId,
+    /// Its name.
+    pub name: Name,
+    /// Its group.
+    pub group: Group,
+    /// Its replicated state.
+    pub host: Arc<SetHost>,
+    /// Its read path.
+    pub reader: Reader,
+    /// How fast its writers may go.
+    pub pace: Arc<JournalPace>,
+    /// Times derived from the round trip.
+    pub timing: Timing,
+    /// Ends it.
+    pub stop: CancellationToken,
+}
+
 /// One set on this node.
 pub struct SetServer {
     /// The set's id.
@@ -113,16 +135,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl SetServer {
     /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
-    pub fn new(
-        id: SetId,
-        name: Name,
-        group: Group,
-        host: Arc<SetHost>,
-        reader: Reader,
-        pace: Arc<JournalPace>,
-        timing: Timing,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
+    pub fn new(parts: SetParts) -> Arc<Self> {
+        let SetParts { id, name, group, host, reader, pace, timing, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
             id,
@@ -372,187 +386,6 @@ impl SetServer {
             // A heartbeat at most: the bell may have rung between the look and the wait.
             let _ = tokio::time::timeout(self.timing.heartbeat(), self.host.changed().notified()).await;
         }
-    }
-}
-
-// ---- events
-
-impl SetServer {
-    /// Follows leadership, applied entries and time until told to stop.
-    pub async fn run(self: Arc<Self>) {
-        let mut leadership = self.group.leadership();
-        let mut tick = tokio::time::interval(self.timing.heartbeat() / 2);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let ticked = tokio::select! {
-                () = self.stop.cancelled() => break,
-                changed = leadership.changed() => {
-                    if changed.is_err() {
-                        break;
-                    }
-                    false
-                }
-                () = self.host.changed().notified() => false,
-                _ = tick.tick() => true,
-            };
-            if ticked {
-                self.gate.look_at_members();
-                self.follow_checkpoint().await;
-            }
-            self.look();
-            self.end_orphaned_plain_lease();
-            self.close_when_cut_off();
-        }
-        self.end_serving(WriteFailure::Gone);
-    }
-
-    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless.
-    fn look(&self) {
-        let leading = self.group.leading_term();
-        let applied = self.group.applied();
-        let (lease, grant) = self.host.lease_and_grant();
-        self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
-        self.watch_expiry(leading, lease.as_ref(), boot_now());
-        let Some(term) = leading.filter(|t| applied.term == *t) else {
-            self.end_serving(WriteFailure::Gone);
-            return;
-        };
-        self.follow_lease(term, lease, grant);
-    }
-
-    /// Lets the raft snapshot follow the checkpoints, at every replica: only then is the journal freed here too.
-    async fn follow_checkpoint(&self) {
-        let upto = self.host.with(|m| m.snapshot_upto());
-        if upto > self.group.snapshot_last()
-            && let Err(e) = self.group.trigger_snapshot().await
-        {
-            tracing::debug!(set = %self.name, error = %e, "no snapshot");
-        }
-    }
-
-    fn watch_expiry(&self, leading: Option<Term>, lease: Option<&Lease>, now: MonoTime) {
-        let mut judge = lock(&self.judge);
-        let mut watched = lock(&self.watched_term);
-        if *watched != leading {
-            *watched = leading;
-            match leading {
-                Some(_) => judge.elected(now),
-                None => judge.leadership_lost(),
-            }
-        }
-        judge.observe(now, lease);
-    }
-
-    /// The clock is not to be believed: `lost` of the time was not seen.
-    pub fn clock_suspected(&self, lost: Duration) {
-        self.gate.clock_suspected();
-        lock(&self.judge).clock_suspected(boot_now(), lost);
-    }
-
-    /// Serves the lease where it is ours, of this term's leadership; ends what is served where it is not.
-    fn follow_lease(&self, term: Term, lease: Option<Lease>, grant: Option<GrantSeen>) {
-        let mut serving = lock(&self.serving);
-        let current = serving.as_ref().map(|s| (s.epoch, s.term));
-        match lease {
-            Some(lease) if current == Some((lease.epoch, term)) => {}
-            Some(lease) => {
-                if let Some(old) = serving.take() {
-                    // R8: an error only where another owner holds the set.
-                    old.end(if old.owner == lease.owner { WriteFailure::Gone } else { WriteFailure::Fenced });
-                }
-                if self.granted_here(term, &lease, grant) && self.never_served(&lease) {
-                    *serving = Some(Arc::new(self.start_serving(term, lease)));
-                }
-            }
-            None => {
-                if let Some(old) = serving.take() {
-                    old.end(WriteFailure::Gone);
-                }
-            }
-        }
-    }
-
-    /// Whether the lease was granted to this gateway by an entry of its own term (R6): a grant of an older term is
-    /// another leadership's, also where that was ours.
-    fn granted_here(&self, term: Term, lease: &Lease, grant: Option<GrantSeen>) -> bool {
-        let of_this_term = grant.is_some_and(|g| g.epoch == lease.epoch && g.id.term == term);
-        lease.gateway == self.me() && of_this_term
-    }
-
-    /// R2: an epoch has one sequencer, ever. Where its serving ended, its owner goes on only under a new epoch; a second
-    /// sequencer would begin at number 1 again, and its writes would pass for applied.
-    fn never_served(&self, lease: &Lease) -> bool {
-        lease.epoch > *lock(&self.served) && self.host.with(|m| m.state().last_seq.0 == 0)
-    }
-
-    fn start_serving(&self, term: Term, lease: Lease) -> Serving {
-        *lock(&self.served) = lease.epoch;
-        tracing::info!(set = %self.name, epoch = %lease.epoch, owner = %lease.owner, "serving");
-        let closed = CancellationToken::new();
-        let verdict = Arc::new(LeaseVerdict { owner: lease.owner.clone(), host: self.host.clone() });
-        let group = self.group.clone();
-        let pace = Arc::new(GatedPace { journal: self.pace.clone(), gate: self.gate.clone() });
-        let sequencer = Sequencer::start(group, term, lease.epoch, pace, verdict, closed.clone());
-        Serving {
-            epoch: lease.epoch,
-            term,
-            owner: lease.owner,
-            plain: lease.plain,
-            token: lease.token,
-            sequencer,
-            closed,
-            fenced: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
-        }
-    }
-
-    fn end_serving(&self, why: WriteFailure) {
-        if let Some(old) = lock(&self.serving).take() {
-            tracing::info!(set = %self.name, epoch = %old.epoch, ?why, "serving ends");
-            old.end(why);
-        }
-    }
-
-    /// A plain lease ends with its connections, and these ended with what served them.
-    fn end_orphaned_plain_lease(self: &Arc<Self>) {
-        let Ok(_one) = self.granting.try_lock() else { return };
-        if self.leading_ready().is_none() {
-            return;
-        }
-        let Some(epoch) = self.orphan() else { return };
-        let server = self.clone();
-        tokio::spawn(async move {
-            let _one = server.granting.lock().await;
-            if server.orphan() == Some(epoch)
-                && let Err(e) = server.release(epoch, None).await
-            {
-                tracing::debug!(set = %server.name, error = %e, "orphaned plain lease not released yet");
-            }
-        });
-    }
-
-    /// Epoch of a plain lease that nothing serves here: it can never be served again.
-    fn orphan(&self) -> Option<Epoch> {
-        let lease = self.lease().filter(|l| l.plain)?;
-        let serving = lock(&self.serving);
-        let alive = serving.as_ref().is_some_and(|s| s.epoch == lease.epoch && !s.closed.is_cancelled());
-        (!alive).then_some(lease.epoch)
-    }
-
-    /// Cut off: clients are let go so that they try the others instead of hanging on a minority.
-    fn close_when_cut_off(&self) {
-        if self.serving().is_some() && self.gate.cut_off() {
-            tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
-            self.end_serving(WriteFailure::Gone);
-        }
-    }
-
-    /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
-    pub fn stop_serving_for_transfer(&self) {
-        // The gate must know the term that the transfer ends, or a later word of that term would open it again.
-        self.look();
-        self.gate.transfer_started();
-        self.end_serving(WriteFailure::Gone);
     }
 }
 
