@@ -56,7 +56,9 @@ const PROFILE: &str = "release";
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Settings beside the defaults: a WAL that fits a small volume, buffers above the data.
-const SETTINGS: &str = "shared_buffers = '256MB'\nmax_wal_size = '512MB'\nsynchronous_commit = on\n";
+/// After a crash the server must not start again by itself on a device that is dead.
+const SETTINGS: &str =
+    "shared_buffers = '256MB'\nmax_wal_size = '512MB'\nsynchronous_commit = on\nrestart_after_crash = off\n";
 
 #[derive(Clone, Debug, Serialize)]
 struct Round {
@@ -310,10 +312,10 @@ fn write_summary(dir: &Path, args: &Args, tps: f64, rounds: &[Round]) -> Result<
     let summary = Summary {
         commits_acknowledged: last.commits_acknowledged,
         commits_lost: rounds.iter().map(|r| r.commits_lost).max().unwrap_or(0),
-        takeover_ms: stats::median(&takeovers).context("no round")?,
+        takeover_ms: (stats::median(&takeovers).context("no round")? * 10.0).round() / 10.0,
         takeover_ms_max: takeovers.iter().copied().fold(0.0, f64::max),
         tps: (tps * 10.0).round() / 10.0,
-        database_back_ms: stats::median(&of(|r| r.database_back_ms)).context("no round")?,
+        database_back_ms: stats::median(&of(|r| r.database_back_ms)).context("no round")?.round(),
         pgbench: format!("TPC-B, scale {}, {}, synchronous_commit = on", args.scale, PGBENCH.join(" ")),
         ledger_writers: LEDGER_WRITERS,
         gateways: 3,

@@ -83,7 +83,12 @@ impl Postgres {
         command.arg("-D").arg(&self.data);
         let mut server = Proc::spawn("postgres", command, &self.log)?;
         server.ready_when("ready", Duration::from_secs(180), || {
-            self.client().is_ok_and(|mut c| c.query("select 1").is_ok())
+            let ready = self.client().is_ok_and(|mut c| c.query("select 1").is_ok());
+            if !ready {
+                // Each question costs the server a process and its log two lines, while it recovers.
+                std::thread::sleep(Duration::from_millis(45));
+            }
+            ready
         })?;
         self.server = Some(server);
         Ok(begun.elapsed())

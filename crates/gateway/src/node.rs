@@ -224,15 +224,29 @@ impl Node {
         if let Some(why) = adopted.raft.log().usage().failed {
             return Some(format!("journal failed: {why}"));
         }
-        if adopted.group.leadership().borrow().leader.is_none() {
-            return Some("the cluster group has no leader".to_string());
-        }
         for group in adopted.raft.groups() {
-            if group.leadership().borrow().stopped {
-                return Some(format!("group {} has stopped", group.id()));
+            if let Some(why) = self.group_trouble(&group) {
+                return Some(why);
             }
         }
         lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}"))
+    }
+
+    /// Why a group cannot make progress, as far as this member knows.
+    fn group_trouble(&self, group: &Group) -> Option<String> {
+        let leadership = *group.leadership().borrow();
+        if leadership.stopped {
+            return Some(format!("group {} has stopped", group.id()));
+        }
+        if leadership.leader.is_none() {
+            return Some(format!("group {} has no leader", group.id()));
+        }
+        let patience = self.timing.election_max() * 2;
+        let silent = |at| boot_now().saturating_since(at) > patience;
+        let alone = leadership.mine
+            && group.applied().term == leadership.term
+            && group.quorum_acked().is_none_or(|(_, at)| silent(at));
+        alone.then(|| format!("group {}: no quorum of gateways answers its leader here", group.id()))
     }
 
     /// Puts the gauges that are read, not counted, into the metrics.

@@ -10,8 +10,8 @@ mod name;
 mod size;
 
 pub use ids::{
-    ByteOffset, Epoch, GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, ObjectId, ObjectIdError,
-    RequestId, SECTOR_BYTES, Sectors, SetId, Term, Token, VolumeId, WriteSeq,
+    ByteOffset, Epoch, GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, ObjectId, ObjectIdError, RequestId,
+    SECTOR_BYTES, Sectors, SetId, Term, Token, VolumeId, WriteSeq,
 };
 pub use name::{Name, NameError, Owner};
 pub use size::{ByteSize, SizeError};
