@@ -1,6 +1,6 @@
 //! A node: the NBD front, the admin door, the sets that run here, their uploaders and caches, metrics and health.
 //!
-//! Owns: everything that waits, the wiring between rooms, and [`run`].
+//! Owns: everything that waits, the wiring between rooms, and [`run()`].
 //! Does not own: decisions (control, volume), formats (nbd, volume, seal), consensus (raft), S3 (store), the command line.
 //! Depends on all of these.
 

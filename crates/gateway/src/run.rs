@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
 
 /// How long open gRPC calls may take once the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -136,7 +136,7 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
         .timeout(Duration::from_secs(120))
         .concurrency_limit_per_connection(64)
         .add_service(door)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), bounded(stop.clone()));
+        .serve_with_incoming_shutdown(incoming(listener), bounded(stop.clone()));
     ("admin door", finish(served, stop).await)
 }
 
@@ -152,13 +152,18 @@ async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationT
         }
     };
     let served = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)
         .add_service(raft.service())
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), bounded(stop.clone()));
+        .serve_with_incoming_shutdown(incoming(listener), bounded(stop.clone()));
     ("peer door", finish(served, stop).await)
+}
+
+/// Accepted sockets without Nagle's delay. `Server::tcp_nodelay` says nothing about sockets that come from outside of it,
+/// and a small answer that waits for the next one costs 40 ms (measured: it was the 99th percentile of every write).
+fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 async fn bounded(stop: CancellationToken) {

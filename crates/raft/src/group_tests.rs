@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
 
 const GROUP: GroupId = GroupId(3);
 const LIMIT: Duration = Duration::from_secs(20);
@@ -93,8 +93,8 @@ impl Host {
         let stop = CancellationToken::new();
         let (service, ended) = (node.service(), stop.clone());
         tokio::spawn(async move {
-            let server = tonic::transport::Server::builder().tcp_nodelay(true).add_service(service);
-            let serve = server.serve_with_incoming(TcpListenerStream::new(listener));
+            let server = tonic::transport::Server::builder().add_service(service);
+            let serve = server.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
             tokio::select! {
                 _ = serve => {}
                 () = ended.cancelled() => {}
