@@ -135,7 +135,7 @@ impl FileHeader {
     /// Reads the first block of a file.
     ///
     /// # Errors
-    /// When the block is not what [`FileHeader::encode`] made. Shorter input counts as damaged.
+    /// When the block is not what `FileHeader::encode` made. Shorter input counts as damaged.
     pub fn decode(block: &[u8]) -> Result<FileHeader, HeaderError> {
         if block.len() < BLOCK_BYTES || block[..8] != FILE_MAGIC[..] {
             let mut found = [0; 8];

@@ -164,7 +164,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 
 /// Opens the store at `url`: `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`.
 ///
-/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check`] does.
+/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does.
 /// A directory is created when it is missing.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! S3, one attempt per call. What an answer means is decided in [`classify`]; asking again is [`crate::Retrying`]'s.
+//! S3, one attempt per call. What an answer means is decided in [`classify()`]; asking again is [`crate::Retrying`]'s.
 //!
 //! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC trailers,
 //! and nobody but `Retrying` may repeat a write, since it has to know that it did.
