@@ -7,7 +7,7 @@
 use super::blocks::BLOCK;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET, VOLUME};
-use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
+use crate::nbd::{Client, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -115,8 +115,8 @@ fn hammer(uri: &Uri, first_tag: u64, stop: &AtomicBool, written: &AtomicU64, tri
             Err(e) => Err(e),
             Ok(mut open) => {
                 let outcome = open.write(AT, &pattern(tag, AT, BLOCK));
-                // After an error answer the connection is as good as before.
-                if matches!(outcome, Ok(()) | Err(NbdError::Errno(_))) {
+                // After an error the old owner connects anew, to be told who holds the set.
+                if outcome.is_ok() {
                     client = Some(open);
                 }
                 outcome

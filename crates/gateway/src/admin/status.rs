@@ -149,10 +149,13 @@ impl AdminDoor {
             (state.epoch.0, state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0), m.data_bytes())
         });
         let message = self.group_message(&status);
+        let mine = set.group.leading_term().map(|_| set.me());
+        let leader = mine.or(status.leadership.leader);
         Ok(v1::SetStatus {
             set: summary,
             volumes: Self::volumes_message(&set),
-            leader: status.leadership.leader.and_then(|l| self.member_message(l)),
+            // Where this gateway leads, it knows before the watcher of leadership has heard.
+            leader: leader.and_then(|l| self.member_message(l)),
             term: status.leadership.term.0,
             lease: set.lease().map(|l| self.lease_message(&set, &l)),
             epoch,
