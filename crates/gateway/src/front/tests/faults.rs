@@ -1,7 +1,7 @@
 //! Clients that die, flood, stall or talk nonsense, and closings from our side: nobody else may notice.
 
 use super::gate::GateDevice;
-use super::harness::{Broken, Client, front, pipe, pipe_of, soon};
+use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
 use crate::front::device::Peer;
 use crate::front::memory::{MemoryDevice, MemoryExports};
 use crate::front::{Front, FrontLimits};
@@ -108,9 +108,7 @@ async fn a_client_that_dies_leaves_nothing_behind() {
             soon(client.send(0, len, WRITE, &vec![1; part])).await.unwrap();
         }
         drop(client);
-        while !front.connections().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        until(|| front.connections().is_empty()).await;
     }
     assert!(begun.try_recv().is_err(), "half a write is none");
     // With operations running and replies half sent.
@@ -129,9 +127,7 @@ async fn a_client_that_dies_leaves_nothing_behind() {
     for operation in running {
         soon(operation.dropped()).await;
     }
-    while !front.connections().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.connections().is_empty()).await;
     assert_eq!(front.shared_bytes_held(), 0);
 }
 
@@ -188,9 +184,7 @@ async fn a_flood_is_bounded_and_disturbs_nobody() {
     let mut late = Client::connect(TcpStream::connect(address).await.unwrap(), "s/v").await;
     assert_eq!(late.read(0, 8192).await, Ok(vec![5; 8192]));
     drop(floods);
-    while front.connections().len() > 2 {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.connections().len() <= 2).await;
     assert_eq!(front.shared_bytes_held(), 0, "a flood that is over holds nothing");
 }
 
@@ -201,9 +195,7 @@ async fn replies_are_paid_for_until_they_are_sent() {
     assert_eq!(client.write(0, &vec![7; 8 * MIB as usize]).await, Ok(vec![]));
     assert_eq!(front.shared_bytes_held(), 0);
     client.send(0, 8 * MIB, READ, &[]).await.unwrap();
-    while front.shared_bytes_held() == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.shared_bytes_held() != 0).await;
     // The device has long answered, and what does not fit the pipe waits here.
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -219,9 +211,7 @@ async fn a_long_run_of_small_requests() {
     let front = front(FrontLimits::default(), &memory());
     let mut client = Client::connect(pipe_of(&front, 1 << 20), "s/v").await;
     // More than one turn's worth, all of them there before the first is looked at.
-    for _ in 0..5000 {
-        client.send(0, 0, CommandOut::Flush, &[]).await.unwrap();
-    }
+    client.send_flushes(5000).await;
     for n in 0..5000 {
         assert_eq!(soon(client.answer()).await.unwrap(), (n + 1, Ok(vec![])));
     }
@@ -240,9 +230,7 @@ async fn who_stalls_is_closed() {
     let mut taker = Client::connect(pipe(&front), "s/v").await;
     idle.write(0, &vec![7; 2 * MIB as usize]).await.unwrap();
     taker.send(0, 2 * MIB, READ, &[]).await.unwrap();
-    while front.connections().len() > 1 {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.connections().len() <= 1).await;
     assert_eq!(idle.read(0, 512).await, Ok(vec![7; 512]), "who asks for nothing may wait for ever");
 }
 
@@ -254,7 +242,9 @@ async fn handshakes_that_do_not_end() {
     socket.write_all(&[0, 0]).await.unwrap();
     assert_eq!(drained(&mut socket).await.len(), 18, "the greeting, and then the end");
 
-    let few = front(FrontLimits { handshakes: 3, ..FrontLimits::default() }, &memory());
+    let patient = Duration::from_secs(3600);
+    let limits = FrontLimits { handshakes: 3, handshake_timeout: patient, ..FrontLimits::default() };
+    let few = front(limits, &memory());
     let mut waiting: Vec<_> = (0..3).map(|_| pipe(&few)).collect();
     for socket in &mut waiting {
         let mut greeting = [0; 18];
@@ -274,9 +264,7 @@ async fn no_more_connections_than_may_be() {
     let mut third = Client::connect(pipe(&front), "s/v").await;
     third.closed_unanswered().await;
     drop(second);
-    while front.connections().len() > 1 {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.connections().len() <= 1).await;
     let mut fourth = Client::connect(pipe(&front), "s/v").await;
     assert_eq!(fourth.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(first.read(0, 512).await, Ok(vec![0; 512]));

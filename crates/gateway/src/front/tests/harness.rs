@@ -25,6 +25,16 @@ pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Waits until something has come about that nobody announces.
+pub(super) async fn until(mut come_about: impl FnMut() -> bool) {
+    soon(async {
+        while !come_about() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 /// A front without listeners; connections come through pipes.
 pub(super) fn front(limits: FrontLimits, exports: &Arc<MemoryExports>) -> Arc<Front> {
     Arc::new(Front::new(limits, exports.clone()).unwrap())
@@ -104,6 +114,18 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         out.extend_from_slice(payload);
         self.socket.write_all_buf(&mut out).await?;
         Ok(cookie)
+    }
+
+    /// Sends `count` flushes in one piece.
+    pub(super) async fn send_flushes(&mut self, count: u64) {
+        let mut out = BytesMut::new();
+        for _ in 0..count {
+            let request = RequestOut { cookie: self.next_cookie, offset: 0, len: 0, command: CommandOut::Flush };
+            self.next_cookie += 1;
+            assert!(self.decoder.sent(&request));
+            holdfast_nbd::client::encode_request(&mut out, self.connected.style, &request).unwrap();
+        }
+        self.socket.write_all_buf(&mut out).await.unwrap();
     }
 
     /// As [`Client::send`], but takes in what the server says meanwhile: with narrow pipes both would wait for room otherwise.

@@ -1,6 +1,6 @@
 //! Clients of others, where they are installed: nbdinfo, nbdcopy, nbdsh, qemu-img, qemu-io, fio.
 
-use super::harness::soon;
+use super::harness::{soon, until};
 use crate::front::memory::{MemoryDevice, MemoryExports};
 use crate::front::{Front, FrontLimits};
 use holdfast_types::Epoch;
@@ -277,18 +277,14 @@ async fn clients_that_are_killed_disturb_nobody() {
             .spawn()
             .unwrap();
         // Killed in the middle of its work: it is connected, and a copy takes longer than what follows.
-        while server.front.connections().is_empty() && victim.try_wait().unwrap().is_none() {
-            tokio::task::yield_now().await;
-        }
+        until(|| !server.front.connections().is_empty() || victim.try_wait().unwrap().is_some()).await;
         victim.start_kill().unwrap();
         let commands = ["-f", "raw", "-c", "write -P 0x5a 1M 1M", "-c", "read -P 0x5a 1M 1M", &server.uri];
         let text = run(&qemu_io, &commands).await;
         assert!(!text.contains("failed"), "{text}");
         soon(victim.wait()).await.unwrap();
     }
-    while !server.front.connections().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    until(|| server.front.connections().is_empty()).await;
     assert_eq!(server.front.shared_bytes_held(), 0);
     server.front.close().await;
 }

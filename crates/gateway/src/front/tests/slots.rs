@@ -1,7 +1,7 @@
 //! Reconnects of an attached device: what stood in the old connection must not be executed after its retry.
 
 use super::gate::{Begun, GateDevice};
-use super::harness::{Broken, Client, front, pipe, soon};
+use super::harness::{Broken, Client, front, pipe, soon, until};
 use crate::front::device::ReadPart;
 use crate::front::memory::MemoryExports;
 use crate::front::{Front, FrontLimits};
@@ -74,9 +74,7 @@ async fn s2_an_older_generation_never_gets_in() {
     assert_eq!(soon(current.answer()).await.unwrap().1, Ok(vec![]));
     assert_eq!(front.connections().len(), 3);
     drop(current);
-    while front.connections().len() > 2 {
-        tokio::task::yield_now().await;
-    }
+    until(|| front.connections().len() <= 2).await;
     let late = soon(Client::connect_as(pipe(&front), &name(0, 5), HeaderStyle::Extended)).await;
     assert!(late.is_err(), "S2: also when the newest has ended");
 
