@@ -272,7 +272,7 @@ impl Node {
             let name = set.name.to_string();
             metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
             metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
-            let connections = set.serving().map_or(0, |s| s.connections.load(std::sync::atomic::Ordering::Relaxed));
+            let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
         }
     }

@@ -39,9 +39,7 @@ impl AdminDoor {
             learners: ids(false),
             journal_live_bytes: status.live_bytes,
             serving_epoch: serving.as_ref().map_or(0, |s| s.epoch.0),
-            connections: serving.map_or(0, |s| {
-                u32::try_from(s.connections.load(std::sync::atomic::Ordering::Relaxed)).unwrap_or(u32::MAX)
-            }),
+            connections: serving.map_or(0, |s| u32::try_from(s.connected()).unwrap_or(u32::MAX)),
         }
     }
 

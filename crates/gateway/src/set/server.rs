@@ -46,11 +46,31 @@ pub struct Serving {
     pub closed: CancellationToken,
     /// Another owner holds the set now: requests are answered with an error (R8).
     pub fenced: AtomicBool,
-    /// Open connections.
-    pub connections: AtomicUsize,
+    connections: AtomicUsize,
 }
 
+/// In [`Serving::connections`]: the lease is being given back, nobody joins any more.
+const ENDING: usize = usize::MAX / 2;
+
 impl Serving {
+    /// Counts one connection more, unless the lease is being given back.
+    fn admit(&self) -> bool {
+        let more = |n: usize| (n < ENDING).then_some(n + 1);
+        self.connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Decides that the lease is given back, unless somebody is connected. From then on nobody joins: a connection that
+    /// came between the decision and the release would be closed with it.
+    fn begin_ending(&self) -> bool {
+        self.connections.compare_exchange(0, ENDING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Open connections.
+    pub fn connected(&self) -> usize {
+        let n = self.connections.load(Ordering::Acquire);
+        if n < ENDING { n } else { 0 }
+    }
+
     fn end(&self, why: WriteFailure) {
         if why == WriteFailure::Fenced {
             self.fenced.store(true, Ordering::Release);
@@ -203,7 +223,7 @@ impl SetServer {
     /// A plain lease lives as long as its connections here do.
     fn held_by_connections(&self, lease: &Lease) -> bool {
         let serving = lock(&self.serving);
-        serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connections.load(Ordering::Acquire) > 0)
+        serving.as_ref().is_some_and(|s| s.plain && s.epoch == lease.epoch && s.connected() > 0)
     }
 
     fn judged_expired(&self) -> Option<Judged> {
@@ -363,7 +383,9 @@ impl SetServer {
         let serving = lock(&self.serving);
         let serving =
             serving.as_ref().filter(|s| fits(s) && !s.closed.is_cancelled() && !s.fenced.load(Ordering::Acquire))?;
-        serving.connections.fetch_add(1, Ordering::AcqRel);
+        if !serving.admit() {
+            return None;
+        }
         Some(Connection { server: self.clone(), serving: serving.clone() })
     }
 
@@ -410,10 +432,12 @@ impl Drop for Connection {
             // A connection that came meanwhile keeps the lease.
             let held = server.lease().is_some_and(|l| l.epoch == serving.epoch) && server.leading_ready().is_some();
             if held
-                && serving.connections.load(Ordering::Acquire) == 0
+                && serving.begin_ending()
                 && let Err(e) = server.release(serving.epoch, None).await
             {
-                tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released");
+                tracing::debug!(set = %server.name, epoch = %serving.epoch, error = %e, "plain lease not released yet");
+                // Nobody can join it any more: it is ended here, and released as an orphan.
+                serving.end(WriteFailure::Gone);
             }
         });
     }
