@@ -7,6 +7,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod storm;
 mod tools;
 mod verified;
 mod wiped;
@@ -79,6 +80,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "while B holds the lease, each write of A is refused, and B's data stays (R2)",
         needs: &[],
         run: owners::run,
+    },
+    Scenario {
+        name: "come-and-go",
+        shows: "plain connections that leave and arrive at once: none is closed with another's lease",
+        needs: &[],
+        run: storm::run,
     },
     Scenario {
         name: "moves",
