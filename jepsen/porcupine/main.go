@@ -1,0 +1,118 @@
+// Judges a history with Porcupine: MODEL FILE, where FILE holds JSON lines
+//
+//	{"client", "key", "kind", "value", "epoch", "call", "return"}
+//
+// and a line without "return" is an operation whose outcome was never learned. Keys are judged one by one.
+//
+//	register  kinds write and read: the value last written, 0 before the first write
+//	fenced    also grant: from a grant of an epoch on, only writes of that epoch have an effect (R2, R6)
+//
+// Exit codes: 0 linearizable, 1 not, 2 not decided in time or not understood.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sort"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+type op struct {
+	Client int    `json:"client"`
+	Key    int    `json:"key"`
+	Kind   string `json:"kind"`
+	Value  int    `json:"value"`
+	Epoch  int    `json:"epoch"`
+	Call   int64  `json:"call"`
+	Return int64  `json:"return"`
+}
+
+type fenced struct{ epoch, value int }
+
+var models = map[string]porcupine.Model{
+	"register": {
+		Init: func() any { return 0 },
+		Step: func(state, in, _ any) (bool, any) {
+			if o := in.(op); o.Kind == "write" {
+				return true, o.Value
+			} else {
+				return o.Value == state.(int), state
+			}
+		},
+	},
+	"fenced": {
+		Init: func() any { return fenced{} },
+		Step: func(state, in, _ any) (bool, any) {
+			s, o := state.(fenced), in.(op)
+			switch o.Kind {
+			case "grant":
+				return o.Epoch > s.epoch, fenced{o.Epoch, s.value}
+			case "write":
+				return o.Epoch == s.epoch, fenced{s.epoch, o.Value}
+			default:
+				return o.Value == s.value, s
+			}
+		},
+	},
+}
+
+func stop(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+	os.Exit(2)
+}
+
+func main() {
+	if len(os.Args) != 3 {
+		stop("expected: MODEL FILE")
+	}
+	model, known := models[os.Args[1]]
+	if !known {
+		stop("model: found %q, expected register or fenced", os.Args[1])
+	}
+	file, err := os.Open(os.Args[2])
+	if err != nil {
+		stop("%v", err)
+	}
+	keys := map[int][]porcupine.Operation{}
+	count := 0
+	for dec := json.NewDecoder(file); ; count++ {
+		var o op
+		if err := dec.Decode(&o); err == io.EOF {
+			break
+		} else if err != nil {
+			stop("%s: %v", os.Args[2], err)
+		}
+		if o.Return == 0 {
+			o.Return = math.MaxInt64
+		}
+		keys[o.Key] = append(keys[o.Key], porcupine.Operation{
+			ClientId: o.Client, Input: o, Output: o.Value, Call: o.Call, Return: o.Return})
+	}
+	began := time.Now()
+	var bad, open []int
+	for key, history := range keys {
+		switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
+		case porcupine.Illegal:
+			bad = append(bad, key)
+		case porcupine.Unknown:
+			open = append(open, key)
+		}
+	}
+	sort.Ints(bad)
+	sort.Ints(open)
+	fmt.Printf("%d operations on %d keys in %v", count, len(keys), time.Since(began).Round(time.Millisecond))
+	switch {
+	case len(bad) > 0:
+		fmt.Printf("; not linearizable: %v\n", bad)
+		os.Exit(1)
+	case len(open) > 0:
+		fmt.Printf("; not decided within a minute: %v\n", open)
+		os.Exit(2)
+	}
+	fmt.Println("; linearizable")
+}

@@ -1,0 +1,144 @@
+(ns jepsen.holdfast.checks
+  "Checks that every workload shares: was it available when it had to be, was
+  enough done for the other verdicts to mean anything, do all gateways still
+  run."
+  (:require [clojure.string :as str]
+            [jepsen [checker :as checker]
+                    [history :as h]
+                    [util :as util]]))
+
+(defn- seconds [nanos] (/ (double nanos) 1e9))
+
+(defn expected-served
+  "[from to] in nanoseconds: when a majority could talk. Between the beginning
+  and the end of a nemesis operation nothing is expected."
+  [history end]
+  (let [ops (->> (h/remove h/client-op? history)
+                 (filter #(#{:begin :end} (:f %))))]
+    (loop [ops ops, since 0, windows []]
+      (if-let [op (first ops)]
+        (if (contains? op :served?)
+          (recur (rest ops) (when (:served? op) (:time op)) windows)
+          (recur (rest ops) nil
+                 (cond-> windows since (conj [since (:time op)]))))
+        (cond-> windows since (conj [since end]))))))
+
+(defn gaps
+  "Of each window, the longest time without any of `times` in it."
+  [windows times]
+  (for [[from to] windows]
+    (let [inside (filter #(<= from % to) times)
+          edges  (concat [from] inside [to])]
+      (reduce max (map - (rest edges) edges)))))
+
+(defn availability
+  "While a majority can talk, some operation of fs `progress` must succeed within
+  any `within` seconds."
+  [{:keys [progress within]}]
+  (reify checker/Checker
+    (check [_ test history _]
+      (let [client  (h/client-ops history)
+            end     (or (:time (last client)) 0)
+            times   (->> client
+                         (filter #(and (= :ok (:type %)) (progress (:f %))))
+                         (mapv :time))
+            windows (expected-served history end)
+            longest (seconds (reduce max 0 (gaps windows times)))]
+        {:valid?            (<= longest within)
+         :longest-silence-s longest
+         :allowed-s         within
+         :windows           (count windows)
+         :expected-s        (seconds (reduce + (map #(- (second %) (first %))
+                                                    windows)))}))))
+
+(defn- contended
+  "How many completed operations had another one beside them."
+  [client]
+  (loop [ops client, running 0, busy #{}, n 0]
+    (if-let [op (first ops)]
+      (if (= :invoke (:type op))
+        (let [running (inc running)]
+          (recur (rest ops) running
+                 (if (< 1 running) (conj busy (:process op)) busy) n))
+        (recur (rest ops) (dec running) (disj busy (:process op))
+               (if (or (< 1 running) (busy (:process op))) (inc n) n)))
+      n)))
+
+(defn coverage
+  "Too few successes, none while a fault lasted, too few faults: then the other
+  verdicts mean little, and the run does not pass."
+  [{:keys [progress min-ok faults? time-limit cycle-s]}]
+  (reify checker/Checker
+    (check [_ test history _]
+      (let [client  (h/client-ops history)
+            oks     (filter #(= :ok (:type %)) client)
+            by-f    (frequencies (map :f oks))
+            begun   (->> (h/remove h/client-op? history)
+                         (filter #(and (= :begin (:f %)) (contains? % :served?))))
+            during  (let [windows (loop [ops   (h/remove h/client-op? history)
+                                         since nil, out []]
+                                    (if-let [op (first ops)]
+                                      (cond (and (= :begin (:f op)) (:served? op))
+                                            (recur (rest ops) (:time op) out)
+                                            (and since (= :end (:f op)))
+                                            (recur (rest ops) nil
+                                                   (conj out [since (:time op)]))
+                                            :else (recur (rest ops) since out))
+                                      out))]
+                      {:windows (count windows)
+                       :ok (count (filter (fn [op]
+                                            (some (fn [[a b]] (<= a (:time op) b))
+                                                  windows))
+                                          oks))})
+            beside  (contended client)
+            wanted  (if faults? (max 1 (quot (quot time-limit cycle-s) 2)) 0)
+            lacks   (cond-> []
+                      (some #(< (get by-f % 0) min-ok) progress)
+                      (conj (str "fewer than " min-ok " successes of one sort"))
+                      (< (count begun) wanted)
+                      (conj (str "fewer than " wanted " faults"))
+                      (and (pos? (:windows during)) (zero? (:ok during)))
+                      (conj "no success while a fault lasted and a majority could talk")
+                      (< beside (quot min-ok 2))
+                      (conj "too little at the same time"))]
+        {:valid?       (empty? lacks)
+         :lacks        lacks
+         :ok           by-f
+         :attempted    (count (filter h/invoke? client))
+         :unknown      (count (filter #(= :info (:type %)) client))
+         :contended    beside
+         :faults       (count begun)
+         :during-faults during}))))
+
+(defn alive
+  "No gateway ended by itself, but for one whose journal was spoilt: it may say
+  so and stay away (R9)."
+  []
+  (reify checker/Checker
+    (check [_ _ history _]
+      (let [op   (->> (h/remove h/client-op? history)
+                      (filter #(and (= :alive (:f %)) (map? (:value %))))
+                      last)
+            dead (->> (:value op) (remove val) (map key)
+                      (remove (set (:spoilt op))) sort vec)]
+        {:valid? (and (some? op) (empty? dead))
+         :looked? (some? op)
+         :dead   dead
+         :spoilt (:spoilt op)}))))
+
+(defn informative
+  "A checker whose verdict does not count."
+  [c]
+  (reify checker/Checker
+    (check [_ test history opts]
+      (assoc (checker/check c test history opts) :valid? true))))
+
+(defn slim
+  "Of an independent checker's many results keeps those that are not valid."
+  [c]
+  (reify checker/Checker
+    (check [_ test history opts]
+      (let [r (checker/check c test history opts)]
+        (-> r
+            (assoc :keys (count (:results r)))
+            (update :results #(into {} (remove (comp true? :valid? val)) %)))))))

@@ -1,0 +1,202 @@
+(ns jepsen.holdfast.cli
+  "Command line: `test` runs one workload under one nemesis, `test-all` each
+  under each."
+  (:require [clojure.java.io :as io]
+            [clojure.java.shell :refer [sh]]
+            [clojure.string :as str]
+            [clojure.tools.logging :refer [info warn]]
+            [jepsen [checker :as checker]
+                    [cli :as cli]
+                    [generator :as gen]
+                    [net :as net]
+                    [os :as os]
+                    [tests :as tests]]
+            [jepsen.holdfast [checks :as checks]
+                             [db :as db]
+                             [nemesis :as nemesis]
+                             [netns :as netns]
+                             [register :as register]
+                             [s3 :as s3]])
+  (:gen-class))
+
+(def workloads
+  {"register" register/workload})
+
+(def lies #{"stale-read" "lost-write"})
+
+(def all-nemeses
+  ["none" "partition-halves" "partition-primary" "partition-ring"
+   "partition-bridge" "partition-one-way" "kill" "kill-primary" "restart-all"
+   "pause" "pause-primary" "pause-all" "corrupt" "kill+partition-halves"])
+
+(defn netns-os
+  "Makes the namespaces, and the S3 server's if there is one, before the first
+  node is set up; takes them away after the last."
+  [opts store-node]
+  (let [made  (atom nil)
+        left  (atom 0)
+        s3    (atom nil)]
+    (reify os/OS
+      (setup! [this test _node]
+        (locking this
+          (swap! left inc)
+          (when-not @made
+            (netns/up! (cond-> (vec (:nodes test)) store-node (conj store-node)))
+            (sh "rm" "-rf" (str (:dir test) "/store"))
+            (.mkdirs (io/file (:dir test) "store"))
+            (when store-node (reset! s3 (s3/start! test store-node)))
+            (reset! made true))))
+      (teardown! [this test _node]
+        (locking this
+          (when (zero? (swap! left dec))
+            (when-let [p @s3] (s3/stop! p))
+            (when-not (:keep-data test)
+              (sh "rm" "-rf" (str (:dir test) "/store")))
+            (netns/down! (cond-> (vec (:nodes test))
+                           store-node (conj store-node)))))))))
+
+(defn- random-key []
+  (str/join (repeatedly 64 #(format "%x" (rand-int 16)))))
+
+(defn holdfast-test
+  [opts]
+  (let [netns?     (:netns opts)
+        nodes      (if netns?
+                     (mapv #(str "hf" (inc %)) (range (:gateways opts)))
+                     (:nodes opts))
+        store-node (when (and netns? (= "s3" (:store opts))) "hfs3")
+        addresses  (when netns?
+                     (netns/addresses (cond-> nodes store-node (conj store-node))))
+        s3-url     (when store-node (str "http://" (addresses store-node) ":7070"))
+        dir        (.getCanonicalPath (io/file (:dir opts)))
+        opts       (assoc opts :dir dir, :nodes nodes)
+        workload   ((workloads (:workload opts)) opts)
+        package    (nemesis/package opts)
+        faults?    (not= "none" (:nemesis opts))
+        progress   (:progress workload (:writes workload))]
+    (merge
+      tests/noop-test
+      (dissoc opts :store) ; Jepsen has another use for this key
+      (when netns? {:remote netns/remote
+                    :os     (netns-os opts store-node)})
+      {:name        (str "holdfast " (:workload opts) " " (:nemesis opts)
+                         (when (= "s3" (:store opts)) " s3")
+                         (when-let [lie (:lie opts)] (str " lie-" lie)))
+       :nodes       nodes
+       :addresses   addresses
+       :binary      (.getCanonicalPath (io/file (:binary opts)))
+       :local-plan  (str dir "/cluster.toml")
+       :cluster-key (random-key)
+       :store-url   (case (:store opts)
+                      "file" (str "file://" dir "/store")
+                      "s3"   "s3://holdfast/jepsen"
+                      (:store opts))
+       :s3-endpoint   (or (:s3-endpoint opts) s3-url)
+       :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
+       :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
+       :pure-generators true
+       :patience-ms (* 1000 (:patience opts))
+       :net         net/iptables
+       :db          (db/db)
+       :client      (:client workload)
+       :nemesis     (:nemesis package)
+       :plot        {:nemeses (:perf package)}
+       :generator
+       (gen/phases
+         (->> (:generator workload)
+              (gen/stagger (/ (:rate opts)))
+              (gen/nemesis (:generator package))
+              (gen/time-limit (:time-limit opts)))
+         (gen/log "Ending what lasts, then a moment of calm")
+         (:final-generator package)
+         (gen/sleep 5)
+         (:final-generator workload)
+         (:alive-generator package))
+       :checker
+       (checker/compose
+         (cond->
+           {:workload     (:checker workload)
+            :availability (checks/availability
+                            {:progress progress
+                             :within   (:available-within opts)})
+            :coverage     (checks/coverage
+                            {:progress   progress
+                             :faults?    (and faults?
+                                              (not= "corrupt" (:nemesis opts)))
+                             :time-limit (:time-limit opts)
+                             :cycle-s    (+ (:interval opts) (:hold opts))
+                             :min-ok     (or (:min-ok opts)
+                                             (:min-ok workload)
+                                             (* 5 (:time-limit opts)))})
+            :alive        (checks/alive)
+            :log          (checker/log-file-pattern
+                            #"panicked at|R\d+:|assertion" "gateway.log")
+            :stats        (checks/informative (checker/stats))
+            :exceptions   (checker/unhandled-exceptions)}
+           (:plots opts) (assoc :perf (checker/perf {:nemeses (:perf package)}))))})))
+
+(def opt-spec
+  [["-w" "--workload NAME" (str "One of " (str/join ", " (sort (keys workloads))))
+    :default "register"
+    :validate [workloads "There is no such workload"]]
+   [nil "--nemesis FAULTS"
+    (str "Faults, joined by + for several at once and by , to draw one each time: none, "
+         (str/join ", " (sort (keys nemesis/faults))))
+    :default "none"
+    :validate [#(every? (conj (set (keys nemesis/faults)) "none")
+                        (str/split % #"[+,]"))
+               "There is no such fault"]]
+   [nil "--binary PATH" "The holdfast program on this machine; copied to nodes that are reached over SSH"
+    :default "../target/release/holdfast"]
+   [nil "--netns" "Nodes are network namespaces of this machine (root); --nodes is ignored"
+    :default false]
+   [nil "--gateways N" "With --netns: how many"
+    :default 3, :parse-fn parse-long, :validate [#(<= 1 % 9) "1 to 9"]]
+   [nil "--dir DIR" "Directory for the nodes' files, emptied before each test"
+    :default "/tmp/holdfast-jepsen"]
+   [nil "--store STORE" "file (--netns only), s3 (--netns only: starts versitygw on a node of its own), or a URL that all gateways reach"
+    :default "file"]
+   [nil "--s3-endpoint URL" "Base URL of the S3 server, where the store's URL is an s3:// one and it is not AWS"]
+   [nil "--interval SECONDS" "Calm between two faults"
+    :default 7, :parse-fn parse-long, :validate [pos? "Positive"]]
+   [nil "--hold SECONDS" "How long a fault lasts"
+    :default 6, :parse-fn parse-long, :validate [pos? "Positive"]]
+   [nil "--rate HZ" "Operations per second at most, all clients together"
+    :default 150, :parse-fn parse-double, :validate [pos? "Positive"]]
+   [nil "--op-timeout SECONDS" "How long a client waits for an answer; longer than --hold, or late answers are not seen"
+    :default 9, :parse-fn parse-long, :validate [pos? "Positive"]]
+   [nil "--patience SECONDS" "How long a client looks for a gateway that serves before its operation fails"
+    :default 3, :parse-fn parse-long, :validate [pos? "Positive"]]
+   [nil "--available-within SECONDS" "How long it may take until something succeeds while a majority can talk"
+    :default 15, :parse-fn parse-double, :validate [pos? "Positive"]]
+   [nil "--min-ok N" "Successes of each sort that a run needs to mean anything"
+    :parse-fn parse-long]
+   [nil "--ops-per-key N" "register: length of a key's history"
+    :default 120, :parse-fn parse-long]
+   [nil "--threads-per-key N" "register: clients of one key at a time"
+    :default 4, :parse-fn parse-long]
+   [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
+   [nil "--lie LIE" (str "Make the client lie, to see the checker find it: " (str/join ", " (sort lies)))
+    :validate [lies "There is no such lie"]]
+   [nil "--[no-]plots" "Latency and rate plots (gnuplot)"
+    :default true]
+   [nil "--keep-data" "Leave the gateways' directories and the store"
+    :default false]])
+
+(defn all-tests
+  [opts]
+  (for [w (if-let [w (:workload opts)] [w] (sort (keys workloads)))
+        n (if-let [n (:nemesis opts)] [n] all-nemeses)
+        _ (range (:test-count opts))]
+    (holdfast-test (assoc opts :workload w, :nemesis n))))
+
+(defn -main
+  [& args]
+  (cli/run!
+    (merge (cli/single-test-cmd {:test-fn  holdfast-test
+                                 :opt-spec opt-spec})
+           (cli/test-all-cmd
+             {:tests-fn all-tests
+              :opt-spec (cli/without-defaults-for [:workload :nemesis] opt-spec)})
+           (cli/serve-cmd))
+    args))

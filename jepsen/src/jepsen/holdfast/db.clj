@@ -1,0 +1,210 @@
+(ns jepsen.holdfast.db
+  "One gateway per node, founded as one cluster with one set, and what a nemesis
+  does to them: kill, pause, flip a bit in a journal.
+
+      DIR/NODE/gateway.toml, cluster.key, gateway.pid, gateway.log, data/
+      DIR/store            the set's store where --store is a directory
+
+  Checkpoints are frequent and journal files small, so that a run of a minute
+  sees uploads, purged journals and snapshots."
+  (:require [clojure.java.shell :refer [sh]]
+            [clojure.string :as str]
+            [clojure.tools.logging :refer [info warn]]
+            [clj-commons.slingshot :refer [throw+]]
+            [jepsen [control :as c]
+                    [core :as jepsen]
+                    [db :as db]
+                    [util :as util]]
+            [jepsen.control.util :as cu]
+            [jepsen.holdfast.nbd :as nbd]))
+
+(def set-name "jepsen")
+(def volumes ["v0" "v1" "v2"])
+(def volume-bytes (* 1024 1024 1024))
+(def api-port 7400)
+(def peer-port 7401)
+(def nbd-port 10809)
+
+(defn address [test node] (get (:addresses test) node node))
+
+(defn gateway-name
+  "Gateways are numbered: a host's name may not be a valid one."
+  [test node]
+  (str "g" (inc (.indexOf ^java.util.List (:nodes test) node))))
+
+(defn node-of [test gateway]
+  (nth (:nodes test) (dec (parse-long (subs gateway 1)))))
+
+(defn export [volume] (str set-name "/" volume))
+
+(defn dir  [test node] (str (:dir test) "/" node))
+(defn- file [test node f] (str (dir test node) "/" f))
+(defn- pidfile [test node] (file test node "gateway.pid"))
+(defn log-file [test node] (file test node "gateway.log"))
+
+(defn- bin [test node]
+  (if (:netns test) (:binary test) (file test node "holdfast")))
+
+(defn- config
+  [test node]
+  (let [at #(str (address test node) ":" %)]
+    (str "name = \"" (gateway-name test node) "\"\n"
+         "data_dir = \"" (file test node "data") "\"\n"
+         "api_listen = \"0.0.0.0:" api-port "\"\n"
+         "peer_listen = \"0.0.0.0:" peer-port "\"\n"
+         "nbd_listen = \"0.0.0.0:" nbd-port "\"\n"
+         "plain_exports = true\n"
+         "plaintext_network = true\n"
+         "[advertise]\n"
+         "api = \"" (at api-port) "\"\n"
+         "peer = \"" (at peer-port) "\"\n"
+         "nbd = \"" (at nbd-port) "\"\n"
+         "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\nfile = \"16MiB\"\ntail = \"8MiB\"\n"
+         "[cache]\nmemory = \"64MiB\"\ndisk = \"0B\"\n"
+         "[upload]\ninterval_ms = 2000\nbytes = \"32MiB\"\n"
+         "[key]\nfile = \"" (file test node "cluster.key") "\"\n"
+         (when-let [endpoint (:s3-endpoint test)]
+           (str "[store]\nendpoint = \"" endpoint "\"\nregion = \"us-east-1\"\n"
+                "path_style = true\n")))))
+
+(defn- plan
+  [test]
+  (str (str/join (for [node (:nodes test)]
+                   (str "[[gateways]]\nname = \"" (gateway-name test node)
+                        "\"\nregion = \"local\"\napi = \""
+                        (address test node) ":" api-port "\"\n")))
+       "[[sets]]\nname = \"" set-name "\"\nstore = \"" (:store-url test) "\"\n"
+       "volumes = { "
+       (str/join ", " (map #(str % " = \"" volume-bytes "B\"") volumes)) " }\n"))
+
+(defn start!
+  [test node]
+  (c/su
+    (cu/start-daemon!
+      {:chdir   (dir test node)
+       :logfile (log-file test node)
+       :pidfile (pidfile test node)
+       :env     (when (:s3-endpoint test)
+                  {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
+                   :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)})}
+      (bin test node) :gateway :run
+      :--config (file test node "gateway.toml"))))
+
+(defn pid
+  "Of the gateway's process, nil if it does not run."
+  [test node]
+  (let [pid (util/meh (c/exec :cat (pidfile test node)))]
+    (when (and (string? pid) (re-matches #"\d+" pid)
+               (= "yes" (c/exec :bash :-c
+                                (str "[ -d /proc/" pid " ] && ! grep -q '^State:.Z' /proc/"
+                                     pid "/status && echo yes || echo no"))))
+      pid)))
+
+(defn kill!
+  "SIGKILL, and waits until it is gone."
+  [test node]
+  (when-let [p (pid test node)]
+    (c/su (util/meh (c/exec :kill :-9 p)))
+    (util/await-fn #(when (pid test node) (throw+ {:type :still-there}))
+                   {:retry-interval 50, :log-interval 5000, :timeout 20000}))
+  (c/su (c/exec :rm :-f (pidfile test node)))
+  :killed)
+
+(defn- signal! [test node sig]
+  (if-let [p (pid test node)]
+    (do (c/su (c/exec :kill sig p)) sig)
+    :not-running))
+
+(def flip-a-bit
+  "Shell: flips one bit of the journal, in a byte that is not zero (a file is
+  zero-filled ahead), and says where."
+  "cd \"$1\" || exit 1
+   files=(journal-*)
+   for try in $(seq 2000); do
+     f=${files[RANDOM % ${#files[@]}]}
+     at=$(( (RANDOM * 32768 + RANDOM) % (4 * 1024 * 1024) ))
+     v=$(dd if=\"$f\" bs=1 skip=$at count=1 status=none | od -An -tu1 | tr -d ' ')
+     [ -z \"$v\" ] && continue
+     [ \"$v\" = 0 ] && continue
+     w=$(( v ^ (1 << (RANDOM % 8)) ))
+     printf \"\\\\x$(printf %02x $w)\" | dd of=\"$f\" bs=1 seek=$at conv=notrunc status=none
+     echo \"$f at $at: $v is now $w\"; exit 0
+   done
+   echo 'nothing but zeroes found'; exit 1")
+
+(defn corrupt!
+  "Flips a bit in the journal of a gateway that was killed before."
+  [test node]
+  (c/su (c/exec :bash :-c flip-a-bit :flip (file test node "data/journal"))))
+
+(defn cli
+  "Runs the command line on the machine of the clients. {:exit :out :err}."
+  [test & args]
+  (let [apis (str/join "," (map #(str (address test %) ":" api-port)
+                                (:nodes test)))]
+    (apply sh (:binary test) "--api" apis "--output" "json" "--timeout" "10s"
+           args)))
+
+(defn serving-nodes
+  "Nodes whose gateway says that it leads the set."
+  [test]
+  (->> (:nodes test)
+       (util/real-pmap #(when (nbd/serves? (address test %) nbd-port
+                                           (export (first volumes)) 1000) %))
+       (remove nil?)))
+
+(defn- bootstrap!
+  [test node]
+  (let [f (file test node "cluster.toml")]
+    (cu/write-file! (plan test) f)
+    (util/await-fn
+      (fn []
+        (let [{:keys [exit err out]} (cli test "cluster" "bootstrap" "--config"
+                                          (if (:netns test) f (:local-plan test)))]
+          (when-not (zero? exit)
+            (throw+ {:type :bootstrap, :exit exit, :err err, :out out}))))
+      {:retry-interval 500, :log-interval 10000, :timeout 90000
+       :log-message "Waiting for the gateways to become a cluster"})
+    (util/await-fn #(when (empty? (serving-nodes test))
+                      (throw+ {:type :nobody-serves}))
+                   {:retry-interval 200, :log-interval 10000, :timeout 60000})))
+
+(defn db []
+  (reify db/DB
+    (setup! [_ test node]
+      (c/su
+        (c/exec :rm :-rf (dir test node))
+        (c/exec :mkdir :-p (file test node "data"))
+        (when-not (:netns test)
+          (c/upload (:binary test) (bin test node))
+          (c/exec :chmod "755" (bin test node)))
+        (cu/write-file! (config test node) (file test node "gateway.toml"))
+        (cu/write-file! (str (:cluster-key test) "\n")
+                        (file test node "cluster.key"))
+        (c/exec :chmod "600" (file test node "cluster.key")))
+      (start! test node))
+
+    (teardown! [_ test node]
+      (kill! test node)
+      (when-not (:keep-data test)
+        (c/su (c/exec :rm :-rf (dir test node)))))
+
+    db/LogFiles
+    (log-files [_ test node]
+      {(log-file test node)              "gateway.log"
+       (file test node "gateway.toml")   "gateway.toml"})
+
+    db/Primary
+    (primaries [_ test] (serving-nodes test))
+    (setup-primary! [_ test node]
+      (when-not (:netns test)
+        (spit (:local-plan test) (plan test)))
+      (bootstrap! test node))
+
+    db/Kill
+    (kill!  [_ test node] (kill! test node))
+    (start! [_ test node] (start! test node))
+
+    db/Pause
+    (pause!  [_ test node] (signal! test node :-STOP))
+    (resume! [_ test node] (signal! test node :-CONT))))

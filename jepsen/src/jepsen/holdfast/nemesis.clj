@@ -1,0 +1,158 @@
+(ns jepsen.holdfast.nemesis
+  "Faults by name, one nemesis for all of them. It knows which nodes are down,
+  stopped or cut off, and says with each operation whether the set must be
+  served now (:served?): that is what the availability checker goes by.
+
+  A fault is begun, held, ended, again and again, with calm in between. NAME+NAME
+  begins several together; of NAME,NAME one is drawn each time."
+  (:require [clojure.set :as set]
+            [clojure.string :as str]
+            [clojure.tools.logging :refer [info]]
+            [jepsen [control :as c]
+                    [db :as jdb]
+                    [generator :as gen]
+                    [nemesis :as nemesis]
+                    [net :as net]
+                    [random :as rand]
+                    [util :as util :refer [majority]]]
+            [jepsen.holdfast.db :as db]))
+
+(def faults
+  {"partition-halves"  "a majority and a minority, drawn anew each time"
+   "partition-primary" "the serving gateway alone, the others together"
+   "partition-ring"    "each gateway hears a majority, no two the same one"
+   "partition-bridge"  "one gateway hears everybody, the others only that one"
+   "partition-one-way" "one gateway hears nobody, and is heard by all"
+   "kill"              "SIGKILL of one gateway, later started again"
+   "kill-primary"      "SIGKILL of the serving one, later started again"
+   "restart-all"       "SIGKILL of all at once, started again after a moment"
+   "pause"             "SIGSTOP of one gateway for longer than its lease"
+   "pause-primary"     "SIGSTOP of the serving one for longer than its lease"
+   "pause-all"         "SIGSTOP of all for longer than their leases"
+   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"})
+
+(defn- one-way
+  "Nobody's packets reach node: replies do not either, so no connection of its
+  own works."
+  [nodes node]
+  {node (set (remove #{node} nodes))})
+
+(defn- grudge
+  [test fault]
+  (let [nodes   (:nodes test)
+        primary #(or (first (db/serving-nodes test)) (rand/nth nodes))]
+    (case fault
+      "partition-halves"  (nemesis/complete-grudge
+                            (nemesis/bisect (rand/shuffle nodes)))
+      "partition-primary" (nemesis/complete-grudge
+                            (nemesis/split-one (primary) nodes))
+      "partition-ring"    (nemesis/majorities-ring nodes)
+      "partition-bridge"  (nemesis/bridge (rand/shuffle nodes))
+      "partition-one-way" (one-way nodes (rand/nth nodes)))))
+
+(defn served?
+  "Is there a gateway that runs and can talk, both ways, with gateways that run
+  and make a majority with it?"
+  [nodes {:keys [down stopped spoilt grudge]}]
+  (let [up   (set/difference (set nodes) down stopped spoilt)
+        cut? (fn [a b] (or (contains? (set (get grudge a)) b)
+                           (contains? (set (get grudge b)) a)))]
+    (boolean
+      (some (fn [a] (<= (majority (count nodes))
+                        (count (remove #(cut? a %) up))))
+            up))))
+
+(defn- on! [test nodes f]
+  (c/on-nodes test nodes (fn [t n] (f t n))))
+
+(defn- begin!
+  "Does it; gives [state what]."
+  [test state fault]
+  (let [nodes   (:nodes test)
+        target  #(if (str/ends-with? fault "-primary")
+                   (or (first (db/serving-nodes test)) (rand/nth nodes))
+                   (rand/nth nodes))
+        database (:db test)]
+    (cond
+      (str/starts-with? fault "partition")
+      (let [g (grudge test fault)]
+        (net/drop-all! test g)
+        [(assoc state :grudge g) g])
+
+      (#{"kill" "kill-primary" "restart-all"} fault)
+      (let [ns (if (= "restart-all" fault) nodes [(target)])]
+        (on! test ns (partial jdb/kill! database))
+        [(update state :down into ns) ns])
+
+      (#{"pause" "pause-primary" "pause-all"} fault)
+      (let [ns (if (= "pause-all" fault) nodes [(target)])]
+        (on! test ns (partial jdb/pause! database))
+        [(update state :stopped into ns) ns])
+
+      (= "corrupt" fault)
+      (if (seq (:spoilt state))
+        [state :done-already]
+        (let [n (rand/nth nodes)
+              r (on! test [n] (fn [t n]
+                                (jdb/kill! database t n)
+                                (let [what (db/corrupt! t n)]
+                                  (jdb/start! database t n)
+                                  what)))]
+          [(update state :spoilt conj n) r])))))
+
+(defn- end-all!
+  "Ends whatever lasts."
+  [test {:keys [down stopped grudge] :as state}]
+  (let [database (:db test)]
+    (when grudge (net/heal! (:net test) test))
+    (when (seq stopped) (on! test stopped (partial jdb/resume! database)))
+    (when (seq down) (on! test down (partial jdb/start! database)))
+    (assoc state :grudge nil, :stopped #{}, :down #{})))
+
+(defrecord Nemesis [state]
+  nemesis/Reflection
+  (fs [_] #{:begin :end :alive})
+
+  nemesis/Nemesis
+  (setup! [this test]
+    (net/heal! (:net test) test)
+    this)
+
+  (invoke! [_ test op]
+    (case (:f op)
+      :begin
+      (let [what (reduce (fn [done fault]
+                           (let [[s what] (begin! test @state fault)]
+                             (reset! state s)
+                             (assoc done fault what)))
+                         {} (str/split (:value op) #"\+"))]
+        (assoc op :value what, :served? (served? (:nodes test) @state)))
+
+      :end
+      (do (swap! state #(end-all! test %))
+          (assoc op :value :ended, :served? (served? (:nodes test) @state)))
+
+      ; At the end: a gateway that ended by itself broke an invariant (R11), or
+      ; was spoilt and knows it (R9).
+      :alive
+      (assoc op :value (c/on-nodes test (fn [t n] (boolean (db/pid t n))))
+             :spoilt (:spoilt @state))))
+
+  (teardown! [_ test]
+    (swap! state #(end-all! test %))))
+
+(defn package
+  "From a --nemesis such as \"kill,partition-halves+pause\"; \"none\" for none."
+  [{:keys [nemesis interval hold]}]
+  (let [choices (remove #{"none"} (str/split nemesis #","))
+        cycle'  (fn [] [(gen/sleep interval)
+                        {:type :info, :f :begin, :value (rand/nth choices)}
+                        (gen/sleep hold)
+                        {:type :info, :f :end}])]
+    {:nemesis         (->Nemesis (atom {:down #{}, :stopped #{}, :spoilt #{}}))
+     ; Called again each time it is used up.
+     :generator       (when (seq choices) cycle')
+     :final-generator (gen/nemesis {:type :info, :f :end})
+     :alive-generator (gen/nemesis (gen/once {:type :info, :f :alive}))
+     :perf            #{{:name "fault", :start #{:begin}, :stop #{:end}
+                         :color "#E9A4A0"}}}))
