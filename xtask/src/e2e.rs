@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     long: bool,
     #[command(flatten)]
-    build: Build,
+    pub build: Build,
 }
 
 /// What a scenario is given.

@@ -6,6 +6,7 @@
 mod attach;
 mod bench;
 mod binary;
+mod chaos;
 mod cluster;
 mod cmd;
 mod demo;
@@ -37,6 +38,8 @@ enum Chore {
     Test(verify::TestArgs),
     /// End-to-end scenarios against real processes, all or by name
     E2e(e2e::Args),
+    /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
+    Chaos(chaos::Args),
     /// Format, clippy, tidy, docs; writes nothing
     Verify,
     /// The part of verify that needs no build: crate arrows, file length, leftovers, links
@@ -72,6 +75,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Demo(args) => demo::demo(&args),
         Chore::Test(args) => verify::test(&args),
         Chore::E2e(args) => e2e::chore(&args),
+        Chore::Chaos(args) => chaos::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {
             let mut count = say::Count::default();

@@ -166,6 +166,15 @@ impl Client {
         Ok(Self { stream, next: 1, open: BTreeMap::new() })
     }
 
+    /// Another bound for each wait from now on.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn set_patience(&self, patience: Duration) -> std::io::Result<()> {
+        self.stream.set_read_timeout(Some(patience))?;
+        self.stream.set_write_timeout(Some(patience))
+    }
+
     fn send(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> std::result::Result<u64, NbdError> {
         let cookie = self.next;
         self.next += 1;

@@ -16,6 +16,7 @@ const BUCKET: &str = "bucket";
 #[derive(Debug)]
 pub struct S3 {
     dir: PathBuf,
+    host: String,
     port: u16,
     server: Option<Proc>,
 }
@@ -26,9 +27,17 @@ impl S3 {
     /// # Errors
     /// When it does not listen within 20 s.
     pub fn start(dir: &Path) -> Result<Self> {
+        Self::start_on(dir, "127.0.0.1")
+    }
+
+    /// The same on another address of ours.
+    ///
+    /// # Errors
+    /// As [`S3::start`].
+    pub fn start_on(dir: &Path, host: &str) -> Result<Self> {
         // To this server a folder is a bucket.
         std::fs::create_dir_all(dir.join("s3").join(BUCKET))?;
-        let mut s3 = Self { dir: dir.into(), port: free_ports(1)?, server: None };
+        let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, server: None };
         s3.resume()?;
         Ok(s3)
     }
@@ -38,7 +47,7 @@ impl S3 {
     /// # Errors
     /// As [`S3::start`].
     pub fn resume(&mut self) -> Result<()> {
-        let addr = format!("127.0.0.1:{}", self.port);
+        let addr = format!("{}:{}", self.host, self.port);
         let command = cmd("versitygw").args(["--port", &addr, "--access", ACCESS, "--secret", SECRET]);
         let command = command.args(["--keep-alive", "--quiet", "posix"]).arg(self.dir.join("s3"));
         let mut server = Proc::spawn("versitygw", command.into_command(), &self.dir.join("s3.log"))?;
@@ -55,9 +64,14 @@ impl S3 {
         self.server.take().map_or(Ok(()), |mut s| s.stop(Signal::KILL, Duration::from_secs(5)))
     }
 
+    /// Whether it was started and not stopped since.
+    pub fn is_running(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// As `holdfast` wants it.
     pub fn url(&self) -> String {
-        format!("s3://{BUCKET}/e2e?endpoint=http://127.0.0.1:{}&region=us-east-1", self.port)
+        format!("s3://{BUCKET}/e2e?endpoint=http://{}:{}&region=us-east-1", self.host, self.port)
     }
 
     /// Keys, as environment variables.

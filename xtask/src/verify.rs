@@ -4,7 +4,7 @@ use crate::binary::{Build, cargo, fresh_dir, root};
 use crate::cmd::{Cmd, cmd, on_path};
 use crate::say::{Count, line, note, step};
 use crate::setup::{self, For};
-use crate::{e2e, tidy};
+use crate::{chaos, e2e, tidy};
 use anyhow::{Context, Result};
 use std::io::BufRead;
 use std::os::unix::process::CommandExt;
@@ -66,7 +66,7 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// Everything: verify, cargo's tests, end-to-end scenarios; one closing line.
+/// Everything: verify, cargo's tests, end-to-end scenarios, chaos; one closing line.
 ///
 /// # Errors
 /// When anything failed.
@@ -80,6 +80,10 @@ pub fn test(args: &TestArgs) -> Result<()> {
     match e2e::run(&args.e2e) {
         Ok(found) => count.add(found),
         Err(e) => count.check("end-to-end scenarios", Err(e)),
+    }
+    step("chaos, the short form");
+    if let Err(e) = chaos::short(&args.e2e.build, &mut count) {
+        count.check("chaos", Err(e));
     }
     count.close()
 }

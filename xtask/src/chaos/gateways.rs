@@ -1,0 +1,221 @@
+//! Three `holdfast gateway run`, each in its namespace: started, killed, paused, started again; and the command line beside them.
+
+use super::net::{Net, address};
+use crate::cmd::{cmd, tail_of};
+use crate::process::{self, Proc, Signal, wait_until};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How many.
+pub const GATEWAYS: usize = 3;
+
+/// The set and its volume.
+pub const SET: &str = "chaos";
+pub const EXPORT: &str = "chaos/vol1";
+
+/// Address of a gateway's NBD door.
+pub fn nbd(gateway: usize) -> String {
+    format!("{}:10809", address(gateway))
+}
+
+/// How people call it.
+pub fn name(gateway: usize) -> String {
+    format!("g{}", gateway + 1)
+}
+
+/// The cluster.
+#[derive(Debug)]
+pub struct Gateways {
+    bin: PathBuf,
+    dir: PathBuf,
+    env: Vec<(String, String)>,
+    procs: Vec<Option<Proc>>,
+    paused: [bool; GATEWAYS],
+}
+
+impl Gateways {
+    /// Starts them all and makes a cluster of them, with one volume of `size` bytes.
+    ///
+    /// # Errors
+    /// When they do not come up.
+    pub fn start(
+        net: &Net,
+        bin: &Path,
+        dir: &Path,
+        store: &str,
+        env: Vec<(String, String)>,
+        size: u64,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(dir.join("store"))?;
+        let key = dir.join("cluster.key");
+        // Not a secret: the data is ours, and gone with the folder.
+        std::fs::write(&key, "5a".repeat(32))?;
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        let mut plan = String::new();
+        for gateway in 0..GATEWAYS {
+            let (name, at) = (name(gateway), address(gateway));
+            std::fs::write(dir.join(format!("{name}.toml")), settings(dir, &name, &at))?;
+            plan += &format!("[[gateways]]\nname = \"{name}\"\nregion = \"local\"\napi = \"{at}:7400\"\n");
+        }
+        plan +=
+            &format!("[[sets]]\nname = \"{SET}\"\nstore = \"{store}\"\nvolumes = {{ vol1 = \"{}MiB\" }}\n", size >> 20);
+        std::fs::write(dir.join("cluster.toml"), plan)?;
+        let mut all = Self {
+            bin: bin.into(),
+            dir: dir.into(),
+            env,
+            procs: (0..GATEWAYS).map(|_| None).collect(),
+            paused: [false; GATEWAYS],
+        };
+        for gateway in 0..GATEWAYS {
+            all.launch(net, gateway)?;
+        }
+        let plan = dir.join("cluster.toml").display().to_string();
+        all.holdfast(&["cluster", "bootstrap", "--config", &plan], Duration::from_secs(60))?;
+        Ok(all)
+    }
+
+    /// Starts a gateway that does not run.
+    ///
+    /// # Errors
+    /// When it does not listen within a minute.
+    pub fn launch(&mut self, net: &Net, gateway: usize) -> Result<()> {
+        let name = name(gateway);
+        let config = self.dir.join(format!("{name}.toml"));
+        let log = self.dir.join(format!("{name}.log"));
+        let mut command = net.within(gateway, &self.bin).args(["gateway", "run", "--config"]).arg(config);
+        for (key, value) in &self.env {
+            command = command.env(key, value);
+        }
+        let mut proc = Proc::spawn(&name, command.into_command(), &log)?;
+        let door = format!("{}:7400", address(gateway));
+        proc.ready_when("listening", Duration::from_secs(60), || std::net::TcpStream::connect(&door).is_ok())?;
+        self.procs[gateway] = Some(proc);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// When it survives that.
+    pub fn kill(&mut self, gateway: usize) -> Result<()> {
+        let Some(mut proc) = self.procs[gateway].take() else { return Ok(()) };
+        self.paused[gateway] = false;
+        proc.signal(Signal::KILL);
+        proc.wait(Duration::from_secs(10)).map(drop)
+    }
+
+    /// SIGSTOP, until all its threads have stopped.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn pause(&mut self, gateway: usize) -> Result<()> {
+        let Some(proc) = &mut self.procs[gateway] else { return Ok(()) };
+        proc.signal(Signal::STOP);
+        self.paused[gateway] = true;
+        let pid = proc.pid();
+        anyhow::ensure!(wait_until(Duration::from_secs(10), || process::is_stopped(pid)), "{pid} does not stop");
+        Ok(())
+    }
+
+    /// Whatever was done to the processes is undone: continued, started again.
+    ///
+    /// # Errors
+    /// As [`Gateways::launch`].
+    pub fn heal(&mut self, net: &Net) -> Result<()> {
+        for gateway in 0..GATEWAYS {
+            if std::mem::take(&mut self.paused[gateway])
+                && let Some(proc) = &mut self.procs[gateway]
+            {
+                proc.signal(Signal::CONT);
+            }
+            if self.procs[gateway].is_none() {
+                self.launch(net, gateway)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// R11: nobody ends but by our hand.
+    ///
+    /// # Errors
+    /// When one has.
+    pub fn must_run(&mut self) -> Result<()> {
+        self.procs.iter_mut().flatten().try_for_each(Proc::must_run)
+    }
+
+    /// SIGTERM to all of them.
+    ///
+    /// # Errors
+    /// When even SIGKILL does not end one.
+    pub fn stop(&mut self) -> Result<()> {
+        self.procs.iter_mut().flatten().try_for_each(|proc| proc.stop(Signal::TERM, Duration::from_secs(20)))
+    }
+
+    /// The command line, for use from other threads.
+    pub fn door(&self) -> Door {
+        Door { bin: self.bin.clone() }
+    }
+
+    /// As [`Door::holdfast`].
+    ///
+    /// # Errors
+    /// As [`Door::holdfast`].
+    pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
+        self.door().holdfast(args, limit)
+    }
+
+    /// Where the log of a gateway is, for messages.
+    pub fn log_tail(&self, gateway: usize) -> String {
+        tail_of(&self.dir.join(format!("{}.log", name(gateway))), 4)
+    }
+}
+
+/// The `holdfast` command line, told of every gateway.
+#[derive(Clone, Debug)]
+pub struct Door {
+    bin: PathBuf,
+}
+
+impl Door {
+    /// Runs `holdfast ARGS --output json`.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0, or prints no JSON. The outcome may be unknown.
+    pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
+        let doors: Vec<String> = (0..GATEWAYS).map(|g| format!("{}:7400", address(g))).collect();
+        let limit = format!("{}ms", limit.as_millis());
+        let command = cmd(&self.bin).args(args).args(["--output", "json", "--timeout", &limit]);
+        let said = command.args(["--api", &doors.join(",")]).out()?;
+        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+}
+
+/// Small bounds and frequent checkpoints, so that a short run sees the store, purging and snapshots as well.
+fn settings(dir: &Path, name: &str, at: &str) -> String {
+    let dir = dir.display();
+    format!(
+        r#"name = "{name}"
+data_dir = "{dir}/{name}"
+api_listen = "{at}:7400"
+peer_listen = "{at}:7401"
+nbd_listen = "{at}:10809"
+plain_exports = true
+plaintext_network = true
+[journal]
+bound = "1GiB"
+reserve = "128MiB"
+file = "16MiB"
+tail = "16MiB"
+[cache]
+memory = "32MiB"
+disk = "0B"
+[upload]
+interval_ms = 3000
+bytes = "16MiB"
+[key]
+file = "{dir}/cluster.key"
+"#
+    )
+}

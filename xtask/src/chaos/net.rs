@@ -1,0 +1,120 @@
+//! Network namespaces of our own: one per gateway, and one with the bridge between them, in which this program, its clients and
+//! the object store live.
+//!
+//! ```text
+//!   hub (this process): bridge 10.98.0.1 ── veth ── g1 10.98.0.11
+//!                                        ├─ veth ── g2 10.98.0.12     partitions: iptables in the namespace of a gateway
+//!                                        └─ veth ── g3 10.98.0.13
+//! ```
+//! Owns: namespaces, links, packet rules. Does not own: what runs in them.
+//!
+//! N1  No namespace has a name, and nothing is made in the machine's own: two runs at once cannot meet.
+//! N2  A namespace lives as long as the processes in it. Ours is held by this process, a gateway's by one `sleep` that is registered
+//!     for taking back; when they end, in whatever way, the kernel takes bridge, links and rules with it.
+
+use crate::cmd::{Cmd, cmd};
+use crate::process::{Proc, wait_until};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::time::Duration;
+
+/// Programs that this needs.
+pub const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter", "sleep"];
+
+/// Where the clients and the store are.
+pub const HUB: &str = "10.98.0.1";
+
+/// Address of a gateway.
+pub fn address(gateway: usize) -> String {
+    format!("10.98.0.{}", 11 + gateway)
+}
+
+/// Why there can be no namespaces here, if so. Tries, in namespaces that are gone afterwards.
+pub fn why_not() -> Option<String> {
+    if !crate::setup::is_root() {
+        return Some("only root makes network namespaces".into());
+    }
+    let script = "ip link add br0 type bridge && ip link add v0 type veth peer name v1 && \
+                  iptables -w 5 -A INPUT -s 10.98.0.99 -j DROP && iptables -w 5 -F INPUT";
+    let tried = cmd("unshare").args(["--net", "--", "sh", "-c", script]).run();
+    tried.err().map(|e| format!("no network namespaces with bridge, veth and iptables here: {e:#}"))
+}
+
+/// The namespaces of the gateways; this process must be in a namespace of its own already.
+#[derive(Debug)]
+pub struct Net {
+    holders: Vec<Proc>,
+}
+
+impl Net {
+    /// Makes the bridge here, and a namespace with a link to it for each of `n` gateways.
+    ///
+    /// # Errors
+    /// When one of the commands fails.
+    pub fn make(n: usize, log: &Path) -> Result<Self> {
+        ip(&["link", "set", "lo", "up"])?;
+        ip(&["link", "add", "br0", "type", "bridge"])?;
+        ip(&["addr", "add", &format!("{HUB}/24"), "dev", "br0"])?;
+        ip(&["link", "set", "br0", "up"])?;
+        let mut net = Self { holders: Vec::new() };
+        for gateway in 0..n {
+            // Longer than any run; it is ended with us.
+            let holder = cmd("unshare").args(["--net", "--", "sleep", "1000000"]).into_command();
+            net.holders.push(Proc::spawn("namespace holder", holder, log)?);
+            net.link(gateway)?;
+        }
+        Ok(net)
+    }
+
+    fn link(&self, gateway: usize) -> Result<()> {
+        let (pid, name) = (self.holders[gateway].pid(), format!("g{}", gateway + 1));
+        let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let apart = || space(&pid.to_string()).is_some_and(|theirs| Some(theirs) != space("self"));
+        anyhow::ensure!(wait_until(Duration::from_secs(5), apart), "process {pid} did not get a namespace of its own");
+        ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &pid.to_string()])?;
+        ip(&["link", "set", &name, "master", "br0", "up"])?;
+        for args in [
+            vec!["link", "set", "lo", "up"],
+            vec!["addr", "add", &format!("{}/24", address(gateway)), "dev", "eth0"],
+            vec!["link", "set", "eth0", "up"],
+        ] {
+            self.within(gateway, "ip").args(args).run().context("in a gateway's namespace")?;
+        }
+        Ok(())
+    }
+
+    /// A command to be run in a gateway's namespace; what it runs keeps its pid.
+    pub fn within(&self, gateway: usize, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
+        let space = format!("--net=/proc/{}/ns/net", self.holders[gateway].pid());
+        cmd("nsenter").arg(space).arg("--").arg(program)
+    }
+
+    /// From now on `gateway` receives nothing from `from`. One direction only, but no TCP connection survives it for long.
+    ///
+    /// # Errors
+    /// When iptables fails.
+    pub fn deafen(&self, gateway: usize, from: &str) -> Result<()> {
+        self.within(gateway, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
+    }
+
+    /// Neither hears the other.
+    ///
+    /// # Errors
+    /// As [`Net::deafen`].
+    pub fn cut(&self, a: usize, b: usize) -> Result<()> {
+        self.deafen(a, &address(b))?;
+        self.deafen(b, &address(a))
+    }
+
+    /// Everybody hears everybody again.
+    ///
+    /// # Errors
+    /// As [`Net::deafen`].
+    pub fn heal(&self) -> Result<()> {
+        (0..self.holders.len()).try_for_each(|g| self.within(g, "iptables").args(["-w", "5", "-F", "INPUT"]).run())
+    }
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    cmd("ip").args(args).run()
+}
