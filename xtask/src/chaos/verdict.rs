@@ -177,7 +177,7 @@ mod tests {
         let good = [write(0, 1, 2), write(0, 5, 15), write(1, 12, 14), write(0, 18, 25), write(2, 40, 41)];
         assert!(one_writer(&good, &holds).is_ok());
         for bad in [write(0, 11, 12), write(2, 12, 13), write(1, 31, 32), write(0, 50, 60)] {
-            assert!(one_writer(&[bad.clone()], &holds).is_err(), "{bad:?}");
+            assert!(one_writer(std::slice::from_ref(&bad), &holds).is_err(), "{bad:?}");
         }
         let refused = Op { outcome: Outcome::Fail, ..write(0, 11, 12) };
         assert!(one_writer(&[refused], &holds).is_ok());
