@@ -1,0 +1,366 @@
+//! Settings of one agent: values that a person may turn.
+//!
+//! One struct per section; `Default` is the only home of defaults; each field's comment (unit, range, what turning it costs) is also the comment in the
+//! sample file, `crates/agent/agent.sample.toml`, which a test compares with [`sample`]. No field holds a secret, only where one is found.
+
+mod check;
+mod document;
+#[cfg(test)]
+mod tests;
+
+pub use check::{ConfigError, Problem};
+pub use document::sample;
+use document::settings;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Whether this host takes over by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Yes.
+    Automatic,
+    /// Only when an operator says so.
+    Manual,
+}
+
+/// What stands on the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolKind {
+    /// A ZFS pool over all volumes of the set.
+    Zfs,
+    /// ext4 on one volume.
+    Ext4,
+    /// XFS on one volume.
+    Xfs,
+    /// Nothing that the agent mounts.
+    None,
+}
+
+/// How PostgreSQL is started and stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatabaseKind {
+    /// By `pg_ctl`, as the system user of `database.user`.
+    PgCtl,
+    /// By a systemd unit.
+    Systemd,
+    /// By commands.
+    Command,
+}
+
+/// How attach makes block devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The kernel's nbd where it has one, else nbdfuse and a loop device.
+    Auto,
+    /// nbdfuse and a loop device.
+    Nbdfuse,
+    /// The kernel's nbd.
+    Kernel,
+    /// No devices; a socket only.
+    None,
+}
+
+impl Device {
+    /// As on attach's command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Device::Auto => "auto",
+            Device::Nbdfuse => "nbdfuse",
+            Device::Kernel => "kernel",
+            Device::None => "none",
+        }
+    }
+}
+
+/// What stops PostgreSQL when the agent cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchdogKind {
+    /// A second process that kills PostgreSQL and attach.
+    Helper,
+    /// The helper, and the machine's watchdog device, which resets the machine.
+    Device,
+    /// Nothing.
+    Off,
+}
+
+/// What is done when device or pool cannot be let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FenceAction {
+    /// Try again for ever, and say so.
+    Retry,
+    /// Reboot the machine at once (sysrq b): the way out of a suspended ZFS pool.
+    Reboot,
+}
+
+settings! {
+    /// Settings of one agent (`holdfast agent run --config FILE`).
+    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
+    pub struct AgentConfig {
+        /// Name of this host: the owner of its leases. Unique among the set's hosts.
+        name: String = "db1".into();
+        /// The volume set that PostgreSQL lives on.
+        set: String = "demo".into();
+        /// Admin addresses of gateways, HOST:PORT each. Any of them finds the one that serves; list them all.
+        gateways: Vec<String> = vec!["127.0.0.1:7400".into()];
+        /// Directory of the history and of what outlives the agent. On a local disk, never on the set.
+        dir: PathBuf = PathBuf::from("/var/lib/holdfast-agent");
+        /// Directory of what ends with the machine: attach's state, process ids, the watchdog's file.
+        run_dir: PathBuf = PathBuf::from("/run/holdfast-agent");
+        /// "automatic": takes over by itself. "manual": only `holdfast agent failover` and switchovers do it.
+        mode: Mode = Mode::Automatic;
+        /// 1 to 100. A host of lower priority leaves a free lease to better ones: by `takeover.priority_step_ms` for each step below 100.
+        priority: u32 = 100;
+        /// Never take over by itself, whatever happens; switchovers to this host and `holdfast agent failover` work.
+        nofailover: bool = false;
+        /// When and how often this host takes over.
+        takeover: TakeoverConfig = TakeoverConfig::default();
+        /// Asking for the lease, and what happens when it cannot be renewed.
+        lease: LeaseConfig = LeaseConfig::default();
+        /// The device (`holdfast attach`, run as a child).
+        attach: AttachConfig = AttachConfig::default();
+        /// What stands on the device.
+        pool: PoolConfig = PoolConfig::default();
+        /// PostgreSQL.
+        database: DatabaseConfig = DatabaseConfig::default();
+        /// What stops PostgreSQL when the agent itself hangs or is gone.
+        watchdog: WatchdogConfig = WatchdogConfig::default();
+        /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
+        http: HttpConfig = HttpConfig::default();
+        /// Programs that are told what happens.
+        hooks: HooksConfig = HooksConfig::default();
+        /// Agents of the other hosts, name = "HOST:PORT" of their http.listen: for switchovers.
+        peers: PeersConfig = PeersConfig::default();
+    }
+}
+
+settings! {
+    /// When and how often this host takes over.
+    pub struct TakeoverConfig {
+        /// Milliseconds that a host waits for each step of priority below 100, 0 to 1000. At 20 a host of priority 50 waits a second.
+        priority_step_ms: u64 = 20;
+        /// After this host gave the lease away because of a fault of its own: no takeover for this many seconds, 0 to 3600. Against flapping.
+        flap_delay_s: u64 = 30;
+        /// Automatic takeovers at most within an hour, 1 to 1000. Beyond that a person decides.
+        per_hour_max: u32 = 6;
+        /// Pause after a takeover that failed, in milliseconds, 100 to 600000; doubled by each further one, up to backoff_max_ms.
+        backoff_min_ms: u64 = 1000;
+        /// See backoff_min_ms.
+        backoff_max_ms: u64 = 60_000;
+        /// After a switchover away: how long the other host may take before this one stands again, in seconds, 1 to 600.
+        switchover_hold_s: u64 = 15;
+    }
+}
+
+settings! {
+    /// Asking for the lease, and what happens when it cannot be renewed.
+    pub struct LeaseConfig {
+        /// How often a standby asks who holds the lease, in milliseconds, 100 to 10000. It asks at once when the lease may run out.
+        poll_ms: u64 = 500;
+        /// How often it asks while something is about to change, in milliseconds, 20 to 1000.
+        eager_poll_ms: u64 = 50;
+        /// PostgreSQL is stopped this long before the lease could end, in milliseconds, 50 to half of the lease. Longer: safer against a slow machine.
+        /// Shorter: a longer loss of gateways is only a pause.
+        stop_margin_ms: u64 = 300;
+        /// How long the lease lasts, in milliseconds, where no gateway has said it yet.
+        ttl_ms: u64 = 3000;
+    }
+}
+
+settings! {
+    /// The device (`holdfast attach`, run as a child).
+    pub struct AttachConfig {
+        /// "auto", "kernel" (nbd), "nbdfuse" (with a loop device) or "none".
+        device: Device = Device::Auto;
+        /// The program. Left out: the agent's own.
+        program: Option<PathBuf> = None, sample "/usr/bin/holdfast";
+        /// Further arguments.
+        args: Vec<String> = Vec::new();
+        /// From its start until it has the lease, in milliseconds, 1000 to 600000.
+        acquire_timeout_ms: u64 = 10_000;
+        /// From the lease until the devices are there, in milliseconds, 1000 to 600000.
+        device_timeout_ms: u64 = 20_000;
+        /// To let go of devices and lease in good order, in milliseconds, 500 to 600000; then it is killed.
+        detach_timeout_ms: u64 = 10_000;
+    }
+}
+
+settings! {
+    /// What stands on the device.
+    pub struct PoolConfig {
+        /// "ext4", "xfs" (both on one volume), "zfs" (a pool over all volumes of the set) or "none".
+        kind: PoolKind = PoolKind::Ext4;
+        /// Where ext4 or XFS is mounted. For zfs: where the datasets appear is in their own properties.
+        mount: PathBuf = PathBuf::from("/srv/pg");
+        /// Volume of ext4 or XFS. Left out: the only one of the set.
+        volume: Option<String> = None, sample "vol1";
+        /// Mount options of ext4 or XFS.
+        options: String = "noatime".into();
+        /// Name of the ZFS pool.
+        name: Option<String> = None, sample "tank";
+        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some seconds more.
+        import_timeout_s: u64 = 60;
+        /// To unmount or export, in seconds, 1 to 3600.
+        export_timeout_s: u64 = 20;
+        /// When device or pool cannot be let go of: "retry" for ever, or "reboot" the machine, the only way out of a suspended ZFS pool.
+        fence_action: FenceAction = FenceAction::Retry;
+    }
+}
+
+settings! {
+    /// PostgreSQL.
+    pub struct DatabaseConfig {
+        /// "pg_ctl", "systemd" or "command".
+        kind: DatabaseKind = DatabaseKind::PgCtl;
+        /// Its data directory, on the pool.
+        data: PathBuf = PathBuf::from("/srv/pg/data");
+        /// Where its programs are (pg_ctl, psql).
+        bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
+        /// System user that it runs as, never root; also the user of the agent's own sessions.
+        user: String = "postgres".into();
+        /// Database of the agent's own sessions.
+        dbname: String = "postgres".into();
+        /// Directory of its socket (or a host name), as psql's -h.
+        host: String = "/var/run/postgresql".into();
+        /// Its port.
+        port: u16 = 5432;
+        /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl".
+        options: String = String::new();
+        /// Its unit. For kind "systemd"; the unit itself must be disabled, and have Restart=no.
+        unit: String = "postgresql@15-main.service".into();
+        /// Starts it and returns. For kind "command"; run by sh as root.
+        start: Option<String> = None, sample "/usr/local/sbin/pg-up";
+        /// Stops it and returns once it is gone; $HOLDFAST_STOP is fast or immediate. For kind "command".
+        stop: Option<String> = None, sample "/usr/local/sbin/pg-down";
+        /// From its start until it takes writes, recovery included, in seconds, 5 to 86400.
+        start_timeout_s: u64 = 300;
+        /// For a planned stop, in seconds, 1 to 3600; then it is stopped at once.
+        stop_timeout_s: u64 = 30;
+        /// For the checkpoint before a planned stop, while clients still write, in seconds, 0 to 3600. 0: none.
+        checkpoint_timeout_s: u64 = 60;
+        /// How often it is asked whether it is well, in milliseconds, 100 to 60000.
+        probe_ms: u64 = 1000;
+        /// It counts as hung when it has not answered for this long while its device was well, in seconds, 1 to 3600.
+        health_timeout_s: u64 = 20;
+        /// Restarts in place at most within restart_window_s, 0 to 100; then the lease is given away.
+        restarts_max: u32 = 3;
+        /// See restarts_max. In seconds, 10 to 86400.
+        restart_window_s: u64 = 300;
+    }
+}
+
+settings! {
+    /// What stops PostgreSQL when the agent itself hangs or is gone.
+    pub struct WatchdogConfig {
+        /// "helper": a second process kills PostgreSQL and attach. "device": also the machine's watchdog, which resets it. "off": nothing.
+        kind: WatchdogKind = WatchdogKind::Helper;
+        /// The machine's watchdog. Its own timeout is set to timeout_ms, rounded up to seconds.
+        device: PathBuf = PathBuf::from("/dev/watchdog");
+        /// An agent that shows no life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to 600000. A new agent process that
+        /// starts within it goes on without a stop. When the lease has ended the helper does not wait for it.
+        timeout_ms: u64 = 10_000;
+    }
+}
+
+settings! {
+    /// Health checks and commands over HTTP, as Patroni's load balancer files expect them.
+    pub struct HttpConfig {
+        /// IP:PORT. Health checks are answered to anyone; commands only from loopback or with the token.
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
+        /// File with a token, the same on all hosts: a switchover from host to host needs it. Left out: none.
+        token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
+    }
+}
+
+settings! {
+    /// Programs that are told what happens. Each is run by sh with HOLDFAST_ROLE, HOLDFAST_STATE, HOLDFAST_SET, HOLDFAST_NAME, HOLDFAST_EPOCH;
+    /// what they say goes to the log, and nothing waits for them.
+    pub struct HooksConfig {
+        /// When this host becomes or stops being primary. Left out: none.
+        on_role_change: Option<String> = None, sample "/usr/local/sbin/on-role-change";
+        /// At each line of the history, which is its input. Left out: none.
+        on_event: Option<String> = None, sample "logger -t holdfast-agent";
+        /// Seconds that one may take, 1 to 3600; then it is killed.
+        timeout_s: u64 = 30;
+    }
+}
+
+/// Name and HTTP address of each other host's agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PeersConfig(pub std::collections::BTreeMap<String, String>);
+
+impl document::Documented for PeersConfig {
+    const ABOUT: &'static [&'static str] = &[];
+    const FIELDS: &'static [document::FieldDoc] = &[];
+}
+
+impl AgentConfig {
+    /// Reads and validates `path`.
+    ///
+    /// # Errors
+    /// Unreadable, not TOML of this form, or [`AgentConfig::validate`]'s.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let config =
+            Self::parse(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads TOML without judging the values.
+    ///
+    /// # Errors
+    /// Not TOML, an unknown field, or a value of another type.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// Checks ranges, and the relations between fields.
+    ///
+    /// # Errors
+    /// All that is wrong, not only the first.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let problems = check::problems(self);
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
+    }
+
+    /// A configuration that works for a first try: the defaults, and a peer.
+    pub fn example() -> Self {
+        let peers = [("db2".to_string(), "10.0.0.2:8008".to_string())];
+        Self { peers: PeersConfig(peers.into()), ..Self::default() }
+    }
+
+    /// What the machine is told.
+    pub fn policy(&self) -> crate::machine::Policy {
+        use std::time::Duration;
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let (takeover, database) = (&self.takeover, &self.database);
+        crate::machine::Policy {
+            name: self.name.clone(),
+            automatic: self.mode == Mode::Automatic,
+            nofailover: self.nofailover,
+            campaign_wait: ms(u64::from(100u32.saturating_sub(self.priority)) * takeover.priority_step_ms),
+            flap_delay: s(takeover.flap_delay_s),
+            takeovers_per_hour_max: takeover.per_hour_max as usize,
+            backoff_min: ms(takeover.backoff_min_ms),
+            backoff_max: ms(takeover.backoff_max_ms),
+            acquire_timeout: ms(self.attach.acquire_timeout_ms),
+            attach_timeout: ms(self.attach.device_timeout_ms),
+            start_timeout: s(database.start_timeout_s),
+            stop_margin: ms(self.lease.stop_margin_ms),
+            lease_ttl: ms(self.lease.ttl_ms),
+            health_timeout: s(database.health_timeout_s),
+            restarts_max: database.restarts_max as usize,
+            restart_window: s(database.restart_window_s),
+            switchover_hold: s(takeover.switchover_hold_s),
+            fence_reboot: self.pool.fence_action == FenceAction::Reboot,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Ranges and relations of settings.
+
+use super::{AgentConfig, DatabaseKind, PoolKind};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not of the form.
+    #[error("{}: not as `holdfast agent config` shows it", path.display())]
+    Parse {
+        /// Which.
+        path: PathBuf,
+        /// Where, and what was expected.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// Values are out of range or do not go together.
+    #[error("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid {
+        /// All of them.
+        problems: Vec<Problem>,
+    },
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// As in the file, such as `lease.poll_ms`.
+    pub field: String,
+    /// What was found and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
+
+pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut say = |field: &str, what: String| problems.push(Problem { field: field.into(), what });
+    if let Err(error) = holdfast_types::Owner::new(config.name.as_str()) {
+        say("name", error.to_string());
+    }
+    if let Err(error) = holdfast_types::Name::new(config.set.as_str()) {
+        say("set", error.to_string());
+    }
+    if config.gateways.is_empty() {
+        say("gateways", "found none, expected HOST:PORT of at least one gateway".into());
+    }
+    for address in config.gateways.iter().chain(config.peers.0.values()) {
+        if holdfast_api::host_port(address).is_none() {
+            say("gateways and peers", format!("found {address:?}, expected HOST:PORT"));
+        }
+    }
+    if config.peers.0.contains_key(&config.name) {
+        say("peers", format!("found this host itself ({}), expected the others only", config.name));
+    }
+    let (takeover, lease, attach, pool, database) =
+        (&config.takeover, &config.lease, &config.attach, &config.pool, &config.database);
+    for (field, found, low, high) in [
+        ("priority", u64::from(config.priority), 1, 100),
+        ("takeover.priority_step_ms", takeover.priority_step_ms, 0, 1000),
+        ("takeover.flap_delay_s", takeover.flap_delay_s, 0, 3600),
+        ("takeover.per_hour_max", u64::from(takeover.per_hour_max), 1, 1000),
+        ("takeover.backoff_min_ms", takeover.backoff_min_ms, 100, 600_000),
+        ("takeover.backoff_max_ms", takeover.backoff_max_ms, takeover.backoff_min_ms, 3_600_000),
+        ("takeover.switchover_hold_s", takeover.switchover_hold_s, 1, 600),
+        ("lease.poll_ms", lease.poll_ms, 100, 10_000),
+        ("lease.eager_poll_ms", lease.eager_poll_ms, 20, 1000),
+        ("lease.ttl_ms", lease.ttl_ms, 1000, 600_000),
+        ("lease.stop_margin_ms", lease.stop_margin_ms, 50, lease.ttl_ms / 2),
+        ("attach.acquire_timeout_ms", attach.acquire_timeout_ms, 1000, 600_000),
+        ("attach.device_timeout_ms", attach.device_timeout_ms, 1000, 600_000),
+        ("attach.detach_timeout_ms", attach.detach_timeout_ms, 500, 600_000),
+        ("pool.import_timeout_s", pool.import_timeout_s, 1, 3600),
+        ("pool.export_timeout_s", pool.export_timeout_s, 1, 3600),
+        ("database.start_timeout_s", database.start_timeout_s, 5, 86_400),
+        ("database.stop_timeout_s", database.stop_timeout_s, 1, 3600),
+        ("database.checkpoint_timeout_s", database.checkpoint_timeout_s, 0, 3600),
+        ("database.probe_ms", database.probe_ms, 100, 60_000),
+        ("database.health_timeout_s", database.health_timeout_s, 1, 3600),
+        ("database.restarts_max", u64::from(database.restarts_max), 0, 100),
+        ("database.restart_window_s", database.restart_window_s, 10, 86_400),
+        ("watchdog.timeout_ms", config.watchdog.timeout_ms, 2000, 600_000),
+        ("hooks.timeout_s", config.hooks.timeout_s, 1, 3600),
+    ] {
+        if !(low..=high).contains(&found) {
+            say(field, format!("found {found}, expected {low} to {high}"));
+        }
+    }
+    if pool.kind == PoolKind::Zfs && pool.name.is_none() {
+        say("pool.name", "found none, expected the pool's name (pool.kind is zfs)".into());
+    }
+    if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
+        say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
+    }
+    if database.user == "root" {
+        say("database.user", "found root, expected a user of PostgreSQL's own: it refuses to run as root".into());
+    }
+    let in_pool = matches!(pool.kind, PoolKind::Ext4 | PoolKind::Xfs);
+    if in_pool && !database.data.starts_with(&pool.mount) {
+        let (data, mount) = (database.data.display(), pool.mount.display());
+        say("database.data", format!("found {data}, expected a directory below pool.mount, {mount}"));
+    }
+    for (field, dir) in [("dir", &config.dir), ("run_dir", &config.run_dir), ("pool.mount", &pool.mount)] {
+        if !dir.is_absolute() {
+            say(field, format!("found {}, expected a path from the root", dir.display()));
+        }
+    }
+    if in_pool && (config.dir.starts_with(&pool.mount) || config.run_dir.starts_with(&pool.mount)) {
+        say("dir, run_dir", "found below pool.mount, expected on a disk of this host".into());
+    }
+    problems
+}

@@ -1,0 +1,73 @@
+use super::*;
+
+/// The sample as it lies in the repository; `UPDATE_GOLDEN=1 cargo test -p holdfast-agent config` rewrites it.
+const SAMPLE: &str = "agent.sample.toml";
+
+#[test]
+fn the_sample_file_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SAMPLE);
+    let made = sample().unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-agent config");
+}
+
+#[test]
+fn the_sample_reads_as_the_example_and_is_valid() {
+    let read = AgentConfig::parse(&sample().unwrap()).unwrap();
+    assert_eq!(read, AgentConfig::example());
+    read.validate().unwrap();
+}
+
+/// A sample value behind a `#` must be one that the field takes: a person will remove the `#`.
+#[test]
+fn every_commented_value_of_the_sample_can_be_taken() {
+    let made = sample().unwrap();
+    let is_setting =
+        |line: &&str| line.starts_with("# ") && line.split_once(" = ").is_some_and(|(key, _)| !key[2..].contains(' '));
+    let commented: Vec<&str> = made.lines().filter(is_setting).collect();
+    assert!(commented.len() >= 7, "{commented:?}");
+    for line in commented {
+        let config = AgentConfig::parse(&made.replacen(line, &line[2..], 1)).unwrap();
+        assert_ne!(config, AgentConfig::example(), "{line}");
+        config.validate().unwrap();
+    }
+}
+
+#[test]
+fn every_section_and_field_is_documented() {
+    let values = toml::Table::try_from(AgentConfig::example()).unwrap();
+    let made = sample().unwrap();
+    for (name, value) in &values {
+        assert!(made.contains(&format!("\n{name} = ")) || made.contains(&format!("\n[{name}]\n")), "{name}");
+        for field in value.as_table().into_iter().flatten().map(|(field, _)| field) {
+            assert!(made.contains(&format!("\n{field} = ")), "{name}.{field}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_and_bad_values_are_named() {
+    let error = AgentConfig::parse("prioritty = 1").unwrap_err();
+    assert!(error.to_string().contains("prioritty"), "{error}");
+    let mut config = AgentConfig::example();
+    config.priority = 0;
+    config.lease.stop_margin_ms = 2000;
+    config.database.user = "root".into();
+    config.database.data = "/elsewhere".into();
+    config.pool.kind = PoolKind::Ext4;
+    config.peers.0.insert("db1".into(), "nowhere".into());
+    let text = config.validate().unwrap_err().to_string();
+    for part in [
+        "priority: found 0",
+        "lease.stop_margin_ms: found 2000",
+        "database.user",
+        "database.data",
+        "\"nowhere\"",
+        "this host itself",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

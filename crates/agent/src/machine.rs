@@ -1,0 +1,596 @@
+//! The agent's decisions as a state machine: no I/O, no clock; time comes in with each input ([`MonoTime`]), what to do comes out as [`Action`]s.
+//!
+//! ```text
+//!              lease free or expired, and our turn
+//!   standby ──────────▶ acquiring ─▶ attaching ─▶ importing ─▶ starting ─▶ primary
+//!      ▲  ▲                 │            │            │         ▲   │  ▲      │ │ │
+//!      │  │                 ▼            ▼            ▼         │   ▼  └──────┘ │ │  PostgreSQL ended: again, in place
+//!      │  └─────────── demoting ◀── failed, given away ◀────────┼───┴───────────┘ │
+//!      │                    │ a step failed                     │                 ▼
+//!      └─────────────── fencing ◀── another owner, device gone ─┴───────────── cutoff   (lease about to end: PostgreSQL stopped)
+//! ```
+//! Owns: every decision about lease, device, pool and database of one host. Does not own: how any of it is done (the shell's drivers), who may
+//! write (the gateways decide that by the epoch, R2: a mistake here costs availability, never data).
+//!
+//! Invariants, checked by property tests:
+//! - A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
+//! - A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next owner finds a clean pool.
+//! - A3 Without a renewal PostgreSQL is told to stop `stop_margin` before the lease could end, paused or not.
+//! - A4 In pause nothing is taken, and PostgreSQL is not restarted; only A3, fencing and operators' words act.
+//! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL.
+//! - A6 At most one job counts. An answer to an older one has no effect.
+
+mod leave;
+mod types;
+mod way;
+
+#[cfg(test)]
+#[path = "machine/property_tests.rs"]
+mod property_tests;
+#[cfg(test)]
+#[path = "machine/story_tests.rs"]
+mod story_tests;
+
+pub use types::{
+    Action, AttachEnd, AttachPhase, AttachView, Command, DatabaseView, Event, Found, Input, Job, LeaseView, Phases,
+    Policy, Record, Refused, Role, StateName, Stop,
+};
+
+use holdfast_types::MonoTime;
+use leave::{Leaving, Then};
+use std::collections::VecDeque;
+use std::time::Duration;
+use way::Way;
+
+/// What happens while PostgreSQL is on its way up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rising {
+    /// Rests of the last one are being cleared away.
+    Clearing(Job),
+    /// The start was given.
+    Launching(Job),
+    /// It recovers.
+    Recovering,
+    /// The first write is under way.
+    Writing(Job),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Standby,
+    Acquiring,
+    Attaching,
+    Importing(Job),
+    Starting(Rising),
+    Primary,
+    /// The job that stops PostgreSQL, until it is done.
+    CutOff(Option<Job>),
+    Demoting(Leaving),
+    Fencing(Leaving),
+    Ended,
+}
+
+/// A promise of the present primary to let go for us.
+#[derive(Clone, Debug)]
+struct Claim {
+    from: String,
+    at: MonoTime,
+    until: MonoTime,
+}
+
+/// The machine. One per agent; one task owns it.
+#[derive(Debug)]
+pub struct Machine {
+    policy: Policy,
+    state: State,
+    since: MonoTime,
+    last_step: MonoTime,
+    /// Time in this state during which the device did not answer: no fault of PostgreSQL's.
+    stalled: Duration,
+    jobs: u64,
+    looked: bool,
+    paused: bool,
+    ended_by_shutdown: bool,
+    why: String,
+    lease: Option<(MonoTime, LeaseView)>,
+    /// The last owner other than us, and when it was last seen alive.
+    other: Option<String>,
+    other_alive: Option<MonoTime>,
+    free_since: Option<MonoTime>,
+    claim: Option<Claim>,
+    not_before: MonoTime,
+    not_before_why: String,
+    backoff: Duration,
+    takeovers: VecDeque<MonoTime>,
+    restarts: VecDeque<MonoTime>,
+    attach: Option<AttachView>,
+    leased_at: MonoTime,
+    /// Of our last grant, also after it ended: for the history.
+    granted: u64,
+    ttl: Duration,
+    database: DatabaseView,
+    silent_since: Option<MonoTime>,
+    way: Option<Way>,
+    // What may be there: set before the action, cleared after its opposite succeeded.
+    attached: bool,
+    mounted: bool,
+    running: bool,
+    told_role: Role,
+}
+
+impl Machine {
+    /// A machine that does nothing before [`Input::Found`]. `takeovers` are the automatic ones of the last hour.
+    pub fn new(policy: Policy, now: MonoTime, takeovers: Vec<MonoTime>) -> Self {
+        let ttl = policy.lease_ttl;
+        Self {
+            policy,
+            state: State::Standby,
+            since: now,
+            last_step: now,
+            stalled: Duration::ZERO,
+            jobs: 0,
+            looked: false,
+            paused: false,
+            ended_by_shutdown: false,
+            why: "starting".into(),
+            lease: None,
+            other: None,
+            other_alive: None,
+            free_since: None,
+            claim: None,
+            not_before: now,
+            not_before_why: String::new(),
+            backoff: Duration::ZERO,
+            takeovers: takeovers.into(),
+            restarts: VecDeque::new(),
+            attach: None,
+            leased_at: now,
+            granted: 0,
+            ttl,
+            database: DatabaseView::Gone,
+            silent_since: None,
+            way: None,
+            attached: false,
+            mounted: false,
+            running: false,
+            told_role: Role::Standby,
+        }
+    }
+
+    /// Pause survives the agent: the shell tells what it kept.
+    pub fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Takes in one input.
+    pub fn step(&mut self, now: MonoTime, input: Input, out: &mut Vec<Action>) {
+        if self.attach.as_ref().is_some_and(|attach| attach.phase != AttachPhase::Serving) {
+            self.stalled += now.saturating_since(self.last_step);
+        }
+        self.last_step = now;
+        match input {
+            Input::Tick => {}
+            Input::Found(found) => self.found(now, found, out),
+            Input::Lease(view) => self.lease_seen(now, view),
+            Input::Attach(view) => {
+                if view.epoch != 0 {
+                    self.granted = view.epoch;
+                }
+                self.attach = self.attached.then_some(view);
+            }
+            Input::AttachEnded(end) => self.attach_ended(now, end, out),
+            Input::Database(view) => self.database_seen(now, view),
+            Input::Done { job, result } => self.done(now, job, result, out),
+        }
+        self.settle(now, out);
+    }
+
+    /// Takes in a command; what it says is for the operator.
+    ///
+    /// # Errors
+    /// Why not, and what would make it possible.
+    pub fn command(&mut self, now: MonoTime, command: Command, out: &mut Vec<Action>) -> Result<String, Refused> {
+        self.last_step = now;
+        let name = self.policy.name.clone();
+        let said = match command {
+            Command::Pause => {
+                let changed = !std::mem::replace(&mut self.paused, true);
+                if changed {
+                    self.record(Event::Paused, "by command", out);
+                }
+                Ok(if changed { "paused".to_string() } else { "was paused already".to_string() })
+            }
+            Command::Resume => {
+                let changed = std::mem::replace(&mut self.paused, false);
+                if changed {
+                    self.record(Event::Resumed, "by command", out);
+                }
+                Ok(if changed { "resumed".to_string() } else { "was not paused".to_string() })
+            }
+            Command::Switchover { to } if to == name => Err(Refused(format!("{name} is where it is already"))),
+            Command::Switchover { to } => match self.state {
+                State::Primary => {
+                    let then =
+                        Then::Standby { wait: self.policy.switchover_hold, why: format!("{to} is to take over") };
+                    self.other = Some(to.clone());
+                    self.leave(now, false, true, format!("switchover to {to}"), then, out);
+                    Ok(format!("letting go for {to}"))
+                }
+                _ => Err(self.only_in(StateName::Primary, "ask the agent of the present primary")),
+            },
+            Command::Claim { from, within } => match self.state {
+                State::Standby => {
+                    self.claim = Some(Claim { from: from.clone(), at: now, until: now.saturating_add(within) });
+                    Ok(format!("{name} takes over once {from} has let go"))
+                }
+                _ => Err(self.only_in(StateName::Standby, "wait until it is, see `holdfast agent status`")),
+            },
+            Command::Failover { reason } => match self.state {
+                State::Standby => {
+                    let held = matches!(&self.lease, Some((_, LeaseView::Held { .. })));
+                    let way = Way::new(Event::Failover, reason, self.other.clone(), true, now, now);
+                    self.campaign(now, way, held, out);
+                    Ok(format!("{name} takes the lease{}", if held { " by force" } else { "" }))
+                }
+                _ => Err(self.only_in(StateName::Standby, "only a standby can take over")),
+            },
+            Command::Restart => match self.state {
+                State::Primary => {
+                    self.rise(now, "by command", Stop::Fast, out);
+                    Ok("restarting PostgreSQL".to_string())
+                }
+                _ => Err(self.only_in(StateName::Primary, "there is no PostgreSQL to restart")),
+            },
+            Command::Shutdown => Ok(self.shutdown(now, out)),
+        };
+        self.settle(now, out);
+        said
+    }
+
+    fn only_in(&self, wanted: StateName, next: &str) -> Refused {
+        Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
+    }
+
+    fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {
+        self.ended_by_shutdown = true;
+        match &mut self.state {
+            State::Standby => self.enter(now, State::Ended, "told to stop"),
+            State::Primary if self.paused => {
+                self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
+                return "ends; PostgreSQL and its device go on without an agent".into();
+            }
+            State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
+            State::Ended => {}
+            State::Acquiring | State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary => {
+                self.leave(now, false, false, "the agent was told to stop".into(), Then::End, out);
+            }
+            State::CutOff(_) => self.leave(now, true, false, "the agent was told to stop".into(), Then::End, out),
+        }
+        "lets go, then ends".into()
+    }
+
+    // ---- what was seen
+
+    fn found(&mut self, now: MonoTime, found: Found, out: &mut Vec<Action>) {
+        if self.looked {
+            return;
+        }
+        self.looked = true;
+        (self.attached, self.mounted, self.running) = (found.attach, found.mounted, found.database);
+        match (found.attach, found.mounted, found.database) {
+            (false, false, false) => self.why = "nothing known of the lease yet".into(),
+            (true, true, true) => {
+                self.leased_at = now;
+                self.database = DatabaseView::Busy;
+                self.way = Some(Way::new(Event::Adopted, "an earlier agent had ended".into(), None, false, now, now));
+                self.enter(now, State::Starting(Rising::Recovering), "PostgreSQL runs already");
+            }
+            _ => {
+                let reason = "an earlier agent left something behind".to_string();
+                let then = Then::Standby { wait: Duration::ZERO, why: String::new() };
+                self.leave(now, !found.attach, false, reason, then, out);
+            }
+        }
+    }
+
+    fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
+        if let LeaseView::Held { owner, remaining, ttl, .. } = &view {
+            self.ttl = if *ttl > Duration::ZERO { *ttl } else { self.policy.lease_ttl };
+            if *owner != self.policy.name {
+                if !remaining.is_zero() {
+                    let age = ttl.saturating_sub(*remaining);
+                    let sign = MonoTime(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+                    self.other_alive = Some(sign.max(self.other_alive.unwrap_or_default()));
+                }
+                self.other = Some(owner.clone());
+            }
+        }
+        self.lease = Some((now, view));
+    }
+
+    fn attach_ended(&mut self, now: MonoTime, end: AttachEnd, out: &mut Vec<Action>) {
+        if !self.attached {
+            return;
+        }
+        self.attached = false;
+        self.attach = None;
+        let reason = match &end {
+            AttachEnd::Refused(text) => format!("the lease was refused: {text}"),
+            AttachEnd::Fenced(text) => format!("fenced: {text}"),
+            AttachEnd::Failed(text) => format!("attach ended: {text}"),
+        };
+        match self.state {
+            State::Acquiring | State::Attaching => self.give_up(now, reason, out),
+            State::Standby | State::Ended | State::Fencing(_) => {}
+            _ => self.fence(now, reason, out),
+        }
+    }
+
+    fn database_seen(&mut self, now: MonoTime, view: DatabaseView) {
+        self.database = view;
+        let device_is_well = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        match view {
+            DatabaseView::Silent if device_is_well => {
+                self.silent_since.get_or_insert(now);
+            }
+            _ => self.silent_since = None,
+        }
+    }
+
+    fn done(&mut self, now: MonoTime, job: Job, result: Result<(), String>, out: &mut Vec<Action>) {
+        match (&mut self.state, result) {
+            (State::Importing(expected), result) if *expected == job => match result {
+                Ok(()) => {
+                    self.mark(now, |phases, took| phases.mount_ms = Some(took));
+                    self.launch(now, out);
+                }
+                Err(why) => self.give_up(now, format!("the pool: {why}"), out),
+            },
+            (State::Starting(Rising::Clearing(expected)), result) if *expected == job => match result {
+                Ok(()) => self.launch(now, out),
+                Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+            },
+            (State::Starting(Rising::Launching(expected)), result) if *expected == job => match result {
+                Ok(()) => {
+                    self.database = DatabaseView::Busy;
+                    self.state = State::Starting(Rising::Recovering);
+                }
+                Err(why) => self.fell(now, &format!("PostgreSQL did not start: {why}"), out),
+            },
+            (State::Starting(Rising::Writing(expected)), result) if *expected == job => match result {
+                Ok(()) => self.arrived(now, out),
+                // Asked again by the next probe that finds it ready, until the start takes too long.
+                Err(why) => {
+                    self.why = format!("the first write: {why}");
+                    self.database = DatabaseView::Busy;
+                    self.state = State::Starting(Rising::Recovering);
+                }
+            },
+            (State::CutOff(expected), result) if *expected == Some(job) => match result {
+                Ok(()) => {
+                    self.running = false;
+                    self.state = State::CutOff(None);
+                }
+                Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+            },
+            (State::Demoting(leaving) | State::Fencing(leaving), result) if leaving.job == Some(job) => {
+                self.left(now, result, out);
+            }
+            _ => {}
+        }
+    }
+
+    // ---- what follows
+
+    /// Whatever the input was: safety first, then what time asks.
+    fn settle(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        self.keep_safe(now, out);
+        match self.state.clone() {
+            State::Standby => self.stand_by(now, out),
+            State::Acquiring => self.acquire(now, out),
+            State::Attaching => self.devices(now, out),
+            State::Starting(rising) => self.recover(now, rising, out),
+            State::Primary => self.watch(now, out),
+            State::CutOff(None) => self.resume_from_cut_off(now, out),
+            State::Demoting(leaving) | State::Fencing(leaving) => self.rested(now, &leaving, out),
+            State::Importing(_) | State::CutOff(Some(_)) | State::Ended => {}
+        }
+        let role = self.role();
+        if role != self.told_role {
+            self.told_role = role;
+            out.push(Action::Hook(role));
+        }
+    }
+
+    fn keep_safe(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        let holds = !matches!(self.state, State::Standby | State::Acquiring | State::Fencing(_) | State::Ended);
+        if !holds {
+            return;
+        }
+        if let Some(attach) = self.attach.as_ref().filter(|attach| attach.phase == AttachPhase::Fenced) {
+            let by = if attach.fenced_by.is_empty() { "another owner" } else { attach.fenced_by.as_str() };
+            return self.fence(now, format!("fenced by {by}"), out);
+        }
+        let ours = self.epoch();
+        if let Some((_, LeaseView::Held { owner, epoch, .. })) = &self.lease
+            && *owner != self.policy.name
+            && ours != 0
+            && *epoch > ours
+        {
+            return self.fence(now, format!("{owner} holds the lease under e{epoch}, ours was e{ours}"), out);
+        }
+        // A3
+        if self.running && now >= self.stop_at() {
+            let age = now.saturating_since(self.renewed()).as_millis();
+            match self.state {
+                State::Primary | State::Starting(_) => self.cut_off(now, age, out),
+                State::Demoting(_) => {
+                    self.fence(now, format!("no renewal for {age} ms while PostgreSQL was stopping"), out);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
+        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
+        self.record(Event::CutOff, &reason, out);
+        let job = self.job();
+        out.push(Action::StopDatabase { job, how: Stop::Immediate });
+        self.way = None;
+        self.enter(now, State::CutOff(Some(job)), &reason);
+    }
+
+    fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        // Still ours: renewed with enough time ahead to be worth a start.
+        if serving && now < self.stop_at() {
+            let way =
+                Way::new(Event::Restart, "the lease is ours still, the cluster is back".into(), None, false, now, now);
+            self.way = Some(way);
+            self.launch(now, out);
+        }
+    }
+
+    /// PostgreSQL's health.
+    fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.paused {
+            return;
+        }
+        match self.database {
+            DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
+            DatabaseView::Silent => {
+                let silent = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
+                if silent >= self.policy.health_timeout {
+                    self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
+                }
+            }
+            DatabaseView::Ready | DatabaseView::Busy | DatabaseView::Standby => {}
+        }
+    }
+
+    fn enter(&mut self, now: MonoTime, state: State, why: &str) {
+        self.state = state;
+        self.since = now;
+        self.stalled = Duration::ZERO;
+        self.silent_since = None;
+        self.why = why.into();
+    }
+
+    fn job(&mut self) -> Job {
+        self.jobs += 1;
+        Job(self.jobs)
+    }
+
+    fn record(&self, event: Event, reason: &str, out: &mut Vec<Action>) {
+        let phases = self.way.as_ref().map(|way| way.phases.clone()).filter(|phases| *phases != Phases::default());
+        let other = self.way.as_ref().and_then(|way| way.other.clone()).unwrap_or_default();
+        out.push(Action::Record(Box::new(Record { event, reason: reason.into(), other, epoch: self.granted, phases })));
+    }
+
+    // ---- what others may see
+
+    /// The state's name.
+    pub fn state(&self) -> StateName {
+        match self.state {
+            State::Standby => StateName::Standby,
+            State::Acquiring => StateName::Acquiring,
+            State::Attaching => StateName::Attaching,
+            State::Importing(_) => StateName::Importing,
+            State::Starting(_) => StateName::Starting,
+            State::Primary => StateName::Primary,
+            State::CutOff(_) => StateName::CutOff,
+            State::Demoting(_) => StateName::Demoting,
+            State::Fencing(_) => StateName::Fencing,
+            State::Ended => StateName::Ended,
+        }
+    }
+
+    /// Since when it is in that state.
+    pub fn since(&self) -> MonoTime {
+        self.since
+    }
+
+    /// What load balancers are told.
+    pub fn role(&self) -> Role {
+        let takes_writes = matches!(self.database, DatabaseView::Ready | DatabaseView::Silent);
+        let serves = match &self.state {
+            State::Primary => true,
+            State::Demoting(leaving) => leaving.before_stop(),
+            _ => false,
+        };
+        if serves && takes_writes { Role::Primary } else { Role::Standby }
+    }
+
+    /// Why it is in its state, or what it waits for.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Nothing happens by itself.
+    pub fn paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The epoch of our grant, 0 without one.
+    pub fn epoch(&self) -> u64 {
+        self.attach.as_ref().map_or(0, |attach| attach.epoch)
+    }
+
+    /// The last answer about the lease.
+    pub fn lease(&self) -> Option<&LeaseView> {
+        self.lease.as_ref().map(|(_, view)| view)
+    }
+
+    /// How PostgreSQL was when it was last looked at.
+    pub fn database(&self) -> DatabaseView {
+        self.database
+    }
+
+    /// PostgreSQL may run, and so has to be looked at and watched over.
+    pub fn database_may_run(&self) -> bool {
+        self.running
+    }
+
+    /// When the lease could end unless it is renewed: until then PostgreSQL may run. `None` where it does not.
+    pub fn watchdog_deadline(&self) -> Option<MonoTime> {
+        self.running.then(|| self.renewed().saturating_add(self.ttl))
+    }
+
+    /// When PostgreSQL has to be stopped unless the lease is renewed (A3).
+    pub fn stop_at(&self) -> MonoTime {
+        self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))
+    }
+
+    fn renewed(&self) -> MonoTime {
+        self.attach.as_ref().and_then(|attach| attach.renewed).unwrap_or(self.leased_at)
+    }
+
+    /// When to ask the cluster for the lease again: soon where something is about to change.
+    pub fn poll_in(&self, calm: Duration, eager: Duration) -> Duration {
+        if self.state != State::Standby {
+            return calm;
+        }
+        if self.claim.is_some() {
+            return eager;
+        }
+        match self.lease.as_ref().map(|(_, view)| view) {
+            Some(LeaseView::Held { remaining, .. }) => (*remaining).clamp(eager, calm),
+            Some(LeaseView::Free) => eager,
+            Some(LeaseView::Unreachable) | None => calm,
+        }
+    }
+
+    /// Whether this host could take over now if the lease were free, and why not.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn may_take_over(&self, now: MonoTime) -> Result<(), String> {
+        match (&self.state, &self.lease) {
+            (State::Primary, _) => Ok(()),
+            (State::Standby, None | Some((_, LeaseView::Unreachable))) => Err("no gateway answers".into()),
+            (State::Standby, Some(_)) => self.against(now, false).map_or(Ok(()), Err),
+            _ => Err(format!("in state {}", self.state())),
+        }
+    }
+}

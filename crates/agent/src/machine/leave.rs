@@ -1,0 +1,225 @@
+//! The way down: from whatever was reached back to standby.
+//!
+//! In good order (`demoting`): checkpoint, stop PostgreSQL, export the pool, give the lease back (A2). By all means (`fencing`): kill PostgreSQL,
+//! let go of a pool whose device may be dead, end attach; again until nothing is left, since a host with rests of an old mount must not
+//! stand for the lease.
+
+use super::{Action, Event, Job, Machine, State, Stop};
+use holdfast_types::MonoTime;
+use std::time::Duration;
+
+/// Rounds of a forced end before the history says "stuck", and the machine is rebooted where that is wanted.
+pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
+
+/// Pause between two rounds.
+const ROUND_PAUSE: Duration = Duration::from_secs(1);
+
+/// What comes when all is let go of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Standby, and no campaign for a while.
+    Standby {
+        /// How long.
+        wait: Duration,
+        /// Why.
+        why: String,
+    },
+    /// The agent ends.
+    End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Checkpoint,
+    Stop,
+    Export,
+    Detach,
+    /// Until the next round.
+    Rest(MonoTime),
+}
+
+/// Where the way down is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    step: Step,
+    /// The job that this step waits for.
+    pub job: Option<Job>,
+    hard: bool,
+    reason: String,
+    /// What comes after.
+    pub then: Then,
+    round: u32,
+    failed: String,
+}
+
+impl Leaving {
+    /// Clients may still write: the checkpoint ahead of the stop is under way.
+    pub fn before_stop(&self) -> bool {
+        self.step == Step::Checkpoint
+    }
+}
+
+impl Machine {
+    /// Becoming primary failed: let go, and wait longer each time.
+    pub(super) fn give_up(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        self.record(Event::TakeoverFailed, &reason, out);
+        let wait = self.next_backoff();
+        self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
+    }
+
+    /// A fault of this host: others first.
+    pub(super) fn give_away(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        if self.way.is_some() {
+            self.record(Event::TakeoverFailed, &reason, out);
+        }
+        let wait = self.next_backoff().max(self.policy.flap_delay);
+        self.leave(now, false, false, reason.clone(), Then::Standby { wait, why: reason }, out);
+    }
+
+    fn next_backoff(&mut self) -> Duration {
+        self.backoff = (self.backoff * 2).clamp(self.policy.backoff_min, self.policy.backoff_max);
+        self.backoff
+    }
+
+    /// The lease is another's, or the device is dead.
+    pub(super) fn fence(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
+        self.record(Event::Fenced, &reason, out);
+        let wait = self.policy.backoff_min;
+        let then = match &self.state {
+            State::Demoting(leaving) | State::Fencing(leaving) => leaving.then.clone(),
+            _ => Then::Standby { wait, why: reason.clone() },
+        };
+        self.leave(now, true, false, reason, then, out);
+    }
+
+    /// Begins the way down.
+    pub(super) fn leave(
+        &mut self,
+        now: MonoTime,
+        hard: bool,
+        checkpoint: bool,
+        reason: String,
+        then: Then,
+        out: &mut Vec<Action>,
+    ) {
+        let then = if self.ended_by_shutdown { Then::End } else { then };
+        let first = if checkpoint { Step::Checkpoint } else { Step::Stop };
+        let why = reason.clone();
+        let leaving = Leaving { step: first, job: None, hard, reason, then, round: 0, failed: String::new() };
+        self.enter(now, if hard { State::Fencing(leaving.clone()) } else { State::Demoting(leaving.clone()) }, &why);
+        self.go_on(now, leaving, out);
+    }
+
+    /// Does the next step that there is something to do for.
+    fn go_on(&mut self, now: MonoTime, mut leaving: Leaving, out: &mut Vec<Action>) {
+        loop {
+            let hard = leaving.hard;
+            leaving.job = None;
+            match leaving.step {
+                Step::Checkpoint if self.running => {
+                    let job = self.job();
+                    out.push(Action::Checkpoint { job });
+                    leaving.job = Some(job);
+                }
+                Step::Checkpoint => leaving.step = Step::Stop,
+                Step::Stop if self.running => {
+                    let job = self.job();
+                    out.push(Action::StopDatabase { job, how: if hard { Stop::Kill } else { Stop::Fast } });
+                    leaving.job = Some(job);
+                }
+                Step::Stop => leaving.step = Step::Export,
+                Step::Export if self.mounted => {
+                    let job = self.job();
+                    out.push(Action::Export { job, hard });
+                    leaving.job = Some(job);
+                }
+                Step::Export => leaving.step = Step::Detach,
+                Step::Detach if self.attached => {
+                    let job = self.job();
+                    out.push(Action::Detach { job, hard });
+                    leaving.job = Some(job);
+                }
+                Step::Detach if self.running || self.mounted => {
+                    leaving.round += 1;
+                    if leaving.round == ROUNDS_BEFORE_STUCK {
+                        self.record(Event::Stuck, &leaving.failed, out);
+                        if self.policy.fence_reboot {
+                            out.push(Action::Reboot(leaving.failed.clone()));
+                        }
+                    }
+                    self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
+                    leaving.step = Step::Rest(now.saturating_add(ROUND_PAUSE));
+                }
+                Step::Detach => return self.gone(now, leaving, out),
+                Step::Rest(_) => {}
+            }
+            if leaving.job.is_some() || matches!(leaving.step, Step::Rest(_)) {
+                self.state = if hard { State::Fencing(leaving) } else { State::Demoting(leaving) };
+                return;
+            }
+        }
+    }
+
+    /// A step's job ended.
+    pub(super) fn left(&mut self, now: MonoTime, result: Result<(), String>, out: &mut Vec<Action>) {
+        let (State::Demoting(leaving) | State::Fencing(leaving)) = &self.state else { return };
+        let mut leaving = leaving.clone();
+        let step = leaving.step;
+        match (step, &result) {
+            (Step::Stop, Ok(())) => self.running = false,
+            (Step::Export, Ok(())) => self.mounted = false,
+            (Step::Detach, Ok(())) => (self.attached, self.attach) = (false, None),
+            (Step::Checkpoint | Step::Rest(_), _) | (_, Err(_)) => {}
+        }
+        if let Err(why) = result
+            && step != Step::Checkpoint
+        {
+            if !leaving.hard {
+                let reason = format!("{}; in good order it did not work: {why}", leaving.reason);
+                return self.fence(now, reason, out);
+            }
+            leaving.failed = why;
+            if step == Step::Detach {
+                // It was killed: what it left is the drivers' to clear when it is started the next time.
+                (self.attached, self.attach) = (false, None);
+            }
+        }
+        leaving.step = match step {
+            Step::Checkpoint => Step::Stop,
+            Step::Stop => Step::Export,
+            Step::Export => Step::Detach,
+            Step::Detach | Step::Rest(_) => Step::Detach,
+        };
+        self.go_on(now, leaving, out);
+    }
+
+    /// A pause between two rounds may be over.
+    pub(super) fn rested(&mut self, now: MonoTime, leaving: &Leaving, out: &mut Vec<Action>) {
+        if let Step::Rest(until) = leaving.step
+            && now >= until
+        {
+            let mut leaving = leaving.clone();
+            leaving.step = Step::Stop;
+            self.go_on(now, leaving, out);
+        }
+    }
+
+    /// Nothing is left of it.
+    fn gone(&mut self, now: MonoTime, leaving: Leaving, out: &mut Vec<Action>) {
+        let never_had_it = self.way.is_some();
+        if !leaving.hard && !never_had_it {
+            self.record(Event::Demoted, &leaving.reason, out);
+        }
+        self.way = None;
+        self.free_since = None;
+        self.claim = None;
+        match leaving.then {
+            Then::End => self.enter(now, State::Ended, &leaving.reason),
+            Then::Standby { wait, why } => {
+                self.not_before = self.not_before.max(now.saturating_add(wait));
+                self.not_before_why = why;
+                self.enter(now, State::Standby, &leaving.reason);
+            }
+        }
+    }
+}

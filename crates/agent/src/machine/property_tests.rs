@@ -1,0 +1,242 @@
+//! Whatever happens in whatever order: the invariants of the machine's head comment.
+
+use super::story_tests::policy;
+use super::*;
+use proptest::prelude::*;
+
+/// The world as the actions left it, as far as the machine can know.
+#[derive(Debug, Default)]
+struct World {
+    attached: bool,
+    mounted: bool,
+    running: bool,
+    wrote: bool,
+    /// Jobs outstanding with what their success changes.
+    jobs: Vec<(Job, Action)>,
+    renewed: MonoTime,
+    told_to_stop_since: Option<MonoTime>,
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    Time(u64),
+    Lease(LeaseView),
+    Attach(AttachPhase, bool),
+    AttachDies(u8),
+    Database(DatabaseView),
+    Answer(bool),
+    Command(Command),
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let held = (any::<bool>(), 0u64..3000, 1u64..20).prop_map(|(other, remaining, epoch)| LeaseView::Held {
+        owner: if other { "db-a".into() } else { "db-b".into() },
+        epoch,
+        remaining: Duration::from_millis(if remaining < 1500 { 0 } else { remaining }),
+        ttl: Duration::from_secs(3),
+    });
+    let lease = prop_oneof![3 => Just(LeaseView::Free), 1 => Just(LeaseView::Unreachable), 1 => held];
+    let phase = prop_oneof![
+        1 => Just(AttachPhase::Acquiring),
+        2 => Just(AttachPhase::Connecting),
+        8 => Just(AttachPhase::Serving),
+        2 => Just(AttachPhase::Reconnecting),
+        1 => Just(AttachPhase::Fenced),
+    ];
+    let database = prop_oneof![
+        6 => Just(DatabaseView::Ready),
+        1 => Just(DatabaseView::Busy),
+        1 => Just(DatabaseView::Silent),
+        1 => Just(DatabaseView::Gone),
+        1 => Just(DatabaseView::Standby),
+    ];
+    let command = prop_oneof![
+        2 => Just(Command::Pause),
+        4 => Just(Command::Resume),
+        1 => Just(Command::Restart),
+        1 => Just(Command::Switchover { to: "db-a".into() }),
+        1 => Just(Command::Claim { from: "db-a".into(), within: Duration::from_secs(9) }),
+        2 => Just(Command::Failover { reason: "why not".into() }),
+    ];
+    prop_oneof![
+        6 => (1u64..1500).prop_map(Happens::Time),
+        4 => lease.prop_map(Happens::Lease),
+        8 => (phase, prop::bool::weighted(0.8)).prop_map(|(phase, renews)| Happens::Attach(phase, renews)),
+        1 => (0u8..3).prop_map(Happens::AttachDies),
+        5 => database.prop_map(Happens::Database),
+        12 => prop::bool::weighted(0.9).prop_map(Happens::Answer),
+        1 => command.prop_map(Happens::Command),
+    ]
+}
+
+impl World {
+    fn take(&mut self, now: MonoTime, out: Vec<Action>, machine: &Machine) -> Result<(), TestCaseError> {
+        for action in out {
+            match &action {
+                Action::Attach { .. } => {
+                    prop_assert!(!self.attached && !self.mounted && !self.running, "A1: attach over rests: {self:?}");
+                    prop_assert!(
+                        !machine.paused() || machine.way.as_ref().is_some_and(|way| way.event != Event::Start),
+                        "A4"
+                    );
+                    self.attached = true;
+                    self.renewed = now;
+                    self.told_to_stop_since = None;
+                }
+                Action::Import { job, .. } => {
+                    prop_assert!(self.attached && !self.running, "A1: {self:?}");
+                    self.mounted = true;
+                    self.jobs.push((*job, action));
+                }
+                Action::StartDatabase { job } => {
+                    prop_assert!(self.attached && self.mounted, "A1: {self:?}");
+                    self.running = true;
+                    self.wrote = false;
+                    self.told_to_stop_since = None;
+                    self.jobs.push((*job, action));
+                }
+                Action::StopDatabase { job, .. } => {
+                    self.told_to_stop_since.get_or_insert(now);
+                    self.jobs.push((*job, action));
+                }
+                Action::Export { job, hard } => {
+                    prop_assert!(*hard || !self.running, "A2: export under a running PostgreSQL: {self:?}");
+                    self.jobs.push((*job, action));
+                }
+                Action::Detach { job, hard } => {
+                    prop_assert!(*hard || !self.mounted && !self.running, "A2: given back while mounted: {self:?}");
+                    self.jobs.push((*job, action));
+                }
+                Action::Checkpoint { job } | Action::FirstWrite { job } => self.jobs.push((*job, action)),
+                Action::Hook(_) | Action::Record(_) | Action::Reboot(_) => {}
+            }
+        }
+        if machine.role() == Role::Primary {
+            prop_assert!(self.wrote, "A5: primary before a durable write: {self:?}");
+            prop_assert!(self.running && self.mounted && self.attached, "A1: {self:?}");
+        }
+        // A3: at every moment that the machine was given.
+        let stop_at = self.renewed.saturating_add(Duration::from_millis(2700));
+        if self.running && now >= stop_at && machine.state() != StateName::Standby {
+            prop_assert!(
+                self.told_to_stop_since.is_some(),
+                "A3: still running at {now:?}, {}: {self:?}",
+                machine.state()
+            );
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, good: bool) -> Option<Input> {
+        let (job, action) = self.jobs.pop()?;
+        // What the newest one overtook ends with it, at the latest.
+        self.jobs.clear();
+        if good {
+            match action {
+                Action::StopDatabase { .. } => self.running = false,
+                Action::Export { .. } => self.mounted = false,
+                Action::FirstWrite { .. } => self.wrote = true,
+                _ => {}
+            }
+        }
+        if let Action::Detach { hard, .. } = action
+            && (good || hard)
+        {
+            self.attached = false;
+        }
+        Some(Input::Done { job, result: if good { Ok(()) } else { Err("it failed".into()) } })
+    }
+}
+
+fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
+    let mut now = MonoTime(1_000_000_000_000);
+    let mut machine = Machine::new(Policy { takeovers_per_hour_max: 1000, ..policy() }, now, Vec::new());
+    let mut world = World::default();
+    let mut out = Vec::new();
+    machine.step(now, Input::Found(Found::default()), &mut out);
+    for happens in story {
+        let mut out = Vec::new();
+        let input = match happens {
+            Happens::Time(ms) => {
+                let mut left = ms;
+                // The shell ticks at least this often.
+                while left > 0 {
+                    let step = left.min(100);
+                    left -= step;
+                    now = now.saturating_add(Duration::from_millis(step));
+                    let mut out = Vec::new();
+                    machine.step(now, Input::Tick, &mut out);
+                    world.take(now, out, &machine)?;
+                }
+                Input::Tick
+            }
+            Happens::Lease(view) => Input::Lease(view),
+            Happens::Attach(phase, renews) => {
+                if !world.attached {
+                    continue;
+                }
+                let alive = matches!(phase, AttachPhase::Connecting | AttachPhase::Serving);
+                if alive && renews {
+                    world.renewed = now;
+                }
+                let epoch = if phase == AttachPhase::Acquiring { 0 } else { 10 };
+                Input::Attach(AttachView { phase, epoch, renewed: Some(world.renewed), fenced_by: String::new() })
+            }
+            Happens::AttachDies(how) => {
+                if !world.attached {
+                    continue;
+                }
+                world.attached = false;
+                Input::AttachEnded(match how {
+                    0 => AttachEnd::Refused("held".into()),
+                    1 => AttachEnd::Fenced("by db-a".into()),
+                    _ => AttachEnd::Failed("signal 9".into()),
+                })
+            }
+            Happens::Database(view) => Input::Database(view),
+            Happens::Answer(good) => match world.answer(good) {
+                Some(input) => input,
+                None => continue,
+            },
+            Happens::Command(command) => {
+                let _ = machine.command(now, command, &mut out);
+                world.take(now, out, &machine)?;
+                continue;
+            }
+        };
+        machine.step(now, input, &mut out);
+        world.take(now, out, &machine)?;
+    }
+    // Left alone with a free lease, and everything answered: it ends up as primary, or waits for a reason.
+    let _ = machine.command(now, Command::Resume, &mut Vec::new());
+    for _ in 0..2000 {
+        now = now.saturating_add(Duration::from_millis(100));
+        let mut out = Vec::new();
+        machine.step(now, Input::Tick, &mut out);
+        world.take(now, out, &machine)?;
+        let mut inputs = vec![Input::Lease(LeaseView::Free)];
+        if world.attached {
+            world.renewed = now;
+            let (phase, epoch) = (AttachPhase::Serving, 10);
+            inputs.push(Input::Attach(AttachView { phase, epoch, renewed: Some(now), fenced_by: String::new() }));
+        }
+        if world.running && world.told_to_stop_since.is_none() {
+            inputs.push(Input::Database(DatabaseView::Ready));
+        }
+        inputs.extend(world.answer(true));
+        for input in inputs {
+            let mut out = Vec::new();
+            machine.step(now, input, &mut out);
+            world.take(now, out, &machine)?;
+        }
+    }
+    Ok(machine.state())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn invariants_hold_and_it_gets_there(story in prop::collection::vec(happens(), 1..120)) {
+        prop_assert_eq!(run(story)?, StateName::Primary);
+    }
+}

@@ -1,0 +1,262 @@
+//! The way up: from standby to primary.
+
+use super::{Action, AttachPhase, DatabaseView, Event, LeaseView, Machine, Phases, Rising, State, Stop};
+use holdfast_types::MonoTime;
+use std::time::Duration;
+
+/// The window of `takeovers_per_hour_max`.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How this host is becoming primary.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// What it will be called once it has arrived.
+    pub event: Event,
+    /// Why.
+    pub reason: String,
+    /// Who had the lease before.
+    pub other: Option<String>,
+    /// The pool was not let go of in good order.
+    pub force_import: bool,
+    /// Its phases so far.
+    pub phases: Phases,
+    /// When the last one ended.
+    mark: MonoTime,
+}
+
+impl Way {
+    /// A way that begins at `now`; `sign` is when the lease was last seen in use.
+    pub fn new(
+        event: Event,
+        reason: String,
+        other: Option<String>,
+        force_import: bool,
+        sign: MonoTime,
+        now: MonoTime,
+    ) -> Self {
+        let detect = (sign < now).then(|| millis(now.saturating_since(sign)));
+        let phases = Phases { detect_ms: detect, ..Phases::default() };
+        Self { event, reason, other, force_import, phases, mark: now }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Forgets what is older than `window`.
+fn forget(times: &mut std::collections::VecDeque<MonoTime>, now: MonoTime, window: Duration) {
+    while times.front().is_some_and(|at| now.saturating_since(*at) >= window) {
+        times.pop_front();
+    }
+}
+
+impl Machine {
+    /// Ends a phase of the way.
+    pub(super) fn mark(&mut self, now: MonoTime, keep: impl FnOnce(&mut Phases, u64)) {
+        if let Some(way) = &mut self.way {
+            keep(&mut way.phases, millis(now.saturating_since(way.mark)));
+            way.mark = now;
+        }
+    }
+
+    /// What stands against taking a free lease. A host that was asked to (`claimed`) looks at none of it.
+    pub(super) fn against(&self, now: MonoTime, claimed: bool) -> Option<String> {
+        if claimed {
+            return None;
+        }
+        let recent = self.takeovers.iter().filter(|at| now.saturating_since(**at) < HOUR).count();
+        if self.paused {
+            return Some("paused: `holdfast agent resume` ends that".into());
+        }
+        if !self.policy.automatic {
+            return Some("mode is manual: `holdfast agent failover` on this host takes over".into());
+        }
+        if self.policy.nofailover {
+            return Some("nofailover is set for this host".into());
+        }
+        if now < self.not_before {
+            let left = millis(self.not_before.saturating_since(now));
+            return Some(format!("waits {left} ms more: {}", self.not_before_why));
+        }
+        if recent >= self.policy.takeovers_per_hour_max {
+            return Some(format!(
+                "{recent} takeovers within an hour, at most {}: `holdfast agent failover` takes over all the same",
+                self.policy.takeovers_per_hour_max
+            ));
+        }
+        None
+    }
+
+    pub(super) fn stand_by(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        forget(&mut self.takeovers, now, HOUR);
+        if self.claim.as_ref().is_some_and(|claim| now >= claim.until) {
+            self.claim = None;
+        }
+        if !self.looked {
+            return;
+        }
+        // A view from before this state may show our own lease, or one that we gave up on.
+        let Some((at, view)) = self.lease.clone().filter(|(at, _)| *at >= self.since) else { return };
+        let expired = match &view {
+            LeaseView::Unreachable => {
+                self.why = "no gateway answers".into();
+                return;
+            }
+            LeaseView::Held { owner, epoch, remaining, .. } if !remaining.is_zero() => {
+                self.free_since = None;
+                self.why = format!("{owner} holds the lease under e{epoch}");
+                return;
+            }
+            LeaseView::Held { owner, .. } => Some(owner.clone()),
+            LeaseView::Free => None,
+        };
+        let free_since = *self.free_since.get_or_insert(at);
+        if let Some(against) = self.against(now, self.claim.is_some()) {
+            self.why = against;
+            return;
+        }
+        if let Some(claim) = self.claim.take() {
+            let reason = format!("{} let go", claim.from);
+            let way = Way::new(Event::Switchover, reason, Some(claim.from), expired.is_some(), claim.at, now);
+            return self.campaign(now, way, false, out);
+        }
+        let turn = free_since.saturating_add(self.policy.campaign_wait);
+        if now < turn {
+            self.why = format!("leaves the lease to better hosts for {} ms more", millis(turn.saturating_since(now)));
+            return;
+        }
+        self.takeovers.push_back(now);
+        let way = match expired {
+            Some(owner) => {
+                let sign = self.other_alive.unwrap_or(free_since).min(free_since);
+                let event = if owner == self.policy.name { Event::Start } else { Event::Failover };
+                Way::new(event, format!("the lease of {owner} ran out"), Some(owner), true, sign, now)
+            }
+            None => Way::new(Event::Start, "the lease was free".into(), self.other.clone(), false, free_since, now),
+        };
+        self.campaign(now, way, false, out);
+    }
+
+    pub(super) fn campaign(&mut self, now: MonoTime, way: Way, force: bool, out: &mut Vec<Action>) {
+        let why = way.reason.clone();
+        self.way = Some(way);
+        self.free_since = None;
+        self.attached = true;
+        self.attach = None;
+        out.push(Action::Attach { force });
+        self.enter(now, State::Acquiring, &why);
+    }
+
+    pub(super) fn acquire(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        match self.attach.as_ref().map(|attach| attach.phase) {
+            None | Some(AttachPhase::Acquiring | AttachPhase::Detached) => {
+                if now.saturating_since(self.since) >= self.policy.acquire_timeout {
+                    let limit = millis(self.policy.acquire_timeout);
+                    self.give_up(now, format!("no lease within {limit} ms"), out);
+                }
+            }
+            Some(AttachPhase::Fenced) => self.give_up(now, "fenced while taking the lease".into(), out),
+            Some(AttachPhase::Connecting | AttachPhase::Serving | AttachPhase::Reconnecting) => {
+                self.mark(now, |phases, took| phases.lease_ms = Some(took));
+                self.leased_at = now;
+                self.enter(now, State::Attaching, "the devices are being made");
+                self.devices(now, out);
+            }
+        }
+    }
+
+    pub(super) fn devices(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving) {
+            self.mark(now, |phases, took| phases.attach_ms = Some(took));
+            let force = self.way.as_ref().is_some_and(|way| way.force_import);
+            let job = self.job();
+            self.mounted = true;
+            out.push(Action::Import { job, force });
+            self.enter(now, State::Importing(job), "the pool is being imported");
+        } else if now.saturating_since(self.since) >= self.policy.attach_timeout {
+            let limit = millis(self.policy.attach_timeout);
+            self.give_up(now, format!("no devices within {limit} ms"), out);
+        }
+    }
+
+    /// Starts PostgreSQL; none runs.
+    pub(super) fn launch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if now >= self.stop_at() {
+            self.way = None;
+            self.running = false;
+            let why = "the lease was not renewed in time: PostgreSQL is not started";
+            self.record(super::Event::CutOff, why, out);
+            return self.enter(now, State::CutOff(None), why);
+        }
+        let job = self.job();
+        self.running = true;
+        self.database = DatabaseView::Busy;
+        out.push(Action::StartDatabase { job });
+        self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
+    }
+
+    /// Starts PostgreSQL anew in its place.
+    pub(super) fn rise(&mut self, now: MonoTime, reason: &str, how: Stop, out: &mut Vec<Action>) {
+        self.way = Some(Way::new(Event::Restart, reason.into(), None, false, now, now));
+        let job = self.job();
+        self.database = DatabaseView::Busy;
+        out.push(Action::StopDatabase { job, how });
+        self.enter(now, State::Starting(Rising::Clearing(job)), reason);
+    }
+
+    /// PostgreSQL is not there, or of no use: again in its place, or give the lease away.
+    pub(super) fn fell(&mut self, now: MonoTime, reason: &str, out: &mut Vec<Action>) {
+        forget(&mut self.restarts, now, self.policy.restart_window);
+        if self.restarts.len() < self.policy.restarts_max {
+            self.restarts.push_back(now);
+            // Before the first arrival the way stays what it is: a takeover that needed two starts.
+            let way = self.way.take();
+            self.rise(now, reason, Stop::Kill, out);
+            if way.is_some() {
+                self.way = way;
+            }
+            return;
+        }
+        let reason = format!("{reason}; restarted {} times already", self.restarts.len());
+        self.give_away(now, reason, out);
+    }
+
+    pub(super) fn recover(&mut self, now: MonoTime, rising: Rising, out: &mut Vec<Action>) {
+        if rising == Rising::Recovering {
+            match self.database {
+                DatabaseView::Ready => {
+                    self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
+                    let job = self.job();
+                    out.push(Action::FirstWrite { job });
+                    self.state = State::Starting(Rising::Writing(job));
+                    return;
+                }
+                DatabaseView::Gone if self.paused => {}
+                DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
+                DatabaseView::Busy | DatabaseView::Silent => {}
+                DatabaseView::Standby => {
+                    self.why = "PostgreSQL is a standby (standby.signal?), expected a primary".into()
+                }
+            }
+        }
+        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
+        if spent >= self.policy.start_timeout {
+            let limit = millis(self.policy.start_timeout);
+            self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
+        }
+    }
+
+    /// The first write is durable (A5).
+    pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        self.mark(now, |phases, took| phases.first_write_ms = Some(took));
+        if let Some(way) = &self.way {
+            let (event, reason) = (way.event, way.reason.clone());
+            self.record(event, &reason, out);
+        }
+        self.way = None;
+        self.backoff = Duration::ZERO;
+        self.database = DatabaseView::Ready;
+        self.enter(now, State::Primary, "");
+    }
+}
