@@ -53,7 +53,11 @@ var models = map[string]porcupine.Model{
 			case "grant":
 				return o.Epoch > s.epoch, fenced{o.Epoch, s.value}
 			case "write":
-				return o.Epoch == s.epoch, fenced{s.epoch, o.Value}
+				if o.Epoch == s.epoch {
+					return true, fenced{s.epoch, o.Value}
+				}
+				// Of unknown outcome: here is where it had no effect.
+				return o.Return == math.MaxInt64, s
 			default:
 				return o.Value == s.value, s
 			}

@@ -13,16 +13,30 @@
                     [tests :as tests]]
             [jepsen.holdfast [checks :as checks]
                              [db :as db]
+                             [flush-kill :as flush-kill]
+                             [lease :as lease]
                              [nemesis :as nemesis]
                              [netns :as netns]
+                             [order :as order]
                              [register :as register]
-                             [s3 :as s3]])
+                             [s3 :as s3]
+                             [summary :as summary]])
   (:gen-class))
 
 (def workloads
-  {"register" register/workload})
+  {"flush-kill" flush-kill/workload
+   "lease"      lease/workload
+   "order"      order/workload
+   "register"   register/workload})
 
-(def lies #{"stale-read" "lost-write"})
+(def lies
+  "Deliberate bugs, each for the checker that must find it."
+  {"stale-read" "register: reads sometimes answer what was there long ago"
+   "lost-write" "register, flush-kill, order: writes sometimes succeed unsent"
+   "late-write" "order: an old write is sent again, late"
+   "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
+   "outage"     "availability: the nemesis claims that a majority can talk"
+   "leave-dead" "alive: what was killed is not started again"})
 
 (def all-nemeses
   ["none" "partition-halves" "partition-primary" "partition-ring"
@@ -115,7 +129,8 @@
        :checker
        (checker/compose
          (cond->
-           {:workload     (:checker workload)
+           {:run          (checks/run-facts opts)
+            :workload     (:checker workload)
             :availability (checks/availability
                             {:progress progress
                              :within   (:available-within opts)})
@@ -163,8 +178,10 @@
     :default 6, :parse-fn parse-long, :validate [pos? "Positive"]]
    [nil "--rate HZ" "Operations per second at most, all clients together"
     :default 150, :parse-fn parse-double, :validate [pos? "Positive"]]
-   [nil "--op-timeout SECONDS" "How long a client waits for an answer; longer than --hold, or late answers are not seen"
+   [nil "--op-timeout SECONDS" "How long every other client waits for an answer; longer than --hold, or late answers are not seen"
     :default 9, :parse-fn parse-long, :validate [pos? "Positive"]]
+   [nil "--impatient SECONDS" "The same for every other client"
+    :default 1.5, :parse-fn parse-double, :validate [pos? "Positive"]]
    [nil "--patience SECONDS" "How long a client looks for a gateway that serves before its operation fails"
     :default 3, :parse-fn parse-long, :validate [pos? "Positive"]]
    [nil "--available-within SECONDS" "How long it may take until something succeeds while a majority can talk"
@@ -176,7 +193,7 @@
    [nil "--threads-per-key N" "register: clients of one key at a time"
     :default 4, :parse-fn parse-long]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
-   [nil "--lie LIE" (str "Make the client lie, to see the checker find it: " (str/join ", " (sort lies)))
+   [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]
    [nil "--[no-]plots" "Latency and rate plots (gnuplot)"
     :default true]
@@ -198,5 +215,10 @@
            (cli/test-all-cmd
              {:tests-fn all-tests
               :opt-spec (cli/without-defaults-for [:workload :nemesis] opt-spec)})
+           {"summary" {:opt-spec [cli/help-opt]
+                       :usage    "summary [DIR...]: a table of results, by default of store/"
+                       :run      (fn [{:keys [arguments]}]
+                                   (summary/print-summary (or (seq arguments)
+                                                              ["store"])))}}
            (cli/serve-cmd))
     args))

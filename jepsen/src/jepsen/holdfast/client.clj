@@ -12,22 +12,28 @@
 
 (def handshake-ms 1500)
 
+(defn timeout-ms
+  "Every other client waits long for an answer, so that late ones are seen; the
+  others give up soon and ask elsewhere, so that others' writes come between."
+  [test client]
+  (long (* 1000 (if (even? client) (:op-timeout test) (:impatient test)))))
+
 (defn connect-node!
-  "Opens an export at this node's gateway, or throws."
-  [test node export]
+  "Opens an export at this node's gateway for the client of this number, or
+  throws."
+  [test client node export]
   (nbd/connect! {:host         (db/address test node)
                  :port         db/nbd-port
                  :export       export
                  :handshake-ms handshake-ms
-                 :timeout-ms   (* 1000 (:op-timeout test))}))
+                 :timeout-ms   (timeout-ms test client)}))
 
 (defn connect-any!
   "Asks one gateway after another, `first-node` first, until one opens the
-  export or `patience-ms` are over. `refused!` (of a message) may throw to
-  end it sooner."
-  ([test first-node export]
-   (connect-any! test first-node export (:patience-ms test)))
-  ([test first-node export patience-ms]
+  export or `patience-ms` are over."
+  ([test client first-node export]
+   (connect-any! test client first-node export (:patience-ms test)))
+  ([test client first-node export patience-ms]
    (let [nodes    (cons first-node (remove #{first-node} (:nodes test)))
          deadline (+ (System/nanoTime) (* 1000000 patience-ms))]
      (loop [candidates (cycle nodes), tried 0, last-error nil]
@@ -35,7 +41,7 @@
          (Thread/sleep 100))
        (if (and (pos? tried) (< deadline (System/nanoTime)))
          (throw last-error)
-         (let [res (try (connect-node! test (first candidates) export)
+         (let [res (try (connect-node! test client (first candidates) export)
                         (catch clojure.lang.ExceptionInfo e e))]
            (if (instance? Throwable res)
              (recur (rest candidates) (inc tried) res)

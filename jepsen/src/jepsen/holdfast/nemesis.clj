@@ -106,7 +106,8 @@
   (let [database (:db test)]
     (when grudge (net/heal! (:net test) test))
     (when (seq stopped) (on! test stopped (partial jdb/resume! database)))
-    (when (seq down) (on! test down (partial jdb/start! database)))
+    (when (and (seq down) (not= "leave-dead" (:lie test)))
+      (on! test down (partial jdb/start! database)))
     (assoc state :grudge nil, :stopped #{}, :down #{})))
 
 (defrecord Nemesis [state]
@@ -126,7 +127,9 @@
                              (reset! state s)
                              (assoc done fault what)))
                          {} (str/split (:value op) #"\+"))]
-        (assoc op :value what, :served? (served? (:nodes test) @state)))
+        (assoc op :value what
+               :served? (or (= "outage" (:lie test))
+                            (served? (:nodes test) @state))))
 
       :end
       (do (swap! state #(end-all! test %))

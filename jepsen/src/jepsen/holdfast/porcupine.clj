@@ -18,18 +18,20 @@
 
 (defn operation
   "One line of input, nil for what says nothing: failures, and reads without an
-  answer. `more` adds fields from the completed (or invoked) operation."
+  answer. `more` gives the fields of an f and its value, from the operation as
+  far as it is known, or nil for what says nothing either."
   [invoke completion more]
-  (let [ok?       (= :ok (:type completion))
-        [k v]     (let [v (:value (if ok? completion invoke))]
-                    (if (independent/tuple? v) v [0 v]))]
+  (let [ok?   (= :ok (:type completion))
+        [k v] (let [v (:value (if ok? completion invoke))]
+                (if (independent/tuple? v) v [0 v]))]
     (when (or ok? (and (= :info (:type completion)) (not= :read (:f invoke))))
-      (line (merge {:client (:process invoke), :key k, :kind (:f invoke)
-                    :call (:time invoke)
-                    :return (when ok? (:time completion))}
-                   (more (:f invoke) v))))))
+      (when-let [fields (more (:f invoke) v completion)]
+        (line (merge {:client (:process invoke), :key k, :kind (:f invoke)
+                      :call (:time invoke)
+                      :return (when ok? (:time completion))}
+                     fields))))))
 
-(defn- value-only [_f v] {:value v})
+(defn- value-only [_f v _op] {:value v})
 
 (defn checker
   "Options: :model, as porcupine/main.go knows it; :more, see `operation`;

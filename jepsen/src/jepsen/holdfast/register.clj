@@ -52,7 +52,8 @@
                                              :value (independent/tuple k v)))]
       (try
         (let [conn (hc/conn! conns volume
-                             #(hc/connect-any! test node (db/export volume)))
+                             #(hc/connect-any! test (:process op) node
+                                               (db/export volume)))
               op   (assoc op :gateway (:host conn))]
           (case (:f op)
             :read
