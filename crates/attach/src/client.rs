@@ -1,0 +1,257 @@
+//! The device's side: an NBD server for whoever has the volume's Unix socket open.
+//!
+//! F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
+//! F2  A client that leaves is forgotten; what it wrote and was not answered is carried out all the same.
+//! F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
+
+use crate::machine::{Action, Intake, Reply, Ticket};
+use crate::outbox::{Outbox, Outgoing};
+use crate::shared::Shared;
+use bytes::{Bytes, BytesMut};
+use holdfast_nbd::client::CommandOut;
+use holdfast_nbd::server::{
+    Command, Decoded, ExportFacts, Handshake, Negotiated, Question, RefusalReason, ReplyQueue, ReplyTo, Request,
+    RequestDecoder, Step,
+};
+use holdfast_nbd::{Errno, ExportName, HeaderStyle};
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+
+/// A client that does not finish its handshake by then is not served.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Unsent answers of one client beyond which it is not read from.
+const BACKLOG_BYTES_MAX: usize = 32 << 20;
+/// Requests are read in pieces of this size.
+const READ_BYTES: usize = 256 << 10;
+/// With less room than this a new piece is taken.
+const READ_ROOM_MIN: usize = 16 << 10;
+/// Payloads below this length are copied out rather than keep a whole piece alive.
+const COPY_BYTES_MAX: usize = 32 << 10;
+/// Clients of one volume at most.
+pub(crate) const CLIENTS_MAX: usize = 64;
+
+/// What a client's reader, its writer and the answers share.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    replies: ReplyQueue,
+    /// Requests that it waits for.
+    open: usize,
+    /// It sends nothing more.
+    leaving: bool,
+    /// It is not read from because of the answers that it does not take.
+    clogged: bool,
+}
+
+impl Outgoing for Desk {
+    type Queue = ReplyQueue;
+
+    fn queue(&mut self) -> &mut ReplyQueue {
+        &mut self.replies
+    }
+
+    fn over(&self) -> bool {
+        self.leaving && self.open == 0
+    }
+}
+
+impl Desk {
+    /// Queues the answer to one of its requests.
+    pub(crate) fn answer(&mut self, ticket: &Ticket, outcome: Result<Reply, Errno>) {
+        self.open = self.open.saturating_sub(1);
+        match outcome {
+            Ok(Reply::Done) => self.replies.ok(ticket.to),
+            Ok(Reply::Read(parts)) => self.replies.read(ticket.to, parts, ticket.narrow),
+            Ok(Reply::Status(extents)) => self.replies.block_status(ticket.to, ticket.len, &extents, ticket.narrow),
+            Err(errno) => self.replies.error(ticket.to, errno),
+        }
+    }
+}
+
+/// A client from its first byte to its end.
+pub(crate) async fn serve(mut socket: UnixStream, volume: usize, shared: Arc<Shared>) {
+    let shaking = shake_hands(&mut socket, volume, &shared);
+    let ready = match tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking).await {
+        Ok(Ok(Some(ready))) => ready,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => return tracing::info!(volume, error, "a client's handshake failed"),
+        Err(_) => return tracing::info!(volume, "a client's handshake took too long"),
+    };
+    transmit(socket, volume, shared, ready.0, ready.1).await;
+}
+
+async fn shake_hands(
+    socket: &mut UnixStream,
+    volume: usize,
+    shared: &Shared,
+) -> Result<Option<(Negotiated, BytesMut)>, String> {
+    let text = |error: io::Error| error.to_string();
+    let facts = shared.facts(volume);
+    let export = ExportName::plain(shared.set.clone(), facts.name.clone());
+    let mut handshake = Handshake::new();
+    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let mut out = BytesMut::from(&Handshake::greeting()[..]);
+    loop {
+        let step = handshake.step(&mut input, &mut out).map_err(|error| error.to_string())?;
+        socket.write_all_buf(&mut out).await.map_err(text)?;
+        match step {
+            Step::Aborted => return Ok(None),
+            Step::NeedBytes => {
+                if socket.read_buf(&mut input).await.map_err(text)? == 0 {
+                    return Ok(None);
+                }
+            }
+            Step::Ask(Question::List) => handshake.answer_list([(export.to_wire().as_str(), "")], &mut out),
+            Step::Ask(Question::Describe(name) | Question::Open(name)) => {
+                let facts =
+                    ExportFacts { size: facts.size, read_only: false, description: format!("set {}", shared.set) };
+                let refusal = format!("this socket is for {export}");
+                let known = name == export;
+                let answer = if known { Ok(&facts) } else { Err((RefusalReason::Unknown, refusal.as_str())) };
+                let negotiated = handshake.answer_export(answer, &mut out).map_err(|error| error.to_string())?;
+                if let Some(negotiated) = negotiated {
+                    socket.write_all_buf(&mut out).await.map_err(text)?;
+                    return Ok(Some((negotiated, input)));
+                }
+            }
+        }
+    }
+}
+
+/// The transmission phase, also of sockets that the kernel's driver was given without a handshake.
+pub(crate) async fn transmit(
+    socket: UnixStream,
+    volume: usize,
+    shared: Arc<Shared>,
+    negotiated: Negotiated,
+    input: BytesMut,
+) {
+    let room = shared.room(volume);
+    let desk = Desk { replies: ReplyQueue::new(negotiated.style), open: 0, leaving: false, clogged: false };
+    let desk = Arc::new(Outbox::new(desk));
+    let id = shared.join(desk.clone());
+    let (mut read, mut write) = socket.into_split();
+    let reader = Reader { id, volume, shared: &shared, desk: &desk, room, style: negotiated.style };
+    let reading = async {
+        let ended = reader.run(&mut read, negotiated, input).await;
+        desk.with(|desk| desk.leaving = true);
+        match ended {
+            // F2: it said goodbye and waits for what it asked for.
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
+    let writing = poll_fn(|cx| {
+        let sent = desk.poll_send(cx, &mut write);
+        let flows = |desk: &mut Desk| desk.replies.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut desk.clogged);
+        if desk.with(flows) {
+            reader.room.notify_waiters();
+        }
+        sent
+    });
+    let ended = tokio::select! {
+        why = reading => why,
+        sent = writing => sent.err().map_or("it left".to_string(), |error| error.to_string()),
+    };
+    shared.leave(id);
+    tracing::debug!(client = id, volume, why = ended, "a client is gone");
+}
+
+struct Reader<'a> {
+    id: u64,
+    volume: usize,
+    shared: &'a Shared,
+    desk: &'a Outbox<Desk>,
+    room: Arc<Notify>,
+    style: HeaderStyle,
+}
+
+impl Reader<'_> {
+    /// Reads requests until the client says goodbye.
+    async fn run(
+        &self,
+        socket: &mut (impl tokio::io::AsyncRead + Unpin),
+        negotiated: Negotiated,
+        mut input: BytesMut,
+    ) -> Result<(), String> {
+        let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
+        let size = self.shared.facts(self.volume).size;
+        loop {
+            match decoder.next(&mut input).map_err(|error| error.to_string())? {
+                Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
+                Decoded::Request(request) => {
+                    self.wait_for_room().await;
+                    self.take(request, size);
+                }
+                Decoded::Need(more) => {
+                    if input.capacity() - input.len() < more.clamp(1, READ_ROOM_MIN) {
+                        input.reserve(READ_BYTES.max(more));
+                    } else if more > input.capacity() - input.len() {
+                        input.reserve(more);
+                    }
+                    if socket.read_buf(&mut input).await.map_err(|error| error.to_string())? == 0 {
+                        return Err("it closed the connection".to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    /// F1.
+    async fn wait_for_room(&self) {
+        loop {
+            let notified = self.room.notified();
+            tokio::pin!(notified);
+            // Before the look: what becomes free between look and wait is not missed.
+            notified.as_mut().enable();
+            let clogged = self.desk.with(|desk| {
+                desk.clogged = desk.replies.len() >= BACKLOG_BYTES_MAX;
+                desk.clogged
+            });
+            if !clogged && self.shared.has_room(self.volume) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    fn take(&self, request: Request, size: u64) {
+        let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
+        if let Err(errno) = request.check(size, false, self.style) {
+            return self.desk.with(|desk| desk.replies.error(to, errno));
+        }
+        let Request { offset, len, command, .. } = request;
+        let mut payload = Bytes::new();
+        let mut narrow = false;
+        let command = match command {
+            Command::Flush => CommandOut::Flush,
+            // Nothing to do, which every device can do.
+            _ if len == 0 => return self.desk.with(|desk| desk.replies.ok(to)),
+            Command::Read { unfragmented } => {
+                narrow = unfragmented;
+                CommandOut::Read { unfragmented: false }
+            }
+            Command::Write { data, fua } => {
+                payload = if data.len() < COPY_BYTES_MAX { Bytes::copy_from_slice(&data) } else { data };
+                CommandOut::Write { fua }
+            }
+            Command::Zero { punch, fast, fua } => CommandOut::Zero { punch, fast, fua },
+            Command::Trim { fua } => CommandOut::Trim { fua },
+            Command::Cache => CommandOut::Cache,
+            Command::BlockStatus { one } => {
+                narrow = one;
+                CommandOut::BlockStatus { one }
+            }
+            // Neither comes here: the one ends the reader, the other never passes its check.
+            Command::Disconnect | Command::Bad(_) => return,
+        };
+        self.desk.with(|desk| desk.open += 1);
+        let ticket = Ticket { client: self.id, to, narrow, len };
+        let intake = Intake { ticket, offset, command, data: payload };
+        self.shared.act(|machine, now, out: &mut Vec<Action>| machine.request(now, self.volume, intake, out));
+    }
+}

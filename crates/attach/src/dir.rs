@@ -1,0 +1,204 @@
+//! The run directory of an attached set.
+//!
+//! ```text
+//!   DIR/attach.lock    held (flock) while it is attached; holds the process's number
+//!   DIR/status.json    see [`Status`]
+//!   DIR/VOLUME.sock    one per volume
+//!   DIR/VOLUME/        mount point of nbdfuse, where that is used
+//! ```
+
+use crate::status::Status;
+use holdfast_types::Name;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Longest path of a Unix socket, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Something about the run directory.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// The set is attached on this host already.
+    #[error("{} is held by process {pid}: the set is attached on this host already", path.display())]
+    Attached {
+        /// The lock.
+        path: PathBuf,
+        /// Who holds it, as far as it said; 0 where it did not.
+        pid: u32,
+    },
+    /// Nobody holds the lock.
+    #[error("{} is not held: nothing is attached there", path.display())]
+    NotAttached {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// A Unix socket would get too long a name.
+    #[error("{}: found a path of {found} bytes, expected at most {SOCKET_PATH_BYTES_MAX} for a Unix socket", path.display())]
+    TooLong {
+        /// The socket.
+        path: PathBuf,
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The file system.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> DirError + '_ {
+    |source| DirError::Io { path: path.to_path_buf(), source }
+}
+
+/// Where a set's run directory is unless said otherwise.
+pub fn default_dir(set: &Name) -> PathBuf {
+    Path::new("/run/holdfast").join(set.as_str())
+}
+
+/// A run directory that this process holds.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    // Held open: the lock goes with it.
+    _lock: File,
+}
+
+fn open_lock(path: &Path) -> Result<File, DirError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o644);
+    options.open(path).map_err(at(path))
+}
+
+fn pid_in(lock: &mut File) -> u32 {
+    let mut text = String::new();
+    let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut text));
+    text.trim().parse().unwrap_or(0)
+}
+
+/// The process that has the set of this run directory attached.
+///
+/// # Errors
+/// [`DirError::NotAttached`] where there is none.
+pub fn running(dir: &Path) -> Result<u32, DirError> {
+    let path = dir.join("attach.lock");
+    let mut lock = match File::open(&path) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(DirError::NotAttached { path }),
+        Err(source) => return Err(DirError::Io { path, source }),
+    };
+    // Shared: two that look at once do not take each other for the one that is attached.
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Err(DirError::NotAttached { path }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(pid_in(&mut lock)),
+        Err(error) => Err(at(&path)(error.into())),
+    }
+}
+
+impl RunDir {
+    /// Makes the directory where it is missing, and takes its lock.
+    ///
+    /// # Errors
+    /// [`DirError::Attached`] where another process has it.
+    pub fn take(path: &Path) -> Result<Self, DirError> {
+        // Whoever may enter may read and write the volumes.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
+        let lock_path = path.join("attach.lock");
+        let mut lock = open_lock(&lock_path)?;
+        // A look at it by `--status` holds it for a moment.
+        let mut tries = 0;
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            tries += 1;
+            match error {
+                rustix::io::Errno::WOULDBLOCK if tries < 20 => {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                rustix::io::Errno::WOULDBLOCK => {
+                    return Err(DirError::Attached { path: lock_path, pid: pid_in(&mut lock) });
+                }
+                error => return Err(at(&lock_path)(error.into())),
+            }
+        }
+        let written = lock.set_len(0).and_then(|()| lock.rewind());
+        written.and_then(|()| write!(lock, "{}", std::process::id())).map_err(at(&lock_path))?;
+        Ok(Self { path: path.to_path_buf(), _lock: lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket of a volume.
+    ///
+    /// # Errors
+    /// Where its path is too long for one.
+    pub fn socket(&self, volume: &Name) -> Result<PathBuf, DirError> {
+        let path = self.path.join(format!("{volume}.sock"));
+        match path.as_os_str().len() {
+            found if found > SOCKET_PATH_BYTES_MAX => Err(DirError::TooLong { path, found }),
+            _ => Ok(path),
+        }
+    }
+
+    /// Shows `status`.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn show(&self, status: &Status) -> Result<(), DirError> {
+        let (path, new) = (self.path.join("status.json"), self.path.join("status.json.new"));
+        let text = serde_json::to_vec_pretty(status).map_err(|error| at(&path)(error.into()))?;
+        std::fs::write(&new, text).map_err(at(&new))?;
+        std::fs::rename(&new, &path).map_err(at(&path))
+    }
+
+    /// What a run directory shows.
+    ///
+    /// # Errors
+    /// The file system's, or a file that is none of ours.
+    pub fn status(dir: &Path) -> Result<Status, DirError> {
+        let path = dir.join("status.json");
+        let text = std::fs::read(&path).map_err(at(&path))?;
+        serde_json::from_slice(&text).map_err(|error| at(&path)(error.into()))
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // The number would mislead: the next to look sees a free lock anyway.
+        let _ = std::fs::write(self.path.join("attach.lock"), "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("set");
+        assert!(matches!(running(&path), Err(DirError::NotAttached { .. })));
+        let held = RunDir::take(&path).unwrap();
+        assert_eq!(running(&path).unwrap(), std::process::id());
+        assert!(matches!(RunDir::take(&path), Err(DirError::Attached { pid, .. }) if pid == std::process::id()));
+        drop(held);
+        assert!(matches!(running(&path), Err(DirError::NotAttached { .. })));
+        drop(RunDir::take(&path).unwrap());
+    }
+
+    #[test]
+    fn long_socket_paths_are_refused_before_the_kernel_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = RunDir::take(&dir.path().join("d".repeat(60))).unwrap();
+        assert!(held.socket(&Name::new("v").unwrap()).is_ok());
+        assert!(matches!(held.socket(&Name::new("v".repeat(60)).unwrap()), Err(DirError::TooLong { .. })));
+    }
+}

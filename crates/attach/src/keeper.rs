@@ -1,0 +1,583 @@
+//! The one task that does for the machine what takes time: asks gateways, connects, listens, starts devices, shows the status.
+
+use crate::client;
+use crate::device::{DeviceError, DeviceKind, Devices};
+use crate::dir::{DirError, RunDir};
+use crate::doors::{self, Doors, Said, call};
+use crate::lane;
+use crate::machine::{Action, Bounds, Lane, Lost, Machine, Phase};
+use crate::shared::Shared;
+use crate::status::{Status, VolumeStatus};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_nbd::{ExportName, Session};
+use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+/// One try to renew; the machine decides how many make a loss.
+const RENEW_LIMIT: Duration = Duration::from_secs(10);
+/// Giving the lease back at the end; after that it expires by itself.
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
+/// Finding out who took the set.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How long unanswered requests are waited for at a clean end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at who the gateways are.
+const LEARN_INTERVAL: Duration = Duration::from_secs(30);
+/// Between two writings of a status that only counts on.
+const SHOW_INTERVAL: Duration = Duration::from_secs(1);
+/// After a client could not be accepted (no more file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// After a lease of our own former life was judged to end, before it is asked for again.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
+
+/// What to attach, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The set.
+    pub set: Name,
+    /// On whose behalf.
+    pub owner: Owner,
+    /// Admin addresses of some gateways; the others are found.
+    pub api: Vec<String>,
+    /// The run directory.
+    pub dir: PathBuf,
+    /// Time to live of the lease without a renewal; the gateway's default if none.
+    pub ttl: Option<Duration>,
+    /// Take the lease from whoever holds it.
+    pub force: bool,
+    /// Connections per volume.
+    pub connections: u8,
+    /// What may be unanswered per volume.
+    pub bounds: Bounds,
+    /// The devices to make.
+    pub device: DeviceKind,
+    /// How long it may take until the devices are ready.
+    pub patience: Duration,
+}
+
+/// How an attached set ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// In good order: everything answered, the lease given back.
+    Detached,
+    /// Another owner holds the set.
+    Fenced {
+        /// Who, as far as known.
+        by: Option<String>,
+    },
+}
+
+/// A set could not be attached, or not be detached in good order.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The run directory.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// A device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A gateway's last word on the lease.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Nobody granted the lease, or served it, in time.
+    #[error("set {set} is not attached within {limit:?}: {last}")]
+    Unreachable {
+        /// The set.
+        set: Name,
+        /// How long it was tried.
+        limit: Duration,
+        /// How far it came.
+        last: String,
+    },
+    /// Requests were still unanswered when it had to end.
+    #[error(
+        "{count} requests are still unanswered after {DRAIN_LIMIT:?}: ended without them; the lease expires by itself"
+    )]
+    Undrained {
+        /// How many.
+        count: usize,
+    },
+    /// A socket.
+    #[error("{}: {source}", path.display())]
+    Listen {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// News from the keeper's own tasks.
+enum News {
+    Refused(Refusal),
+    Devices(Result<Devices, DeviceError>),
+    DevicesStopped,
+    DeviceEnded(String),
+}
+
+struct Keeper {
+    options: Options,
+    dir: RunDir,
+    shared: Arc<Shared>,
+    doors: Arc<Doors>,
+    news: mpsc::UnboundedSender<News>,
+    /// Ends every task that this attach has.
+    end: CancellationToken,
+    phase: Phase,
+    since: u64,
+    ready: bool,
+    devices: Option<Devices>,
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Attaches a set, calls `on_ready` once its devices can be used, and stays until `stop`.
+///
+/// # Errors
+/// [`AttachError`]; nothing is left behind then but a lease that expires.
+pub async fn run(
+    options: Options,
+    stop: CancellationToken,
+    on_ready: impl FnOnce(&Status),
+) -> Result<Ended, AttachError> {
+    let dir = RunDir::take(&options.dir)?;
+    let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
+    let (shared, actions) = Shared::new(options.set.clone(), machine);
+    let doors = Arc::new(Doors::new(&options.api));
+    let (news, told) = mpsc::unbounded_channel();
+    let end = CancellationToken::new();
+    let _ends = end.clone().drop_guard();
+    let keeper = Keeper {
+        options,
+        dir,
+        shared,
+        doors,
+        news,
+        end,
+        phase: Phase::Acquiring,
+        since: unix_ms(),
+        ready: false,
+        devices: None,
+    };
+    keeper.run(actions, told, stop, on_ready).await
+}
+
+impl Keeper {
+    async fn run(
+        mut self,
+        mut actions: mpsc::UnboundedReceiver<Action>,
+        mut told: mpsc::UnboundedReceiver<News>,
+        stop: CancellationToken,
+        on_ready: impl FnOnce(&Status),
+    ) -> Result<Ended, AttachError> {
+        let force = self.options.force;
+        self.shared.act(|machine, now, out| machine.begin(now, force, out));
+        let deadline = Instant::now() + self.options.patience;
+        let mut on_ready = Some(on_ready);
+        let mut listening = false;
+        let mut stopping: Option<Instant> = None;
+        let mut ticks = tokio::time::interval(Machine::TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut show_at = Instant::now();
+        let mut learn_at = Instant::now() + SHOW_INTERVAL;
+        loop {
+            tokio::select! {
+                biased;
+                Some(action) = actions.recv() => self.perform(action)?,
+                Some(news) = told.recv() => match news {
+                    News::Refused(refusal) => return Err(AttachError::Refused(refusal)),
+                    News::Devices(devices) => {
+                        self.devices = Some(devices?);
+                        self.ready = stopping.is_none();
+                        self.show()?;
+                        if let Some(tell) = on_ready.take().filter(|_| self.ready) {
+                            tell(&self.status());
+                        }
+                        if stopping.is_some() {
+                            self.stop_devices();
+                        }
+                    }
+                    News::DevicesStopped => {
+                        if self.phase == Phase::Fenced {
+                            return Ok(Ended::Fenced { by: self.shared.look(|m| m.view().fenced_by.clone()) });
+                        }
+                        self.shared.act(|machine, _, out| machine.detach(out));
+                    }
+                    News::DeviceEnded(which) => tracing::error!(set = %self.options.set, device = which, "a device's process ended by itself"),
+                },
+                _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
+                () = stop.cancelled(), if stopping.is_none() => {
+                    stopping = Some(Instant::now() + DRAIN_LIMIT);
+                    self.ready = false;
+                    // Devices that are being made are stopped once they are there.
+                    if self.devices.is_some() {
+                        self.stop_devices();
+                    } else if !listening {
+                        self.shared.act(|machine, _, out| machine.detach(out));
+                    }
+                }
+            }
+            let phase = self.shared.look(Machine::phase);
+            if phase == Phase::Serving && !listening {
+                listening = true;
+                self.listen()?;
+                self.make_devices();
+            }
+            if phase == Phase::Detached {
+                self.show()?;
+                return Ok(Ended::Detached);
+            }
+            if stopping.is_some_and(|limit| Instant::now() >= limit) {
+                return Err(AttachError::Undrained { count: self.shared.look(Machine::unanswered) });
+            }
+            if on_ready.is_some() && phase != Phase::Serving && Instant::now() >= deadline {
+                return Err(self.unreachable());
+            }
+            if Instant::now() >= show_at {
+                show_at = Instant::now() + SHOW_INTERVAL;
+                self.show()?;
+            }
+            if Instant::now() >= learn_at {
+                learn_at = Instant::now() + LEARN_INTERVAL;
+                self.learn();
+            }
+        }
+    }
+
+    fn unreachable(&self) -> AttachError {
+        let last = self.shared.look(|machine| match (machine.phase(), &machine.view().last_loss) {
+            (Phase::Acquiring, _) => {
+                format!("no gateway of {} granted the lease", self.doors.known().join(", "))
+            }
+            (phase, Some(loss)) => format!("{phase}: {loss}"),
+            (phase, None) => phase.to_string(),
+        });
+        AttachError::Unreachable { set: self.options.set.clone(), limit: self.options.patience, last }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = self.end.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = end.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    fn perform(&mut self, action: Action) -> Result<(), AttachError> {
+        let (shared, doors, options) = (self.shared.clone(), self.doors.clone(), self.options.clone());
+        match action {
+            Action::Acquire { request, force } => {
+                let news = self.news.clone();
+                self.spawn(async move {
+                    if let Err(refusal) = acquire(&shared, &doors, &options, request, force).await {
+                        let _ = news.send(News::Refused(refusal));
+                    }
+                });
+            }
+            Action::Continue { request, token } => {
+                self.spawn(async move { carry_on(&shared, &doors, &options, request, token).await });
+            }
+            Action::Renew { number, epoch, token, api } => {
+                self.spawn(async move { renew(&shared, &doors, &options.set, number, epoch, token, &api).await });
+            }
+            Action::Connect { lane, nbd, token } => {
+                let end = self.end.clone();
+                tokio::spawn(async move { run_lane(shared, lane, nbd, token, end).await });
+            }
+            Action::Release { epoch, token } => {
+                self.spawn(async move {
+                    let request = v1::ReleaseLeaseRequest {
+                        set: options.set.to_string(),
+                        epoch: epoch.0,
+                        token: token.to_text(),
+                    };
+                    let call = call!(release_lease, request);
+                    let released = doors.ask_all(call, doors::is_final);
+                    if tokio::time::timeout(RELEASE_LIMIT, released).await.is_err() {
+                        tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
+                    }
+                    shared.act(|machine, _, out| machine.released(out));
+                });
+            }
+            Action::LookWho => self.spawn(async move {
+                if let Some(who) = holder(&doors, &options.set).await {
+                    shared.act(|machine, _, out| machine.fenced_by(who, out));
+                }
+            }),
+            Action::Show => self.show()?,
+            // Carried out where they arise.
+            Action::Send { .. } | Action::Answer { .. } | Action::Room { .. } | Action::Shut { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// One listener per volume.
+    fn listen(&self) -> Result<(), AttachError> {
+        for (volume, facts) in self.shared.all_facts().into_iter().enumerate() {
+            let path = self.dir.socket(&facts.name)?;
+            // The lock is ours: what lies there is of a process that is gone.
+            let _ = std::fs::remove_file(&path);
+            let listener = UnixListener::bind(&path);
+            let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
+            let (shared, end) = (self.shared.clone(), self.end.clone());
+            let guard = RemoveFile(path);
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = end.cancelled() => {}
+                    () = accept(&listener, volume, &shared, &end) => {}
+                }
+                drop(guard);
+            });
+        }
+        Ok(())
+    }
+
+    fn make_devices(&self) {
+        let (news, kind, set) = (self.news.clone(), self.options.device, self.options.set.clone());
+        let (shared, dir, ended) = (self.shared.clone(), self.dir.path().to_path_buf(), self.news.clone());
+        let connections = self.options.connections;
+        self.spawn(async move {
+            let on_end = move |which: String| drop(ended.send(News::DeviceEnded(which)));
+            let devices = Devices::make(kind, &set, &dir, connections, &shared, on_end).await;
+            let _ = news.send(News::Devices(devices));
+        });
+    }
+
+    fn stop_devices(&mut self) {
+        let (news, devices) = (self.news.clone(), self.devices.take());
+        self.spawn(async move {
+            if let Some(devices) = devices {
+                devices.stop().await;
+            }
+            let _ = news.send(News::DevicesStopped);
+        });
+    }
+
+    /// Finds gateways that were not named.
+    fn learn(&self) {
+        let doors = self.doors.clone();
+        self.spawn(async move {
+            let call = call!(cluster_status, v1::ClusterStatusRequest {});
+            let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
+            let Ok((_, Ok(status))) = asked else { return };
+            let members = status.members.iter().filter_map(|m| m.member.as_ref()?.addresses.as_ref());
+            members.filter(|a| holdfast_api::host_port(&a.api).is_some()).for_each(|a| doors.learn(&a.api));
+        });
+    }
+
+    fn status(&self) -> Status {
+        let now = self.shared.now();
+        let volumes = self.shared.all_facts().into_iter().enumerate().map(|(index, facts)| VolumeStatus {
+            socket: self.dir.socket(&facts.name).map(|path| path.display().to_string()).unwrap_or_default(),
+            device: self.devices.as_ref().and_then(|devices| devices.path(index)),
+            name: facts.name.to_string(),
+            size_bytes: facts.size,
+        });
+        let volumes = volumes.collect();
+        self.shared.look(|machine| {
+            let view = machine.view().clone();
+            let renewed = view.renewed.map(|at| unix_ms() - u64::try_from(now.since(at).as_millis()).unwrap_or(0));
+            Status {
+                set: self.options.set.to_string(),
+                phase: machine.phase(),
+                since_unix_ms: self.since,
+                owner: self.options.owner.to_string(),
+                epoch: machine.epoch().map_or(0, |epoch| epoch.0),
+                gateway: machine.grant().map(|grant| grant.gateway.clone()).unwrap_or_default(),
+                pid: std::process::id(),
+                volumes,
+                ready: self.ready,
+                reconnects: view.reconnects,
+                last_outage_ms: view.last_outage_ms,
+                longest_outage_ms: view.longest_outage_ms,
+                last_loss: view.last_loss,
+                unanswered: machine.unanswered(),
+                lease_renewed_at: renewed,
+                fenced_by: view.fenced_by,
+            }
+        })
+    }
+
+    fn show(&mut self) -> Result<(), AttachError> {
+        let phase = self.shared.look(Machine::phase);
+        if phase != self.phase {
+            (self.phase, self.since) = (phase, unix_ms());
+            let loss = self.shared.look(|machine| machine.view().last_loss.clone()).unwrap_or_default();
+            match phase {
+                Phase::Reconnecting => {
+                    tracing::warn!(set = %self.options.set, loss, "the gateway is lost; requests wait")
+                }
+                Phase::Fenced => {
+                    tracing::error!(set = %self.options.set, "another owner holds the set: every request fails from now on");
+                }
+                phase => tracing::info!(set = %self.options.set, %phase, "attached set"),
+            }
+        }
+        Ok(self.dir.show(&self.status())?)
+    }
+}
+
+struct RemoveFile(PathBuf);
+
+impl Drop for RemoveFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                if clients.fetch_add(1, Ordering::Relaxed) >= client::CLIENTS_MAX {
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                    tracing::warn!(volume, "too many clients: one is closed");
+                    continue;
+                }
+                let (shared, clients, end) = (shared.clone(), clients.clone(), end.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = end.cancelled() => {}
+                        () = client::serve(socket, volume, shared) => {}
+                    }
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(volume, %error, "cannot accept clients");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One lane from connecting to its end. Ends with its generation at the latest.
+async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, end: CancellationToken) {
+    let Some(over) = shared.era(lane.generation) else { return };
+    let life = async {
+        let facts = shared.facts(lane.volume);
+        let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
+        let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), session };
+        let connected = match lane::connect(lane, &nbd, &name).await {
+            Ok(connected) if connected.size == facts.size => connected,
+            Ok(connected) => {
+                return format!("{name}: found {} bytes, expected {} as at the beginning", connected.size, facts.size);
+            }
+            Err(error) => return format!("{name} at {nbd}: {error}"),
+        };
+        let (line, wire) = connected.split();
+        let line = Arc::new(line);
+        shared.connected(lane, line.clone());
+        let error = wire
+            .run(&line, |answers| {
+                shared.act(|machine, now, out| {
+                    for (number, outcome) in answers {
+                        machine.answered(now, lane.generation, number, outcome, out);
+                    }
+                });
+            })
+            .await;
+        format!("{name} at {nbd}: {error}")
+    };
+    let why = tokio::select! {
+        biased;
+        () = end.cancelled() => return,
+        () = over.cancelled() => return,
+        why = life => why,
+    };
+    shared.act(|machine, now, out| machine.lost(now, lane.generation, &Lost::Connection(why), out));
+}
+
+/// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
+async fn acquire(
+    shared: &Shared,
+    doors: &Doors,
+    options: &Options,
+    request: RequestId,
+    force: bool,
+) -> Result<(), Refusal> {
+    loop {
+        let message = doors::acquire(&options.set, &options.owner, options.ttl, request, force);
+        let call = call!(acquire_lease, message);
+        let (api, asked) = doors.ask_all(call, doors::is_final).await;
+        let refusal = match asked {
+            Ok(reply) => {
+                let Some((grant, volumes)) = doors::grant_of(&api, &reply) else {
+                    let message = format!("{api}: the grant lacks a lease, a token, or names of volumes");
+                    return Err(Refusal::new(RefusalCode::Failed, message));
+                };
+                shared.set_volumes(&volumes);
+                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
+                return Ok(());
+            }
+            Err(refusal) => refusal,
+        };
+        let lease = if refusal.code == RefusalCode::Held { lease(doors, &options.set).await } else { None };
+        match lease {
+            Some(lease) if lease.owner == options.owner.to_string() => {
+                let left = Duration::from_millis(u64::from(lease.remaining_ms)) + EXPIRY_MARGIN;
+                tracing::info!(set = %options.set, ?left, "an earlier lease of this owner has to expire first");
+                tokio::time::sleep(left).await;
+            }
+            _ => return Err(refusal),
+        }
+    }
+}
+
+async fn carry_on(shared: &Shared, doors: &Doors, options: &Options, request: RequestId, token: Token) {
+    let message = doors::continuation(&options.set, &options.owner, token, request);
+    let call = call!(continue_lease, message);
+    let (api, asked) = doors.ask_all(call, doors::is_ended).await;
+    match asked {
+        Ok(reply) => match doors::grant_of(&api, &reply) {
+            Some((grant, volumes)) => {
+                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
+            }
+            None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
+        },
+        Err(refusal) => shared.act(|machine, _, out| machine.refused(request, &refusal.message, out)),
+    }
+}
+
+async fn renew(shared: &Shared, doors: &Doors, set: &Name, number: u64, epoch: Epoch, token: Token, api: &str) {
+    let request = v1::RenewLeaseRequest { set: set.to_string(), epoch: epoch.0, token: token.to_text() };
+    let call = call!(renew_lease, request);
+    let said = doors.ask(api, RENEW_LIMIT, &call).await;
+    shared.act(|machine, now, out| match said {
+        Said::Done(_) => machine.renewed(now, number),
+        // Taken, but not known to have happened: the gateway is there, and the next one will show.
+        Said::Refused(refusal) if refusal.code == RefusalCode::Unknown => machine.renew_failed(now, number, None, out),
+        Said::Refused(refusal) => machine.renew_failed(now, number, Some(refusal.message), out),
+        Said::Nothing(why) => {
+            tracing::debug!(why, "not renewed");
+            machine.renew_failed(now, number, None, out);
+        }
+    });
+}
+
+async fn lease(doors: &Doors, set: &Name) -> Option<v1::Lease> {
+    let request = v1::GetLeaseRequest { set: set.to_string() };
+    let call = call!(get_lease, request);
+    let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
+    asked.ok().and_then(|(_, reply)| reply.ok()).and_then(|reply| reply.lease)
+}
+
+/// Who holds the set, in words.
+async fn holder(doors: &Doors, set: &Name) -> Option<String> {
+    let lease = lease(doors, set).await?;
+    Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
+}

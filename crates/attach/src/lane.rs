@@ -1,0 +1,225 @@
+//! One connection to the gateway: handshake, then requests out and answers in.
+
+use crate::machine::{Lane, Reply};
+use crate::outbox::{Outbox, Outgoing, RequestQueue};
+use bytes::{Bytes, BytesMut};
+use holdfast_nbd::client::{self, Aim, Event, Outcome, ReplyDecoder, RequestOut, encode_request};
+use holdfast_nbd::server::ReadPart;
+use holdfast_nbd::{Errno, ExportName, HeaderStyle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+/// From the first packet to the end of the handshake. A gateway that has granted the lease is there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A silent peer is asked whether it is there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Sent bytes that no host acknowledges for this long end the connection. Longer than a lost packet or two take.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Answers are read in pieces of this size.
+const READ_BYTES: usize = 256 << 10;
+/// With less room than this a new piece is taken.
+const READ_ROOM_MIN: usize = 16 << 10;
+/// Zeroes of a read come in pieces that fit 32 bits.
+const ZEROES_MAX: u64 = 1 << 30;
+
+/// A connection could not be made, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaneError {
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+    #[error("{0}")]
+    Handshake(#[from] client::ClientError),
+    #[error("not connected within {CONNECT_TIMEOUT:?}")]
+    Slow,
+    #[error("the gateway closed it")]
+    Closed,
+    #[error("the gateway does not speak the protocol that it should: {0}")]
+    Protocol(String),
+}
+
+/// What a lane's writer and reader share.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) lane: Lane,
+    decoder: ReplyDecoder,
+    style: HeaderStyle,
+    queue: RequestQueue,
+    /// What came so far of answers that come in pieces.
+    parts: BTreeMap<u64, Vec<(u64, ReadPart)>>,
+    status: BTreeMap<u64, Vec<holdfast_nbd::Extent>>,
+    reads: BTreeSet<u64>,
+}
+
+impl Outgoing for Line {
+    type Queue = RequestQueue;
+
+    fn queue(&mut self) -> &mut RequestQueue {
+        &mut self.queue
+    }
+
+    fn over(&self) -> bool {
+        false
+    }
+}
+
+/// A whole answer.
+pub(crate) type Answered = (u64, Result<Reply, Errno>);
+
+impl Line {
+    /// Queues a request. What does not fit the negotiated headers is answered at once.
+    pub(crate) fn send(&mut self, out: &RequestOut, data: Bytes) -> Result<(), Errno> {
+        if encode_request(&mut self.queue.open, self.style, out).is_err() {
+            return Err(Errno::Invalid);
+        }
+        let fresh = self.decoder.sent(out);
+        assert!(fresh, "M2: request {} is on this lane already", out.cookie);
+        if matches!(out.command, client::CommandOut::Read { .. }) {
+            self.reads.insert(out.cookie);
+        }
+        if !data.is_empty() {
+            self.queue.payload(data);
+        }
+        Ok(())
+    }
+
+    /// Takes whole answers off `input`.
+    fn receive(&mut self, input: &mut BytesMut, answers: &mut Vec<Answered>) -> Result<(), LaneError> {
+        loop {
+            let event = self.decoder.next(input).map_err(|error| LaneError::Protocol(error.to_string()))?;
+            match event {
+                None => return Ok(()),
+                Some(Event::Data { cookie, offset, data }) => {
+                    self.parts.entry(cookie).or_default().push((offset, ReadPart::Data(data)));
+                }
+                Some(Event::Hole { cookie, mut offset, mut len }) => {
+                    let parts = self.parts.entry(cookie).or_default();
+                    while len > 0 {
+                        let piece = len.min(ZEROES_MAX);
+                        parts.push((offset, ReadPart::Zeroes(piece as u32)));
+                        offset += piece;
+                        len -= piece;
+                    }
+                }
+                Some(Event::Status { cookie, extents }) => {
+                    self.status.insert(cookie, extents);
+                }
+                Some(Event::Done { cookie, result }) => {
+                    let mut parts = self.parts.remove(&cookie).unwrap_or_default();
+                    let status = self.status.remove(&cookie);
+                    let read = self.reads.remove(&cookie);
+                    let reply = result.map(|()| match status {
+                        Some(extents) => Reply::Status(extents),
+                        None if read => {
+                            parts.sort_by_key(|(offset, _)| *offset);
+                            Reply::Read(parts.into_iter().map(|(_, part)| part).collect())
+                        }
+                        None => Reply::Done,
+                    });
+                    answers.push((cookie, reply));
+                }
+            }
+        }
+    }
+}
+
+/// A connection after its handshake.
+pub(crate) struct Connected {
+    pub(crate) line: Outbox<Line>,
+    pub(crate) size: u64,
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
+    input: BytesMut,
+}
+
+/// Connects and shakes hands.
+pub(crate) async fn connect(lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, shake_hands(lane, nbd, name)).await.map_err(|_| LaneError::Slow)?
+}
+
+async fn shake_hands(lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
+    let mut socket = TcpStream::connect(nbd).await?;
+    set_up(&socket)?;
+    let mut handshake = client::Handshake::new(Aim::Go(name.to_wire()), HeaderStyle::Extended, true);
+    let (mut input, mut out) = (BytesMut::with_capacity(READ_BYTES), BytesMut::new());
+    loop {
+        let step = handshake.step(&mut input, &mut out)?;
+        socket.write_all_buf(&mut out).await?;
+        if let Some(Outcome::Connected(connected)) = step {
+            let (read, write) = socket.into_split();
+            let line = Line {
+                lane,
+                decoder: ReplyDecoder::new(&connected),
+                style: connected.style,
+                queue: RequestQueue::default(),
+                parts: BTreeMap::new(),
+                status: BTreeMap::new(),
+                reads: BTreeSet::new(),
+            };
+            return Ok(Connected { line: Outbox::new(line), size: connected.size, read, write, input });
+        }
+        if socket.read_buf(&mut input).await? == 0 {
+            return Err(LaneError::Closed);
+        }
+    }
+}
+
+fn set_up(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}
+
+/// The halves of a connection that its task drives.
+pub(crate) struct Wire {
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
+    input: BytesMut,
+}
+
+impl Connected {
+    /// What others reach into, and what the connection's own task drives.
+    pub(crate) fn split(self) -> (Outbox<Line>, Wire) {
+        (self.line, Wire { read: self.read, write: self.write, input: self.input })
+    }
+}
+
+impl Wire {
+    /// Sends and receives until the connection ends; each batch of answers goes to `answer`.
+    pub(crate) async fn run(self, line: &Outbox<Line>, mut answer: impl FnMut(Vec<Answered>)) -> LaneError {
+        let Wire { mut read, mut write, mut input } = self;
+        let sending = poll_fn(|cx| line.poll_send(cx, &mut write));
+        let receiving = async {
+            loop {
+                let mut answers = Vec::new();
+                let received = line.with(|line| line.receive(&mut input, &mut answers));
+                if !answers.is_empty() {
+                    answer(answers);
+                }
+                received?;
+                if input.capacity() - input.len() < READ_ROOM_MIN {
+                    // A long answer doubles it, so that it is moved few times.
+                    input.reserve(READ_BYTES.max(input.len()));
+                }
+                if read.read_buf(&mut input).await? == 0 {
+                    return Err::<(), LaneError>(LaneError::Closed);
+                }
+            }
+        };
+        tokio::select! {
+            sent = sending => sent.err().map_or(LaneError::Closed, LaneError::Socket),
+            received = receiving => received.err().unwrap_or(LaneError::Closed),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A volume set on a host that uses it: block devices that outlive the gateway behind them.
+//!
+//! ```text
+//!   nbdfuse + loop, kernel nbd, or any NBD client
+//!        │ Unix socket per volume
+//!   ┌────▼──── attach (one process per set and host) ──────────────┐
+//!   │ client ─▶ Machine: table of unanswered requests ─▶ lane ─────┼─ TCP ─▶ the gateway that serves
+//!   │              ▲ lease, epoch, generation                      │
+//!   │           keeper ─▶ doors ────────────────────────────────────┼─ gRPC ▶ all gateways
+//!   └──────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the devices.
+//! Does not own: any decision about who may write (the gateways'), the NBD protocol (crate `nbd`), what is on the devices.
+//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is.
+
+mod client;
+mod device;
+mod dir;
+mod doors;
+mod keeper;
+mod lane;
+pub mod machine;
+mod outbox;
+mod shared;
+mod status;
+
+pub use device::DeviceKind;
+pub use dir::{DirError, RunDir, default_dir, running};
+pub use keeper::{AttachError, Ended, Options, run};
+pub use status::{Status, VolumeStatus};

@@ -1,0 +1,224 @@
+//! What an attached set decides: who serves it, what is unanswered, when it is lost, when it is over.
+//!
+//! ```text
+//!  acquiring ─granted─▶ connecting ─all connected─▶ serving ─lost─▶ reconnecting ─continued, all connected─▶ serving
+//!                                                      │                 │
+//!                                                      └─ an error answer, or the lease is another's ─▶ fenced
+//!                                                      └─ detach: drained, released ─▶ detached
+//! ```
+//!
+//! M1  At most one unanswered write covers a sector: a later one that overlaps it is held back until it is answered. So a replay puts
+//!     back what is there already or what must come, in any order, and never takes a sector back to an older write.
+//! M2  A request is sent under one generation at a time. Before another one begins, all sockets of the last are shut, and the lease was continued
+//!     under a new epoch (R6): what still stands in a receive buffer of the old gateway can never be carried out.
+//! M3  After a loss everything unanswered is sent again in its original order before anything new is sent.
+//! M4  An answer counts only in the generation that the request was sent in last.
+//! M5  Fenced is for good: everything unanswered and everything that comes is answered with EIO, nothing is sent any more (R8).
+//! M6  The lease is lost to another owner only by a gateway's final word. Silence, refusals to serve and closed connections are none.
+//! M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). Old requests only make us ask the gateway
+//!     whether it is there, and its silence to *that* is a loss.
+//!
+//! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness: moments come in
+//! as arguments, request ids are counted up from a random base.
+
+mod life;
+mod table;
+
+use holdfast_nbd::Errno;
+use holdfast_nbd::client::RequestOut;
+use holdfast_nbd::server::{ReadPart, ReplyTo};
+use holdfast_types::{Epoch, Name, RequestId, Token};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+pub use holdfast_nbd::Extent;
+pub use life::{Lost, Machine, View};
+pub use table::{Bounds, Intake};
+
+/// A moment of the process's own monotonic clock, in milliseconds since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// How long ago `earlier` was; zero where it was not.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// So much later.
+    pub fn plus(self, time: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Where an attached set stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Asks for the lease.
+    Acquiring,
+    /// Holds the lease and connects for the first time.
+    Connecting,
+    /// Requests are carried out.
+    Serving,
+    /// The gateway was lost: requests wait.
+    Reconnecting,
+    /// Another owner holds the set: every request fails, for good.
+    Fenced,
+    /// Asked to end: what is unanswered is waited for.
+    Detaching,
+    /// Over; the lease was given back.
+    Detached,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Acquiring => "acquiring",
+            Phase::Connecting => "connecting",
+            Phase::Serving => "serving",
+            Phase::Reconnecting => "reconnecting",
+            Phase::Fenced => "fenced",
+            Phase::Detaching => "detaching",
+            Phase::Detached => "detached",
+        })
+    }
+}
+
+/// A volume as a grant describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// Its name.
+    pub name: Name,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// A lease as a gateway granted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Opens connections, renews, continues.
+    pub token: Token,
+    /// Time to live without a renewal.
+    pub ttl: Duration,
+    /// Name of the gateway that serves it.
+    pub gateway: String,
+    /// Admin address of the gateway that answered, `HOST:PORT`.
+    pub api: String,
+    /// Where the serving gateway serves NBD, `HOST:PORT`.
+    pub nbd: String,
+}
+
+/// Which of the set's connections, in which generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lane {
+    /// Grows with every reconnect of the set.
+    pub generation: u64,
+    /// Index of the volume.
+    pub volume: usize,
+    /// Which of the volume's connections.
+    pub slot: u8,
+}
+
+/// Whom an answer goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The client's connection on this host.
+    pub client: u64,
+    /// Its request.
+    pub to: ReplyTo,
+    /// DF of a read, REQ_ONE of a block status.
+    pub narrow: bool,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// What a request came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Done; nothing to hand over.
+    Done,
+    /// What was read.
+    Read(Vec<ReadPart>),
+    /// What is allocated.
+    Status(Vec<Extent>),
+}
+
+/// Something to carry out, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask the gateways for the lease until one grants it, or finally does not.
+    Acquire {
+        /// Identity of the request (R12).
+        request: RequestId,
+        /// Take it from whoever holds it.
+        force: bool,
+    },
+    /// Ask the gateways to continue the lease until one does, or finally does not.
+    Continue {
+        /// Identity of the request (R12).
+        request: RequestId,
+        /// The token held last.
+        token: Token,
+    },
+    /// Renew once, and say how that went.
+    Renew {
+        /// Comes back with the outcome.
+        number: u64,
+        /// The epoch held.
+        epoch: Epoch,
+        /// Its token.
+        token: Token,
+        /// The gateway to ask.
+        api: String,
+    },
+    /// Connect one lane.
+    Connect {
+        /// Which.
+        lane: Lane,
+        /// Where to, `HOST:PORT`.
+        nbd: String,
+        /// With this token.
+        token: Token,
+    },
+    /// Close every connection of this generation and of those before, at once.
+    Shut {
+        /// The last one to close.
+        generation: u64,
+    },
+    /// Send a request.
+    Send {
+        /// On this lane.
+        lane: Lane,
+        /// The request; its cookie is its number in the table.
+        out: RequestOut,
+        /// Payload of a write.
+        data: bytes::Bytes,
+    },
+    /// Answer a client.
+    Answer {
+        /// Whom.
+        ticket: Ticket,
+        /// What.
+        outcome: Result<Reply, Errno>,
+    },
+    /// There is room for further requests of this volume.
+    Room {
+        /// Index of the volume.
+        volume: usize,
+    },
+    /// Give the lease back, then report [`Machine::released`].
+    Release {
+        /// The epoch held.
+        epoch: Epoch,
+        /// Its token.
+        token: Token,
+    },
+    /// Find out who holds the set now, for people.
+    LookWho,
+    /// The phase changed: show it.
+    Show,
+}

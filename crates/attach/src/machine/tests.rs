@@ -1,0 +1,400 @@
+//! The machine against a world that applies, delays, repeats and loses what it is sent.
+
+use super::*;
+use crate::machine::{Lane, Ticket};
+use bytes::Bytes;
+use holdfast_nbd::client::CommandOut;
+use holdfast_nbd::server::{ReadPart, ReplyTo};
+use holdfast_types::Token;
+use proptest::prelude::*;
+
+fn grant(epoch: u64) -> Grant {
+    Grant {
+        epoch: Epoch(epoch),
+        token: Token(u128::from(epoch)),
+        ttl: Duration::from_secs(3),
+        gateway: format!("g{epoch}"),
+        api: format!("h{epoch}:1"),
+        nbd: format!("h{epoch}:2"),
+    }
+}
+
+fn intake(client: u64, cookie: u64, offset: u64, len: u64, command: CommandOut, data: Vec<u8>) -> Intake {
+    let to = ReplyTo { cookie, offset, is_read: matches!(command, CommandOut::Read { .. }) };
+    Intake { ticket: Ticket { client, to, narrow: false, len }, offset, command, data: Bytes::from(data) }
+}
+
+fn write(cookie: u64, offset: u64, data: Vec<u8>) -> Intake {
+    intake(0, cookie, offset, data.len() as u64, CommandOut::Write { fua: false }, data)
+}
+
+/// One line per action, as the stories below expect them.
+fn tell(actions: &[Action]) -> Vec<String> {
+    let line = |action: &Action| {
+        Some(match action {
+            Action::Acquire { request, force } => format!("acquire r{} force={force}", request.0),
+            Action::Continue { request, token } => format!("continue r{} token={}", request.0, token.0),
+            Action::Renew { number, epoch, api, .. } => format!("renew #{number} {epoch} at {api}"),
+            Action::Connect { lane, nbd, .. } => {
+                format!("connect gen={} vol={} slot={} to {nbd}", lane.generation, lane.volume, lane.slot)
+            }
+            Action::Shut { generation } => format!("shut gen={generation}"),
+            Action::Send { lane, out, .. } => format!("send {} gen={} slot={}", out.cookie, lane.generation, lane.slot),
+            Action::Answer { ticket, outcome } => match outcome {
+                Ok(_) => format!("answer {} ok", ticket.to.cookie),
+                Err(errno) => format!("answer {} {errno:?}", ticket.to.cookie),
+            },
+            Action::Release { epoch, .. } => format!("release {epoch}"),
+            Action::LookWho => "look who".to_string(),
+            Action::Room { .. } | Action::Show => return None,
+        })
+    };
+    actions.iter().filter_map(line).collect()
+}
+
+/// A machine with one volume, connected under epoch 1.
+fn serving(slots: u8) -> Machine {
+    let mut machine = Machine::new(RequestId(100), slots, Bounds::default());
+    let mut out = Vec::new();
+    machine.begin(Moment(0), false, &mut out);
+    machine.granted(Moment(1), RequestId(101), grant(1), 1, &mut out);
+    for slot in 0..slots {
+        machine.connected(Moment(2), Lane { generation: 1, volume: 0, slot }, &mut out);
+    }
+    assert_eq!(machine.phase(), Phase::Serving);
+    machine
+}
+
+fn step(run: impl FnOnce(&mut Vec<Action>)) -> Vec<String> {
+    let mut out = Vec::new();
+    run(&mut out);
+    tell(&out)
+}
+
+#[test]
+fn what_was_unanswered_is_sent_again_in_order_before_anything_new() {
+    let mut m = serving(2);
+    let conn = |machine: &mut Machine, slot| {
+        step(|out| machine.connected(Moment(40), Lane { generation: 2, volume: 0, slot }, out))
+    };
+    assert_eq!(step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out)), ["send 1 gen=1 slot=0"]);
+    // It overlaps the first: held back (M1), and all writes behind it keep their order.
+    assert!(step(|out| m.request(Moment(5), 0, write(8, 0, vec![2; 512]), out)).is_empty());
+    let read = intake(1, 9, 0, 512, CommandOut::Read { unfragmented: false }, vec![]);
+    assert_eq!(step(|out| m.request(Moment(5), 0, read, out)), ["send 3 gen=1 slot=1"]);
+    let lost = step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    assert_eq!(lost, ["shut gen=1", "continue r102 token=1"]);
+    // Late news of the same loss, and a late answer (M4).
+    assert!(step(|out| m.lost(Moment(11), 1, &Lost::Connection("reset".into()), out)).is_empty());
+    assert!(step(|out| m.answered(Moment(11), 1, 1, Ok(Reply::Done), out)).is_empty());
+    // What comes meanwhile waits.
+    assert!(step(|out| m.request(Moment(12), 0, write(10, 4096, vec![3; 512]), out)).is_empty());
+    let granted = step(|out| m.granted(Moment(30), RequestId(102), grant(2), 1, out));
+    assert_eq!(granted, ["connect gen=2 vol=0 slot=0 to h2:2", "connect gen=2 vol=0 slot=1 to h2:2"]);
+    assert!(conn(&mut m, 1).is_empty());
+    assert_eq!(conn(&mut m, 0), ["send 1 gen=2 slot=0", "send 3 gen=2 slot=1"]);
+    assert_eq!(m.view().last_outage_ms, Some(30));
+    let answered = step(|out| m.answered(Moment(41), 2, 1, Ok(Reply::Done), out));
+    assert_eq!(answered, ["answer 7 ok", "send 2 gen=2 slot=0", "send 4 gen=2 slot=0"]);
+}
+
+#[test]
+fn only_a_final_word_or_an_error_answer_fences_and_that_is_for_good() {
+    let mut m = serving(1);
+    step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    // A refusal of another request than the current one says nothing.
+    assert!(step(|out| m.refused(RequestId(101), "stale", out)).is_empty());
+    assert_eq!(m.phase(), Phase::Reconnecting);
+    let refused = step(|out| m.refused(RequestId(102), "held by db2", out));
+    assert_eq!(refused, ["shut gen=1", "answer 7 Io", "look who"]);
+    assert_eq!(step(|out| m.request(Moment(20), 0, write(8, 0, vec![1; 512]), out)), ["answer 8 Io"]);
+    assert!(step(|out| m.granted(Moment(30), RequestId(102), grant(2), 1, out)).is_empty(), "M5");
+    assert!(m.has_room(0));
+
+    let mut m = serving(1);
+    step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
+    assert!(step(|out| m.answered(Moment(6), 1, 1, Err(Errno::NoSpace), out)).contains(&"answer 7 NoSpace".into()));
+    step(|out| m.request(Moment(7), 0, write(8, 0, vec![1; 512]), out));
+    let fenced = step(|out| m.answered(Moment(8), 1, 2, Err(Errno::Io), out));
+    assert_eq!(fenced, ["shut gen=1", "answer 8 Io", "look who"]);
+}
+
+#[test]
+fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
+    let mut m = serving(1);
+    step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
+    assert!(step(|out| m.tick(Moment(100), out)).is_empty());
+    // Old enough to ask whether the gateway is there (M7).
+    assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #1 e1 at h1:1"]);
+    m.renewed(Moment(610), 1);
+    let mut asked = 0;
+    for at in (650..5000).step_by(50) {
+        for line in step(|out| m.tick(Moment(at), out)) {
+            assert!(line.starts_with("renew"), "{line}: the gateway answers, however old the request");
+            asked += 1;
+            m.renewed(Moment(at), m.renewal);
+        }
+    }
+    assert!((6..=10).contains(&asked), "asked {asked} times");
+    step(|out| m.tick(Moment(5600), out));
+    let asked = m.outstanding.unwrap().first;
+    let silent = step(|out| m.tick(asked.plus(PATIENCE_MIN), out));
+    assert_eq!(silent, ["shut gen=1", "continue r102 token=1"]);
+}
+
+#[test]
+fn a_reconnect_that_comes_to_nothing_is_tried_again_with_pauses() {
+    let mut m = serving(1);
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
+    assert_eq!(step(|out| m.lost(Moment(30), 2, &Lost::Connection("refused".into()), out)), ["shut gen=2"]);
+    assert!(step(|out| m.tick(Moment(40), out)).is_empty());
+    // Under a request id of its own, with the token of the grant that came last.
+    assert_eq!(step(|out| m.tick(Moment(60), out)), ["continue r103 token=2"]);
+    assert!(step(|out| m.tick(Moment(100), out)).is_empty(), "one at a time");
+}
+
+#[test]
+fn detaching_waits_for_answers_then_gives_the_lease_back() {
+    let mut m = serving(1);
+    step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
+    assert!(step(|out| m.detach(out)).is_empty());
+    // Even through a loss.
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
+    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    assert_eq!(step(|out| m.connected(Moment(30), lane, out)), ["send 1 gen=2 slot=0"]);
+    let done = step(|out| m.answered(Moment(31), 2, 1, Ok(Reply::Done), out));
+    assert_eq!(done, ["answer 7 ok", "shut gen=2", "release e2"]);
+    assert!(
+        step(|out| m.request(Moment(32), 0, write(8, 0, vec![1; 512]), out)).is_empty(),
+        "too late: unanswered (R8)"
+    );
+    step(|out| m.released(out));
+    assert_eq!(m.phase(), Phase::Detached);
+}
+
+/// Sectors of the world's volume.
+const SECTORS: u64 = 12;
+const SECTOR: u64 = 512;
+
+/// A request on its way in a generation.
+#[derive(Clone, Debug)]
+struct Flying {
+    generation: u64,
+    number: u64,
+    out: holdfast_nbd::client::RequestOut,
+    data: Bytes,
+    /// Its answer, once it was carried out.
+    reply: Option<Reply>,
+}
+
+/// A volume whose sectors hold the number of the write that came last, and all that may happen on the way there.
+struct World {
+    machine: Machine,
+    now: u64,
+    sectors: Vec<u8>,
+    flying: Vec<Flying>,
+    /// Answers of generations that are over: they may still come.
+    late: Vec<Flying>,
+    unconnected: Vec<Lane>,
+    asked: Option<RequestId>,
+    epoch: u64,
+    cookie: u64,
+    /// Last write that was asked for, per sector.
+    asked_for: Vec<u8>,
+    /// What any later read must at least see, per sector.
+    floor: Vec<u8>,
+    /// The floor when a read was asked for, by cookie.
+    reads: BTreeMap<u64, (usize, Vec<u8>)>,
+    writes: BTreeMap<u64, (usize, usize, u8)>,
+    answered: usize,
+}
+
+use std::collections::BTreeMap;
+
+impl World {
+    fn new(slots: u8) -> Self {
+        Self {
+            machine: serving(slots),
+            now: 10,
+            sectors: vec![0; SECTORS as usize],
+            flying: Vec::new(),
+            late: Vec::new(),
+            unconnected: Vec::new(),
+            asked: None,
+            epoch: 1,
+            cookie: 0,
+            asked_for: vec![0; SECTORS as usize],
+            floor: vec![0; SECTORS as usize],
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            answered: 0,
+        }
+    }
+
+    fn act(&mut self, run: impl FnOnce(&mut Machine, Moment, &mut Vec<Action>)) {
+        let mut out = Vec::new();
+        run(&mut self.machine, Moment(self.now), &mut out);
+        for action in out {
+            self.perform(action);
+        }
+        self.machine.self_check();
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Send { lane, out, data } => {
+                let generation = lane.generation;
+                assert_eq!(generation, self.machine.generation());
+                self.flying.push(Flying { generation, number: out.cookie, out, data, reply: None });
+            }
+            Action::Connect { lane, .. } => self.unconnected.push(lane),
+            Action::Continue { request, .. } => self.asked = Some(request),
+            Action::Shut { .. } => self.unconnected.clear(),
+            Action::Answer { ticket, outcome } => self.heard(&ticket, &outcome.expect("nobody else wants the set")),
+            _ => {}
+        }
+    }
+
+    fn heard(&mut self, ticket: &Ticket, reply: &Reply) {
+        self.answered += 1;
+        let cookie = ticket.to.cookie;
+        if let Some((from, to, value)) = self.writes.remove(&cookie) {
+            self.floor[from..to].iter_mut().for_each(|floor| *floor = value.max(*floor));
+        }
+        if let Some((from, floor)) = self.reads.remove(&cookie) {
+            let Reply::Read(parts) = reply else { panic!("a read's answer is {reply:?}") };
+            let [ReadPart::Data(seen)] = &parts[..] else { panic!("one part") };
+            for (index, (seen, floor)) in seen.iter().zip(&floor).enumerate() {
+                let sector = from + index;
+                assert!(seen >= floor, "R3: sector {sector} read as {seen}, and was {floor} before");
+                self.floor[sector] = self.floor[sector].max(*seen);
+            }
+        }
+    }
+
+    /// Carries a request out: here its data is one byte per sector.
+    fn apply(&mut self, index: usize) {
+        let flying = &mut self.flying[index];
+        if flying.reply.is_some() {
+            return;
+        }
+        let (from, to) = (flying.out.offset / SECTOR, (flying.out.offset + flying.out.len) / SECTOR);
+        let range = from as usize..to as usize;
+        flying.reply = Some(match flying.out.command {
+            CommandOut::Write { .. } => {
+                self.sectors[range].fill(flying.data[0]);
+                Reply::Done
+            }
+            CommandOut::Read { .. } => Reply::Read(vec![ReadPart::Data(Bytes::copy_from_slice(&self.sectors[range]))]),
+            _ => Reply::Done,
+        });
+    }
+
+    fn answer(&mut self, index: usize) {
+        self.apply(index);
+        let flying = self.flying.remove(index);
+        let reply = flying.reply.unwrap();
+        self.act(|m, now, out| m.answered(now, flying.generation, flying.number, Ok(reply), out));
+    }
+
+    fn step(&mut self, kind: u8, a: u64, b: u64) {
+        self.now += 1;
+        let pick = |len: usize| (a % len.max(1) as u64) as usize;
+        match kind {
+            0..=5 => {
+                let from = a % SECTORS;
+                let len = 1 + b % 4.min(SECTORS - from);
+                self.cookie += 1;
+                let cookie = self.cookie;
+                let span = from as usize..(from + len) as usize;
+                let request = if kind < 4 {
+                    let value = u8::try_from(cookie % 251).unwrap();
+                    if value == 0 || cookie > 250 {
+                        return;
+                    }
+                    self.asked_for[span.clone()].fill(value);
+                    self.writes.insert(cookie, (span.start, span.end, value));
+                    intake(b, cookie, from * SECTOR, len * SECTOR, CommandOut::Write { fua: false }, vec![value])
+                } else {
+                    self.reads.insert(cookie, (span.start, self.floor[span].to_vec()));
+                    let read = CommandOut::Read { unfragmented: false };
+                    intake(b, cookie, from * SECTOR, len * SECTOR, read, vec![])
+                };
+                self.act(|m, now, out| m.request(now, 0, request, out));
+            }
+            6..=8 if !self.flying.is_empty() => self.apply(pick(self.flying.len())),
+            9..=11 if !self.flying.is_empty() => {
+                let index = pick(self.flying.len());
+                // A closed socket hands nothing over.
+                if self.flying[index].generation == self.machine.generation() && self.asked.is_none() {
+                    self.answer(index);
+                }
+            }
+            12 => {
+                let generation = self.machine.generation();
+                self.act(|m, now, out| m.lost(now, generation, &Lost::Connection("cut".into()), out));
+            }
+            13 if !self.late.is_empty() => {
+                let late = self.late.swap_remove(pick(self.late.len()));
+                let reply = late.reply.unwrap_or(Reply::Done);
+                self.act(|m, now, out| m.answered(now, late.generation, late.number, Ok(reply), out));
+            }
+            14..=16 => self.reconnect(),
+            17 => {
+                self.now += b % 600;
+                self.act(|m, now, out| m.tick(now, out));
+            }
+            _ => {}
+        }
+    }
+
+    fn reconnect(&mut self) {
+        if let Some(request) = self.asked.take() {
+            self.epoch += 1;
+            let granted = grant(self.epoch);
+            // R6: from this grant on nothing of an older epoch is carried out.
+            self.late.append(&mut self.flying);
+            self.act(|m, now, out| m.granted(now, request, granted, 1, out));
+        } else if let Some(lane) = self.unconnected.pop() {
+            self.act(|m, now, out| m.connected(now, lane, out));
+        }
+    }
+
+    /// Lets everything come to its end.
+    fn finish(&mut self) {
+        for _ in 0..10_000 {
+            self.now += 50;
+            self.act(|m, now, out| {
+                m.tick(now, out);
+            });
+            self.act(|m, now, _| m.renewed(now, m.renewal));
+            self.reconnect();
+            while self.machine.carries() && !self.flying.is_empty() {
+                self.answer(0);
+            }
+            if self.machine.unanswered() == 0 && self.machine.phase() == Phase::Serving {
+                return;
+            }
+        }
+        panic!("never drained: {:?}", self.machine);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_sector_is_a_register_through_all_losses(
+        slots in 1u8..4,
+        steps in proptest::collection::vec((0u8..18, any::<u64>(), any::<u64>()), 1..300),
+    ) {
+        let mut world = World::new(slots);
+        for (kind, a, b) in steps {
+            world.step(kind, a, b);
+        }
+        world.finish();
+        prop_assert!(world.writes.is_empty() && world.reads.is_empty(), "unanswered: {:?}", world.writes);
+        prop_assert_eq!(&world.sectors, &world.asked_for, "the last write asked for is what stays");
+    }
+}

@@ -1,0 +1,175 @@
+//! The machine and what its actions reach: lanes, clients, and the keeper, which does what takes time.
+//!
+//! H1  Actions are carried out under the machine's lock, in the order in which it gave them: what it decided first is queued first.
+//! H2  Order of locks: the machine's, then a lane's or a client's. Nobody takes the machine's while holding one of those.
+
+use crate::client::Desk;
+use crate::lane::Line;
+use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
+use crate::outbox::Outbox;
+use holdfast_types::Name;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// The sockets of one generation: cancelled, they close.
+#[derive(Debug)]
+struct Era {
+    generation: u64,
+    stop: CancellationToken,
+}
+
+struct Inner {
+    machine: Machine,
+    lanes: BTreeMap<(usize, u8), Arc<Outbox<Line>>>,
+    clients: BTreeMap<u64, Arc<Outbox<Desk>>>,
+    next_client: u64,
+    era: Era,
+    scratch: Vec<Action>,
+}
+
+/// What all tasks of an attached set share.
+pub(crate) struct Shared {
+    pub(crate) set: Name,
+    begun: Instant,
+    inner: Mutex<Inner>,
+    volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
+    /// Actions that take time or leave this process.
+    keeper: mpsc::UnboundedSender<Action>,
+}
+
+impl Shared {
+    pub(crate) fn new(set: Name, machine: Machine) -> (Arc<Self>, mpsc::UnboundedReceiver<Action>) {
+        let (keeper, told) = mpsc::unbounded_channel();
+        let inner = Inner {
+            machine,
+            lanes: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            next_client: 0,
+            era: Era { generation: 0, stop: CancellationToken::new() },
+            scratch: Vec::new(),
+        };
+        let shared = Self { set, begun: Instant::now(), inner: Mutex::new(inner), volumes: RwLock::default(), keeper };
+        (Arc::new(shared), told)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Now, by this process's own clock.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The volumes, known once the lease was granted; they never change afterwards.
+    pub(crate) fn set_volumes(&self, facts: &[VolumeFacts]) {
+        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        if volumes.is_empty() {
+            volumes.extend(facts.iter().map(|facts| (facts.clone(), Arc::new(Notify::new()))));
+        }
+    }
+
+    pub(crate) fn all_facts(&self) -> Vec<VolumeFacts> {
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        volumes.iter().map(|(facts, _)| facts.clone()).collect()
+    }
+
+    pub(crate) fn facts(&self, volume: usize) -> VolumeFacts {
+        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.clone()
+    }
+
+    /// Rung when a volume may have room again.
+    pub(crate) fn room(&self, volume: usize) -> Arc<Notify> {
+        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].1.clone()
+    }
+
+    pub(crate) fn has_room(&self, volume: usize) -> bool {
+        self.lock().machine.has_room(volume)
+    }
+
+    /// Looks at the machine.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Machine) -> R) -> R {
+        look(&self.lock().machine)
+    }
+
+    /// Tells the machine something and carries out what follows.
+    pub(crate) fn act(&self, tell: impl FnOnce(&mut Machine, Moment, &mut Vec<Action>)) {
+        let now = self.now();
+        let mut inner = self.lock();
+        let mut out = std::mem::take(&mut inner.scratch);
+        tell(&mut inner.machine, now, &mut out);
+        for action in out.drain(..) {
+            self.perform(&mut inner, action);
+        }
+        inner.scratch = out;
+    }
+
+    fn perform(&self, inner: &mut Inner, action: Action) {
+        match action {
+            Action::Send { lane, out, data } => {
+                let line = inner.lanes.get(&(lane.volume, lane.slot));
+                // A lane that is gone by now is lost, as its own task is about to report.
+                let Some(line) = line else { return };
+                let unfit = line.with(|line| if line.lane == lane { line.send(&out, data).err() } else { None });
+                debug_assert!(unfit.is_none(), "our gateways speak extended headers");
+            }
+            Action::Answer { ticket, outcome } => {
+                // F2.
+                let Some(desk) = inner.clients.get(&ticket.client) else { return };
+                desk.with(|desk| desk.answer(&ticket, outcome));
+            }
+            Action::Room { volume } => self.room(volume).notify_waiters(),
+            Action::Shut { generation } => {
+                if inner.era.generation <= generation {
+                    inner.era.stop.cancel();
+                    inner.lanes.clear();
+                }
+            }
+            other => {
+                let _ = self.keeper.send(other);
+            }
+        }
+    }
+
+    /// The token that closes the sockets of `generation`; `None` where it is over.
+    pub(crate) fn era(&self, generation: u64) -> Option<CancellationToken> {
+        let mut inner = self.lock();
+        if generation != inner.machine.generation() {
+            return None;
+        }
+        if inner.era.generation < generation {
+            inner.era = Era { generation, stop: CancellationToken::new() };
+        }
+        Some(inner.era.stop.clone())
+    }
+
+    /// A lane is connected: requests may be sent on it from now on.
+    pub(crate) fn connected(&self, lane: Lane, line: Arc<Outbox<Line>>) {
+        let now = self.now();
+        let mut inner = self.lock();
+        if lane.generation != inner.machine.generation() {
+            return;
+        }
+        inner.lanes.insert((lane.volume, lane.slot), line);
+        let mut out = Vec::new();
+        inner.machine.connected(now, lane, &mut out);
+        for action in out {
+            self.perform(&mut inner, action);
+        }
+    }
+
+    pub(crate) fn join(&self, desk: Arc<Outbox<Desk>>) -> u64 {
+        let mut inner = self.lock();
+        inner.next_client += 1;
+        let id = inner.next_client;
+        inner.clients.insert(id, desk);
+        id
+    }
+
+    pub(crate) fn leave(&self, client: u64) {
+        self.lock().clients.remove(&client);
+    }
+}
