@@ -30,6 +30,8 @@ type op struct {
 	Epoch  int    `json:"epoch"`
 	Call   int64  `json:"call"`
 	Return int64  `json:"return"`
+
+	unknown bool
 }
 
 type fenced struct{ epoch, value int }
@@ -56,13 +58,27 @@ var models = map[string]porcupine.Model{
 				if o.Epoch == s.epoch {
 					return true, fenced{s.epoch, o.Value}
 				}
-				// Of unknown outcome: here is where it had no effect.
-				return o.Return == math.MaxInt64, s
+				// Here is where one of unknown outcome had no effect.
+				return o.unknown, s
 			default:
 				return o.Value == s.value, s
 			}
 		},
 	},
+}
+
+// settle ends the unknown writes of an epoch when a grant of a newer one has returned: from then on they can only be
+// without effect, so nothing is forbidden by it, and the search ends.
+func settle(history []op) {
+	for i := range history {
+		if o := &history[i]; o.unknown && o.Kind == "write" {
+			for _, grant := range history {
+				if grant.Kind == "grant" && !grant.unknown && grant.Epoch > o.Epoch {
+					o.Return = min(o.Return, max(o.Call, grant.Return)+1)
+				}
+			}
+		}
+	}
 }
 
 func stop(format string, args ...any) {
@@ -82,7 +98,7 @@ func main() {
 	if err != nil {
 		stop("%v", err)
 	}
-	keys := map[int][]porcupine.Operation{}
+	ops := map[int][]op{}
 	count := 0
 	for dec := json.NewDecoder(file); ; count++ {
 		var o op
@@ -92,14 +108,21 @@ func main() {
 			stop("%s: %v", os.Args[2], err)
 		}
 		if o.Return == 0 {
-			o.Return = math.MaxInt64
+			o.Return, o.unknown = math.MaxInt64, true
 		}
-		keys[o.Key] = append(keys[o.Key], porcupine.Operation{
-			ClientId: o.Client, Input: o, Output: o.Value, Call: o.Call, Return: o.Return})
+		ops[o.Key] = append(ops[o.Key], o)
 	}
 	began := time.Now()
 	var bad, open []int
-	for key, history := range keys {
+	for key, known := range ops {
+		if os.Args[1] == "fenced" {
+			settle(known)
+		}
+		history := make([]porcupine.Operation, 0, len(known))
+		for _, o := range known {
+			history = append(history, porcupine.Operation{
+				ClientId: o.Client, Input: o, Output: o.Value, Call: o.Call, Return: o.Return})
+		}
 		switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
 		case porcupine.Illegal:
 			bad = append(bad, key)
@@ -109,7 +132,7 @@ func main() {
 	}
 	sort.Ints(bad)
 	sort.Ints(open)
-	fmt.Printf("%d operations on %d keys in %v", count, len(keys), time.Since(began).Round(time.Millisecond))
+	fmt.Printf("%d operations on %d keys in %v", count, len(ops), time.Since(began).Round(time.Millisecond))
 	switch {
 	case len(bad) > 0:
 		fmt.Printf("; not linearizable: %v\n", bad)

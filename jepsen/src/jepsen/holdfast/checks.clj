@@ -1,7 +1,6 @@
 (ns jepsen.holdfast.checks
-  "Checks that every workload shares: was it available when it had to be, was
-  enough done for the other verdicts to mean anything, do all gateways still
-  run."
+  "Checks that every workload shares: how long nothing got through, was enough
+  done for the other verdicts to mean anything, do all gateways still run."
   (:require [clojure.string :as str]
             [jepsen [checker :as checker]
                     [history :as h]
@@ -31,9 +30,15 @@
           edges  (concat [from] inside [to])]
       (reduce max (map - (rest edges) edges)))))
 
+(def noticed
+  "From how long a silence on, in nanoseconds, nobody was served."
+  1000000000)
+
 (defn availability
-  "While a majority can talk, some operation of fs `progress` must succeed within
-  any `within` seconds."
+  "The longest time without a success of fs `progress` while a majority could talk
+  and its end was not yet begun, and how long nobody was served in all, faults
+  included. Reported only: a busy machine is no broken rule. With `within` seconds
+  given, a longer silence makes the run invalid."
   [{:keys [progress within]}]
   (reify checker/Checker
     (check [_ test history _]
@@ -48,10 +53,16 @@
             windows (->> (expected-served history end)
                          (map (fn [[from to]] [from (min to end)]))
                          (filter (fn [[from to]] (< from to))))
-            longest (seconds (reduce max 0 (gaps windows times)))]
-        {:valid?            (<= longest within)
+            longest (seconds (reduce max 0 (gaps windows times)))
+            start   (or (:time (first client)) 0)
+            silent  (->> (map - (concat times [end]) (concat [start] times))
+                         (filter #(< noticed %)))]
+        {:valid?            (or (nil? within) (<= longest within))
          :longest-silence-s longest
          :allowed-s         within
+         :without-service-s (seconds (reduce + silent))
+         :outages           (count silent)
+         :lasted-s          (seconds (- end start))
          :windows           (count windows)
          :expected-s        (seconds (reduce + (map #(- (second %) (first %))
                                                     windows)))}))))
@@ -70,9 +81,11 @@
       n)))
 
 (defn coverage
-  "Too few successes, none while a fault lasted, too few faults: then the other
-  verdicts mean little, and the run does not pass."
-  [{:keys [progress min-ok faults? time-limit cycle-s]}]
+  "Too few successes of a sort, none while a fault lasted and a majority could
+  talk, too few faults, too little at the same time: then the other verdicts mean
+  little, and the run's is unknown: no pass, and no broken rule either. `needs` is
+  {f successes}."
+  [{:keys [needs faults? time-limit cycle-s]}]
   (reify checker/Checker
     (check [_ test history _]
       (let [client  (h/client-ops history)
@@ -98,16 +111,19 @@
             beside  (contended client)
             wanted  (if faults? (max 1 (quot (quot time-limit cycle-s) 2)) 0)
             lacks   (cond-> []
-                      (some #(< (get by-f % 0) min-ok) progress)
-                      (conj (str "fewer than " min-ok " successes of one sort"))
+                      true
+                      (into (for [[f n] needs :let [got (get by-f f 0)]
+                                  :when (< got n)]
+                              (str got " successful " (name f) ", needed " n)))
                       (< (count begun) wanted)
                       (conj (str "fewer than " wanted " faults"))
                       (and (pos? (:windows during)) (zero? (:ok during)))
                       (conj "no success while a fault lasted and a majority could talk")
-                      (< beside (quot min-ok 2))
+                      (< beside (quot (reduce max (vals needs)) 2))
                       (conj "too little at the same time"))]
-        {:valid?       (empty? lacks)
+        {:valid?       (if (empty? lacks) true :unknown)
          :lacks        lacks
+         :needed       needs
          :ok           by-f
          :attempted    (count (filter h/invoke? client))
          :unknown      (count (filter #(= :info (:type %)) client))
@@ -156,5 +172,5 @@
       (merge {:valid?      true
               :history-ops (count history)
               :gateways    (count (:nodes test))}
-             (select-keys opts [:workload :nemesis :time-limit :store :lie
+             (select-keys opts [:workload :nemesis :seed :time-limit :store :lie
                                 :concurrency :rate :hold :interval])))))

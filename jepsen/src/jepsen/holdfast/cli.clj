@@ -10,6 +10,7 @@
                     [generator :as gen]
                     [net :as net]
                     [os :as os]
+                    [random :as random]
                     [tests :as tests]]
             [jepsen.holdfast [checks :as checks]
                              [db :as db]
@@ -33,15 +34,18 @@
   "Deliberate bugs, each for the checker that must find it."
   {"stale-read" "register: reads sometimes answer what was there long ago"
    "lost-write" "register, flush-kill, order: writes sometimes succeed unsent"
+   "early-ack"  "register, flush-kill: writes sometimes succeed before the gateway answered"
    "late-write" "order: an old write is sent again, late"
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
-   "outage"     "availability: the nemesis claims that a majority can talk"
+   "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
+   "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
+   "idle"       "coverage: next to nothing is asked"
    "leave-dead" "alive: what was killed is not started again"})
 
 (def all-nemeses
   ["none" "partition-halves" "partition-primary" "partition-ring"
    "partition-bridge" "partition-one-way" "kill" "kill-primary" "restart-all"
-   "pause" "pause-primary" "pause-all" "corrupt" "kill+partition-halves"])
+   "pause" "pause-primary" "pause-all" "corrupt" "kill+partition-halves" "mix"])
 
 (defn netns-os
   "Makes the namespaces, and the S3 server's if there is one, before the first
@@ -83,11 +87,14 @@
                      (netns/addresses (cond-> nodes store-node (conj store-node))))
         s3-url     (when store-node (str "http://" (addresses store-node) ":7070"))
         dir        (.getCanonicalPath (io/file (:dir opts)))
-        opts       (assoc opts :dir dir, :nodes nodes)
+        opts       (assoc opts :dir dir, :nodes nodes
+                          :seed (or (:seed opts) (rand-int Integer/MAX_VALUE)))
         workload   ((workloads (:workload opts)) opts)
         package    (nemesis/package opts)
-        faults?    (not= "none" (:nemesis opts))
-        progress   (:progress workload (:writes workload))]
+        faults?    (boolean (seq (nemesis/choices (:nemesis opts))))]
+    ; What the generator draws is drawn by one thread, in order.
+    (alter-var-root #'random/rng
+                    (constantly (random/thread-local-random (:seed opts))))
     (merge
       tests/noop-test
       (dissoc opts :store) ; Jepsen has another use for this key
@@ -118,7 +125,7 @@
        :generator
        (gen/phases
          (->> (:generator workload)
-              (gen/stagger (/ (:rate opts)))
+              (gen/stagger (/ (if (= "idle" (:lie opts)) 1 (:rate opts))))
               (gen/nemesis (:generator package))
               (gen/time-limit (:time-limit opts)))
          (gen/log "Ending what lasts, then a moment of calm")
@@ -127,40 +134,42 @@
          (:final-generator workload)
          (:alive-generator package))
        :checker
-       (checker/compose
-         (cond->
-           {:run          (checks/run-facts opts)
-            :workload     (:checker workload)
-            :availability (checks/availability
-                            {:progress progress
-                             :within   (:available-within opts)})
-            :coverage     (checks/coverage
-                            {:progress   progress
-                             :faults?    (and faults?
-                                              (not= "corrupt" (:nemesis opts)))
-                             :time-limit (:time-limit opts)
-                             :cycle-s    (+ (:interval opts) (:hold opts))
-                             :min-ok     (or (:min-ok opts)
-                                             (:min-ok workload)
-                                             (* 5 (:time-limit opts)))})
-            :alive        (checks/alive)
-            :log          (checker/log-file-pattern
-                            #"panicked at|R\d+:|assertion" "gateway.log")
-            :stats        (checks/informative (checker/stats))
-            :exceptions   (checker/unhandled-exceptions)}
-           (:plots opts) (assoc :perf (checker/perf {:nemeses (:perf package)}))))})))
+       (summary/spoken
+         (checker/compose
+           (cond->
+             {:run          (checks/run-facts opts)
+              :workload     (:checker workload)
+              :availability (checks/availability
+                              {:progress (:progress workload)
+                               :within   (:available-within opts)})
+              :coverage     (checks/coverage
+                              {:needs      (if-let [n (:min-ok opts)]
+                                             (zipmap (:progress workload)
+                                                     (repeat n))
+                                             (:needs workload))
+                               :faults?    (and faults?
+                                                (not= "corrupt" (:nemesis opts)))
+                               :time-limit (:time-limit opts)
+                               :cycle-s    (+ (:interval opts) (:hold opts))})
+              :alive        (checks/alive)
+              :log          (checker/log-file-pattern
+                              #"panicked at|R\d+:|assertion" "gateway.log")
+              :stats        (checks/informative (checker/stats))
+              :exceptions   (checker/unhandled-exceptions)}
+             (:plots opts)
+             (assoc :perf (checker/perf {:nemeses (:perf package)})))))})))
 
 (def opt-spec
   [["-w" "--workload NAME" (str "One of " (str/join ", " (sort (keys workloads))))
     :default "register"
     :validate [workloads "There is no such workload"]]
    [nil "--nemesis FAULTS"
-    (str "Faults, joined by + for several at once and by , to draw one each time: none, "
+    (str "Faults, joined by + for several at once and by , for one after the other: none, mix, "
          (str/join ", " (sort (keys nemesis/faults))))
     :default "none"
-    :validate [#(every? (conj (set (keys nemesis/faults)) "none")
-                        (str/split % #"[+,]"))
-               "There is no such fault"]]
+    :validate [nemesis/known? "There is no such fault"]]
+   [nil "--seed N" "Decides requests, faults and the nodes that they hit, though not when; drawn and reported if not given"
+    :parse-fn parse-long, :validate [nat-int? "0 or more"]]
    [nil "--binary PATH" "The holdfast program on this machine; copied to nodes that are reached over SSH"
     :default "../target/release/holdfast"]
    [nil "--netns" "Nodes are network namespaces of this machine (root); --nodes is ignored"
@@ -184,9 +193,9 @@
     :default 1.5, :parse-fn parse-double, :validate [pos? "Positive"]]
    [nil "--patience SECONDS" "How long a client looks for a gateway that serves before its operation fails"
     :default 3, :parse-fn parse-long, :validate [pos? "Positive"]]
-   [nil "--available-within SECONDS" "How long it may take until something succeeds while a majority can talk"
-    :default 15, :parse-fn parse-double, :validate [pos? "Positive"]]
-   [nil "--min-ok N" "Successes of each sort that a run needs to mean anything"
+   [nil "--available-within SECONDS" "Makes a longer silence while a majority can talk a failure; without it, silence is reported only"
+    :parse-fn parse-double, :validate [pos? "Positive"]]
+   [nil "--min-ok N" "Successful writes that a run needs to mean anything; by default the workload says how many of what"
     :parse-fn parse-long]
    [nil "--ops-per-key N" "register: length of a key's history"
     :default 120, :parse-fn parse-long]

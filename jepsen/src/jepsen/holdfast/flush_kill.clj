@@ -26,15 +26,18 @@
   [n j]
   (* block-bytes (+ j (* batch (quot n (count db/volumes))))))
 
+(defn- send-batch! [conn n skip]
+  (let [flags (if (zero? (mod n 4)) nbd/fua 0)]
+    (doall
+      (for [j (range batch) :when (not= j skip)]
+        (nbd/send! conn :write flags (offset n j) block-bytes
+                   (nbd/block n (inc j) block-bytes))))))
+
 (defn- write-batch! [conn n skip]
-  (let [fua?    (zero? (mod n 4))
-        cookies (doall
-                  (for [j (range batch) :when (not= j skip)]
-                    (nbd/send! conn :write (if fua? nbd/fua 0) (offset n j)
-                               block-bytes (nbd/block n (inc j) block-bytes))))
+  (let [cookies (send-batch! conn n skip)
         lens    (zipmap cookies (repeat 0))]
     (doseq [c cookies] (nbd/receive! conn c lens))
-    (when-not fua? (nbd/flush! conn))))
+    (when-not (zero? (mod n 4)) (nbd/flush! conn))))
 
 (defn- found-in
   "{batch number of blocks there} of `data`, which begins at byte `at` of volume
@@ -78,11 +81,14 @@
         (let [n    (:value op)
               conn (hc/conn! conns (volume n)
                              #(hc/connect-any! test (:process op) node
-                                               (db/export (volume n))))]
+                                               (db/export (volume n))))
+              lie? (fn [what] (and (= what (:lie test))
+                                   (zero? (rand-int 100))))]
           (swap! last-batch max n)
-          (write-batch! conn n (when (and (= "lost-write" (:lie test))
-                                          (zero? (rand-int 100)))
-                                 3))
+          (if (lie? "early-ack")
+            (do (send-batch! conn n nil)
+                (hc/drop-conn! conns (volume n)))
+            (write-batch! conn n (when (lie? "lost-write") 3)))
           (assoc op :type :ok))
 
         :read
@@ -128,7 +134,7 @@
          :unknown-yet-there (count (set/intersection whole (ns :info)))}))))
 
 (defn workload
-  [_opts]
+  [opts]
   {:client          (->Client nil nil (atom 0))
    :checker         (checker)
    :generator       (map (fn [n] {:f :add, :value n}) (range))
@@ -136,4 +142,5 @@
    :final-generator (gen/clients
                       (gen/limit 1 (gen/until-ok (gen/repeat {:f :read}))))
    :progress        #{:add}
-   :writes          #{:add}})
+   :needs           {:add  (* 5 (:time-limit opts))
+                     :read 1}})

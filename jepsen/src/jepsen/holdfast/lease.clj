@@ -53,7 +53,11 @@
             (forget-conn! shared owner)
             (swap! shared (fn [m] (-> m (assoc-in [:owners owner] s)
                                       (assoc :newest owner))))
-            (assoc op :type :ok, :value (:epoch s)))
+            (assoc op :type :ok
+                   :value (if (and (= "old-grant" (:lie test)) (:epoch mine)
+                                   (zero? (rand-int 5)))
+                            (:epoch mine)
+                            (:epoch s))))
           (catch clojure.lang.ExceptionInfo e
             (assoc op :type (if (hc/never-sent? e) :fail :info)
                    :error (hc/error e))))
@@ -181,6 +185,7 @@
      :final-generator
      (gen/clients (gen/phases (gen/limit 1 (gen/until-ok (gen/repeat {:f :grant})))
                               (gen/each-thread (gen/limit 2 (gen/repeat {:f :read})))))
-     :min-ok    (:time-limit opts)
      :progress  #{:write}
-     :writes    #{:write}}))
+     :needs     {:grant (quot (:time-limit opts) 2)
+                 :write (:time-limit opts)
+                 :read  (quot (:time-limit opts) 2)}}))

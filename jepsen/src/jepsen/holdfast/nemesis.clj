@@ -4,7 +4,9 @@
   served now (:served?): that is what the availability checker goes by.
 
   A fault is begun, held, ended, again and again, with calm in between. NAME+NAME
-  begins several together; of NAME,NAME one is drawn each time."
+  begins several together; of NAME,NAME,NAME each comes once in a round, in an
+  order drawn anew for every round. Which fault, and which nodes, follow from the
+  seed; when it hits, and who serves then, do not."
   (:require [clojure.set :as set]
             [clojure.string :as str]
             [clojure.tools.logging :refer [info]]
@@ -13,9 +15,9 @@
                     [generator :as gen]
                     [nemesis :as nemesis]
                     [net :as net]
-                    [random :as rand]
                     [util :as util :refer [majority]]]
-            [jepsen.holdfast.db :as db]))
+            [jepsen.holdfast.db :as db])
+  (:import (java.util ArrayList Collections Random)))
 
 (def faults
   {"partition-halves"  "a majority and a minority, drawn anew each time"
@@ -31,6 +33,32 @@
    "pause-all"         "SIGSTOP of all for longer than their leases"
    "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"})
 
+(def sets
+  "Names for several faults in turn."
+  {"mix" (str/join "," ["kill-primary" "partition-primary" "pause-primary"
+                        "partition-one-way" "restart-all" "partition-halves"
+                        "kill+partition-halves" "pause-all" "partition-ring"])})
+
+(defn choices
+  "The faults that a --nemesis draws from, none for \"none\"."
+  [nemesis]
+  (->> (str/split (get sets nemesis nemesis) #",")
+       (remove #{"none"})
+       vec))
+
+(defn known?
+  [nemesis]
+  (every? #(contains? faults %)
+          (mapcat #(str/split % #"\+") (choices nemesis))))
+
+(defn- draw [^Random dice coll] (nth coll (.nextInt dice (count coll))))
+
+(defn- shuffled
+  [^Random dice coll]
+  (let [l (ArrayList. ^java.util.Collection coll)]
+    (Collections/shuffle l dice)
+    (vec l)))
+
 (defn- one-way
   "Nobody's packets reach node: replies do not either, so no connection of its
   own works."
@@ -38,17 +66,17 @@
   {node (set (remove #{node} nodes))})
 
 (defn- grudge
-  [test fault]
+  [test dice fault]
   (let [nodes   (:nodes test)
-        primary #(or (first (db/serving-nodes test)) (rand/nth nodes))]
+        primary #(or (first (db/serving-nodes test)) (draw dice nodes))]
     (case fault
       "partition-halves"  (nemesis/complete-grudge
-                            (nemesis/bisect (rand/shuffle nodes)))
+                            (nemesis/bisect (shuffled dice nodes)))
       "partition-primary" (nemesis/complete-grudge
                             (nemesis/split-one (primary) nodes))
       "partition-ring"    (nemesis/majorities-ring nodes)
-      "partition-bridge"  (nemesis/bridge (rand/shuffle nodes))
-      "partition-one-way" (one-way nodes (rand/nth nodes)))))
+      "partition-bridge"  (nemesis/bridge (shuffled dice nodes))
+      "partition-one-way" (one-way nodes (draw dice nodes)))))
 
 (defn served?
   "Is there a gateway that runs and can talk, both ways, with gateways that run
@@ -67,15 +95,15 @@
 
 (defn- begin!
   "Does it; gives [state what]."
-  [test state fault]
+  [test dice state fault]
   (let [nodes   (:nodes test)
         target  #(if (str/ends-with? fault "-primary")
-                   (or (first (db/serving-nodes test)) (rand/nth nodes))
-                   (rand/nth nodes))
+                   (or (first (db/serving-nodes test)) (draw dice nodes))
+                   (draw dice nodes))
         database (:db test)]
     (cond
       (str/starts-with? fault "partition")
-      (let [g (grudge test fault)]
+      (let [g (grudge test dice fault)]
         (net/drop-all! test g)
         [(assoc state :grudge g) g])
 
@@ -92,7 +120,7 @@
       (= "corrupt" fault)
       (if (seq (:spoilt state))
         [state :done-already]
-        (let [n (rand/nth nodes)
+        (let [n (draw dice nodes)
               r (on! test [n] (fn [t n]
                                 (jdb/kill! database t n)
                                 (let [what (db/corrupt! t n)]
@@ -110,7 +138,7 @@
       (on! test down (partial jdb/start! database)))
     (assoc state :grudge nil, :stopped #{}, :down #{})))
 
-(defrecord Nemesis [state]
+(defrecord Nemesis [dice state]
   nemesis/Reflection
   (fs [_] #{:begin :end :alive})
 
@@ -123,7 +151,7 @@
     (case (:f op)
       :begin
       (let [what (reduce (fn [done fault]
-                           (let [[s what] (begin! test @state fault)]
+                           (let [[s what] (begin! test dice @state fault)]
                              (reset! state s)
                              (assoc done fault what)))
                          {} (str/split (:value op) #"\+"))]
@@ -144,17 +172,24 @@
   (teardown! [_ test]
     (swap! state #(end-all! test %))))
 
+(defn- rounds
+  "Every choice once, in an order drawn anew, for ever."
+  [dice choices]
+  (lazy-seq (concat (shuffled dice choices) (rounds dice choices))))
+
 (defn package
-  "From a --nemesis such as \"kill,partition-halves+pause\"; \"none\" for none."
-  [{:keys [nemesis interval hold]}]
-  (let [choices (remove #{"none"} (str/split nemesis #","))
-        cycle'  (fn [] [(gen/sleep interval)
-                        {:type :info, :f :begin, :value (rand/nth choices)}
-                        (gen/sleep hold)
-                        {:type :info, :f :end}])]
-    {:nemesis         (->Nemesis (atom {:down #{}, :stopped #{}, :spoilt #{}}))
-     ; Called again each time it is used up.
-     :generator       (when (seq choices) cycle')
+  [{:keys [nemesis interval hold seed]}]
+  (let [choices (choices nemesis)
+        order   (Random. seed)
+        nodes   (Random. (inc seed))]
+    {:nemesis         (->Nemesis nodes (atom {:down #{}, :stopped #{}, :spoilt #{}}))
+     :generator       (when (seq choices)
+                        (mapcat (fn [fault]
+                                  [(gen/sleep interval)
+                                   {:type :info, :f :begin, :value fault}
+                                   (gen/sleep hold)
+                                   {:type :info, :f :end}])
+                                (rounds order choices)))
      :final-generator (gen/nemesis {:type :info, :f :end})
      :alive-generator (gen/nemesis (gen/once {:type :info, :f :alive}))
      :perf            #{{:name "fault", :start #{:begin}, :stop #{:end}

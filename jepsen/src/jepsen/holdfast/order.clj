@@ -222,7 +222,7 @@
          :errors     (vec (take 5 errors))}))))
 
 (defn workload
-  [_opts]
+  [opts]
   {:client          (->Client (atom {:generation 0, :writers {}}) nil)
    :checker         (checker)
    :generator       (gen/mix (concat (repeat 6 (gen/repeat {:f :write}))
@@ -231,4 +231,5 @@
                       (gen/each-thread
                         (gen/until-ok (gen/limit 20 (gen/repeat {:f :read-back})))))
    :progress        #{:write}
-   :writes          #{:write}})
+   :needs           {:write     (* 5 (:time-limit opts))
+                     :read-back (:time-limit opts)}})

@@ -63,10 +63,13 @@
                 (done found)))
 
             :write
-            (do (when-not (lie? "lost-write")
-                  (nbd/write! conn offset (nbd/block k v len)
-                              (if (even? v) nbd/fua 0)))
-                (assoc op :type :ok))))
+            (let [data (nbd/block k v len)]
+              (cond (lie? "lost-write") nil
+                    (lie? "early-ack")  (do (nbd/send! conn :write 0 offset len data)
+                                            (hc/drop-conn! conns volume))
+                    :else (nbd/write! conn offset data
+                                      (if (even? v) nbd/fua 0)))
+              (assoc op :type :ok))))
         (catch clojure.lang.ExceptionInfo e
           (hc/drop-conn! conns volume)
           (assoc op
@@ -112,4 +115,6 @@
        (gen/clients
          (map (fn [k] {:f :read, :value (independent/tuple k nil)})
               (range (inc @used)))))
-     :writes          #{:write}}))
+     :progress        #{:write}
+     :needs           {:read  (* 5 (:time-limit opts))
+                       :write (* 5 (:time-limit opts))}}))

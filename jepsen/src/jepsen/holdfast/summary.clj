@@ -1,39 +1,59 @@
 (ns jepsen.holdfast.summary
-  "`summary DIR...`: a line of a Markdown table for each results.edn below."
+  "A run in one line of a Markdown table: said when it ends, kept as summary.md
+  beside results.edn, and printed for many runs by `summary DIR...`."
   (:require [clojure.edn :as edn]
             [clojure.java.io :as io]
-            [clojure.string :as str]))
+            [clojure.string :as str]
+            [jepsen [checker :as checker]
+                    [store :as store]]))
 
 (defn- read-results [f]
   (edn/read-string {:default (fn [_ v] v)} (slurp f)))
 
 (defn- verdict [r]
-  (case (:valid? r) true "valid", false "**invalid**", "unknown"))
+  (case (:valid? r) true "valid", false "**invalid**", "**unknown**"))
 
 (defn- red
-  "Which checkers said no."
+  "Which checkers did not say yes."
   [r]
   (->> (dissoc r :valid?)
        (filter (fn [[_ v]] (and (map? v) (not= true (:valid? v)))))
        (map (comp name key))
        sort (str/join ", ")))
 
+(defn- tenths [s] (if s (format "%.1f" (double s)) ""))
+
 (defn row
   [{:keys [run coverage availability] :as r}]
-  (str/join " | "
-            [(str "| " (:workload run)) (:nemesis run) (or (:store run) "file")
-             (or (:lie run) "")
-             (:time-limit run)
-             (str/join ", " (for [[f n] (sort (:ok coverage))] (str n " " (name f))))
-             (:unknown coverage)
-             (:faults coverage)
-             (if-let [s (:longest-silence-s availability)] (format "%.1f" s) "")
-             (str (verdict r) (when-not (true? (:valid? r)) (str " (" (red r) ")"))
-                  " |")]))
+  (str "| "
+       (str/join " | "
+                 [(:workload run) (:nemesis run) (or (:lie run) "")
+                  (:time-limit run) (:seed run)
+                  (str/join ", " (for [[f n] (sort (:ok coverage))]
+                                   (str n " " (name f))))
+                  (:unknown coverage)
+                  (:faults coverage)
+                  (tenths (:longest-silence-s availability))
+                  (tenths (:without-service-s availability))
+                  (str (verdict r)
+                       (when-not (true? (:valid? r)) (str " (" (red r) ")")))])
+       " |"))
 
 (def head
-  (str "| workload | nemesis | store | lie | seconds | succeeded | unknown | faults | longest silence, s | verdict |\n"
-       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"))
+  (str "| workload | nemesis | lie | seconds | seed | succeeded | unknown | faults | longest silence with a majority, s | without service, s | verdict |\n"
+       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"))
+
+(defn spoken
+  "A checker that says and keeps the row of what `c` found."
+  [c]
+  (reify checker/Checker
+    (check [_ test history opts]
+      (let [r    (checker/check c test history opts)
+            line (row r)]
+        (spit (store/path! test "summary.md") (str line "\n"))
+        (println (str "SUMMARY " line))
+        (flush)
+        r))))
 
 (defn print-summary [dirs]
   (println head)
