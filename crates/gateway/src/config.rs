@@ -75,6 +75,9 @@ settings! {
         /// How long a lease lasts without a renewal where its owner asked for nothing else, in milliseconds, 1000 to 600000.
         /// Longer: a dead owner blocks its successor longer. Shorter: a stall of the owner loses it the lease.
         lease_ttl_ms: u32 = 3000;
+        /// Threads that run the gateway's tasks, 0 to 64; 0: half of the processors, at least one, at most 16. Disk and encryption have
+        /// threads of their own. More than needed costs speed: a commit's tasks then wake each other across threads.
+        worker_threads: u32 = 0;
         /// Addresses under which others reach this gateway, HOST:PORT; by default those that it listens on.
         advertise: AdvertiseConfig = AdvertiseConfig::default();
         /// The journal: every write until it is in the store.
@@ -220,6 +223,14 @@ impl GatewayConfig {
             http_listen: Some(local(7402)),
             key: KeyConfig { file: Some(PathBuf::from("/etc/holdfast/cluster.key")), ..KeyConfig::default() },
             ..Self::default()
+        }
+    }
+
+    /// How many threads run the tasks: `worker_threads`, or what 0 stands for on this machine.
+    pub fn workers(&self) -> usize {
+        match self.worker_threads {
+            0 => std::thread::available_parallelism().map_or(1, |n| (n.get() / 2).clamp(1, 16)),
+            n => n as usize,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What each command does, one module per noun.
 
+mod attach;
 pub mod bootstrap;
 mod cluster;
 mod extras;
@@ -15,6 +16,7 @@ use crate::exit::CliError;
 use crate::{dev, output};
 use std::io::{IsTerminal, Write};
 
+pub use attach::AttachArgs;
 pub use cluster::node;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
@@ -22,8 +24,12 @@ const GATEWAY_LOG: &str = "info,openraft=error";
 
 /// Runs the command that was asked for.
 pub async fn run(args: Cli) -> Result<(), CliError> {
-    let is_gateway = matches!(args.command, Command::Gateway(GatewayCommand::Run(_)));
-    start_log(&args.common, if is_gateway { GATEWAY_LOG } else { "warn" })?;
+    let log = match args.command {
+        Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
+        Command::Attach(_) => attach::LOG,
+        _ => "warn",
+    };
+    start_log(&args.common, log)?;
     let common = args.common;
     match args.command {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,
@@ -38,9 +44,19 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Lease(command) => lease::run(&common, command).await,
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,
+        Command::Attach(args) => attach::run(&common, *args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),
         Command::Man { dir } => extras::man(dir.as_deref()),
+    }
+}
+
+/// How many threads run the tasks of a command: a gateway's are a setting; everything else waits more than it works.
+pub fn worker_threads(args: &Cli) -> usize {
+    match &args.command {
+        // Settings that are wrong are reported where they are used.
+        Command::Gateway(GatewayCommand::Run(args)) => gateway::settings(args).map_or(1, |config| config.workers()),
+        _ => 2,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one binary: command line, configuration files, and a cluster for one developer.
 //!
 //! Owns: arguments, output forms, exit codes, following the leader hint with bounded retries ([`door`]), the processes of `holdfast dev`.
-//! Does not own: any decision of a cluster, any protocol, the gateway itself. Depends on: gateway, api, types.
+//! Does not own: any decision of a cluster, any protocol, the gateway itself. Depends on: gateway, attach, api, types.
 
 mod cli;
 mod command;
@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         }
     };
     let output = args.common.output;
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let workers = command::worker_threads(&args);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(output, &CliError::failed("the runtime could not start").because(&error)),
     };

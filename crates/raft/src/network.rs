@@ -5,8 +5,8 @@ use crate::config::{RaftTiming, TypeConfig};
 use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::wire::{
-    META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftVote, WireError, append_reply_from_wire, append_to_wire,
-    id_from_raft, id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
+    META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftLogId, RaftVote, WireError, append_reply_from_wire,
+    append_to_wire, id_from_raft, id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
 };
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -54,7 +54,7 @@ impl Channels {
     }
 
     /// A lazily connecting channel to `member`.
-    fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
+    pub(crate) fn get(&self, member: MemberId, fallback: &str, bulk: bool) -> Result<Channel, Unreachable<TypeConfig>> {
         let addr = {
             let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
             book.get(&member).cloned().unwrap_or_else(|| fallback.to_string())
@@ -132,6 +132,29 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> Client {
         Client { net: self.clone(), target: MemberId(target), addr: node.addr.clone(), bulk: false }
+    }
+}
+
+/// How far one append stream has carried the log: tells requests that say something new from those that only carry a newer commit.
+///
+/// openraft sends such a request to every peer after each commit that no entry follows at once: at depth 1 as many as there are
+/// appends. Nobody waits for them: a follower learns the commit with the next append or the next heartbeat, and openraft asks
+/// for no answer of its own to each request (an answer acknowledges all up to its position).
+#[derive(Default)]
+struct Carried {
+    /// The last position of the requests so far; `None` before the first.
+    last: Option<Option<RaftLogId>>,
+}
+
+impl Carried {
+    /// False for a request without entries whose position an earlier one of this stream has carried: that one's answer tells
+    /// all that its own would. The first of a stream is always worth sending: it may be a probe.
+    fn note(&mut self, req: &AppendEntriesRequest<TypeConfig>) -> bool {
+        if req.entries.is_empty() && self.last.as_ref().is_some_and(|last| *last >= req.prev_log_id) {
+            return false;
+        }
+        self.last = Some(req.entries.last().map_or(req.prev_log_id, |entry| Some(entry.log_id)));
+        true
     }
 }
 
@@ -266,9 +289,13 @@ impl RaftNetworkV2<TypeConfig> for Client {
             // anything was asked of the stream would be tried again at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
             let counter = sent.clone();
-            let outgoing = futures_util::stream::once(async move { first }).chain(input).map(move |req| {
-                counter.fetch_add(1, Ordering::Relaxed);
-                append_to_wire(req)
+            let mut carried = Carried::default();
+            let outgoing = futures_util::stream::once(async move { first }).chain(input).filter_map(move |req| {
+                let worth_sending = carried.note(&req);
+                if worth_sending {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+                std::future::ready(worth_sending.then(|| append_to_wire(req)))
             });
             let mut peer = self.peer(true)?;
             let request = self.request(outgoing);
@@ -367,6 +394,31 @@ impl RaftNetworkV2<TypeConfig> for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{RaftEntryOf, id_to_raft};
+
+    /// A request of term 3 that follows `prev` and carries the entries `prev + 1 ..= last`.
+    fn request(prev: u64, last: u64, commit: u64) -> AppendEntriesRequest<TypeConfig> {
+        let at =
+            |index: u64| id_to_raft(LogId { term: holdfast_types::Term(3), index: holdfast_types::LogIndex(index) });
+        let entry = |index| RaftEntryOf { log_id: at(index), payload: openraft::EntryPayload::Blank };
+        AppendEntriesRequest {
+            vote: RaftVote::new_committed(3, 1),
+            prev_log_id: Some(at(prev)),
+            entries: (prev + 1..=last).map(entry).collect(),
+            leader_commit: Some(at(commit)),
+        }
+    }
+
+    #[test]
+    fn a_request_that_only_carries_a_newer_commit_is_not_sent() {
+        let mut carried = Carried::default();
+        assert!(carried.note(&request(7, 7, 5)), "the first of a stream may be a probe");
+        assert!(!carried.note(&request(7, 7, 6)), "only a commit");
+        assert!(carried.note(&request(7, 9, 7)), "entries");
+        assert!(!carried.note(&request(9, 9, 9)), "only a commit");
+        assert!(!carried.note(&request(8, 8, 9)), "of a position before");
+        assert!(carried.note(&request(12, 12, 9)), "a position that nothing of this stream has carried");
+    }
 
     #[test]
     fn the_quorum_time_is_that_of_the_slowest_of_the_fastest_majority() {

@@ -95,6 +95,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("rtt_ms", config.rtt_ms.into(), 1, 1000);
     let ttl_min = LEASE_ROUND_TRIPS_MIN.saturating_mul(config.rtt_ms).max(1000);
     out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
+    out.number("worker_threads", config.worker_threads.into(), 0, 64);
     journal(config, &mut out);
     out.size("cache.memory", config.cache.memory, 16 * MIB, 1 << 50);
     let disk = config.cache.disk;

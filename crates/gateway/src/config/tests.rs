@@ -86,6 +86,7 @@ fn relations_between_fields() {
     let cases: Vec<(&str, String)> = vec![
         ("data_dir: found here/data, expected an absolute path", problems_of(|c| c.data_dir = "here/data".into())),
         ("rtt_ms: found 0, expected 1 to 1000", problems_of(|c| c.rtt_ms = 0)),
+        ("worker_threads: found 65, expected 0 to 64", problems_of(|c| c.worker_threads = 65)),
         ("lease_ttl_ms: found 3000, expected 4000 to 600000", problems_of(|c| c.rtt_ms = 200)),
         ("journal.bound: found 128MiB, expected 256MiB", problems_of(|c| c.journal.bound = mib(128))),
         ("journal.reserve: found 5GiB, expected 4MiB to 4GiB", problems_of(|c| c.journal.reserve = mib(5120))),
