@@ -17,6 +17,8 @@ pub enum DeviceKind {
     None,
     /// nbdfuse shows the socket as a file, a loop device makes that a device.
     Nbdfuse,
+    /// The kernel's nbd driver.
+    Kernel,
 }
 
 /// A device could not be made.
@@ -30,6 +32,11 @@ pub enum DeviceError {
         /// What it said.
         why: String,
     },
+    /// The kernel's driver was asked for.
+    #[error(
+        "the kernel's nbd driver is not supported yet: --device nbdfuse makes a loop device, --device none sockets only"
+    )]
+    NoKernel,
     /// None of the ways to make a device is there.
     #[error(
         "found neither the kernel's nbd driver (modprobe nbd) nor nbdfuse, expected one of them; --device none makes sockets only"
@@ -60,6 +67,7 @@ impl Devices {
             kind => kind,
         };
         match kind {
+            DeviceKind::Kernel => Err(DeviceError::NoKernel),
             DeviceKind::None | DeviceKind::Auto => Ok(Self::None),
             DeviceKind::Nbdfuse => {
                 let mut devices = Vec::new();

@@ -28,4 +28,5 @@ mod status;
 pub use device::DeviceKind;
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, run};
+pub use machine::{Bounds, Phase};
 pub use status::{Status, VolumeStatus};

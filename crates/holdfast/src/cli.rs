@@ -1,5 +1,6 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
+use crate::command::AttachArgs;
 use crate::exit::EXIT_CODES;
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -27,6 +28,7 @@ Examples:
   holdfast gateway run --config g1.toml              run it
   holdfast cluster bootstrap --config cluster.toml   make a cluster of running gateways
   holdfast cluster status --api 10.0.0.1:7400        see how it does
+  holdfast attach demo --api 10.0.0.1:7400           use its devices on this host
   holdfast failover demo --candidate g2              take over what a lost gateway or owner held
 ";
 
@@ -42,7 +44,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-fn with_codes(examples: &str) -> String {
+/// Examples, and below them what the exit codes mean.
+pub fn with_codes(examples: &str) -> String {
     format!("{examples}\n{EXIT_CODES}")
 }
 
@@ -106,6 +109,8 @@ pub enum Command {
     Switchover(SwitchoverArgs),
     /// Move a set to another gateway by force: fences whoever holds it
     Failover(FailoverArgs),
+    /// Keep a set's devices on this host: through the loss of any gateway, until another owner takes the set
+    Attach(Box<AttachArgs>),
     /// Run a whole cluster on this machine, to try out and to develop with
     Dev(DevArgs),
     /// Print the completions of a shell
@@ -453,7 +458,8 @@ pub fn member(text: &str) -> Result<MemberId, String> {
         .ok_or_else(|| format!("found {text:?}, expected a member as `holdfast cluster status` shows it, such as m2"))
 }
 
-fn owner(text: &str) -> Result<Owner, String> {
+/// Checks an owner's name.
+pub fn owner(text: &str) -> Result<Owner, String> {
     Owner::new(text).map_err(|error| error.to_string())
 }
 

@@ -21,6 +21,8 @@ pub enum Exit {
     Unknown = 5,
     /// A question was answered with no, or nobody was there to answer it.
     Declined = 6,
+    /// Another owner took the set: what is attached here can do nothing more, for good.
+    Fenced = 7,
 }
 
 /// Shown below every `--help`.
@@ -32,7 +34,8 @@ Exit codes:
   3  refused by a gateway; nothing happened
   4  nobody who could do it was reached in time; nothing happened
   5  unknown: it may have happened, look before repeating
-  6  a question was answered with no (or --yes is missing where nobody can answer)";
+  6  a question was answered with no (or --yes is missing where nobody can answer)
+  7  fenced: another owner took the set that is attached here";
 
 /// Why a command did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +86,11 @@ impl CliError {
         Self::new(Exit::Declined, "declined", message)
     }
 
+    /// Another owner took the set.
+    pub fn fenced(message: impl Into<String>) -> Self {
+        Self::new(Exit::Fenced, "fenced", message)
+    }
+
     /// Adds what to do about it.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
@@ -93,7 +101,9 @@ impl CliError {
     pub fn because(mut self, error: &dyn Error) -> Self {
         let mut cause = Some(error);
         while let Some(error) = cause {
-            self.message.push_str(": ");
+            if !self.message.is_empty() {
+                self.message.push_str(": ");
+            }
             self.message.push_str(error.to_string().trim_end());
             cause = error.source();
         }
@@ -148,8 +158,16 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_documented() {
-        let all =
-            [Exit::Done, Exit::Failed, Exit::Usage, Exit::Refused, Exit::Unreachable, Exit::Unknown, Exit::Declined];
+        let all = [
+            Exit::Done,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::Refused,
+            Exit::Unreachable,
+            Exit::Unknown,
+            Exit::Declined,
+            Exit::Fenced,
+        ];
         let documented =
             EXIT_CODES.lines().skip(1).map(|line| line.trim_start().split(' ').next().unwrap().parse::<u8>().unwrap());
         assert_eq!(documented.collect::<Vec<_>>(), all.map(|exit| exit as u8));

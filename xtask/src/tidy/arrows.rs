@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("volume", &["types", "seal", "control"]),
     ("raft", &["types", "log"]),
     ("gateway", &["types", "seal", "control", "volume", "nbd", "store", "raft", "log", "api"]),
-    ("holdfast", &["types", "api", "gateway"]),
+    ("attach", &["types", "nbd", "api"]),
+    ("holdfast", &["types", "api", "attach", "gateway"]),
     ("testkit", &["types", "journal"]),
     ("xtask", &[]),
 ];

@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 const START_LIMIT: Duration = Duration::from_secs(15);
 /// How long it may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long cached writes may take at the end.
+const SYNC_LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -119,6 +121,13 @@ impl Device {
     /// Detaches the loop device, which waits for what is on its way, unmounts, and ends nbdfuse.
     pub(super) async fn stop(self) {
         let losetup = if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" };
+        // What the page cache holds of the device goes to the gateways while there is still a way.
+        let cached = tokio::fs::File::open(&self.path).await;
+        if let Ok(device) = cached
+            && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
+        {
+            tracing::warn!(device = self.path, %error, "cached writes were not taken");
+        }
         if let Err(error) = output("losetup", Command::new(losetup).arg("--detach").arg(&self.path)).await {
             tracing::warn!(device = self.path, %error, "the loop device does not go");
         }

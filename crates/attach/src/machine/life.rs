@@ -253,7 +253,8 @@ impl Machine {
 
     /// Whether clients of `volume` may be read from.
     pub fn has_room(&self, volume: usize) -> bool {
-        self.phase == Phase::Fenced || self.table.has_room(volume)
+        // What ends is not given more to do: whoever asks waits for the end of the connection.
+        self.phase == Phase::Fenced || (!self.detach && self.table.has_room(volume))
     }
 
     /// A client asks. Its length is above zero and its place within the volume.
