@@ -73,12 +73,50 @@ func settle(history []op) {
 	for i := range history {
 		if o := &history[i]; o.unknown && o.Kind == "write" {
 			for _, grant := range history {
-				if grant.Kind == "grant" && !grant.unknown && grant.Epoch > o.Epoch {
-					o.Return = min(o.Return, max(o.Call, grant.Return)+1)
+				if grant.Kind != "grant" || grant.unknown || grant.Epoch <= o.Epoch {
+					continue
+				}
+				end := grant.Return + 1
+				if end <= o.Call {
+					end = o.Call + 1
+				}
+				if end < o.Return {
+					o.Return = end
 				}
 			}
 		}
 	}
+}
+
+// read gives the operations of each key, and how many there are.
+func read(from io.Reader) (map[int][]op, int, error) {
+	ops := map[int][]op{}
+	count := 0
+	for dec := json.NewDecoder(from); ; count++ {
+		var o op
+		if err := dec.Decode(&o); err == io.EOF {
+			return ops, count, nil
+		} else if err != nil {
+			return nil, count, err
+		}
+		if o.Return == 0 {
+			o.Return, o.unknown = math.MaxInt64, true
+		}
+		ops[o.Key] = append(ops[o.Key], o)
+	}
+}
+
+// judge decides about the history of one key.
+func judge(model string, known []op, limit time.Duration) porcupine.CheckResult {
+	if model == "fenced" {
+		settle(known)
+	}
+	history := make([]porcupine.Operation, 0, len(known))
+	for _, o := range known {
+		history = append(history, porcupine.Operation{
+			ClientId: o.Client, Input: o, Output: o.Value, Call: o.Call, Return: o.Return})
+	}
+	return porcupine.CheckOperationsTimeout(models[model], history, limit)
 }
 
 func stop(format string, args ...any) {
@@ -90,40 +128,21 @@ func main() {
 	if len(os.Args) != 3 {
 		stop("expected: MODEL FILE")
 	}
-	model, known := models[os.Args[1]]
-	if !known {
+	if _, known := models[os.Args[1]]; !known {
 		stop("model: found %q, expected register or fenced", os.Args[1])
 	}
 	file, err := os.Open(os.Args[2])
 	if err != nil {
 		stop("%v", err)
 	}
-	ops := map[int][]op{}
-	count := 0
-	for dec := json.NewDecoder(file); ; count++ {
-		var o op
-		if err := dec.Decode(&o); err == io.EOF {
-			break
-		} else if err != nil {
-			stop("%s: %v", os.Args[2], err)
-		}
-		if o.Return == 0 {
-			o.Return, o.unknown = math.MaxInt64, true
-		}
-		ops[o.Key] = append(ops[o.Key], o)
+	ops, count, err := read(file)
+	if err != nil {
+		stop("%s: %v", os.Args[2], err)
 	}
 	began := time.Now()
 	var bad, open []int
-	for key, known := range ops {
-		if os.Args[1] == "fenced" {
-			settle(known)
-		}
-		history := make([]porcupine.Operation, 0, len(known))
-		for _, o := range known {
-			history = append(history, porcupine.Operation{
-				ClientId: o.Client, Input: o, Output: o.Value, Call: o.Call, Return: o.Return})
-		}
-		switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
+	for key, history := range ops {
+		switch judge(os.Args[1], history, time.Minute) {
 		case porcupine.Illegal:
 			bad = append(bad, key)
 		case porcupine.Unknown:

@@ -11,6 +11,7 @@ mod cluster;
 mod cmd;
 mod demo;
 mod e2e;
+mod jepsen;
 mod ledger;
 mod nbd;
 mod pg;
@@ -40,6 +41,8 @@ enum Chore {
     E2e(e2e::Args),
     /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
     Chaos(chaos::Args),
+    /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
+    Jepsen(jepsen::Args),
     /// Format, clippy, tidy, docs; writes nothing
     Verify,
     /// The part of verify that needs no build: crate arrows, file length, leftovers, links
@@ -76,6 +79,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(args) => verify::test(&args),
         Chore::E2e(args) => e2e::chore(&args),
         Chore::Chaos(args) => chaos::chore(&args),
+        Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {
             let mut count = say::Count::default();

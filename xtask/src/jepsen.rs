@@ -1,0 +1,363 @@
+//! `cargo xtask jepsen`: the Jepsen test in `jepsen/`, every workload under every fault, one table. docs/proof/jepsen.md tells how to read it.
+//!
+//! ```text
+//!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them
+//!     └─ unshare ─ java    one for each run: processes, mounts and network are its own and end with it
+//!          └─ store/ (Jepsen's folder of the run), logs/NAME.log, one line of the table
+//! ```
+//!
+//! Owns: which runs there are, what a lie's run must find, the exit code. Does not own: what is checked (jepsen/src).
+//!
+//! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict,
+//! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
+
+mod jars;
+
+use crate::binary::{Build, fresh_dir, root};
+use crate::cmd::{cmd, on_path, show, tail_of};
+use crate::process::wait_until;
+use crate::say::{line, note, step};
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const WORKLOADS: &[&str] = &["register", "lease", "order", "flush-kill"];
+const NEMESES: &[&str] =
+    &["mix", "kill-primary", "partition-primary", "partition-halves", "pause-primary", "restart-all"];
+
+/// The mix has more faults than fit in the time of one.
+const MIX_TIMES: u64 = 2;
+
+/// Beyond its seconds: to start, to end, to judge.
+const SPARE: Duration = Duration::from_secs(300);
+
+/// A program, the Debian package that has it, and what for.
+const PROGRAMS: &[(&str, &str, &str)] = &[
+    ("java", "default-jre-headless", "Jepsen runs on it"),
+    ("go", "golang-go", "builds Porcupine, the second judge"),
+    ("ip", "iproute2", "network namespaces"),
+    ("iptables", "iptables", "partitions"),
+    ("sudo", "sudo", "Jepsen puts it before each command, as root too"),
+    ("gnuplot", "gnuplot-nox", "Jepsen's plots"),
+];
+
+/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap.
+const INSIDE: &str = "ip link set lo up && mkdir -p /etc/netns /run/netns \
+    && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
+    rc=0; \"$@\" || rc=$?; exit $rc";
+
+/// A deliberate error of the client or the nemesis, and the checker that must find it.
+struct Lie {
+    workload: &'static str,
+    lie: &'static str,
+    nemesis: &'static str,
+    found_by: &'static str,
+    more: &'static [&'static str],
+}
+
+const fn lie(workload: &'static str, lie: &'static str, found_by: &'static str) -> Lie {
+    Lie { workload, lie, nemesis: "kill-primary", found_by, more: &[] }
+}
+
+const LIES: &[Lie] = &[
+    lie("register", "stale-read", "workload"),
+    lie("register", "lost-write", "workload"),
+    lie("register", "early-ack", "workload"),
+    lie("flush-kill", "lost-write", "workload"),
+    lie("flush-kill", "early-ack", "workload"),
+    lie("order", "lost-write", "workload"),
+    lie("order", "late-write", "workload"),
+    lie("lease", "old-epoch", "workload"),
+    lie("lease", "old-grant", "workload"),
+    lie("register", "leave-dead", "alive"),
+    lie("register", "idle", "coverage"),
+    Lie {
+        nemesis: "pause-all",
+        more: &["--available-within", "3", "--hold", "8"],
+        ..lie("flush-kill", "outage", "availability")
+    },
+];
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// How long faults and requests go on in each run (mix: twice as long)
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Only these: register, lease, order, flush-kill
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Only these: mix, kill-primary, partition-halves, ... (a wrong name prints them all)
+    #[arg(long, value_name = "NAME", value_delimiter = ' ')]
+    nemesis: Vec<String>,
+    /// Of the first run, the next has one more; drawn and printed if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Instead: runs with deliberate errors, each of which its checker must find
+    #[arg(long)]
+    lies: bool,
+    /// A file with a Java class path that has Jepsen, for a machine that cannot reach Clojars
+    #[arg(long, env = "HOLDFAST_JEPSEN_CLASSPATH", value_name = "FILE")]
+    classpath: Option<PathBuf>,
+    #[command(flatten)]
+    build: Build,
+}
+
+/// One run.
+#[derive(Debug)]
+struct Run {
+    workload: String,
+    nemesis: String,
+    seconds: u64,
+    lie: Option<&'static Lie>,
+}
+
+impl std::fmt::Debug for Lie {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.lie)
+    }
+}
+
+/// How a run ended; the order is that of the exit code's precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Fine,
+    TooLittle,
+    Unjudged,
+    NotFound,
+    Invalid,
+}
+
+impl Verdict {
+    fn exit_code(self) -> i32 {
+        match self {
+            Self::Fine => 0,
+            Self::Invalid => 1,
+            Self::TooLittle => 2,
+            Self::NotFound => 3,
+            Self::Unjudged => 4,
+        }
+    }
+
+    /// From the exit code of Jepsen's command line and the row that it said.
+    fn of(lie: Option<&Lie>, code: Option<i32>, row: &str) -> Self {
+        let red = row.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(red, _)| red);
+        match (lie, code) {
+            (None, Some(0)) => Self::Fine,
+            (None, Some(1)) => Self::Invalid,
+            (None, Some(2)) => Self::TooLittle,
+            (Some(lie), Some(1 | 2)) if red.split(", ").any(|r| r == lie.found_by) => Self::Fine,
+            (Some(_), Some(0..=2)) => Self::NotFound,
+            _ => Self::Unjudged,
+        }
+    }
+}
+
+/// The chore. Ends the process with the code that [the module](self) tells.
+///
+/// # Errors
+/// When nothing could be tried.
+pub fn chore(args: &Args) -> Result<()> {
+    let runs = runs(args);
+    anyhow::ensure!(
+        crate::setup::is_root(),
+        "this makes network namespaces: run it as root (sudo -E cargo xtask jepsen)"
+    );
+    programs(args.classpath.is_none())?;
+    let dir = fresh_dir("jepsen")?;
+    std::fs::create_dir_all(dir.join("logs"))?;
+    let bin = args.build.binary("release")?;
+    let judge = build_judge(&dir)?;
+    let path = jars::class_path(args.classpath.as_deref(), &dir)?;
+    let first = args.seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        u64::from(now.map_or(1, |d| d.subsec_nanos())) % 1_000_000
+    });
+    let mut rows = Vec::new();
+    let mut worst = Verdict::Fine;
+    for (run, seed) in runs.iter().zip(first..) {
+        let lie = run.lie.map_or_else(String::new, |l| format!(" --lie {}", l.lie));
+        step(format!(
+            "{} of {}: {} under {}{lie}, {} s, seed {seed}",
+            rows.len() + 1,
+            runs.len(),
+            run.workload,
+            run.nemesis,
+            run.seconds
+        ));
+        let (verdict, row) = one(run, seed, &dir, &bin, &judge, &path)?;
+        note(match (verdict, run.lie) {
+            (Verdict::Fine, None) => "valid".into(),
+            (Verdict::Fine, Some(l)) => format!("found, by {}", l.found_by),
+            (Verdict::NotFound, Some(l)) => format!("NOT FOUND by {}", l.found_by),
+            (other, _) => format!("{other:?}"),
+        });
+        worst = worst.max(verdict);
+        rows.push(row);
+        std::fs::write(dir.join("results.md"), rows.join("\n") + "\n")?;
+    }
+    table(&rows);
+    line(format!("The same as Markdown: {}", dir.join("results.md").display()));
+    // The code says more than failed or not.
+    std::process::exit(worst.exit_code());
+}
+
+fn runs(args: &Args) -> Vec<Run> {
+    let wanted = |given: &[String], name: &str| given.is_empty() || given.iter().any(|g| g == name);
+    if args.lies {
+        let lies = LIES.iter().filter(|l| wanted(&args.workload, l.workload));
+        let of = |l: &'static Lie| Run {
+            workload: l.workload.into(),
+            nemesis: l.nemesis.into(),
+            seconds: args.seconds,
+            lie: Some(l),
+        };
+        return lies.map(of).collect();
+    }
+    let or = |given: &[String], usual: &[&str]| {
+        if given.is_empty() { usual.iter().map(ToString::to_string).collect() } else { given.to_vec() }
+    };
+    let workloads = or(&args.workload, WORKLOADS);
+    let mut runs = Vec::new();
+    for nemesis in or(&args.nemesis, NEMESES) {
+        for workload in &workloads {
+            let seconds = if nemesis == "mix" { args.seconds * MIX_TIMES } else { args.seconds };
+            runs.push(Run { workload: workload.clone(), nemesis: nemesis.clone(), seconds, lie: None });
+        }
+    }
+    runs
+}
+
+/// Installs what is missing and says so.
+fn programs(maven: bool) -> Result<()> {
+    let mut missing: Vec<_> = PROGRAMS.iter().filter(|(program, ..)| !on_path(program)).collect();
+    if maven && !on_path("mvn") {
+        missing.push(&("mvn", "maven", "gets Jepsen's jars"));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for (program, package, why) in &missing {
+        note(format!("missing: {program:9} of {package:22} {why}"));
+    }
+    let names: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    let by_hand = format!("install by hand: {}", names.join(" "));
+    anyhow::ensure!(on_path("apt-get"), "this machine has no apt-get; {by_hand} (the names are Debian's)");
+    step(format!("apt-get install {}", names.join(" ")));
+    let apt = || cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"]);
+    apt().arg("update").run().context("apt-get update")?;
+    apt().args(["install", "--no-install-recommends", "--no-upgrade"]).args(&names).run().context(by_hand)
+}
+
+fn build_judge(dir: &Path) -> Result<PathBuf> {
+    let judge = dir.join("porcupine");
+    // go.sum has the digest of the one module that it needs.
+    let go = cmd("go").dir(root().join("jepsen/porcupine")).env("GOFLAGS", "-mod=readonly -buildvcs=false");
+    go.args(["build", "-o"]).arg(&judge).arg(".").run().context("the judge does not build")?;
+    Ok(judge)
+}
+
+fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, judge: &Path, path: &str) -> Result<(Verdict, String)> {
+    let name =
+        format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
+    let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
+    let mut java = cmd("unshare")
+        .args(["--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "bash", "-c", INSIDE, "jepsen"])
+        .args(["java", "-Xmx3g", "-Djava.awt.headless=true", "-cp"])
+        .arg(format!("{}:{path}", root().join("jepsen/src").display()))
+        .args(["clojure.main", "-m", "jepsen.holdfast.cli", "test", "--netns", "--concurrency", "12"])
+        .args(["--workload", &run.workload, "--nemesis", &run.nemesis])
+        .args(["--time-limit", &run.seconds.to_string(), "--seed", &seed.to_string()])
+        .arg("--binary")
+        .arg(bin)
+        .arg("--porcupine")
+        .arg(judge)
+        .arg("--dir")
+        .arg(dir.join("nodes"))
+        .dir(dir);
+    if let Some(l) = run.lie {
+        java = java.args(["--lie", l.lie]).args(l.more);
+    }
+    let mut java = java.into_command();
+    let shown = show(&java);
+    let mut child =
+        java.stdout(File::create(&log)?).stderr(File::options().append(true).open(&log)?).spawn().context(shown)?;
+    let mut status = None;
+    let ended = wait_until(Duration::from_secs(run.seconds) + SPARE, || {
+        status = child.try_wait().ok().flatten();
+        status.is_some()
+    });
+    if !ended {
+        child.kill()?;
+        child.wait()?;
+    }
+    let text = std::fs::read(&log)?;
+    let text = String::from_utf8_lossy(&text);
+    let said = text.lines().find_map(|l| l.strip_prefix("SUMMARY ")).map(str::to_owned);
+    let verdict = Verdict::of(run.lie, status.and_then(|s| s.code()), said.as_deref().unwrap_or_default());
+    if verdict == Verdict::Unjudged {
+        note(if ended { tail_of(&log, 6) } else { "did not end in time".into() });
+    }
+    note(format!("see {}", log.display()));
+    Ok((verdict, said.unwrap_or_else(|| row_without(run, seed))))
+}
+
+/// The row of a run that said none.
+fn row_without(run: &Run, seed: u64) -> String {
+    let lie = run.lie.map_or("", |l| l.lie);
+    format!("| {} | {} | {lie} | {} | {seed} | | | | | | **no verdict** |", run.workload, run.nemesis, run.seconds)
+}
+
+fn table(rows: &[String]) {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED);
+    table.set_header([
+        "workload",
+        "nemesis",
+        "lie",
+        "s",
+        "seed",
+        "succeeded",
+        "unknown",
+        "faults",
+        "silence, s",
+        "unserved, s",
+        "verdict",
+    ]);
+    for row in rows {
+        table.add_row(row.trim().trim_matches('|').split('|').map(|cell| cell.trim().replace("**", "")));
+    }
+    line(table.to_string());
+    note(
+        "silence: the longest without a success while a majority could talk; unserved: all silences above 1 s, faults included",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_what_jepsen_said_and_a_lie_must_be_found_by_its_own_checker() {
+        let of = |lie: Option<usize>, code, row| Verdict::of(lie.map(|i| &LIES[i]), code, row);
+        assert_eq!(of(None, Some(0), "| valid |"), Verdict::Fine);
+        assert_eq!(of(None, Some(1), "| **invalid** (workload) |"), Verdict::Invalid);
+        assert_eq!(of(None, Some(2), "| **unknown** (coverage) |"), Verdict::TooLittle);
+        assert_eq!(of(None, Some(255), ""), Verdict::Unjudged);
+        assert_eq!(of(None, None, ""), Verdict::Unjudged);
+        assert_eq!(of(Some(0), Some(1), "| **invalid** (workload) |"), Verdict::Fine);
+        assert_eq!(of(Some(0), Some(1), "| **invalid** (alive, workload) |"), Verdict::Fine);
+        assert_eq!(of(Some(0), Some(1), "| **invalid** (alive) |"), Verdict::NotFound);
+        assert_eq!(of(Some(0), Some(0), "| valid |"), Verdict::NotFound);
+    }
+
+    #[test]
+    fn the_worst_run_decides_the_exit_code() {
+        let all = [Verdict::Fine, Verdict::TooLittle, Verdict::Unjudged, Verdict::NotFound, Verdict::Invalid];
+        assert_eq!(all.iter().max().map(|v| v.exit_code()), Some(1));
+        assert_eq!(all[..4].iter().max().map(|v| v.exit_code()), Some(3));
+        assert_eq!(all[..3].iter().max().map(|v| v.exit_code()), Some(4));
+        assert_eq!(all[..2].iter().max().map(|v| v.exit_code()), Some(2));
+    }
+}
