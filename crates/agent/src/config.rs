@@ -260,7 +260,7 @@ settings! {
     pub struct WatchdogConfig {
         /// "helper": a second process kills PostgreSQL and attach. "device": also the machine's watchdog, which resets it. "off": nothing.
         kind: WatchdogKind = WatchdogKind::Helper;
-        /// The machine's watchdog. Its own timeout is set to timeout_ms, rounded up to seconds.
+        /// The machine's watchdog, fed each second. How long it waits is its driver's setting; let that be longer than timeout_ms.
         device: PathBuf = PathBuf::from("/dev/watchdog");
         /// An agent that shows no life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to 600000. A new agent process that
         /// starts within it goes on without a stop. When the lease has ended the helper does not wait for it.
@@ -279,7 +279,7 @@ settings! {
 }
 
 settings! {
-    /// Programs that are told what happens. Each is run by sh with HOLDFAST_ROLE, HOLDFAST_STATE, HOLDFAST_SET, HOLDFAST_NAME, HOLDFAST_EPOCH;
+    /// Programs that are told what happens. Each is run by sh with HOLDFAST_ROLE, HOLDFAST_SET, HOLDFAST_NAME, HOLDFAST_EPOCH;
     /// what they say goes to the log, and nothing waits for them.
     pub struct HooksConfig {
         /// When this host becomes or stops being primary. Left out: none.

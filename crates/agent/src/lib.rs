@@ -1,8 +1,27 @@
 //! The agent on a PostgreSQL host: takes the set's lease when it is this host's turn, brings up device, pool and PostgreSQL, watches over them, and lets go.
 //!
+//! ```text
+//!   gateways ◀─ who holds the lease? ─┐            ┌─▶ attach (child)      takes and renews the lease, makes the devices
+//!   load balancers ◀── http ──▶ run (one task) ──▶ │   pool                mount, import
+//!   operators, peers ◀────┘      └▶ Machine, pure  └─▶ PostgreSQL          start, look, stop
+//!                                       └─ signs of life ─▶ watchdog (second process) ─SIGKILL─▶ PostgreSQL, attach
+//! ```
 //! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a file system, PostgreSQL, watchdog,
 //! hooks, health over HTTP, history. Does not own: the lease protocol and the device (the attach process has both), who may write (the gateways',
-//! R2). Depends on: api, types.
+//! R2). Depends on: api, types. docs/adr/0010-agent.md says why it is built as it is.
 
+pub mod client;
+mod clock;
+mod cluster;
 pub mod config;
+mod drivers;
+pub mod history;
+mod host;
+mod http;
 pub mod machine;
+mod process;
+mod run;
+pub mod watchdog;
+
+pub use http::View;
+pub use run::{RunError, run};

@@ -396,7 +396,9 @@ impl Machine {
             State::Importing(_) | State::CutOff(Some(_)) | State::Ended => {}
         }
         let role = self.role();
-        if role != self.told_role {
+        // An agent that leaves PostgreSQL running has nothing to tell.
+        let left_alone = matches!(self.state, State::Ended) && self.running;
+        if role != self.told_role && !left_alone {
             self.told_role = role;
             out.push(Action::Hook(role));
         }
@@ -560,6 +562,16 @@ impl Machine {
     /// When PostgreSQL has to be stopped unless the lease is renewed (A3).
     pub fn stop_at(&self) -> MonoTime {
         self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))
+    }
+
+    /// When our lease was last renewed; `None` without one.
+    pub fn last_renewal(&self) -> Option<MonoTime> {
+        self.attach.as_ref().and_then(|attach| attach.renewed)
+    }
+
+    /// How long the lease lasts from each renewal.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     fn renewed(&self) -> MonoTime {

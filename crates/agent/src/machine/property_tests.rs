@@ -208,7 +208,9 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
         world.take(now, out, &machine)?;
     }
     // Left alone with a free lease, and everything answered: it ends up as primary, or waits for a reason.
-    let _ = machine.command(now, Command::Resume, &mut Vec::new());
+    let mut out = Vec::new();
+    let _ = machine.command(now, Command::Resume, &mut out);
+    world.take(now, out, &machine)?;
     for _ in 0..2000 {
         now = now.saturating_add(Duration::from_millis(100));
         let mut out = Vec::new();

@@ -1,0 +1,122 @@
+//! Asking another agent over HTTP: one short request per connection, bounded in time and size.
+//!
+//! By hand and not by a client crate: the two sides are this program, and a status with a small JSON body is all that is said.
+
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The longest answer, in bytes: a whole history fits.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
+
+/// What an agent answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub code: u16,
+    /// The body.
+    pub body: String,
+}
+
+impl Answer {
+    /// The words of a refusal, or the body as it is.
+    pub fn words(&self) -> String {
+        let value: Option<serde_json::Value> = serde_json::from_str(&self.body).ok();
+        let words = value.and_then(|value| value["message"].as_str().map(str::to_string));
+        words.unwrap_or_else(|| self.body.trim().to_string())
+    }
+}
+
+/// Why there was no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody was reached: nothing happened.
+    #[error("{address}: {why}")]
+    NotSent {
+        /// Whom.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// It was sent, and what came of it is unknown (R12).
+    #[error("{address}: no answer: {why}")]
+    NoAnswer {
+        /// Whom.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// Asks the agent at `address` once; `body` makes it a POST.
+///
+/// # Errors
+/// [`ClientError`]; an answer that says no is none.
+pub async fn ask(
+    address: &str,
+    path: &str,
+    body: Option<&serde_json::Value>,
+    token: Option<&str>,
+    limit: Duration,
+) -> Result<Answer, ClientError> {
+    let not_sent = |why: String| ClientError::NotSent { address: address.into(), why };
+    let no_answer = |why: String| ClientError::NoAnswer { address: address.into(), why };
+    let connecting = tokio::time::timeout(limit, TcpStream::connect(address)).await;
+    let mut stream = match connecting {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(not_sent(error.to_string())),
+        Err(_) => return Err(not_sent(format!("no connection within {} ms", limit.as_millis()))),
+    };
+    let text = body.map(ToString::to_string).unwrap_or_default();
+    let method = if body.is_some() { "POST" } else { "GET" };
+    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    if body.is_some() {
+        request += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", text.len());
+    }
+    if let Some(token) = token {
+        request += &format!("Authorization: Bearer {token}\r\n");
+    }
+    request += "\r\n";
+    request += &text;
+    let exchange = async {
+        stream.write_all(request.as_bytes()).await?;
+        let mut bytes = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).await?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    let bytes = match tokio::time::timeout(limit, exchange).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) => return Err(no_answer(error.to_string())),
+        Err(_) => return Err(no_answer(format!("nothing within {} ms", limit.as_millis()))),
+    };
+    parse(&bytes).ok_or_else(|| no_answer("found no HTTP answer".into()))
+}
+
+fn parse(bytes: &[u8]) -> Option<Answer> {
+    let text = String::from_utf8_lossy(bytes);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let mut lines = head.lines();
+    let mut words = lines.next()?.split(' ');
+    words.next().filter(|version| version.starts_with("HTTP/1."))?;
+    let code = words.next()?.parse().ok()?;
+    // An answer that was cut short is none.
+    let length =
+        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length: usize = length.map_or(Some(body.len()), |(_, value)| value.trim().parse().ok())?;
+    (body.len() >= length).then(|| Answer { code, body: body.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_whole_or_none() {
+        let answer = parse(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno").unwrap();
+        assert_eq!((answer.code, answer.words().as_str()), (503, "no"));
+        assert_eq!(parse(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nno"), None);
+        assert_eq!(parse(b"SSH-2.0\r\n\r\n"), None);
+        let refusal = parse(b"HTTP/1.1 412 X\r\n\r\n{\"message\":\"not now\"}").unwrap();
+        assert_eq!(refusal.words(), "not now");
+    }
+}

@@ -1,0 +1,18 @@
+//! The two clocks: one to decide by, one for people.
+
+use holdfast_types::MonoTime;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Now by CLOCK_BOOTTIME: it goes on while the machine is suspended, as leases do.
+pub fn now() -> MonoTime {
+    let time = clock_gettime(ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+    MonoTime(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// The time of day in Unix milliseconds. Nothing is decided by it.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}

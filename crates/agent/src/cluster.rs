@@ -1,0 +1,77 @@
+//! Asking the gateways who holds the lease: all at once, the first that knows counts.
+
+use crate::machine::LeaseView;
+use holdfast_api::v1::GetLeaseRequest;
+use holdfast_api::v1::admin_client::AdminClient;
+use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+
+/// How long the gateways have for one question.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// A gateway that is cut off is noticed by its silence.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The gateways of a set.
+#[derive(Debug)]
+pub struct Gateways {
+    set: String,
+    doors: Vec<(String, Channel)>,
+}
+
+impl Gateways {
+    /// Connects when asked. Must be called on a runtime.
+    ///
+    /// # Errors
+    /// An address that is none.
+    pub fn new(set: &str, addresses: &[String]) -> Result<Self, String> {
+        let mut doors = Vec::new();
+        for address in addresses {
+            let endpoint = Endpoint::from_shared(format!("http://{address}"));
+            let endpoint = endpoint.map_err(|error| format!("{address}: {error}"))?.connect_timeout(ASK_LIMIT);
+            let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+            doors.push((address.clone(), endpoint.tcp_nodelay(true).connect_lazy()));
+        }
+        Ok(Self { set: set.into(), doors })
+    }
+
+    /// Who holds the lease.
+    pub async fn lease(&self) -> LeaseView {
+        let mut asked = JoinSet::new();
+        for (address, door) in &self.doors {
+            let request = GetLeaseRequest { set: self.set.clone() };
+            let mut client = AdminClient::new(door.clone()).max_decoding_message_size(ADMIN_MESSAGE_BYTES_MAX);
+            let address = address.clone();
+            asked.spawn(async move {
+                match tokio::time::timeout(ASK_LIMIT, client.get_lease(request)).await {
+                    Ok(Ok(reply)) => Some(reply.into_inner()),
+                    Ok(Err(status)) => {
+                        let refusal = Refusal::from_status(&status);
+                        if refusal.as_ref().is_some_and(|refusal| refusal.code == RefusalCode::NotFound) {
+                            tracing::warn!(address, status = status.message(), "the cluster does not know the set");
+                        } else {
+                            tracing::trace!(address, status = status.message(), "asked for the lease");
+                        }
+                        None
+                    }
+                    Err(_) => None,
+                }
+            });
+        }
+        while let Some(answer) = asked.join_next().await {
+            let Ok(Some(reply)) = answer else { continue };
+            return match reply.lease {
+                None => LeaseView::Free,
+                Some(lease) => LeaseView::Held {
+                    owner: lease.owner,
+                    epoch: lease.epoch,
+                    remaining: Duration::from_millis(u64::from(lease.remaining_ms)),
+                    ttl: Duration::from_millis(u64::from(lease.ttl_ms)),
+                },
+            };
+        }
+        LeaseView::Unreachable
+    }
+}

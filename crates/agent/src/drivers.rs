@@ -1,0 +1,119 @@
+//! The real host: gateways, attach, pool, PostgreSQL, hooks and watchdog file of one configuration.
+
+pub mod attach;
+mod database;
+mod hooks;
+mod pool;
+
+use crate::cluster::Gateways;
+use crate::config::AgentConfig;
+use crate::host::{AttachLook, Host};
+use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
+use crate::watchdog::Sign;
+use attach::Attach;
+use database::Database;
+use hooks::Hooks;
+
+/// See [`Host`].
+#[derive(Debug)]
+pub struct Real {
+    config: AgentConfig,
+    gateways: Gateways,
+    attach: Attach,
+    database: Database,
+    hooks: Hooks,
+    signs: crate::watchdog::Signs,
+}
+
+impl Real {
+    /// For these settings; nothing is started. Must be called on a runtime.
+    ///
+    /// # Errors
+    /// An address of a gateway that is none.
+    pub fn new(config: &AgentConfig) -> Result<Self, String> {
+        Ok(Self {
+            gateways: Gateways::new(&config.set, &config.gateways)?,
+            attach: Attach::new(config),
+            database: Database::new(config),
+            hooks: Hooks::new(config),
+            signs: crate::watchdog::Signs::new(&config.run_dir),
+            config: config.clone(),
+        })
+    }
+}
+
+impl Host for Real {
+    async fn found(&self) -> Found {
+        let attach = self.attach.adopt();
+        Found { attach, mounted: pool::is_there(&self.config).await, database: self.database.runs() }
+    }
+
+    async fn lease(&self) -> LeaseView {
+        self.gateways.lease().await
+    }
+
+    async fn attach(&self, force: bool) -> Result<(), String> {
+        self.attach.start(force)
+    }
+
+    async fn attach_look(&self) -> AttachLook {
+        self.attach.look()
+    }
+
+    async fn detach(&self, hard: bool) -> Result<(), String> {
+        self.attach.detach(hard).await
+    }
+
+    async fn import(&self, force: bool) -> Result<(), String> {
+        if pool::is_there(&self.config).await {
+            // Rests of an earlier attach: its devices are not today's.
+            pool::export(&self.config, true).await?;
+        }
+        pool::import(&self.config, &self.attach.devices(), force).await
+    }
+
+    async fn export(&self, hard: bool) -> Result<(), String> {
+        pool::export(&self.config, hard).await
+    }
+
+    async fn start_database(&self) -> Result<(), String> {
+        self.database.start().await
+    }
+
+    async fn stop_database(&self, how: Stop) -> Result<(), String> {
+        self.database.stop(how).await
+    }
+
+    async fn probe(&self) -> DatabaseView {
+        self.database.probe().await
+    }
+
+    async fn checkpoint(&self) -> Result<(), String> {
+        self.database.checkpoint().await
+    }
+
+    async fn first_write(&self) -> Result<(), String> {
+        self.database.first_write().await
+    }
+
+    fn hook_role(&self, role: Role, epoch: u64) {
+        self.hooks.role(role, epoch);
+    }
+
+    fn hook_event(&self, line: &str, role: Role, epoch: u64) {
+        self.hooks.event(line, role, epoch);
+    }
+
+    fn reboot(&self, why: &str) {
+        tracing::error!(why, "this machine cannot let go: it is rebooted now");
+        // At once and without a sync: what is not on the set's journal is nobody's any more. The kernel takes it from root whatever
+        // kernel.sysrq says.
+        if let Err(error) = std::fs::write("/proc/sysrq-trigger", "b") {
+            tracing::error!(%error, "/proc/sysrq-trigger");
+        }
+    }
+
+    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64) {
+        self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms });
+    }
+}

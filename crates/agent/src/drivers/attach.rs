@@ -1,0 +1,406 @@
+//! `holdfast attach` as a child process that outlives the agent: started in a group of its own, watched by its lock and its status file.
+
+use crate::clock;
+use crate::config::AgentConfig;
+use crate::host::AttachLook;
+use crate::machine::{AttachEnd, AttachPhase, AttachView};
+use crate::process::{self, system};
+use holdfast_types::MonoTime;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Signal;
+use serde::Deserialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Exit code of attach where a gateway refused the lease.
+const EXIT_REFUSED: i32 = 3;
+
+/// Exit code of attach where another owner took the set.
+const EXIT_FENCED: i32 = 7;
+
+/// Where it is to be killed anyway: how long it may take to go by itself, its devices with it.
+const HARD_DETACH_LIMIT: Duration = Duration::from_secs(2);
+
+/// From SIGKILL until its lock is free.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// For umount and losetup, in clearing away what a killed process left.
+const CLEAR_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the agent reads in attach's `status.json`. Further fields are attach's own business.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    /// acquiring, connecting, serving, reconnecting, fenced, detaching or detached.
+    pub phase: String,
+    /// Its process.
+    pub pid: u32,
+    /// Epoch of its lease, 0 before the first grant.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The devices can be used.
+    #[serde(default)]
+    pub ready: bool,
+    /// Its volumes.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
+    /// When the last renewal that was acknowledged was sent, Unix milliseconds.
+    #[serde(default)]
+    pub lease_renewed_at: Option<u64>,
+    /// Who fenced it.
+    #[serde(default)]
+    pub fenced_by: Option<String>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its block device.
+    #[serde(default)]
+    pub device: Option<String>,
+}
+
+impl Status {
+    /// What a run directory shows.
+    pub fn read(dir: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
+    }
+
+    fn phase(&self) -> AttachPhase {
+        match self.phase.as_str() {
+            "acquiring" => AttachPhase::Acquiring,
+            "serving" if self.ready => AttachPhase::Serving,
+            "serving" | "connecting" => AttachPhase::Connecting,
+            "fenced" => AttachPhase::Fenced,
+            "detached" => AttachPhase::Detached,
+            // Detaching by another's word: for us its requests wait, until it has ended.
+            _ => AttachPhase::Reconnecting,
+        }
+    }
+}
+
+/// The process that holds the lock of a run directory.
+pub fn running(dir: &Path) -> bool {
+    let Ok(lock) = File::open(dir.join("attach.lock")) else { return false };
+    matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Attach {
+    program: PathBuf,
+    args: Vec<String>,
+    dir: PathBuf,
+    log: PathBuf,
+    detach_limit: Duration,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    child: Option<Child>,
+    /// It was started or found, and was not detached by us since.
+    expected: bool,
+    /// The last renewal as the status file said it and what that was by our clock when it was first read: a step of the time of day after that
+    /// does not move it.
+    renewed: Option<(u64, MonoTime)>,
+    /// Of the last look while it ran.
+    last: Option<AttachView>,
+}
+
+impl Attach {
+    /// For these settings; nothing is started.
+    pub fn new(config: &AgentConfig) -> Self {
+        let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
+        let dir = config.run_dir.join("attach");
+        let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
+        args.extend(["--api".into(), config.gateways.join(","), "--dir".into(), dir.display().to_string()]);
+        args.extend(["--device".into(), config.attach.device.as_str().into()]);
+        args.extend(config.attach.args.iter().cloned());
+        Self {
+            program: config.attach.program.clone().unwrap_or_else(own),
+            args,
+            log: config.run_dir.join("attach.log"),
+            dir,
+            detach_limit: Duration::from_millis(config.attach.detach_timeout_ms),
+            inner: Mutex::default(),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether one runs; from then on it counts as ours.
+    pub fn adopt(&self) -> bool {
+        let runs = running(&self.dir);
+        self.inner().expected = runs;
+        runs
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It could not be started, or one runs already.
+    pub fn start(&self, force: bool) -> Result<(), String> {
+        if running(&self.dir) {
+            return Err(format!("{}: an attach process runs there already", self.dir.display()));
+        }
+        let _ = std::fs::remove_file(self.dir.join("status.json"));
+        let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
+        let log = File::create(&self.log).map_err(at)?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).args(force.then_some("--force"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(at)?).stderr(log);
+        // A group of its own: what is sent to the agent's does not end the device under a running PostgreSQL.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        *self.inner() = Inner { child: Some(child), expected: true, renewed: None, last: None };
+        Ok(())
+    }
+
+    /// How it is.
+    pub fn look(&self) -> AttachLook {
+        let mut inner = self.inner();
+        if !inner.expected {
+            return AttachLook::None;
+        }
+        let exit = match &mut inner.child {
+            Some(child) => match child.try_wait() {
+                Ok(None) => None,
+                Ok(Some(status)) => Some(status.code()),
+                Err(_) => Some(None),
+            },
+            None if running(&self.dir) => None,
+            None => Some(None),
+        };
+        let pid = inner.child.as_ref().map(Child::id);
+        let status = Status::read(&self.dir).filter(|status| pid.is_none_or(|pid| pid == status.pid));
+        if let Some(status) = &status {
+            let renewed = status.lease_renewed_at.map(|unix_ms| match inner.renewed {
+                Some((same, at)) if same == unix_ms => at,
+                _ => {
+                    let age = Duration::from_millis(clock::unix_ms().saturating_sub(unix_ms));
+                    let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+                    let at = MonoTime(clock::now().0.saturating_sub(nanos));
+                    inner.renewed = Some((unix_ms, at));
+                    at
+                }
+            });
+            let fenced_by = status.fenced_by.clone().unwrap_or_default();
+            inner.last = Some(AttachView { phase: status.phase(), epoch: status.epoch, renewed, fenced_by });
+        }
+        let view = inner.last.clone();
+        match exit {
+            None => AttachLook::Runs(view.unwrap_or(AttachView {
+                phase: AttachPhase::Acquiring,
+                epoch: 0,
+                renewed: None,
+                fenced_by: String::new(),
+            })),
+            Some(code) => AttachLook::Ended(self.end(code, view.as_ref())),
+        }
+    }
+
+    fn end(&self, code: Option<i32>, last: Option<&AttachView>) -> AttachEnd {
+        let words = process::tail(&self.log, 3);
+        match last {
+            Some(view) if view.phase == AttachPhase::Fenced => {
+                AttachEnd::Fenced(if view.fenced_by.is_empty() { words } else { view.fenced_by.clone() })
+            }
+            _ if code == Some(EXIT_FENCED) => AttachEnd::Fenced(words),
+            _ if code == Some(EXIT_REFUSED) => AttachEnd::Refused(words),
+            _ => AttachEnd::Failed(match code {
+                Some(code) => format!("exit code {code}: {words}"),
+                None => format!("it was killed or vanished; {words}"),
+            }),
+        }
+    }
+
+    /// The device of each volume.
+    pub fn devices(&self) -> Vec<Volume> {
+        Status::read(&self.dir).map(|status| status.volumes).unwrap_or_default()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`crate::host::Host::detach`] says.
+    pub async fn detach(&self, hard: bool) -> Result<(), String> {
+        // From here on its end is no news.
+        self.inner().expected = false;
+        let done = end(&self.dir, if hard { HARD_DETACH_LIMIT } else { self.detach_limit }).await;
+        let child = self.inner().child.take();
+        let code = child.and_then(|mut child| {
+            // Its lock is free: it is at its last instructions.
+            let _ = child.try_wait().ok().flatten().is_none().then(|| child.kill());
+            child.wait().ok()?.code()
+        });
+        if hard || done.is_err() {
+            clear(&self.dir).await;
+        }
+        match (done, code) {
+            (Err(why), _) if !hard => Err(why),
+            (Ok(()), Some(code)) if !hard && code != 0 => {
+                Err(format!("attach ended with exit code {code}: {}", process::tail(&self.log, 3)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn signal(dir: &Path, what: Signal) {
+    let text = std::fs::read_to_string(dir.join("attach.lock")).unwrap_or_default();
+    if let Ok(pid) = text.trim().parse::<i32>() {
+        process::signal(pid, what);
+    }
+}
+
+async fn gone(dir: &Path, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while running(dir) {
+        if begun.elapsed() >= limit {
+            return false;
+        }
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+    true
+}
+
+async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
+    if !running(dir) {
+        return Ok(());
+    }
+    signal(dir, Signal::TERM);
+    if gone(dir, limit).await {
+        return Ok(());
+    }
+    signal(dir, Signal::KILL);
+    if gone(dir, KILL_LIMIT).await {
+        return Err(format!("attach did not end within {} ms and was killed", limit.as_millis()));
+    }
+    Err(format!("{}: attach is still there after SIGKILL", dir.display()))
+}
+
+/// Ends attach and takes its devices away, from a process that has no runtime. Blocks.
+pub fn kill(dir: &Path) {
+    if running(dir) {
+        signal(dir, Signal::KILL);
+    }
+    for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
+        process::signal(pid, Signal::KILL);
+    }
+}
+
+/// Takes away what a killed attach left: nbdfuse, its mount, its loop device. Whatever still uses the device has errors from then on.
+async fn clear(dir: &Path) {
+    for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
+        process::signal(pid, Signal::KILL);
+    }
+    for volume in Status::read(dir).map(|status| status.volumes).unwrap_or_default() {
+        if let Some(device) = volume.device.filter(|device| device.starts_with("/dev/loop")) {
+            // Not by its name alone: the number may belong to somebody else by now.
+            let name = device.trim_start_matches("/dev/");
+            let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+            if backing.starts_with(&dir.display().to_string()) {
+                let mut command = system("losetup");
+                command.arg("--detach").arg(&device);
+                let _ = process::run(command, CLEAR_LIMIT).await;
+            }
+        }
+        let mut command = system("umount");
+        command.arg("-l").arg(dir.join(&volume.name));
+        let _ = process::run(command, CLEAR_LIMIT).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An attach of shell: takes the lock, shows a status, and stays.
+    fn fake(dir: &Path, body: &str) -> Attach {
+        let program = dir.join("attach.sh");
+        std::fs::create_dir_all(dir.join("run/attach")).unwrap();
+        let lock = dir.join("run/attach/attach.lock");
+        let script = format!(
+            "#!/bin/bash\ncd {}/run/attach\nexec 9>{}\nflock 9\necho $$ >&9\n{body}\n",
+            dir.display(),
+            lock.display()
+        );
+        // Copied by another process: no thread of ours may have a file open for writing that is to be run.
+        let text = program.with_extension("text");
+        std::fs::write(&text, script).unwrap();
+        assert!(Command::new("cp").arg(&text).arg(&program).status().unwrap().success());
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut config = AgentConfig { run_dir: dir.join("run"), ..AgentConfig::default() };
+        config.attach.program = Some(program);
+        Attach::new(&config)
+    }
+
+    fn wait_for(attach: &Attach, fits: impl Fn(&AttachLook) -> bool) -> AttachLook {
+        let begun = Instant::now();
+        loop {
+            let look = attach.look();
+            if fits(&look) || begun.elapsed() > Duration::from_secs(20) {
+                return look;
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    const SERVING: &str = r#"echo "{\"phase\":\"serving\",\"pid\":$$,\"epoch\":7,\"ready\":true,\"lease_renewed_at\":5}" >s; mv s status.json"#;
+
+    #[tokio::test]
+    async fn it_is_started_watched_and_detached() {
+        let dir = tempfile::tempdir().unwrap();
+        let attach = fake(dir.path(), &format!("trap 'exit 0' TERM\n{SERVING}\nwhile :; do sleep 0.05 9>&-; done"));
+        assert_eq!(attach.look(), AttachLook::None);
+        attach.start(false).unwrap();
+        let serving = |look: &AttachLook| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving);
+        let AttachLook::Runs(view) = wait_for(&attach, serving) else { panic!("does not serve") };
+        assert_eq!((view.epoch, view.phase), (7, AttachPhase::Serving));
+        assert_eq!(attach.look(), AttachLook::Runs(view), "the same renewal is the same moment");
+        assert!(attach.start(false).is_err(), "one at a time");
+        attach.detach(false).await.unwrap();
+        assert_eq!(attach.look(), AttachLook::None);
+        attach.detach(true).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stubborn_one_is_killed_and_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut attach = fake(dir.path(), &format!("trap '' TERM\n{SERVING}\nwhile :; do sleep 0.05 9>&-; done"));
+        attach.detach_limit = Duration::from_millis(100);
+        attach.start(false).unwrap();
+        wait_for(&attach, |look| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving));
+        let why = attach.detach(false).await.unwrap_err();
+        assert!(why.contains("was killed"), "{why}");
+        assert!(!running(&attach.dir));
+    }
+
+    #[tokio::test]
+    async fn its_end_tells_refused_from_fenced_from_failed() {
+        for (body, expected) in [
+            ("echo held by db9; exit 3", AttachEnd::Refused("held by db9".into())),
+            (
+                r#"echo "{\"phase\":\"fenced\",\"pid\":$$,\"fenced_by\":\"db9\"}" >status.json; exit 1"#,
+                AttachEnd::Fenced("db9".into()),
+            ),
+            ("echo no; exit 1", AttachEnd::Failed("exit code 1: no".into())),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let attach = fake(dir.path(), body);
+            attach.start(false).unwrap();
+            let look = wait_for(&attach, |look| matches!(look, AttachLook::Ended(_)));
+            assert_eq!(look, AttachLook::Ended(expected));
+        }
+    }
+}

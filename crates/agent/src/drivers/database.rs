@@ -1,0 +1,298 @@
+//! PostgreSQL: started by pg_ctl, a systemd unit or a command; asked through psql as its own system user; stopped by signals.
+//!
+//! D1  What runs is what works in the data directory ([`of_postgres`]), not what a pid file says: that file may be another host's.
+//! D2  Before a start by pg_ctl a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
+//!     (R2) and its number means nothing here.
+//! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
+
+use crate::config::{AgentConfig, DatabaseKind};
+use crate::machine::{DatabaseView, Stop};
+use crate::process::{self, Ran, of_postgres, postmaster, ran, run, system};
+use rustix::process::Signal;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+/// For giving the start; readiness is waited for elsewhere.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// From the start to its first process.
+const APPEAR_LIMIT: Duration = Duration::from_secs(5);
+
+/// PostgreSQL kills its own processes five seconds after an immediate stop began; there is no reason to wait that long.
+const IMMEDIATE_LIMIT: Duration = Duration::from_millis(1000);
+
+/// From SIGKILL to the last process gone. Longer waits are for a device that does not answer.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// For one look at whether it is well.
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
+
+/// For the first write.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The server's own output is begun anew beyond this many bytes.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+
+/// psql's exit code where there was no connection.
+const PSQL_NO_CONNECTION: i32 = 2;
+
+/// The driver.
+#[derive(Debug)]
+pub struct Database {
+    config: AgentConfig,
+    log: PathBuf,
+    ids: OnceCell<(u32, u32)>,
+}
+
+impl Database {
+    /// For these settings; nothing is started.
+    pub fn new(config: &AgentConfig) -> Self {
+        Self { log: config.dir.join("postgresql.log"), config: config.clone(), ids: OnceCell::new() }
+    }
+
+    fn data(&self) -> &Path {
+        &self.config.database.data
+    }
+
+    /// Whether any process of it is there.
+    pub fn runs(&self) -> bool {
+        !of_postgres(self.data()).is_empty()
+    }
+
+    /// A program as PostgreSQL's own user.
+    async fn program(&self, name: &str) -> Result<Command, String> {
+        let settings = &self.config.database;
+        let mut command = Command::new(settings.bin_dir.join(name));
+        command.current_dir("/").env("LC_ALL", "C");
+        if rustix::process::geteuid().is_root() {
+            let (uid, gid) = *self.ids.get_or_try_init(|| ids(&settings.user)).await?;
+            command.uid(uid).gid(gid);
+        }
+        Ok(command)
+    }
+
+    async fn psql(&self, statements: &[&str], limit: Duration) -> Result<Ran, String> {
+        let settings = &self.config.database;
+        let mut command = self.program("psql").await?;
+        command.args(["-X", "-A", "-t", "-q", "-w", "-v", "ON_ERROR_STOP=1", "-h", &settings.host]);
+        command.args(["-p", &settings.port.to_string(), "-d", &settings.dbname, "-U", &settings.user]);
+        command.env("PGCONNECT_TIMEOUT", limit.as_secs().max(2).to_string()).env("PGAPPNAME", "holdfast agent");
+        for statement in statements {
+            command.args(["-c", statement]);
+        }
+        ran(command, limit).await
+    }
+
+    async fn tell(&self, statements: &[&str], limit: Duration) -> Result<(), String> {
+        match self.psql(statements, limit).await? {
+            Ran { code: Some(0), .. } => Ok(()),
+            Ran { err, .. } => Err(err),
+        }
+    }
+
+    /// Gives it the start.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn start(&self) -> Result<(), String> {
+        self.give_start().await?;
+        // Only from here on does "no process" mean that it ended.
+        let begun = Instant::now();
+        while !self.runs() {
+            if begun.elapsed() >= APPEAR_LIMIT {
+                return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn give_start(&self) -> Result<(), String> {
+        let settings = &self.config.database;
+        match settings.kind {
+            DatabaseKind::PgCtl => {
+                let data = settings.data.clone();
+                let pid_file = data.join("postmaster.pid");
+                if self.runs() {
+                    return Err(format!("processes of PostgreSQL work in {} already", data.display()));
+                }
+                // On the device: not on the runtime's own threads.
+                let removed = tokio::task::spawn_blocking(move || {
+                    if !data.join("PG_VERSION").is_file() {
+                        return Err(format!("{}: found no PG_VERSION, expected a data directory", data.display()));
+                    }
+                    match std::fs::remove_file(&pid_file) {
+                        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                            Err(format!("{}: {error}", pid_file.display()))
+                        }
+                        _ => Ok(()),
+                    }
+                });
+                removed.await.map_err(|error| error.to_string())??;
+                self.pg_ctl_start().await
+            }
+            DatabaseKind::Systemd => {
+                let mut command = system("systemctl");
+                // Its readiness is ours to wait for.
+                command.args(["start", "--no-block", &settings.unit]);
+                run(command, START_LIMIT).await.map(drop)
+            }
+            DatabaseKind::Command => {
+                let command = shell(settings.start.as_deref().unwrap_or_default());
+                run(command, START_LIMIT).await.map(drop)
+            }
+        }
+    }
+
+    async fn pg_ctl_start(&self) -> Result<(), String> {
+        let settings = &self.config.database;
+        let mut command = self.program("pg_ctl").await?;
+        command.args(["start", "-W", "-s", "-D"]).arg(self.data());
+        // The socket and port that it is asked at are those that it opens.
+        let options = format!("-p {} {}", settings.port, settings.options);
+        command.args(["-o", options.trim()]);
+        let log = self.open_log().map_err(|error| format!("{}: {error}", self.log.display()))?;
+        let copy = log.try_clone().map_err(|error| error.to_string())?;
+        command.stdin(std::process::Stdio::null()).stdout(copy).stderr(log).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| format!("pg_ctl: {error}"))?;
+        match tokio::time::timeout(START_LIMIT, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(format!("pg_ctl start: {status}: {}", process::tail(&self.log, 3))),
+            Ok(Err(error)) => Err(format!("pg_ctl: {error}")),
+            Err(_) => Err(format!("pg_ctl start: not within {} s", START_LIMIT.as_secs())),
+        }
+    }
+
+    /// Opened by us and handed down: its user need not be allowed to write there.
+    fn open_log(&self) -> std::io::Result<File> {
+        let long = std::fs::metadata(&self.log).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
+        if long {
+            File::create(&self.log)?;
+        }
+        OpenOptions::new().create(true).append(true).open(&self.log)
+    }
+
+    fn signal(&self, what: Signal) {
+        if let Some(first) = postmaster(&of_postgres(self.data())) {
+            process::signal(first, what);
+        }
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// Processes are left.
+    pub async fn stop(&self, how: Stop) -> Result<(), String> {
+        let settings = &self.config.database;
+        let (limit, what) = match how {
+            Stop::Fast => (Duration::from_secs(settings.stop_timeout_s), Signal::INT),
+            Stop::Immediate => (IMMEDIATE_LIMIT, Signal::QUIT),
+            Stop::Kill => (Duration::ZERO, Signal::KILL),
+        };
+        match (settings.kind, how) {
+            (DatabaseKind::Systemd, Stop::Fast) => {
+                let mut command = system("systemctl");
+                command.args(["stop", &settings.unit]);
+                run(command, limit).await?;
+            }
+            (DatabaseKind::Command, _) => {
+                let mut command = shell(settings.stop.as_deref().unwrap_or_default());
+                command.env("HOLDFAST_STOP", if how == Stop::Fast { "fast" } else { "immediate" });
+                let stopped = run(command, limit.max(IMMEDIATE_LIMIT)).await;
+                if how == Stop::Fast {
+                    stopped?;
+                }
+            }
+            _ => self.signal(what),
+        }
+        if how != Stop::Kill && process::postgres_gone(self.data(), limit).await {
+            return Ok(());
+        }
+        if how == Stop::Fast {
+            let left = of_postgres(self.data()).len();
+            return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {} s", limit.as_secs()));
+        }
+        let data = settings.data.clone();
+        let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&data, KILL_LIMIT));
+        killed.await.map_err(|error| error.to_string())?
+    }
+
+    /// How it is.
+    pub async fn probe(&self) -> DatabaseView {
+        if !self.runs() {
+            return DatabaseView::Gone;
+        }
+        match self.psql(&["select pg_is_in_recovery()"], PROBE_LIMIT).await {
+            Ok(Ran { code: Some(0), out, .. }) if out == "f" => DatabaseView::Ready,
+            Ok(Ran { code: Some(0), .. }) => DatabaseView::Standby,
+            Ok(Ran { code: Some(PSQL_NO_CONNECTION), err, .. }) => refused(&err),
+            Ok(Ran { err, .. }) => {
+                tracing::debug!(err, "PostgreSQL was asked");
+                DatabaseView::Busy
+            }
+            Err(why) => {
+                tracing::debug!(why, "PostgreSQL was asked");
+                DatabaseView::Silent
+            }
+        }
+    }
+
+    /// A checkpoint; none where that is switched off.
+    ///
+    /// # Errors
+    /// Not in time.
+    pub async fn checkpoint(&self) -> Result<(), String> {
+        match self.config.database.checkpoint_timeout_s {
+            0 => Ok(()),
+            limit => self.tell(&["checkpoint"], Duration::from_secs(limit)).await,
+        }
+    }
+
+    /// A commit that is flushed: a message in the log that nobody has to read, and no table that nobody asked for.
+    ///
+    /// # Errors
+    /// It may have happened or not.
+    pub async fn first_write(&self) -> Result<(), String> {
+        let message = "select pg_logical_emit_message(true, 'holdfast', 'primary')";
+        // Local: whoever replicates synchronously waits for its standbys with its own transactions, not with this one.
+        self.tell(&["set synchronous_commit = local", message], WRITE_LIMIT).await
+    }
+}
+
+/// No connection: what that says of the server.
+fn refused(words: &str) -> DatabaseView {
+    // All places taken: it is well enough to say so.
+    let full = ["too many clients", "remaining connection slots"].iter().any(|text| words.contains(text));
+    if full { DatabaseView::Ready } else { DatabaseView::Busy }
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(script);
+    command
+}
+
+async fn ids(user: &str) -> Result<(u32, u32), String> {
+    let ask = async |what: &str| {
+        let mut command = system("id");
+        command.arg(what).arg(user);
+        let said = run(command, Duration::from_secs(10)).await?;
+        said.parse::<u32>().map_err(|error| format!("id {what} {user}: found {said:?}: {error}"))
+    };
+    Ok((ask("-u").await?, ask("-g").await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_server_is_a_well_one() {
+        let full = "psql: error: connection to server failed: FATAL:  sorry, too many clients already";
+        assert_eq!(refused(full), DatabaseView::Ready);
+        assert_eq!(refused("FATAL:  the database system is starting up"), DatabaseView::Busy);
+    }
+}

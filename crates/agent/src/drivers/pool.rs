@@ -1,0 +1,210 @@
+//! The pool on the devices: a ZFS pool, or one file system.
+//!
+//! Mounted so that an error of the device ends writing at once (`errors=remount-ro`; XFS told not to retry for ever): a fenced host must not keep
+//! data that it believes it could still write. ZFS is imported without its cache file: a host that boots imports nothing by itself.
+
+use super::attach::Volume;
+use crate::config::{AgentConfig, PoolKind};
+use crate::process::{ran, run, system};
+use std::path::Path;
+use std::time::Duration;
+
+/// Where the file system's device may be dead: how long unmounting in good order may take.
+const HARD_EXPORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// For a question to the system.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// e2fsck's exit codes below this one mean a clean file system, afterwards at least.
+const E2FSCK_BAD: i32 = 4;
+
+/// What is mounted at `at`, as the kernel's table says it; never touches the device.
+fn mounted_at(at: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    source_of(&table, at)
+}
+
+fn source_of(table: &str, at: &Path) -> Option<String> {
+    let lines = table.lines().rev();
+    let mut found = lines.filter(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == at));
+    let (_, rest) = found.next()?.split_once(" - ")?;
+    rest.split(' ').nth(1).map(str::to_string)
+}
+
+fn zpool(name: &str, args: &[&str]) -> tokio::process::Command {
+    let mut command = system("zpool");
+    command.args(args).arg(name);
+    command
+}
+
+/// Whether the pool is mounted or imported.
+pub async fn is_there(config: &AgentConfig) -> bool {
+    let pool = &config.pool;
+    match (pool.kind, &pool.name) {
+        (PoolKind::Ext4 | PoolKind::Xfs, _) => mounted_at(&pool.mount).is_some(),
+        (PoolKind::Zfs, Some(name)) => {
+            let listed = ran(zpool(name, &["list", "-H", "-o", "name"]), ASK_LIMIT).await;
+            // No answer: a suspended pool is there.
+            !matches!(listed, Ok(ran) if ran.code != Some(0))
+        }
+        (PoolKind::Zfs | PoolKind::None, _) => false,
+    }
+}
+
+fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, String> {
+    let names = || volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>().join(", ");
+    let volume = match (&config.pool.volume, volumes) {
+        (Some(name), _) => volumes
+            .iter()
+            .find(|volume| volume.name == *name)
+            .ok_or_else(|| format!("found volumes {}, expected {name} (pool.volume)", names()))?,
+        (None, [only]) => only,
+        (None, _) => return Err(format!("found volumes {}, expected one, or its name in pool.volume", names())),
+    };
+    let found = volume.device.as_deref();
+    found.ok_or_else(|| format!("volume {} has no device: attach.device must not be \"none\"", volume.name))
+}
+
+/// Mounts or imports it.
+///
+/// # Errors
+/// Why not.
+pub async fn import(config: &AgentConfig, volumes: &[Volume], force: bool) -> Result<(), String> {
+    let limit = Duration::from_secs(config.pool.import_timeout_s);
+    match config.pool.kind {
+        PoolKind::None => Ok(()),
+        PoolKind::Ext4 => {
+            let device = device(config, volumes)?;
+            if already(config, device)? {
+                return Ok(());
+            }
+            // Replays the journal, and looks closer only where that left something to be looked at.
+            let mut check = system("e2fsck");
+            check.arg("-p").arg(device);
+            let checked = ran(check, limit).await?;
+            if checked.code.is_none_or(|code| code >= E2FSCK_BAD) {
+                let words = format!("{} {}", checked.out, checked.err);
+                return Err(format!(
+                    "e2fsck -p {device}: {}: check it by hand before anything is mounted",
+                    words.trim()
+                ));
+            }
+            mount(config, device, "ext4", "errors=remount-ro", limit).await
+        }
+        PoolKind::Xfs => {
+            let device = device(config, volumes)?;
+            if already(config, device)? {
+                return Ok(());
+            }
+            mount(config, device, "xfs", "", limit).await?;
+            // By default XFS tries for ever to write metadata to a device that answers with errors, and cannot be unmounted meanwhile.
+            let name = device.trim_start_matches("/dev/");
+            let _ = std::fs::write(format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries"), "0");
+            Ok(())
+        }
+        PoolKind::Zfs => {
+            let name = config.pool.name.as_deref().unwrap_or_default();
+            if is_there(config).await {
+                return Ok(());
+            }
+            let mut command = system("zpool");
+            command.args(["import", "-o", "cachefile=none"]).args(force.then_some("-f"));
+            for device in volumes.iter().filter_map(|volume| volume.device.as_deref()) {
+                command.args(["-d", device]);
+            }
+            command.arg(name);
+            run(command, limit).await.map(drop)
+        }
+    }
+}
+
+/// Whether it is mounted already; from another device is an error.
+fn already(config: &AgentConfig, device: &str) -> Result<bool, String> {
+    let at = config.pool.mount.as_path();
+    match mounted_at(at) {
+        None => Ok(false),
+        Some(source) if source == device => Ok(true),
+        Some(source) => Err(format!("{}: found {source} mounted there, expected {device}", at.display())),
+    }
+}
+
+async fn mount(config: &AgentConfig, device: &str, kind: &str, ours: &str, limit: Duration) -> Result<(), String> {
+    let at = &config.pool.mount;
+    std::fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
+    let parts = [config.pool.options.as_str(), ours];
+    let options = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
+    let mut command = system("mount");
+    command.args(["-t", kind]);
+    if !options.is_empty() {
+        command.args(["-o", &options]);
+    }
+    command.arg(device).arg(at);
+    run(command, limit).await.map(drop)
+}
+
+/// Unmounts or exports it.
+///
+/// # Errors
+/// It is still there.
+pub async fn export(config: &AgentConfig, hard: bool) -> Result<(), String> {
+    let mut limit = Duration::from_secs(config.pool.export_timeout_s);
+    if hard {
+        limit = limit.min(HARD_EXPORT_LIMIT);
+    }
+    if !is_there(config).await {
+        return Ok(());
+    }
+    match config.pool.kind {
+        PoolKind::None => Ok(()),
+        PoolKind::Ext4 | PoolKind::Xfs => {
+            let mut command = system("umount");
+            command.arg(&config.pool.mount);
+            match run(command, limit).await {
+                Ok(_) => Ok(()),
+                Err(why) if !hard => Err(why),
+                Err(why) if mounted_at(&config.pool.mount).is_none() => {
+                    tracing::debug!(why, "unmounted after all");
+                    Ok(())
+                }
+                Err(why) => {
+                    // Someone still stands in it. PostgreSQL is gone, the device is dead or about to be: out of sight, and the kernel
+                    // drops it with its last user.
+                    tracing::warn!(why, "unmounted lazily");
+                    let mut command = system("umount");
+                    command.arg("-l").arg(&config.pool.mount);
+                    run(command, limit).await.map(drop)
+                }
+            }
+        }
+        PoolKind::Zfs => {
+            let name = config.pool.name.as_deref().unwrap_or_default();
+            let args: &[&str] = if hard { &["export", "-f"] } else { &["export"] };
+            run(zpool(name, args), limit).await.map(drop)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mount_of_a_path_counts() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                     40 22 7:0 / /srv/pg rw,noatime shared:1 - ext4 /dev/loop0 rw\n\
+                     41 22 7:1 / /srv/pg rw,noatime - ext4 /dev/loop1 rw\n";
+        assert_eq!(source_of(table, Path::new("/srv/pg")), Some("/dev/loop1".into()));
+        assert_eq!(source_of(table, Path::new("/srv")), None);
+    }
+
+    #[test]
+    fn the_volume_is_the_only_one_or_named() {
+        let volume = |name: &str| Volume { name: name.into(), device: Some(format!("/dev/{name}")) };
+        let mut config = AgentConfig::default();
+        assert_eq!(device(&config, &[volume("a")]).unwrap(), "/dev/a");
+        assert!(device(&config, &[volume("a"), volume("b")]).unwrap_err().contains("pool.volume"));
+        config.pool.volume = Some("b".into());
+        assert_eq!(device(&config, &[volume("a"), volume("b")]).unwrap(), "/dev/b");
+        assert!(device(&config, &[volume("a")]).unwrap_err().contains("expected b"));
+    }
+}

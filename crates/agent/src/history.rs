@@ -1,0 +1,136 @@
+//! What this host did and why: a line of JSON each in `DIR/history.jsonl`, on the disk before anybody is told.
+
+use crate::clock;
+use crate::machine::{Event, Record};
+use holdfast_types::MonoTime;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Lines kept, in memory and, after the next start, in the file: some years of failovers.
+pub const LINES_MAX: usize = 2000;
+
+/// The time in which takeovers are counted against flapping.
+const HOUR_MS: u64 = 3_600_000;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When it was over, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// On which host.
+    pub host: String,
+    /// The set.
+    pub set: String,
+    /// From the decision (a takeover: from the old holder's last sign of life) to its end, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_ms: Option<u64>,
+    /// What happened.
+    #[serde(flatten)]
+    pub record: Record,
+}
+
+/// The history of one host.
+#[derive(Debug)]
+pub struct History {
+    path: PathBuf,
+    file: File,
+    lines: VecDeque<Line>,
+}
+
+impl History {
+    /// Opens it in this directory. Lines that cannot be read are left out: the last one of a host that lost its power may be half.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn open(dir: &Path) -> std::io::Result<Self> {
+        let path = dir.join("history.jsonl");
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let mut lines: VecDeque<Line> = VecDeque::new();
+        let mut unread = false;
+        for line in text.lines() {
+            match serde_json::from_str(line) {
+                Ok(line) => lines.push_back(line),
+                Err(_) => unread = true,
+            }
+        }
+        let long = lines.len() > LINES_MAX;
+        lines.drain(..lines.len().saturating_sub(LINES_MAX));
+        if long || unread {
+            // Written anew beside it and renamed: nothing is lost where that is cut short.
+            let new = path.with_extension("new");
+            let mut file = File::create(&new)?;
+            for line in &lines {
+                serde_json::to_writer(&mut file, line)?;
+                file.write_all(b"\n")?;
+            }
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        Ok(Self { path, file, lines })
+    }
+
+    /// Keeps a line and gives it back as JSON.
+    pub fn add(&mut self, host: &str, set: &str, record: Record) -> String {
+        let total_ms = record.phases.as_ref().map(crate::machine::Phases::total_ms);
+        let line = Line { at_unix_ms: clock::unix_ms(), host: host.into(), set: set.into(), total_ms, record };
+        let text = serde_json::to_string(&line).unwrap_or_default();
+        let written = self.file.write_all(format!("{text}\n").as_bytes()).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            tracing::error!(path = %self.path.display(), %error, "the history takes nothing");
+        }
+        self.lines.push_back(line);
+        self.lines.drain(..self.lines.len().saturating_sub(LINES_MAX));
+        text
+    }
+
+    /// All lines, oldest first.
+    pub fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter()
+    }
+
+    /// When this host took over by itself within the last hour.
+    pub fn takeovers(&self, now: MonoTime) -> Vec<MonoTime> {
+        let now_ms = clock::unix_ms();
+        let own = self.lines.iter().filter(|line| matches!(line.record.event, Event::Start | Event::Failover));
+        let ages = own.map(|line| now_ms.saturating_sub(line.at_unix_ms)).filter(|age| *age < HOUR_MS);
+        let at = |age| now.0.saturating_sub(u64::try_from(Duration::from_millis(age).as_nanos()).unwrap_or(u64::MAX));
+        ages.map(|age| MonoTime(at(age))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Phases;
+
+    fn record(event: Event) -> Record {
+        let phases = Some(Phases { detect_ms: Some(3000), first_write_ms: Some(7), ..Phases::default() });
+        Record { event, reason: "because".into(), other: "db1".into(), epoch: 5, phases }
+    }
+
+    #[test]
+    fn lines_survive_the_agent_and_a_torn_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = History::open(dir.path()).unwrap();
+        let text = history.add("db2", "demo", record(Event::Failover));
+        assert!(text.contains("\"event\":\"failover\"") && text.contains("\"total_ms\":3007"), "{text}");
+        history.add("db2", "demo", record(Event::Restart));
+        drop(history);
+        let path = dir.path().join("history.jsonl");
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{whole}{{\"at_unix_ms\":1")).unwrap();
+        let history = History::open(dir.path()).unwrap();
+        assert_eq!(history.lines().count(), 2);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
+        assert_eq!(history.takeovers(clock::now()).len(), 1, "a restart is no takeover");
+    }
+}

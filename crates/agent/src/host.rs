@@ -1,0 +1,79 @@
+//! What the agent can do on its host, as a contract: the real one is [`crate::drivers::Real`], tests have one of their own.
+
+use crate::machine::{AttachEnd, AttachView, DatabaseView, Found, LeaseView, Role, Stop};
+use std::future::Future;
+
+/// How the attach process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachLook {
+    /// It runs.
+    Runs(AttachView),
+    /// It ran and has ended; told until the next start.
+    Ended(AttachEnd),
+    /// None was started or found.
+    None,
+}
+
+/// A host.
+///
+/// Every call MUST end within a bound of its own. A call may be dropped only where its effect may then have happened or not. What changes something
+/// is called by one task at a time and MUST be idempotent: stopping what is stopped, exporting what is not there and detaching what is not
+/// attached succeed.
+pub trait Host: Send + Sync + 'static {
+    /// What an earlier agent left.
+    fn found(&self) -> impl Future<Output = Found> + Send;
+    /// Asks the cluster who holds the lease. Reads only.
+    fn lease(&self) -> impl Future<Output = LeaseView> + Send;
+    /// Starts the attach process and returns; [`Host::attach_look`] says how it goes.
+    ///
+    /// # Errors
+    /// It could not be started.
+    fn attach(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// How it is. Reads only, and is called several times a second.
+    fn attach_look(&self) -> impl Future<Output = AttachLook> + Send;
+    /// Ends it; with `hard` by all means, without waiting for what is on its way.
+    ///
+    /// # Errors
+    /// It did not end in good order. With `hard` it is gone all the same.
+    fn detach(&self, hard: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// Mounts the file system, or imports the pool.
+    ///
+    /// # Errors
+    /// Why not.
+    fn import(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// Unmounts, or exports.
+    ///
+    /// # Errors
+    /// It is still there.
+    fn export(&self, hard: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// Gives the start to PostgreSQL, of which no process is left.
+    ///
+    /// # Errors
+    /// Why not.
+    fn start_database(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// Stops it. Success MUST mean that none of its processes is left.
+    ///
+    /// # Errors
+    /// Some are left.
+    fn stop_database(&self, how: Stop) -> impl Future<Output = Result<(), String>> + Send;
+    /// How it is. Reads only.
+    fn probe(&self) -> impl Future<Output = DatabaseView> + Send;
+    /// A checkpoint while clients go on.
+    ///
+    /// # Errors
+    /// Not in time.
+    fn checkpoint(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// A commit that is durable once this succeeded.
+    ///
+    /// # Errors
+    /// It may have happened or not.
+    fn first_write(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// Tells scripts of a role. Returns at once.
+    fn hook_role(&self, role: Role, epoch: u64);
+    /// Tells scripts of a line of the history. Returns at once.
+    fn hook_event(&self, line: &str, role: Role, epoch: u64);
+    /// Reboots the machine at once.
+    fn reboot(&self, why: &str);
+    /// A sign of life for whoever watches over the agent, and until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME; 0 where it does not.
+    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64);
+}

@@ -1,0 +1,327 @@
+//! Health checks and commands over HTTP, with the paths and codes that load balancer files written for Patroni expect.
+//!
+//! H1  What load balancers ask is answered from the last state that the agent's one task showed; a task that hangs shows nothing new, and after
+//!     [`STALE`] every health check says 503.
+//! H2  Health is for everyone. Commands are for loopback, or for whoever has the token.
+
+mod moves;
+
+use crate::clock;
+use crate::config::{AgentConfig, Mode};
+use crate::history::History;
+use crate::machine::{AttachPhase, Command, DatabaseView, LeaseView, Machine, Refused, Role, StateName};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, post};
+use holdfast_types::MonoTime;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// A state that was shown longer ago than this is not believed.
+pub const STALE: Duration = Duration::from_secs(2);
+
+/// Longest body of a command, in bytes.
+const BODY_BYTES_MAX: usize = 16 << 10;
+
+/// How long the agent's task may take to answer a command.
+const COMMAND_LIMIT: Duration = Duration::from_secs(5);
+
+/// What an agent shows of itself; also the body of each health check.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct View {
+    /// Host.
+    pub name: String,
+    /// Set.
+    pub set: String,
+    /// Where the machine is.
+    pub state: StateName,
+    /// Since when, Unix milliseconds.
+    pub since_unix_ms: u64,
+    /// As load balancers are told.
+    pub role: Role,
+    /// Why it is in that state, or what it waits for.
+    pub why: String,
+    /// Nothing happens by itself.
+    pub paused: bool,
+    /// As configured.
+    pub mode: Mode,
+    /// As configured.
+    pub nofailover: bool,
+    /// As configured.
+    pub priority: u32,
+    /// Of our grant, 0 without one.
+    pub epoch: u64,
+    /// Who holds the lease as far as known; "" for nobody or unknown.
+    pub lease_owner: String,
+    /// A gateway said something about the lease when it was last asked.
+    pub cluster_answers: bool,
+    /// ready, standby, busy, silent or gone.
+    pub database: String,
+    /// Where attach is, where there is one.
+    pub attach: Option<AttachPhase>,
+    /// Time since the last renewal of our lease, in milliseconds.
+    pub renewed_ms_ago: Option<u64>,
+    /// What stands against a takeover by this host; "" where nothing does.
+    pub obstacle: String,
+    /// Version of the program.
+    pub version: String,
+    /// When this was so.
+    #[serde(skip)]
+    pub at: MonoTime,
+}
+
+impl View {
+    /// What is to be seen of a machine.
+    pub(crate) fn of(machine: &Machine, config: &AgentConfig, now: MonoTime, attach: Option<AttachPhase>) -> Self {
+        let unix = |at: MonoTime| clock::unix_ms().saturating_sub(millis(now.saturating_since(at)));
+        let database = match machine.database() {
+            _ if !machine.database_may_run() => "gone",
+            DatabaseView::Ready => "ready",
+            DatabaseView::Standby => "standby",
+            DatabaseView::Busy => "busy",
+            DatabaseView::Silent => "silent",
+            DatabaseView::Gone => "gone",
+        };
+        Self {
+            name: config.name.clone(),
+            set: config.set.clone(),
+            state: machine.state(),
+            since_unix_ms: unix(machine.since()),
+            role: machine.role(),
+            why: machine.why().into(),
+            paused: machine.paused(),
+            mode: config.mode,
+            nofailover: config.nofailover,
+            priority: config.priority,
+            epoch: machine.epoch(),
+            lease_owner: match machine.lease() {
+                Some(LeaseView::Held { owner, .. }) => owner.clone(),
+                _ => String::new(),
+            },
+            cluster_answers: !matches!(machine.lease(), None | Some(LeaseView::Unreachable)),
+            database: database.into(),
+            attach,
+            renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
+            obstacle: machine.may_take_over(now).err().unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            at: now,
+        }
+    }
+
+    fn database_runs(&self) -> bool {
+        self.database == "ready" || self.database == "standby"
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether a health check is answered with 200; `None` for a path that is none.
+fn healthy(view: &View, path: &str) -> Option<bool> {
+    let primary = view.role == Role::Primary;
+    let standby = view.database == "standby";
+    Some(match path {
+        "/" | "/primary" | "/master" | "/leader" | "/read-write" => primary,
+        "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
+        "/read-only" => primary || standby,
+        "/health" => view.database_runs(),
+        // Fit for what it is there for: it serves, or it would take over.
+        "/readiness" => primary || view.state == StateName::Standby && view.obstacle.is_empty(),
+        "/liveness" => true,
+        _ => return None,
+    })
+}
+
+/// A command on its way to the agent's task.
+pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub config: Arc<AgentConfig>,
+    pub token: Option<Arc<str>>,
+    pub view: watch::Receiver<Arc<View>>,
+    pub history: Arc<Mutex<History>>,
+    pub commands: mpsc::Sender<Asked>,
+}
+
+impl Door {
+    async fn command(&self, command: Command) -> Result<String, Reply> {
+        let (answer, answered) = oneshot::channel();
+        let busy = || Reply::no(StatusCode::SERVICE_UNAVAILABLE, "the agent does not answer");
+        let asked = tokio::time::timeout(COMMAND_LIMIT, async {
+            self.commands.send((command, answer)).await.ok()?;
+            answered.await.ok()
+        });
+        match asked.await {
+            Ok(Some(Ok(said))) => Ok(said),
+            Ok(Some(Err(refused))) => Err(Reply::no(StatusCode::PRECONDITION_FAILED, refused.to_string())),
+            Ok(None) | Err(_) => Err(busy()),
+        }
+    }
+
+    fn view(&self) -> Arc<View> {
+        self.view.borrow().clone()
+    }
+
+    /// H2
+    fn may_command(&self, from: SocketAddr, headers: &HeaderMap) -> bool {
+        if from.ip().is_loopback() {
+            return true;
+        }
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        match (given, &self.token) {
+            (Some(given), Some(token)) => same(given.as_bytes(), token.as_bytes()),
+            _ => false,
+        }
+    }
+}
+
+/// Takes as long wherever they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (x, y)| all | (x ^ y)) == 0
+}
+
+/// What a command is answered with.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    code: StatusCode,
+    body: serde_json::Value,
+}
+
+impl Reply {
+    fn yes(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::OK, body: serde_json::json!({ "message": message.into() }) }
+    }
+
+    fn no(code: StatusCode, message: impl Into<String>) -> Self {
+        Self { code, body: serde_json::json!({ "message": message.into() }) }
+    }
+}
+
+fn json(code: StatusCode, value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        json(self.code, &self.body)
+    }
+}
+
+/// Answers until it is dropped.
+pub(crate) async fn serve(listener: tokio::net::TcpListener, door: Door) -> std::io::Result<()> {
+    let app = Router::new()
+        .route("/metrics", any(metrics))
+        .route("/history", any(history))
+        .route("/status", any(status))
+        .route("/patroni", any(status))
+        .route("/switchover", post(command))
+        .route("/claim", post(command))
+        .route("/failover", post(command))
+        .route("/pause", post(command))
+        .route("/resume", post(command))
+        .route("/restart", post(command))
+        .fallback(health)
+        .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(door);
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+}
+
+fn shown(view: &View) -> serde_json::Value {
+    let mut value = serde_json::to_value(view).unwrap_or_default();
+    // What Patroni's readers look for, beside ours.
+    if let Some(map) = value.as_object_mut() {
+        let scope = serde_json::json!({ "scope": view.set, "name": view.name, "version": view.version });
+        map.insert("patroni".into(), scope);
+    }
+    value
+}
+
+async fn health(State(door): State<Door>, request: Request) -> Response {
+    if !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        return StatusCode::METHOD_NOT_ALLOWED.into_response();
+    }
+    let view = door.view();
+    let fresh = clock::now().saturating_since(view.at) < STALE;
+    let Some(well) = healthy(&view, request.uri().path()) else {
+        return Reply::no(StatusCode::NOT_FOUND, "found no such path, expected such as /primary or /status")
+            .into_response();
+    };
+    let code = if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json(code, &shown(&view))
+}
+
+async fn status(State(door): State<Door>) -> Response {
+    json(StatusCode::OK, &shown(&door.view()))
+}
+
+async fn history(State(door): State<Door>) -> Response {
+    let lines: Vec<_> = door.history.lock().unwrap_or_else(PoisonError::into_inner).lines().cloned().collect();
+    json(StatusCode::OK, &lines)
+}
+
+async fn command(
+    State(door): State<Door>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    uri: axum::http::Uri,
+    body: Bytes,
+) -> Response {
+    if !door.may_command(from, &headers) {
+        let words = format!("commands from {} need the token of http.token_file", from.ip());
+        return Reply::no(StatusCode::FORBIDDEN, words).into_response();
+    }
+    let done = match uri.path() {
+        "/pause" => door.command(Command::Pause).await.map(Reply::yes),
+        "/resume" => door.command(Command::Resume).await.map(Reply::yes),
+        "/restart" => door.command(Command::Restart).await.map(Reply::yes),
+        "/claim" => moves::claim(&door, &body).await,
+        "/failover" => moves::failover(&door, &body).await,
+        _ => moves::switchover(&door, &body).await,
+    };
+    done.unwrap_or_else(|reply| reply).into_response()
+}
+
+async fn metrics(State(door): State<Door>) -> String {
+    let view = door.view();
+    let mut out = String::new();
+    let labels = format!("name=\"{}\",set=\"{}\"", view.name, view.set);
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{labels}}} {value}\n");
+    };
+    gauge("holdfast_agent_primary", "PostgreSQL here takes writes.", u64::from(view.role == Role::Primary));
+    gauge("holdfast_agent_paused", "Nothing happens by itself.", u64::from(view.paused));
+    gauge("holdfast_agent_epoch", "Epoch of the grant held here, 0 without one.", view.epoch);
+    gauge("holdfast_agent_ready", "Serves, or would take over.", u64::from(healthy(&view, "/readiness") == Some(true)));
+    if let Some(ago) = view.renewed_ms_ago {
+        gauge("holdfast_agent_lease_renewed_ago_milliseconds", "Time since the last renewal of the lease.", ago);
+    }
+    let _ =
+        writeln!(out, "# HELP holdfast_agent_state The state that the agent is in.\n# TYPE holdfast_agent_state gauge");
+    let _ = writeln!(out, "holdfast_agent_state{{{labels},state=\"{}\"}} 1", view.state);
+    let mut counts = std::collections::BTreeMap::<String, u64>::new();
+    for line in door.history.lock().unwrap_or_else(PoisonError::into_inner).lines() {
+        *counts.entry(line.record.event.to_string()).or_default() += 1;
+    }
+    let name = "holdfast_agent_history_lines";
+    let _ = writeln!(out, "# HELP {name} Lines of the history by event.\n# TYPE {name} gauge");
+    for (event, count) in counts {
+        let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
+    }
+    out
+}
+
+#[cfg(test)]
+#[path = "http/tests.rs"]
+mod tests;

@@ -1,0 +1,104 @@
+use super::*;
+
+fn view(state: StateName, role: Role, database: &str) -> View {
+    View {
+        name: "db1".into(),
+        set: "demo".into(),
+        state,
+        since_unix_ms: 0,
+        role,
+        why: String::new(),
+        paused: false,
+        mode: Mode::Automatic,
+        nofailover: false,
+        priority: 100,
+        epoch: 0,
+        lease_owner: String::new(),
+        cluster_answers: true,
+        database: database.into(),
+        attach: None,
+        renewed_ms_ago: None,
+        obstacle: String::new(),
+        version: String::new(),
+        at: clock::now(),
+    }
+}
+
+/// Each health check against each sort of host. `1` is 200, `0` is 503.
+#[test]
+fn load_balancers_see_one_primary() {
+    let paths = ["/", "/primary", "/read-write", "/replica", "/read-only", "/health", "/readiness", "/liveness"];
+    let codes = |view: &View| paths.map(|path| u8::from(healthy(view, path).unwrap()));
+    let primary = view(StateName::Primary, Role::Primary, "ready");
+    assert_eq!(codes(&primary), [1, 1, 1, 0, 1, 1, 1, 1]);
+    let recovering = view(StateName::Starting, Role::Standby, "busy");
+    assert_eq!(codes(&recovering), [0, 0, 0, 0, 0, 0, 0, 1]);
+    let mut cold = view(StateName::Standby, Role::Standby, "gone");
+    assert_eq!(codes(&cold), [0, 0, 0, 0, 0, 0, 1, 1]);
+    cold.obstacle = "paused".into();
+    assert_eq!(codes(&cold), [0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(healthy(&cold, "/nothing"), None);
+}
+
+fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let (commands, asked) = mpsc::channel(1);
+    let (shows, view) = watch::channel(Arc::new(view(StateName::Standby, Role::Standby, "gone")));
+    // What it shows must stay readable.
+    std::mem::forget(shows);
+    let history = Arc::new(Mutex::new(History::open(dir.path()).unwrap()));
+    let config = Arc::new(AgentConfig { name: "db1".into(), ..AgentConfig::default() });
+    (Door { config, token: token.map(Into::into), view, history, commands }, asked, dir)
+}
+
+#[test]
+fn commands_are_for_loopback_or_the_token() {
+    let (here, far) = ("127.0.0.1:5".parse().unwrap(), "10.0.0.9:5".parse().unwrap());
+    let (door, _asked, _dir) = door(Some("secret"));
+    let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+    assert!(door.may_command(here, &HeaderMap::new()));
+    assert!(!door.may_command(far, &HeaderMap::new()));
+    assert!(!door.may_command(far, &with("Bearer secrex")));
+    assert!(!door.may_command(far, &with("secret")));
+    assert!(door.may_command(far, &with("Bearer secret")));
+    let (open, _asked, _dir) = self::door(None);
+    assert!(!open.may_command(far, &with("Bearer ")));
+}
+
+#[tokio::test]
+async fn asked_over_a_real_socket() {
+    let (door, mut asked, _dir) = door(None);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(serve(listener, door));
+    let limit = Duration::from_secs(20);
+    let get = async |path: &str| crate::client::ask(&address, path, None, None, limit).await.unwrap();
+    assert_eq!(get("/primary").await.code, 503);
+    assert_eq!(get("/liveness").await.code, 200);
+    assert_eq!(get("/nothing").await.code, 404);
+    assert_eq!(get("/history").await.body, "[]");
+    assert!(get("/metrics").await.body.contains("holdfast_agent_primary{name=\"db1\",set=\"demo\"} 0"));
+    let seen: View = serde_json::from_str(&get("/status").await.body).unwrap();
+    assert_eq!(seen.state, StateName::Standby);
+    tokio::spawn(async move {
+        while let Some((command, answer)) = asked.recv().await {
+            let said = match command {
+                Command::Pause => Ok("paused".to_string()),
+                _ => Err(Refused("not now".into())),
+            };
+            let _ = answer.send(said);
+        }
+    });
+    let post = async |path: &str, body: serde_json::Value| {
+        crate::client::ask(&address, path, Some(&body), None, limit).await.unwrap()
+    };
+    let answer = post("/pause", serde_json::json!({})).await;
+    assert_eq!((answer.code, answer.words().as_str()), (200, "paused"));
+    let answer = post("/failover", serde_json::json!({ "reason": "x" })).await;
+    assert_eq!((answer.code, answer.words().as_str()), (412, "not now"));
+    let answer = post("/switchover", serde_json::json!({ "candidate": "db2" })).await;
+    assert_eq!(answer.code, 412);
+    assert!(answer.words().contains("expected primary"), "{}", answer.words());
+    assert_eq!(post("/claim", serde_json::json!({ "from": 1 })).await.code, 400);
+    serving.abort();
+}

@@ -1,0 +1,404 @@
+//! The agent's one task: owns the machine, tells it what happens, does what it says.
+//!
+//! - N1 All inputs reach the machine through this task, in one order; what PostgreSQL looked like before the last start or stop of it is not told.
+//! - N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
+//! - N3 A sign of life is given before PostgreSQL is started, with the moment until which it may run.
+
+use crate::clock;
+use crate::config::{AgentConfig, WatchdogKind};
+use crate::history::History;
+use crate::host::{AttachLook, Host};
+use crate::http::{self, Asked, Door, View};
+use crate::machine::{Action, AttachPhase, DatabaseView, Input, Job, LeaseView, Machine, StateName};
+use crate::watchdog;
+use holdfast_types::MonoTime;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::MissedTickBehavior;
+
+/// How often the machine is told that time went by, and attach is looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How often PostgreSQL is asked while it starts.
+const EAGER_PROBE: Duration = Duration::from_millis(100);
+
+/// How often it is made sure that the helper is there.
+const HELPER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// News that may wait for the agent's task.
+const NEWS_MAX: usize = 64;
+
+/// Why an agent ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A directory of its own.
+    #[error("{}: {source}", path.display())]
+    Dir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another agent uses the same run directory.
+    #[error("another agent runs here: {0}")]
+    Locked(String),
+    /// The HTTP address.
+    #[error("http.listen {address}: {source}")]
+    Listen {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something in the settings that only shows when it is used.
+    #[error("{0}")]
+    Settings(String),
+}
+
+fn dir_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
+    |source| RunError::Dir { path: path.into(), source }
+}
+
+/// Runs an agent until `stop` ends. Then it lets go in good order first, unless it is paused.
+/// `helper` starts the watchdog's process; it may be called again whenever none is there.
+///
+/// # Errors
+/// [`RunError`]; all of them come before anything was done.
+pub async fn run(
+    config: AgentConfig,
+    stop: impl Future<Output = ()> + Send,
+    helper: impl Fn() -> std::io::Result<()> + Send,
+) -> Result<(), RunError> {
+    for dir in [&config.dir, &config.run_dir] {
+        std::fs::create_dir_all(dir).map_err(dir_error(dir))?;
+    }
+    let _lock = watchdog::lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
+    let token = match &config.http.token_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(dir_error(path))?;
+            let token = text.trim();
+            if token.is_empty() {
+                return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
+            }
+            Some(Arc::from(token))
+        }
+        None => None,
+    };
+    let address = config.http.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })?;
+    let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
+    let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
+    let watched = config.watchdog.kind != WatchdogKind::Off;
+    let agent = Agent::new(config, host, history, listener, token);
+    let helper = move || if watched { helper() } else { Ok(()) };
+    agent.run(stop, helper).await;
+    Ok(())
+}
+
+enum News {
+    Done(Job, Result<(), String>),
+    Database(u64, DatabaseView),
+    Lease(LeaseView),
+}
+
+/// What the prober has to do: nothing, or to ask at this pace; the number tells one run of PostgreSQL from the next.
+type Probing = Option<(u64, Duration)>;
+
+struct Agent<H: Host> {
+    config: Arc<AgentConfig>,
+    host: Arc<H>,
+    machine: Machine,
+    history: Arc<Mutex<History>>,
+    shows: watch::Sender<Arc<View>>,
+    commands: mpsc::Receiver<Asked>,
+    news: mpsc::Sender<News>,
+    told: mpsc::Receiver<News>,
+    probing: watch::Sender<Probing>,
+    /// How often the lease is asked for, in milliseconds.
+    poll_ms: Arc<AtomicU64>,
+    /// Number of the run of PostgreSQL that probes are about.
+    life: u64,
+    job: Option<AbortHandle>,
+    attach: Option<AttachPhase>,
+    shown: (StateName, bool),
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl<H: Host> Drop for Agent<H> {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl<H: Host> Agent<H> {
+    fn new(
+        config: AgentConfig,
+        host: Arc<H>,
+        history: History,
+        listener: TcpListener,
+        token: Option<Arc<str>>,
+    ) -> Self {
+        let now = clock::now();
+        let mut machine = Machine::new(config.policy(), now, history.takeovers(now));
+        machine.set_paused(paused_file(&config).exists());
+        let config = Arc::new(config);
+        let history = Arc::new(Mutex::new(history));
+        let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None)));
+        let (asks, commands) = mpsc::channel(8);
+        let (news, told) = mpsc::channel(NEWS_MAX);
+        let (probing, plan) = watch::channel(None);
+        let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
+        let door = Door { config: config.clone(), token, view, history: history.clone(), commands: asks };
+        let http = tokio::spawn(async move {
+            if let Err(error) = http::serve(listener, door).await {
+                tracing::error!(%error, "health checks are answered no more");
+            }
+        });
+        let tasks = vec![
+            http,
+            tokio::spawn(prober(host.clone(), plan, news.clone())),
+            tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
+        ];
+        Self {
+            shown: (machine.state(), machine.paused()),
+            config,
+            host,
+            machine,
+            history,
+            shows,
+            commands,
+            news,
+            told,
+            probing,
+            poll_ms,
+            life: 0,
+            job: None,
+            attach: None,
+            tasks,
+        }
+    }
+
+    async fn run(mut self, stop: impl Future<Output = ()> + Send, helper: impl Fn() -> std::io::Result<()> + Send) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut helpers = tokio::time::interval(HELPER_INTERVAL);
+        helpers.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        let mut stopping = false;
+        let found = self.host.found().await;
+        tracing::info!(name = self.config.name, set = self.config.set, ?found, "the agent starts");
+        self.step(Input::Found(found)).await;
+        while self.machine.state() != StateName::Ended {
+            tokio::select! {
+                biased;
+                () = &mut stop, if !stopping => {
+                    stopping = true;
+                    let mut out = Vec::new();
+                    let said = self.machine.command(clock::now(), crate::machine::Command::Shutdown, &mut out);
+                    tracing::info!(said = said.as_deref().unwrap_or_default(), "the agent is told to end");
+                    self.follow(out).await;
+                }
+                Some(news) = self.told.recv() => match news {
+                    News::Done(job, result) => {
+                        if let Err(why) = &result {
+                            tracing::warn!(state = %self.machine.state(), why, "a step failed");
+                        }
+                        self.life += 1;
+                        self.step(Input::Done { job, result }).await;
+                    }
+                    // N1
+                    News::Database(life, view) if life == self.life => self.step(Input::Database(view)).await,
+                    News::Database(..) => {}
+                    News::Lease(view) => self.step(Input::Lease(view)).await,
+                },
+                Some((command, answer)) = self.commands.recv() => {
+                    let mut out = Vec::new();
+                    let said = self.machine.command(clock::now(), command, &mut out);
+                    self.follow(out).await;
+                    let _ = answer.send(said);
+                }
+                _ = helpers.tick() => {
+                    if !watchdog::is_locked(&self.config.run_dir, watchdog::HELPER_LOCK)
+                        && let Err(error) = helper()
+                    {
+                        tracing::error!(%error, "the watchdog's helper could not be started");
+                    }
+                }
+                _ = ticks.tick() => {
+                    let input = match self.host.attach_look().await {
+                        AttachLook::Runs(view) => {
+                            self.attach = Some(view.phase);
+                            Input::Attach(view)
+                        }
+                        AttachLook::Ended(end) => {
+                            self.attach = None;
+                            Input::AttachEnded(end)
+                        }
+                        AttachLook::None => {
+                            self.attach = None;
+                            Input::Tick
+                        }
+                    };
+                    self.step(input).await;
+                }
+            }
+        }
+        tracing::info!(why = self.machine.why(), "the agent ends");
+    }
+
+    async fn step(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.machine.step(clock::now(), input, &mut out);
+        self.follow(out).await;
+    }
+
+    /// Shows what is now, then does what is to be done.
+    async fn follow(&mut self, out: Vec<Action>) {
+        let now = clock::now();
+        if self.machine.paused() != self.shown.1 {
+            self.keep_paused();
+        }
+        if self.machine.state() != self.shown.0 {
+            tracing::info!(from = %self.shown.0, to = %self.machine.state(), why = self.machine.why(), epoch = self.machine.epoch(), "state");
+        }
+        self.shown = (self.machine.state(), self.machine.paused());
+        // N3
+        let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
+        self.host.alive(until, u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX));
+        for action in out {
+            self.perform(action).await;
+        }
+        let (calm, eager) = (self.config.lease.poll_ms, self.config.lease.eager_poll_ms);
+        let poll = self.machine.poll_in(Duration::from_millis(calm), Duration::from_millis(eager));
+        self.poll_ms.store(u64::try_from(poll.as_millis()).unwrap_or(calm), Ordering::Relaxed);
+        let pace = match self.machine.state() {
+            StateName::Starting => EAGER_PROBE,
+            _ => Duration::from_millis(self.config.database.probe_ms),
+        };
+        let plan = self.machine.database_may_run().then_some((self.life, pace));
+        self.probing.send_if_modified(|now| std::mem::replace(now, plan) != plan);
+        self.shows.send_replace(Arc::new(View::of(&self.machine, &self.config, now, self.attach)));
+    }
+
+    fn keep_paused(&self) {
+        let path = paused_file(&self.config);
+        let kept = if self.machine.paused() { std::fs::write(&path, "") } else { std::fs::remove_file(&path) };
+        if let Err(error) = kept {
+            tracing::error!(path = %path.display(), %error, "the pause does not outlive this process");
+        }
+    }
+
+    async fn perform(&mut self, action: Action) {
+        tracing::debug!(?action, "does");
+        match action {
+            Action::Attach { force } => {
+                if let Err(why) = self.host.attach(force).await {
+                    // Told at once: there is no process whose end would tell it.
+                    let mut out = Vec::new();
+                    let end = crate::machine::AttachEnd::Failed(why);
+                    self.machine.step(clock::now(), Input::AttachEnded(end), &mut out);
+                    for action in out {
+                        Box::pin(self.perform(action)).await;
+                    }
+                }
+            }
+            Action::Detach { job, hard } => self.start(job, move |host| async move { host.detach(hard).await }),
+            Action::Import { job, force } => self.start(job, move |host| async move { host.import(force).await }),
+            Action::Export { job, hard } => self.start(job, move |host| async move { host.export(hard).await }),
+            Action::StartDatabase { job } => self.start(job, |host| async move { host.start_database().await }),
+            Action::StopDatabase { job, how } => {
+                self.start(job, move |host| async move { host.stop_database(how).await });
+            }
+            Action::Checkpoint { job } => self.start(job, |host| async move {
+                if let Err(why) = host.checkpoint().await {
+                    tracing::warn!(why, "no checkpoint ahead of the stop");
+                }
+                Ok(())
+            }),
+            Action::FirstWrite { job } => self.start(job, |host| async move { host.first_write().await }),
+            Action::Hook(role) => self.host.hook_role(role, self.machine.epoch()),
+            Action::Record(record) => {
+                tracing::info!(event = %record.event, reason = record.reason, epoch = record.epoch, "history");
+                let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+                let line = history.add(&self.config.name, &self.config.set, *record);
+                drop(history);
+                self.host.hook_event(&line, self.machine.role(), self.machine.epoch());
+            }
+            Action::Reboot(why) => self.host.reboot(&why),
+        }
+    }
+
+    /// N2
+    fn start<F>(&mut self, job: Job, work: impl FnOnce(Arc<H>) -> F)
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        if let Some(earlier) = self.job.take() {
+            earlier.abort();
+        }
+        self.life += 1;
+        let working = tokio::spawn(work(self.host.clone()));
+        self.job = Some(working.abort_handle());
+        let news = self.news.clone();
+        tokio::spawn(async move {
+            match working.await {
+                Ok(result) => drop(news.send(News::Done(job, result)).await),
+                // Ended by a later one: nobody waits for it.
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => drop(news.send(News::Done(job, Err(error.to_string()))).await),
+            }
+        });
+    }
+}
+
+fn paused_file(config: &AgentConfig) -> PathBuf {
+    config.dir.join("paused")
+}
+
+/// Asks PostgreSQL, one question at a time.
+async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news: mpsc::Sender<News>) {
+    loop {
+        let Some((life, pace)) = *plan.borrow_and_update() else {
+            if plan.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let view = host.probe().await;
+        if news.send(News::Database(life, view)).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pace) => {}
+            changed = plan.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Asks the cluster for the lease, as often as is wanted at the moment.
+async fn poller<H: Host>(host: Arc<H>, poll_ms: Arc<AtomicU64>, slice_ms: u64, news: mpsc::Sender<News>) {
+    let mut asked = MonoTime(0);
+    loop {
+        let wait = Duration::from_millis(poll_ms.load(Ordering::Relaxed));
+        if clock::now().saturating_since(asked) >= wait {
+            asked = clock::now();
+            let view = host.lease().await;
+            if news.send(News::Lease(view)).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(slice_ms)).await;
+    }
+}
+
+#[cfg(test)]
+#[path = "run/tests.rs"]
+mod tests;

@@ -1,0 +1,287 @@
+//! The task against a host of memory: what is asked of it, in which order, and what is seen over HTTP meanwhile.
+
+use super::*;
+use crate::machine::{AttachEnd, AttachView, Found, Role, Stop};
+use tokio::sync::oneshot;
+
+#[derive(Debug, Default)]
+struct World {
+    /// Who holds the lease, and its epoch.
+    lease: Option<(String, u64)>,
+    attached: Option<AttachView>,
+    ended: Option<AttachEnd>,
+    mounted: bool,
+    running: bool,
+    refuse_import: bool,
+    /// PostgreSQL as told last to the watchdog.
+    may_run: bool,
+    did: Vec<String>,
+}
+
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<World>>);
+
+impl Fake {
+    fn world<T>(&self, see: impl FnOnce(&mut World) -> T) -> T {
+        see(&mut self.0.lock().unwrap())
+    }
+
+    fn did(&self, what: impl Into<String>) {
+        self.world(|world| world.did.push(what.into()));
+    }
+}
+
+impl Host for Fake {
+    async fn found(&self) -> Found {
+        Found::default()
+    }
+
+    async fn lease(&self) -> LeaseView {
+        self.world(|world| match &world.lease {
+            None => LeaseView::Free,
+            Some((owner, epoch)) => {
+                let (remaining, ttl) = (Duration::from_secs(3), Duration::from_secs(3));
+                LeaseView::Held { owner: owner.clone(), epoch: *epoch, remaining, ttl }
+            }
+        })
+    }
+
+    async fn attach(&self, force: bool) -> Result<(), String> {
+        self.did(format!("attach{}", if force { " by force" } else { "" }));
+        self.world(|world| {
+            let epoch = world.lease.as_ref().map_or(0, |lease| lease.1) + 1;
+            world.lease = Some(("db1".into(), epoch));
+            let renewed = Some(clock::now());
+            world.attached = Some(AttachView { phase: AttachPhase::Serving, epoch, renewed, fenced_by: String::new() });
+            world.ended = None;
+        });
+        Ok(())
+    }
+
+    async fn attach_look(&self) -> AttachLook {
+        self.world(|world| {
+            if let Some(end) = &world.ended {
+                return AttachLook::Ended(end.clone());
+            }
+            match &mut world.attached {
+                Some(view) => {
+                    if view.phase == AttachPhase::Serving {
+                        view.renewed = Some(clock::now());
+                    }
+                    AttachLook::Runs(view.clone())
+                }
+                None => AttachLook::None,
+            }
+        })
+    }
+
+    async fn detach(&self, hard: bool) -> Result<(), String> {
+        self.did(if hard { "detach hard" } else { "detach" });
+        self.world(|world| {
+            assert!(!world.mounted, "A2: detached under a mounted pool");
+            world.attached = None;
+            if !hard {
+                world.lease = None;
+            }
+        });
+        Ok(())
+    }
+
+    async fn import(&self, force: bool) -> Result<(), String> {
+        self.did(if force { "import -f" } else { "import" });
+        self.world(|world| {
+            if world.refuse_import {
+                return Err("no such pool".to_string());
+            }
+            world.mounted = true;
+            Ok(())
+        })
+    }
+
+    async fn export(&self, hard: bool) -> Result<(), String> {
+        self.did(if hard { "export hard" } else { "export" });
+        self.world(|world| {
+            assert!(!world.running, "A2: exported under a running PostgreSQL");
+            world.mounted = false;
+        });
+        Ok(())
+    }
+
+    async fn start_database(&self) -> Result<(), String> {
+        self.did("start");
+        self.world(|world| {
+            assert!(world.may_run, "N3: started before the watchdog was told");
+            world.running = true;
+        });
+        Ok(())
+    }
+
+    async fn stop_database(&self, how: Stop) -> Result<(), String> {
+        self.did(format!("stop {how:?}"));
+        self.world(|world| world.running = false);
+        Ok(())
+    }
+
+    async fn probe(&self) -> DatabaseView {
+        self.world(|world| if world.running { DatabaseView::Ready } else { DatabaseView::Gone })
+    }
+
+    async fn checkpoint(&self) -> Result<(), String> {
+        self.did("checkpoint");
+        Ok(())
+    }
+
+    async fn first_write(&self) -> Result<(), String> {
+        self.did("first write");
+        Ok(())
+    }
+
+    fn hook_role(&self, role: Role, _epoch: u64) {
+        self.did(format!("hook {role:?}"));
+    }
+
+    fn hook_event(&self, _line: &str, _role: Role, _epoch: u64) {}
+
+    fn reboot(&self, _why: &str) {
+        self.did("reboot");
+    }
+
+    fn alive(&self, may_run_until_ns: u64, _ttl_ms: u64) {
+        self.world(|world| world.may_run = may_run_until_ns != 0);
+    }
+}
+
+struct Lab {
+    fake: Fake,
+    address: String,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+    dir: tempfile::TempDir,
+}
+
+async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = AgentConfig { name: "db1".into(), ..AgentConfig::default() };
+    (config.dir, config.run_dir) = (dir.path().join("dir"), dir.path().join("run"));
+    config.lease.eager_poll_ms = 20;
+    config.database.probe_ms = 100;
+    turn(&mut config);
+    std::fs::create_dir_all(&config.dir).unwrap();
+    let history = History::open(&config.dir).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let agent = Agent::new(config, Arc::new(fake.clone()), history, listener, None);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async move { drop(stopped.await) };
+    let running = tokio::spawn(agent.run(stopped, || Ok(())));
+    Lab { fake, address, stop: Some(stop), running, dir }
+}
+
+impl Lab {
+    async fn get(&self, path: &str) -> (u16, String) {
+        let answer = crate::client::ask(&self.address, path, None, None, Duration::from_secs(20)).await.unwrap();
+        (answer.code, answer.body)
+    }
+
+    async fn post(&self, path: &str, body: serde_json::Value) -> (u16, String) {
+        let answer = crate::client::ask(&self.address, path, Some(&body), None, Duration::from_secs(20)).await.unwrap();
+        (answer.code, answer.words())
+    }
+
+    /// Waits until the agent is in this state.
+    async fn state(&self, wanted: &str) {
+        let begun = std::time::Instant::now();
+        loop {
+            let (_, body) = self.get("/status").await;
+            if body.contains(&format!("\"state\":\"{wanted}\"")) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "not {wanted}: {body}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn did(&self) -> Vec<String> {
+        self.fake.world(|world| std::mem::take(&mut world.did))
+    }
+
+    async fn end(&mut self) {
+        drop(self.stop.take());
+        tokio::time::timeout(Duration::from_secs(30), &mut self.running).await.unwrap().unwrap();
+    }
+}
+
+const UP: [&str; 5] = ["attach", "import", "start", "first write", "hook Primary"];
+
+#[tokio::test]
+async fn a_free_lease_is_taken_and_given_back_in_order() {
+    let mut lab = lab(Fake::default(), |_| {}).await;
+    lab.state("primary").await;
+    assert_eq!(lab.did(), UP);
+    assert_eq!(lab.get("/primary").await.0, 200);
+    assert!(lab.get("/history").await.1.contains("\"event\":\"start\""));
+    lab.end().await;
+    assert_eq!(lab.did(), ["hook Standby", "stop Fast", "export", "detach"]);
+    assert!(!lab.fake.world(|world| world.may_run));
+}
+
+#[tokio::test]
+async fn a_standby_waits_until_it_is_told_to_take_over() {
+    let fake = Fake::default();
+    fake.world(|world| world.lease = Some(("db2".into(), 8)));
+    let mut lab = lab(fake, |_| {}).await;
+    lab.state("standby").await;
+    assert_eq!(lab.get("/primary").await.0, 503);
+    let begun = std::time::Instant::now();
+    while lab.get("/readiness").await.0 != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the lease is never seen");
+    }
+    assert_eq!(lab.post("/failover", serde_json::json!({ "reason": "test" })).await.0, 200);
+    lab.state("primary").await;
+    assert_eq!(lab.did(), ["attach by force", "import -f", "start", "first write", "hook Primary"]);
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn fenced_it_kills_and_lets_go_before_it_stands_by() {
+    let mut lab = lab(Fake::default(), |config| config.takeover.backoff_min_ms = 60_000).await;
+    lab.state("primary").await;
+    lab.did();
+    lab.fake.world(|world| {
+        world.lease = Some(("db2".into(), 9));
+        if let Some(view) = &mut world.attached {
+            (view.phase, view.fenced_by) = (AttachPhase::Fenced, "db2".into());
+        }
+    });
+    lab.state("standby").await;
+    assert_eq!(lab.did(), ["hook Standby", "stop Kill", "export hard", "detach hard"]);
+    assert!(lab.get("/history").await.1.contains("fenced by db2"));
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn a_takeover_that_fails_lets_go_again() {
+    let fake = Fake::default();
+    fake.world(|world| world.refuse_import = true);
+    let mut lab = lab(fake, |config| config.takeover.backoff_min_ms = 60_000).await;
+    let begun = std::time::Instant::now();
+    while !lab.get("/history").await.1.contains("takeover-failed") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    lab.state("standby").await;
+    assert_eq!(lab.did(), ["attach", "import", "export", "detach"]);
+    lab.end().await;
+}
+
+#[tokio::test]
+async fn a_pause_outlives_the_agent_and_leaves_postgresql_alone() {
+    let mut lab = lab(Fake::default(), |_| {}).await;
+    lab.state("primary").await;
+    assert_eq!(lab.post("/pause", serde_json::json!({})).await.0, 200);
+    assert!(lab.dir.path().join("dir/paused").exists());
+    lab.did();
+    lab.end().await;
+    assert_eq!(lab.did(), Vec::<String>::new());
+    assert!(lab.fake.world(|world| world.running));
+}

@@ -1,0 +1,242 @@
+//! What stops PostgreSQL when the agent cannot: a second process, `holdfast agent watchdog`, without a runtime and without sockets.
+//!
+//! ```text
+//!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
+//!                                   attach/status.json ──┘   └─ a byte a second ─▶ /dev/watchdog
+//! ```
+//! W1  PostgreSQL may run until the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent.
+//! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is.
+//! W3  The machine's watchdog is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
+//!
+//! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
+//! data is the gateways' to guard (R2).
+
+use crate::config::{AgentConfig, WatchdogKind};
+use crate::drivers::attach;
+use crate::{clock, process};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Between two bytes for the machine's watchdog.
+const FEED_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// For one round of SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+/// A sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sign {
+    /// When, in nanoseconds of CLOCK_BOOTTIME.
+    pub at_ns: u64,
+    /// Until when PostgreSQL may run, likewise; 0 where it does not run.
+    pub may_run_until_ns: u64,
+    /// How long the lease lasts, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+impl Sign {
+    fn text(self) -> String {
+        format!("{} {} {}\n", self.at_ns, self.may_run_until_ns, self.ttl_ms)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.strip_suffix('\n')?.split(' ').map(|word| word.parse::<u64>().ok());
+        Some(Self { at_ns: numbers.next()??, may_run_until_ns: numbers.next()??, ttl_ms: numbers.next()?? })
+    }
+}
+
+/// Where the agent gives its signs.
+#[derive(Debug)]
+pub struct Signs {
+    path: PathBuf,
+    complained: AtomicBool,
+}
+
+impl Signs {
+    /// In this run directory.
+    pub fn new(run_dir: &Path) -> Self {
+        Self { path: run_dir.join("watchdog"), complained: AtomicBool::new(false) }
+    }
+
+    /// Gives one.
+    pub fn give(&self, sign: Sign) {
+        let new = self.path.with_extension("new");
+        let written = std::fs::write(&new, sign.text()).and_then(|()| std::fs::rename(&new, &self.path));
+        match written {
+            Ok(()) => self.complained.store(false, Ordering::Relaxed),
+            Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
+                tracing::error!(path = %self.path.display(), %error, "no sign of life can be given: the watchdog will stop PostgreSQL");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn last(&self) -> Option<Sign> {
+        Sign::parse(&std::fs::read_to_string(&self.path).ok()?)
+    }
+}
+
+/// A lock of this run directory that is held until the process ends.
+///
+/// # Errors
+/// Somebody has it, or the directory cannot be used.
+pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
+    let path = run_dir.join(name);
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(format!("{}: held by another process", path.display())),
+    }
+}
+
+/// Whether somebody holds that lock.
+pub fn is_locked(run_dir: &Path, name: &str) -> bool {
+    let Ok(file) = File::open(run_dir.join(name)) else { return false };
+    flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// The lock of the helper.
+pub const HELPER_LOCK: &str = "watchdog.lock";
+
+/// The lock of the agent.
+pub const AGENT_LOCK: &str = "agent.lock";
+
+/// What the helper has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// All is well.
+    Well,
+    /// PostgreSQL has to go.
+    Kill(String),
+}
+
+/// Pure: `lease_until_ns` is what attach's own last renewal gives.
+fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, timeout_ns: u64) -> Verdict {
+    if sign.may_run_until_ns == 0 {
+        return Verdict::Well;
+    }
+    let until = sign.may_run_until_ns.max(lease_until_ns);
+    if now_ns > until {
+        return Verdict::Kill(format!("the lease ended {} ms ago", (now_ns - until) / 1_000_000));
+    }
+    let silent = now_ns.saturating_sub(sign.at_ns);
+    if silent > timeout_ns {
+        return Verdict::Kill(format!("the agent gave no sign of life for {} ms", silent / 1_000_000));
+    }
+    Verdict::Well
+}
+
+/// By the time of day, as attach says it; a clock that was set makes it wrong in either direction, within W2.
+fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
+    let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
+    let Some(renewed) = status.lease_renewed_at else { return 0 };
+    let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
+    if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
+}
+
+/// Watches over the agent of these settings, until it is gone and nothing is left of its PostgreSQL. Blocks.
+///
+/// # Errors
+/// Another helper is there, or the machine's watchdog cannot be opened.
+pub fn run(config: &AgentConfig) -> Result<(), String> {
+    let _lock = lock(&config.run_dir, HELPER_LOCK)?;
+    let mut device = match config.watchdog.kind {
+        WatchdogKind::Device => {
+            let path = &config.watchdog.device;
+            let opened = OpenOptions::new().write(true).open(path);
+            Some(opened.map_err(|error| format!("{}: {error}", path.display()))?)
+        }
+        WatchdogKind::Helper | WatchdogKind::Off => None,
+    };
+    let signs = Signs::new(&config.run_dir);
+    let attach_dir = config.run_dir.join("attach");
+    let timeout_ns = config.watchdog.timeout_ms.saturating_mul(1_000_000);
+    let (mut last, mut fed_ns, mut killing) = (None, 0u64, false);
+    loop {
+        let now_ns = clock::now().0;
+        last = signs.last().or(last);
+        let verdict = last
+            .map_or(Verdict::Well, |sign| judge(now_ns, sign, lease_until_ns(&attach_dir, sign.ttl_ms), timeout_ns));
+        let mut clear = true;
+        match &verdict {
+            Verdict::Kill(why) => {
+                let data = &config.database.data;
+                let there = !process::of_postgres(data).is_empty();
+                if there || attach::running(&attach_dir) {
+                    if !killing {
+                        tracing::error!(why, "PostgreSQL and its device are ended");
+                    }
+                    killing = true;
+                    let first = process::kill_postgres(data, KILL_LIMIT);
+                    // Processes that wait on the device end only once it answers, if with an error.
+                    attach::kill(&attach_dir);
+                    clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
+                }
+            }
+            Verdict::Well => killing = false,
+        }
+        if let Some(device) = device.as_mut().filter(|_| clear && now_ns.saturating_sub(fed_ns) >= FEED_INTERVAL_NS) {
+            fed_ns = now_ns;
+            if let Err(error) = device.write_all(b"1") {
+                tracing::error!(%error, "the machine's watchdog takes nothing");
+            }
+        }
+        let over = !is_locked(&config.run_dir, AGENT_LOCK)
+            && last.is_none_or(|sign| now_ns.saturating_sub(sign.at_ns) > timeout_ns)
+            && process::of_postgres(&config.database.data).is_empty();
+        if over {
+            if let Some(device) = &mut device {
+                // The word on which the kernel's watchdog stops waiting for more.
+                let _ = device.write_all(b"V");
+            }
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn postgresql_may_run_while_lease_and_agent_live() {
+        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000 };
+        assert_eq!(judge(102 * S, sign, 0, 10 * S), Verdict::Well);
+        assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        // The agent is gone, attach renews.
+        assert_eq!(judge(109 * S, sign, 111 * S, 10 * S), Verdict::Well);
+        assert!(matches!(judge(111 * S, sign, 113 * S, 10 * S), Verdict::Kill(why) if why.contains("no sign of life")));
+        assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, 10 * S), Verdict::Well);
+    }
+
+    #[test]
+    fn a_sign_that_is_cut_short_is_none() {
+        let sign = Sign { at_ns: 1, may_run_until_ns: 22, ttl_ms: 333 };
+        assert_eq!(Sign::parse(&sign.text()), Some(sign));
+        assert_eq!(Sign::parse("1 22 33"), None);
+        assert_eq!(Sign::parse("1 22\n"), None);
+    }
+
+    #[test]
+    fn one_helper_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_locked(dir.path(), HELPER_LOCK));
+        let held = lock(dir.path(), HELPER_LOCK).unwrap();
+        assert!(is_locked(dir.path(), HELPER_LOCK));
+        assert!(lock(dir.path(), HELPER_LOCK).is_err());
+        drop(held);
+        assert!(!is_locked(dir.path(), HELPER_LOCK));
+    }
+}
