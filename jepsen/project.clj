@@ -1,6 +1,6 @@
 (defproject jepsen.holdfast "0.1.0"
   :description "Jepsen tests of Holdfast through its NBD exports and its command line."
-  :dependencies [[org.clojure/clojure "1.12.4"]
+  :dependencies [[org.clojure/clojure "1.12.5"]
                  [org.clojure/data.generators "1.1.1"]
                  [org.clojure/tools.logging "1.3.1"]
                  [jepsen "0.3.11"]
