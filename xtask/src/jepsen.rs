@@ -262,8 +262,10 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, judge: &Path, path: &str) -
     let name =
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
-    let mut java = cmd("unshare")
-        .args(["--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "bash", "-c", INSIDE, "jepsen"])
+    // Ends with us, however we end; with unshare ends the first process inside, and with that one all others.
+    let mut java = cmd("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"])
+        .args(["bash", "-c", INSIDE, "jepsen"])
         .args(["java", "-Xmx3g", "-Djava.awt.headless=true", "-cp"])
         .arg(format!("{}:{path}", root().join("jepsen/src").display()))
         .args(["clojure.main", "-m", "jepsen.holdfast.cli", "test", "--netns", "--concurrency", "12"])
