@@ -1,5 +1,6 @@
 //! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
 
+mod attach;
 mod blocks;
 mod flush;
 mod memory;
@@ -92,6 +93,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "switchover and failover under load: connections close unanswered, nothing is lost (R1, R8)",
         needs: &[],
         run: moves::run,
+    },
+    Scenario {
+        name: "attach-failover",
+        shows: "users of `holdfast attach` see no error through kills, pauses and moves, and only errors once fenced (R1, R2, R8)",
+        needs: &["fio"],
+        run: attach::run,
     },
     Scenario {
         name: "paused-gateway",

@@ -25,8 +25,10 @@ pub(crate) type Client = AdminClient<Channel>;
 const KNOWN_MAX: usize = 64;
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one gateway may take over a grant: it gives up itself after five seconds.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long one gateway may take over a grant. The first question may hang at a leader that has lost its quorum, while the same gateway is
+/// elected anew: it is asked again soon, which changes nothing where it was done already (R12). A gateway gives up itself after five seconds.
+const ATTEMPT_MIN: Duration = Duration::from_millis(1500);
+const ATTEMPT_MAX: Duration = Duration::from_secs(6);
 /// Between two questions to the same gateway: an election takes some hundred milliseconds.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -131,16 +133,20 @@ impl Doors {
         F: Fn(Client) -> C,
         C: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut limit) = (PAUSE_MIN, ATTEMPT_MIN);
         loop {
-            match self.ask(&address, ATTEMPT_TIMEOUT, call).await {
+            match self.ask(&address, limit, call).await {
                 Said::Done(reply) => return (address, Ok(reply)),
                 Said::Refused(refusal) if last(&refusal) => return (address, Err(refusal)),
                 Said::Refused(refusal) => tracing::debug!(address, %refusal, "asked"),
-                Said::Nothing(why) => tracing::debug!(address, why, "asked"),
+                Said::Nothing(why) => {
+                    tracing::debug!(address, why, "asked");
+                    limit = (limit * 2).min(ATTEMPT_MAX);
+                }
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            // Slowly: most elections are over within a second, and half a pause is lost at the end of one.
+            pause = (pause * 5 / 4).min(PAUSE_MAX);
         }
     }
 

@@ -98,7 +98,7 @@ pub enum AttachError {
     },
     /// Requests were still unanswered when it had to end.
     #[error(
-        "{count} requests are still unanswered after {DRAIN_LIMIT:?}: ended without them; the lease expires by itself"
+        "not ended in good order within {DRAIN_LIMIT:?}: {count} requests are unanswered; the lease expires by itself"
     )]
     Undrained {
         /// How many.
@@ -124,6 +124,8 @@ enum News {
 }
 
 struct Keeper {
+    // Removed before the lock is given up: behind it the next process makes its own.
+    sockets: Vec<RemoveFile>,
     options: Options,
     dir: RunDir,
     shared: Arc<Shared>,
@@ -159,6 +161,7 @@ pub async fn run(
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
     let keeper = Keeper {
+        sockets: Vec::new(),
         options,
         dir,
         shared,
@@ -214,7 +217,10 @@ impl Keeper {
                         }
                         self.shared.act(|machine, _, out| machine.detach(out));
                     }
-                    News::DeviceEnded(which) => tracing::error!(set = %self.options.set, device = which, "a device's process ended by itself"),
+                    News::DeviceEnded(which) => {
+                        self.ready = false;
+                        tracing::error!(set = %self.options.set, device = which, "a device's process ended by itself: detach, then attach anew");
+                    }
                 },
                 _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
                 () = stop.cancelled(), if stopping.is_none() => {
@@ -325,7 +331,7 @@ impl Keeper {
     }
 
     /// One listener per volume.
-    fn listen(&self) -> Result<(), AttachError> {
+    fn listen(&mut self) -> Result<(), AttachError> {
         for (volume, facts) in self.shared.all_facts().into_iter().enumerate() {
             let path = self.dir.socket(&facts.name)?;
             // The lock is ours: what lies there is of a process that is gone.
@@ -333,14 +339,13 @@ impl Keeper {
             let listener = UnixListener::bind(&path);
             let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
             let (shared, end) = (self.shared.clone(), self.end.clone());
-            let guard = RemoveFile(path);
             tokio::spawn(async move {
                 tokio::select! {
                     () = end.cancelled() => {}
                     () = accept(&listener, volume, &shared, &end) => {}
                 }
-                drop(guard);
             });
+            self.sockets.push(RemoveFile(path));
         }
         Ok(())
     }

@@ -315,10 +315,12 @@ impl Machine {
         let token = grant.token;
         self.silent = matches!(why, Lost::Silent(_)).then(|| grant.api.clone());
         self.view.last_loss = Some(why.to_string());
-        self.outstanding = None;
         let again = !self.missing.is_empty();
         self.missing.clear();
-        self.lost_at.get_or_insert(now);
+        // What waits for a silent gateway waits since it fell silent.
+        let since = self.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
+        self.lost_at.get_or_insert(since);
+        self.outstanding = None;
         out.push(Action::Shut { generation });
         if !self.detach {
             self.go(Phase::Reconnecting, out);

@@ -139,8 +139,13 @@ fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     assert!((6..=10).contains(&asked), "asked {asked} times");
     step(|out| m.tick(Moment(5600), out));
     let asked = m.outstanding.unwrap().first;
-    let silent = step(|out| m.tick(asked.plus(PATIENCE_MIN), out));
+    let noticed = asked.plus(PATIENCE_MIN);
+    let silent = step(|out| m.tick(noticed, out));
     assert_eq!(silent, ["shut gen=1", "continue r102 token=1"]);
+    step(|out| m.granted(noticed.plus(Duration::from_millis(5)), RequestId(102), grant(2), 1, out));
+    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    step(|out| m.connected(noticed.plus(Duration::from_millis(10)), lane, out));
+    assert_eq!(m.view().last_outage_ms, Some(760), "since it fell silent");
 }
 
 #[test]

@@ -1,0 +1,328 @@
+//! `holdfast attach`: its users see no error and lose nothing while the gateways behind it are killed, paused and switched; and
+//! they see nothing but errors once another owner holds the set.
+//!
+//! ```text
+//!   writers with a ledger ─ TCP ─▶ bridge ─┐
+//!   fio --verify ──────────────────────────┴─ Unix socket ─▶ holdfast attach ─▶ g1, g2, g3
+//! ```
+
+use super::blocks::{BLOCK, Load};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::binary::public_dir;
+use crate::cluster::{Cluster, SET, VOLUME};
+use crate::cmd::{cmd, tail_of};
+use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
+use crate::process::{Proc, Signal, wait_until};
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::io::BufRead;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const WRITERS: u64 = 8;
+const BLOCKS_EACH: u64 = 1024;
+/// fio has the blocks behind the writers' for itself.
+const FIO: [&str; 3] = ["--offset=64m", "--size=24m", "--rate=12m"];
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A run takes some five seconds, on a busy machine and through an outage a few times that.
+const FIO_LIMIT: Duration = Duration::from_secs(60);
+/// Exit code of an attach that was fenced.
+const FENCED: i32 = 7;
+const EIO: u32 = 5;
+/// How long requests may wait at a loss; takeovers take about a second, on a busy machine a few.
+const OUTAGE_MS_MAX: u64 = 15_000;
+/// A block that nobody else writes.
+const AT: u64 = 96 << 20;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut cluster = lab.cluster("256MiB")?;
+    let (dir, _guard) = public_dir("attach")?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH);
+    let first = Attached::start(lab, &cluster, &dir.join("a"), "host-a")?;
+    let bridge = Bridge::to(&first.socket())?;
+    survive(lab, &mut cluster, &first, &bridge, &mut load)?;
+
+    let second = usurp(lab, &cluster, first, &bridge, &dir)?;
+    // What the first was acknowledged is there for whoever comes next.
+    let bridge = Bridge::to(&second.socket())?;
+    let mut client = Client::connect(&bridge.uri, PATIENCE)?;
+    load.check(&mut client).context("through the second attach")?;
+    client.disconnect();
+    note(format!("{} pairs acknowledged, all there for the next owner", load.progress().answered()));
+
+    forced_away(&cluster, second, &bridge)?;
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Kills, a pause and a planned move, under load.
+fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridge, load: &mut Load) -> Result<()> {
+    let rounds = if lab.long { 100 } else { 6 };
+    let stop = AtomicBool::new(false);
+    let verified = AtomicU64::new(0);
+    let outages = std::thread::scope(|scope| -> Result<Vec<u64>> {
+        let fio = scope.spawn(|| verify_until(&stop, lab, &attached.socket(), &verified));
+        let made = load.run(std::slice::from_ref(&bridge.uri), |progress| {
+            let mut outages = Vec::new();
+            let busy = || {
+                let (pairs, runs) = (progress.answered(), verified.load(Ordering::Relaxed));
+                let goes_on = || progress.answered() > pairs + 100 && verified.load(Ordering::Relaxed) > runs;
+                anyhow::ensure!(wait_until(TAKEOVER_LIMIT, goes_on), "the load does not go on");
+                Ok(())
+            };
+            busy()?;
+            for round in 1..=rounds {
+                let before = attached.look()?;
+                let serving = gateway_of(cluster, &before)?;
+                // One of them is only stopped, one is asked to hand over, the others are killed.
+                match round {
+                    2 => cluster.pause(serving)?,
+                    3 => switch_over(cluster, serving)?,
+                    _ => drop(cluster.kill(serving)?),
+                }
+                let elsewhere = || attached.look().is_ok_and(|now| serves_anew(&now, &before));
+                let moved = wait_until(TAKEOVER_LIMIT, elsewhere);
+                if round == 2 {
+                    cluster.proceed(serving);
+                }
+                anyhow::ensure!(moved, "round {round}: not reconnected: {}", attached.look()?);
+                busy()?;
+                let now = attached.look()?;
+                let outage = now["last_outage_ms"].as_u64().context("no last_outage_ms")?;
+                let how = match round {
+                    2 => "paused",
+                    3 => "switched over",
+                    _ => "killed",
+                };
+                note(format!(
+                    "round {round}: {} {how}, {} after {outage} ms; {} pairs",
+                    before["gateway"],
+                    now["gateway"],
+                    progress.answered()
+                ));
+                outages.push(outage);
+                if !matches!(round, 2 | 3) {
+                    cluster.restart(serving)?;
+                }
+                cluster.caught_up(TAKEOVER_LIMIT)?;
+            }
+            Ok(outages)
+        });
+        stop.store(true, Ordering::Relaxed);
+        fio.join().map_err(|_| anyhow::anyhow!("fio's thread panicked"))?.context("fio")?;
+        made
+    })?;
+    let progress = load.progress();
+    anyhow::ensure!(progress.reconnected() == 0, "{} connections of users were closed", progress.reconnected());
+    let mut client = Client::connect(&bridge.uri, PATIENCE)?;
+    load.check(&mut client)?;
+    client.disconnect();
+    let worst = outages.iter().max().copied().unwrap_or(0);
+    anyhow::ensure!(worst <= OUTAGE_MS_MAX, "requests waited {worst} ms, at most {OUTAGE_MS_MAX} are allowed");
+    note(format!(
+        "{} pairs and {} fio runs, no error, no connection lost; outages up to {worst} ms, the slowest pair {:.0} ms",
+        progress.answered(),
+        verified.load(Ordering::Relaxed),
+        progress.slowest().as_secs_f64() * 1e3
+    ));
+    Ok(())
+}
+
+fn serves_anew(now: &Value, before: &Value) -> bool {
+    now["phase"] == "serving" && now["reconnects"].as_u64() > before["reconnects"].as_u64()
+}
+
+fn gateway_of(cluster: &Cluster, status: &Value) -> Result<usize> {
+    let index = (0..cluster.gateways.len()).find(|index| status["gateway"] == cluster.name(*index).as_str());
+    index.with_context(|| format!("no gateway is called {}", status["gateway"]))
+}
+
+fn switch_over(cluster: &Cluster, from: usize) -> Result<()> {
+    let to = cluster.name(cluster.others(from)[0]);
+    cluster.holdfast(&["switchover", SET, "--to", &to]).map(drop)
+}
+
+/// fio over the Unix socket, one short run after the other.
+fn verify_until(stop: &AtomicBool, lab: &Lab, socket: &Path, done: &AtomicU64) -> Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        let base =
+            ["--name=attached", "--thread", "--ioengine=nbd", "--iodepth=16", "--bsrange=4k-64k", "--rw=randwrite"];
+        let verify = ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--randrepeat=0"];
+        let uri = format!("--uri=nbd+unix:///{SET}/{VOLUME}?socket={}", socket.display());
+        let command = cmd("fio").dir(&lab.dir).args(base).args(verify).args(FIO).arg(uri);
+        // fio itself waits for ever.
+        let log = lab.dir.join("fio.log");
+        let _ = std::fs::remove_file(&log);
+        let status = Proc::spawn("fio", command.into_command(), &log)?.wait(FIO_LIMIT)?;
+        anyhow::ensure!(status.success(), "fio: {status}: {}", tail_of(&log, 12));
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// host-b takes the set by force: host-a's users get errors only, for good; then host-b lets go, and host-b attaches.
+fn usurp(lab: &Lab, cluster: &Cluster, mut first: Attached, bridge: &Bridge, dir: &Path) -> Result<Attached> {
+    let mut user = Client::connect(&bridge.uri, PATIENCE)?;
+    user.write(AT, &pattern(1, AT, BLOCK))?;
+    let said = cluster.holdfast(&["lease", "acquire", SET, "--owner", "host-b", "--ttl", "1m", "--force"])?;
+    let token = said["token"].as_str().context("no token")?.to_owned();
+    let addr = said["lease"]["gateway_nbd"].as_str().context("no gateway_nbd")?.to_owned();
+    let uri = Uri { addr, export: format!("{SET}/{VOLUME}?token={token}&conn=0&gen=1") };
+    let mut other = Client::connect(&uri, PATIENCE).context("the new owner's session")?;
+    other.write(AT, &pattern(2, AT, BLOCK))?;
+    refused(&mut user, "after the grant to host-b")?;
+    // An idle user of the old owner learns of it too: by the renewal that is refused.
+    anyhow::ensure!(first.code("--status")? == FENCED, "--status of a fenced set ends with another code than {FENCED}");
+    let by = first.look()?["fenced_by"].to_string();
+    let named = wait_until(PATIENCE, || first.look().is_ok_and(|now| now["fenced_by"].to_string().contains("host-b")));
+    anyhow::ensure!(named, "who took the set is not shown: {by}");
+    let seen = tag_of(&other.read(AT, u32::try_from(BLOCK)?)?, AT)?;
+    anyhow::ensure!(seen == 2, "R2: found write {seen}, expected host-b's");
+    other.disconnect();
+    cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
+
+    // Free again, but what host-a holds in its caches is old: it must not come back by itself (M5).
+    let second = Attached::start(lab, cluster, &dir.join("b"), "host-b")?;
+    refused(&mut user, "after host-b let go")?;
+    refused(&mut Client::connect(&bridge.uri, PATIENCE)?, "through a new connection")?;
+    first.proc.signal(Signal::TERM);
+    let code = first.proc.wait(PATIENCE)?.code();
+    anyhow::ensure!(code == Some(FENCED), "a fenced attach ended with {code:?}, expected {FENCED}");
+    note(format!("fenced by force: errors for good, exit code {FENCED}, host-b's write stays"));
+    Ok(second)
+}
+
+/// A forced failover to another owner while the set is attached; then a clean life of a third one.
+fn forced_away(cluster: &Cluster, mut second: Attached, bridge: &Bridge) -> Result<()> {
+    let mut user = Client::connect(&bridge.uri, PATIENCE)?;
+    user.write(AT, &pattern(3, AT, BLOCK))?;
+    let serving = gateway_of(cluster, &second.look()?)?;
+    let to = cluster.name(cluster.others(serving)[0]);
+    let said = cluster.holdfast(&["failover", SET, "--candidate", &to, "--owner", "host-c", "--yes"])?;
+    refused(&mut user, "after the failover to host-c")?;
+    second.proc.signal(Signal::TERM);
+    let code = second.proc.wait(PATIENCE)?.code();
+    anyhow::ensure!(code == Some(FENCED), "a fenced attach ended with {code:?}, expected {FENCED}");
+    note("failover to another owner: errors only");
+
+    let token = said["granted"]["token"].as_str().context("no token")?;
+    cluster.holdfast(&["lease", "release", SET, "--token", token])?;
+    let mut third = second.again(cluster, "host-d")?;
+    let mut user = Client::connect(&bridge.uri, PATIENCE)?;
+    let seen = tag_of(&user.read(AT, u32::try_from(BLOCK)?)?, AT)?;
+    anyhow::ensure!(seen == 3, "found write {seen}, expected 3");
+    user.disconnect();
+    anyhow::ensure!(third.code("--detach")? == 0, "--detach failed");
+    anyhow::ensure!(third.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
+    let lease = cluster.holdfast(&["lease", "show", SET])?;
+    anyhow::ensure!(lease["lease"].is_null(), "after a clean detach the set is still held: {lease}");
+    note("a clean detach leaves the set free");
+    Ok(())
+}
+
+/// Reads and writes must be answered with an I/O error.
+fn refused(user: &mut Client, when: &str) -> Result<()> {
+    for _ in 0..3 {
+        let write = user.write(AT, &pattern(9, AT, BLOCK));
+        let read = user.read(AT, u32::try_from(BLOCK)?).map(drop);
+        for (what, outcome) in [("a write", write), ("a read", read)] {
+            let eio = matches!(outcome, Err(NbdError::Errno(EIO)));
+            anyhow::ensure!(eio, "{what} {when}: {outcome:?}, expected errno {EIO}");
+        }
+    }
+    Ok(())
+}
+
+/// A running `holdfast attach`.
+#[derive(Debug)]
+struct Attached {
+    proc: Proc,
+    bin: PathBuf,
+    dir: PathBuf,
+    log: PathBuf,
+}
+
+impl Attached {
+    fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), cluster, dir, owner)
+    }
+
+    /// Another life in the same run directory.
+    fn again(&self, cluster: &Cluster, owner: &str) -> Result<Self> {
+        Self::spawn(&self.bin, &self.log, cluster, &self.dir, owner)
+    }
+
+    fn spawn(bin: &Path, log: &Path, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
+        let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
+        let command = cmd(bin).args(["attach", SET, "--owner", owner, "--device", "none", "--output", "json"]);
+        // One door only: the others are found.
+        let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", doors[0], "--dir"]).arg(dir);
+        let (mut proc, out) = Proc::spawn_piped("holdfast attach", command.into_command(), log)?;
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = std::io::BufReader::new(out).read_line(&mut line);
+            let _ = tell.send(line);
+        });
+        let line = told.recv_timeout(Duration::from_secs(40)).context("holdfast attach announced nothing for 40 s")?;
+        proc.must_run()?;
+        let ready: Value = serde_json::from_str(&line).with_context(|| format!("holdfast attach said: {line}"))?;
+        anyhow::ensure!(ready["ready"] == true, "not ready: {ready}");
+        Ok(Self { proc, bin: bin.into(), dir: dir.into(), log: log.into() })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join(format!("{VOLUME}.sock"))
+    }
+
+    fn look(&self) -> Result<Value> {
+        Ok(serde_json::from_slice(&std::fs::read(self.dir.join("status.json"))?)?)
+    }
+
+    /// Exit code of `holdfast attach SET WHAT`.
+    fn code(&self, what: &str) -> Result<i32> {
+        let mut command = cmd(&self.bin).args(["attach", SET, what, "--dir"]).arg(&self.dir).into_command();
+        command.output()?.status.code().context("ended by a signal")
+    }
+}
+
+/// TCP connections passed on to a Unix socket: our own client speaks TCP.
+#[derive(Debug)]
+struct Bridge {
+    uri: Uri,
+}
+
+impl Bridge {
+    fn to(socket: &Path) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let addr = listener.local_addr()?.to_string();
+        let socket = socket.to_path_buf();
+        std::thread::spawn(move || {
+            for tcp in listener.incoming().flatten() {
+                // A socket that is gone closes the user's connection.
+                let Ok(unix) = UnixStream::connect(&socket) else { continue };
+                pass_on(tcp, unix);
+            }
+        });
+        Ok(Self { uri: Uri { addr, export: format!("{SET}/{VOLUME}") } })
+    }
+}
+
+fn pass_on(tcp: TcpStream, unix: UnixStream) {
+    let (Ok(mut tcp_in), Ok(mut unix_in)) = (tcp.try_clone(), unix.try_clone()) else { return };
+    let (mut tcp_out, mut unix_out) = (tcp, unix);
+    let _ = tcp_out.set_nodelay(true);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut tcp_in, &mut unix_out);
+        let _ = unix_out.shutdown(Shutdown::Write);
+    });
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut unix_in, &mut tcp_out);
+        let _ = tcp_out.shutdown(Shutdown::Both);
+    });
+}
