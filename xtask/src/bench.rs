@@ -1,13 +1,14 @@
-//! `cargo xtask bench`: the same work on four kinds of storage, side by side, in interleaved rounds.
+//! `cargo xtask bench`: the same work on five kinds of storage, side by side, in interleaved rounds.
 //!
 //! | target | what the file system or database sits on |
 //! | --- | --- |
 //! | a | ext4 on a loop device over a file on the local disk |
 //! | b | ext4 over `nbdkit file` through the attach path (nbdfuse, loop device) |
+//! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter): what c and d promise too |
 //! | c | ext4 over one gateway through the same attach path |
 //! | d | ext4 over three gateways through the same attach path |
 //!
-//! Only ratios within one run mean anything: each round measures all four one after the other, ratios are taken inside a
+//! Only ratios within one run mean anything: each round measures all five one after the other, ratios are taken inside a
 //! round, and the median over the rounds is printed. One target at a time is up; the others' servers are stopped, so
 //! that no backlog of one is paid for by the next. Beside each round: load and pressure.
 
@@ -33,8 +34,8 @@ pub struct Args {
     /// One short round on little data: shows that it runs, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b c d
-    #[arg(long, value_name = "abcd", default_value = "abcd")]
+    /// Targets to measure: any of a b e c d
+    #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
     /// Only the rows whose key contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -58,7 +59,7 @@ pub fn bench(args: &Args) -> Result<()> {
         setup::setup(For::Tests)?;
     }
     let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
-    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, c and d", args.targets);
+    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, e, c and d", args.targets);
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let rows = rows::rows(&args.rows);
     anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);

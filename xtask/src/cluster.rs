@@ -25,6 +25,8 @@ pub struct Options {
     pub store: Option<String>,
     /// Size of `vol1`, such as `1GiB`.
     pub size: String,
+    /// Settings of every gateway, `KEY=VALUE` as in its file.
+    pub settings: Vec<String>,
     /// More environment, such as keys of the store.
     pub env: Vec<(String, String)>,
 }
@@ -84,6 +86,9 @@ impl Cluster {
         command = command.args(["--set", SET, "--volume", &format!("{VOLUME}={}", options.size)]);
         if let Some(store) = &options.store {
             command = command.args(["--store", store]);
+        }
+        for setting in &options.settings {
+            command = command.args(["--gateway-set", setting]);
         }
         for (key, value) in &options.env {
             command = command.env(key, value);

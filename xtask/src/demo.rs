@@ -153,6 +153,7 @@ pub fn demo(args: &Args) -> Result<()> {
         gateways: 3,
         store: args.store.clone(),
         size: args.size.clone(),
+        settings: Vec::new(),
         env: Vec::new(),
     };
     let mut cluster = Cluster::start(options)?;

@@ -2,6 +2,7 @@
 
 mod attach;
 mod blocks;
+mod damaged;
 mod flush;
 mod memory;
 mod moves;
@@ -113,6 +114,12 @@ const SCENARIOS: &[Scenario] = &[
         run: wiped::run,
     },
     Scenario {
+        name: "damaged",
+        shows: "a follower's journal is damaged where it was synced: named, healed from its peers, a voter again (R9)",
+        needs: &[],
+        run: damaged::run,
+    },
+    Scenario {
         name: "memory",
         shows: "random 8 KiB writes all over a 1 TiB volume: every gateway stays below 1 GiB resident",
         needs: &["fio"],
@@ -167,6 +174,6 @@ impl Lab {
 
     fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {
         let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), env })
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings: Vec::new(), env })
     }
 }

@@ -403,6 +403,9 @@ pub struct DevArgs {
     /// NBD port of the first gateway; the others take the next ones [default: free ones, or as before]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65526))]
     pub nbd_port: Option<u16>,
+    /// One setting of every gateway, as in its file, where it is kept; may be given several times
+    #[arg(long = "gateway-set", value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = setting)]
+    pub gateway_set: Vec<(String, String)>,
     /// Start a gateway again that ended
     #[arg(long)]
     pub respawn: bool,
@@ -414,6 +417,7 @@ Examples:
   holdfast dev --dir /tmp/hf --gateways 1 --volume vol1=10GiB --volume vol2=10GiB
   holdfast dev --dir /tmp/hf --output json
       prints one line once it is ready: nbd, api, pids
+  holdfast dev --dir /tmp/hf --gateway-set cache.memory=1GiB
   holdfast dev --dir /tmp/hf --store s3://bucket/prefix
       credentials come from the AWS variables, endpoint and region from DIR/g1.toml and so on
 

@@ -4,7 +4,7 @@ mod attach;
 pub mod bootstrap;
 mod cluster;
 mod extras;
-mod gateway;
+pub mod gateway;
 mod lease;
 mod moves;
 mod set;

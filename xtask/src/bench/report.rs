@@ -47,8 +47,22 @@ struct Aim {
     at_least: f64,
 }
 
-const AIMS: [Aim; 6] = [
+const AIMS: [Aim; 8] = [
     Aim { text: "one gateway >= 0.9 of nbdkit file, each row", rows: "", of: 'c', to: 'b', at_least: 0.9 },
+    Aim {
+        text: "one gateway >= 0.9 of nbdkit with the same durability, each row",
+        rows: "",
+        of: 'c',
+        to: 'e',
+        at_least: 0.9,
+    },
+    Aim {
+        text: "three gateways, TPC-B sync on >= 1.0 of nbdkit with the same durability",
+        rows: "pgbench-sync-on",
+        of: 'd',
+        to: 'e',
+        at_least: 1.0,
+    },
     Aim {
         text: "three gateways, TPC-B sync on >= 1.0 of nbdkit file",
         rows: "pgbench-sync-on",
@@ -75,7 +89,7 @@ const AIMS: [Aim; 6] = [
 ];
 
 /// Ratios shown in the table.
-const RATIOS: [(char, char); 4] = [('c', 'b'), ('d', 'b'), ('d', 'c'), ('d', 'a')];
+const RATIOS: [(char, char); 6] = [('c', 'b'), ('d', 'b'), ('c', 'e'), ('d', 'e'), ('d', 'c'), ('d', 'a')];
 
 impl Results {
     pub fn new(settings: Vec<(String, String)>, rows: &[Row], kinds: &[Kind]) -> Self {

@@ -34,6 +34,11 @@ impl Scale {
         self.fs_mib + self.fio_mib
     }
 
+    /// MiB of memory in which a gateway caches what it read: the file and the raw rows' data fit, as they fit nbdkit's page cache.
+    pub fn cache_mib(&self) -> u64 {
+        self.fio_mib * 2
+    }
+
     /// Settings of PostgreSQL: buffers above the data, so that reads show the path's CPU cost and not the page cache's luck.
     pub fn postgres(&self) -> String {
         let buffers = if self.quick { 256 } else { 768 };
@@ -46,7 +51,7 @@ impl Scale {
     pub fn settings(&self, rounds: u32, profile: &str) -> Vec<(String, String)> {
         let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let list: [(&str, String); 8] = [
+        let list: [(&str, String); 9] = [
             ("rounds", rounds.to_string()),
             ("holdfast", profile.into()),
             ("machine", format!("{cpus} CPUs, Linux {}", kernel.trim())),
@@ -60,6 +65,7 @@ impl Scale {
             ("pgbench", format!("{} s a row, scale {}, 16 clients, 4 threads", self.pgbench_s, self.pgbench_scale)),
             ("postgresql", self.postgres().trim().replace('\n', ", ")),
             ("attach", format!("nbdfuse -C {}, losetup --direct-io=on", super::target::CONNECTIONS)),
+            ("gateways", format!("as `holdfast dev` sets them, but cache.memory={}MiB", self.cache_mib())),
             ("store", "the embedded one, on the same disk".into()),
         ];
         list.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()

@@ -1,4 +1,4 @@
-//! The four kinds of storage: set up once, put up for each turn, taken down after it.
+//! The five kinds of storage: set up once, put up for each turn, taken down after it.
 
 use super::report::Value;
 use super::rows::{self, Place, Row, Scale, Work};
@@ -23,18 +23,22 @@ pub const CONNECTIONS: u32 = 4;
 pub enum Kind {
     LocalDisk,
     Nbdkit,
+    /// nbdkit's file is in the page cache until a flush; here each write is on the disk when it is answered, as R1 asks of ours.
+    NbdkitDurable,
     OneGateway,
     ThreeGateways,
 }
 
 /// All of them, in the order of the table.
-pub const KINDS: [Kind; 4] = [Kind::LocalDisk, Kind::Nbdkit, Kind::OneGateway, Kind::ThreeGateways];
+pub const KINDS: [Kind; 5] =
+    [Kind::LocalDisk, Kind::Nbdkit, Kind::NbdkitDurable, Kind::OneGateway, Kind::ThreeGateways];
 
 impl Kind {
     pub fn letter(self) -> char {
         match self {
             Self::LocalDisk => 'a',
             Self::Nbdkit => 'b',
+            Self::NbdkitDurable => 'e',
             Self::OneGateway => 'c',
             Self::ThreeGateways => 'd',
         }
@@ -44,6 +48,7 @@ impl Kind {
         match self {
             Self::LocalDisk => "local disk",
             Self::Nbdkit => "nbdkit file",
+            Self::NbdkitDurable => "nbdkit durable",
             Self::OneGateway => "one gateway",
             Self::ThreeGateways => "three gateways",
         }
@@ -94,15 +99,16 @@ impl Target {
         let backing = dir.join("volume.img");
         let mut target = Self { kind, dir, mount, backing, fs_mib: scale.fs_mib, pg, cluster: None };
         let up = match kind {
-            Kind::LocalDisk | Kind::Nbdkit => {
+            Kind::LocalDisk | Kind::Nbdkit | Kind::NbdkitDurable => {
                 zero_file(&target.backing, scale.volume_mib())?;
                 target.up()?
             }
             Kind::OneGateway | Kind::ThreeGateways => {
                 let gateways = if kind == Kind::OneGateway { 1 } else { 3 };
                 let size = format!("{}MiB", scale.volume_mib());
+                let settings = vec![format!("cache.memory={}MiB", scale.cache_mib())];
                 let (dir, bin) = (target.dir.join("cluster"), bin.to_path_buf());
-                up_with(Cluster::start(Options { bin, dir, gateways, store: None, size, env: Vec::new() })?)?
+                up_with(Cluster::start(Options { bin, dir, gateways, store: None, size, settings, env: Vec::new() })?)?
             }
         };
         if let Some(uri) = up.uri() {
@@ -126,11 +132,17 @@ impl Target {
     fn up(&mut self) -> Result<Up> {
         match self.kind {
             Kind::LocalDisk => Ok(Up::Nothing),
-            Kind::Nbdkit => {
+            Kind::Nbdkit | Kind::NbdkitDurable => {
                 let port = free_ports(1)?;
                 let addr = format!("127.0.0.1:{port}");
-                let command = cmd("nbdkit").args(["-f", "-i", "127.0.0.1", "-p", &port.to_string(), "file"]);
-                let command = command.arg(&self.backing).into_command();
+                let command = cmd("nbdkit").args(["-f", "-i", "127.0.0.1", "-p", &port.to_string()]);
+                let command = match self.kind {
+                    Kind::NbdkitDurable => {
+                        command.args(["--filter=fua", "file"]).arg(&self.backing).arg("fuamode=force")
+                    }
+                    _ => command.arg("file").arg(&self.backing),
+                };
+                let command = command.into_command();
                 let mut server = Proc::spawn("nbdkit", command, &self.dir.join("nbdkit.log"))?;
                 server.ready_when("listening", Duration::from_secs(10), || TcpStream::connect(&addr).is_ok())?;
                 Ok(Up::Nbdkit(server, Uri { addr, export: String::new() }))

@@ -33,9 +33,7 @@ pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
         None => toml::Table::new(),
         Some(path) => read(path)?,
     };
-    for (key, value) in &args.set {
-        put(&mut table, key, value)?;
-    }
+    put_all(&mut table, &args.set)?;
     let from = args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string());
     let next = "`holdfast gateway sample-config` explains every setting";
     let mut config: GatewayConfig =
@@ -50,6 +48,18 @@ fn read(path: &Path) -> Result<toml::Table, CliError> {
         .map_err(|error| CliError::usage(format!("{}: cannot be read", path.display())).because(&error))?;
     text.parse()
         .map_err(|error: toml::de::Error| CliError::usage(format!("{}: is no TOML", path.display())).because(&error))
+}
+
+fn put_all(table: &mut toml::Table, given: &[(String, String)]) -> Result<(), CliError> {
+    given.iter().try_for_each(|(key, value)| put(table, key, value))
+}
+
+/// `config` with what `KEY=VALUE` settings say instead; not validated.
+pub fn with_settings(config: GatewayConfig, given: &[(String, String)]) -> Result<GatewayConfig, CliError> {
+    let failed = |error: &dyn std::error::Error| CliError::usage("settings").because(error);
+    let mut table = toml::Table::try_from(config).map_err(|error| failed(&error))?;
+    put_all(&mut table, given)?;
+    table.try_into().map_err(|error: toml::de::Error| failed(&error))
 }
 
 /// Puts `journal.bound=2GiB` where it belongs. A value that is no TOML by itself is a text: nobody wants to quote twice in a shell.

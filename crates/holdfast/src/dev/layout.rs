@@ -3,6 +3,7 @@
 use super::first_plan;
 use crate::cli::DevArgs;
 use crate::command::bootstrap::{Plan, PlanGateway};
+use crate::command::gateway::with_settings;
 use crate::exit::CliError;
 use holdfast_gateway::config::{GatewayConfig, KeyConfig};
 use holdfast_types::{ByteSize, Name};
@@ -90,7 +91,7 @@ impl Layout {
         let mut gateways = Vec::new();
         for (number, name) in (0u16..).zip(names) {
             let nbd_port = args.nbd_port.map(|first| first + number);
-            gateways.push(gateway(&dir, &key, name, nbd_port, &mut ports)?);
+            gateways.push(gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?);
         }
         drop(ports);
         expect_free(&gateways)?;
@@ -178,6 +179,7 @@ fn gateway(
     key: &Path,
     name: Name,
     nbd_port: Option<u16>,
+    settings: &[(String, String)],
     ports: &mut Ports,
 ) -> Result<DevGateway, CliError> {
     let file = dir.join(format!("{name}.toml"));
@@ -203,9 +205,10 @@ fn gateway(
         };
         config
     };
-    let nbd_before = config.nbd_listen;
-    config.nbd_listen = nbd_port.map(loopback).or(nbd_before);
-    let unsaved = !known || config.nbd_listen != nbd_before;
+    let before = config.clone();
+    config.nbd_listen = nbd_port.map(loopback).or(config.nbd_listen);
+    config = with_settings(config, settings)?;
+    let unsaved = !known || config != before;
     config.validate().map_err(|error| CliError::usage(file.display().to_string()).because(&error))?;
     Ok(DevGateway { config, file, log, unsaved })
 }
