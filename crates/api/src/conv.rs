@@ -113,6 +113,7 @@ pub fn role_name(role: i32) -> &'static str {
         v1::Role::Candidate => "candidate",
         v1::Role::Learner => "learner",
         v1::Role::Stopped => "stopped",
+        v1::Role::Healing => "healing",
     }
 }
 

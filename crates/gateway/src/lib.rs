@@ -9,6 +9,7 @@ pub mod cache;
 pub mod cluster;
 pub mod config;
 pub mod front;
+pub mod heal;
 pub mod http;
 pub mod identity;
 pub mod keyring;

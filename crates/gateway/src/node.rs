@@ -8,6 +8,7 @@
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::{Compression, GatewayConfig};
+use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::keyring::{KeyError, load_cluster_key};
 use crate::set::host::SetHost;
@@ -98,6 +99,8 @@ pub struct Node {
     identity: Mutex<Identity>,
     key: ClusterKey,
     cache: Cache,
+    /// From the opening of the journal on; group 0 may still be waiting to be healed then.
+    raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
     /// One adoption at a time.
     adopting: tokio::sync::Mutex<()>,
@@ -143,6 +146,7 @@ impl Node {
             identity: Mutex::new(identity),
             key,
             cache,
+            raft: RwLock::new(None),
             adopted: RwLock::new(None),
             adopting: tokio::sync::Mutex::new(()),
             troubles: Mutex::new(BTreeMap::new()),
@@ -168,6 +172,11 @@ impl Node {
         self.adopted.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The Raft node, from the opening of the journal on.
+    pub fn raft(&self) -> Option<RaftNode> {
+        self.raft.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// A set that runs here.
     pub fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
@@ -180,7 +189,7 @@ impl Node {
     pub async fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> Result<(), NodeError> {
         let _one = self.adopting.lock().await;
         lock(&self.identity).adopt(&self.config.data_dir, cluster, member.0)?;
-        if self.adopted().is_none() {
+        if self.raft().is_none() {
             self.start().await?;
         }
         Ok(())
@@ -203,6 +212,13 @@ impl Node {
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         lock(&self.identity).journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
+        for bad in &report.corrupt {
+            tracing::error!(
+                file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
+                "R9: the journal has a bad record that was synced"
+            );
+        }
+        metrics::counter!("holdfast_journal_corrupt_records_total").increment(report.corrupt.len() as u64);
         let config = NodeConfig {
             member,
             cluster: identity.cluster().unwrap_or_default(),
@@ -210,16 +226,33 @@ impl Node {
             timing: raft_timing(self.timing),
         };
         let raft = RaftNode::new(config, log)?;
-        let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
-        let adopted = Adopted { raft, group, member };
-        *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
-        tokio::spawn(reconcile_loop(self.clone(), adopted.clone()));
+        *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
         tokio::spawn(clock_loop(self.clone()));
+        match self.start_cluster_group(&raft, member).await {
+            Err(e) if heal::healable(&e).is_some() => {
+                tracing::error!(error = %e, "group 0 does not start here before it is healed");
+                tokio::spawn(heal_cluster_group(self.clone(), raft, member));
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Starts group 0, and with it what group 0 says.
+    async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
+        let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
+        let adopted = Adopted { raft: raft.clone(), group, member };
+        *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
+        tokio::spawn(reconcile_loop(self.clone(), adopted));
         Ok(())
     }
 
     /// Why this gateway is not fit to serve; `None` when it is.
     pub fn not_ready(&self) -> Option<String> {
+        let healing = self.raft().and_then(|raft| raft.healing().into_iter().next());
+        if let Some(healing) = healing {
+            return Some(healing_text(&healing));
+        }
         let Some(adopted) = self.adopted() else { return Some("not adopted by a cluster yet".to_string()) };
         if let Some(why) = adopted.raft.log().usage().failed {
             return Some(format!("journal failed: {why}"));
@@ -252,6 +285,10 @@ impl Node {
     /// Puts the gauges that are read, not counted, into the metrics.
     pub fn record_gauges(&self) {
         self.cache.publish("extents");
+        if let Some(raft) = self.raft() {
+            metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
+            metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
+        }
         let Some(adopted) = self.adopted() else { return };
         let usage = adopted.raft.log().usage();
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
@@ -275,6 +312,26 @@ impl Node {
             let connections = set.serving().map_or(0, |s| s.connected());
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
         }
+    }
+}
+
+/// A group that is being healed, for people.
+pub(crate) fn healing_text(healing: &holdfast_raft::Healing) -> String {
+    let (group, record) = (healing.group, &healing.record);
+    match healing.since {
+        None => format!("group {group} is damaged ({record}); waiting for its peers to take this member out of it"),
+        Some(since) => format!("group {group} was damaged ({record}); out of it since {since}, learning it anew"),
+    }
+}
+
+/// Group 0 is damaged: this member asks to be let in again, then starts it.
+async fn heal_cluster_group(node: Arc<Node>, raft: RaftNode, member: MemberId) {
+    while heal::readmit(&node, &raft, GroupId::CLUSTER).await {
+        match node.start_cluster_group(&raft, member).await {
+            Ok(()) => return,
+            Err(e) => tracing::error!(error = %e, "group 0 does not start"),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
@@ -302,6 +359,8 @@ async fn clock_loop(node: Arc<Node>) {
 /// Makes this node what group 0 says: sets that run here, members of each group that this node leads.
 async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
     let mut changes = node.cluster.changes();
+    let mut book = BTreeMap::new();
+    let mut healing = BTreeMap::new();
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -314,8 +373,10 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         for member in state.members.values().filter(|m| m.id != adopted.member) {
             adopted.raft.set_address(member.id, member.peer_addr.clone());
         }
+        note_peers(&node, &state, &mut book);
         for (id, entry) in &state.sets {
-            if node.set(&entry.name).is_some() {
+            let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
+            if node.set(&entry.name).is_some() || waits {
                 continue;
             }
             let outcome = start_set(&node, &adopted, *id, entry, &state).await;
@@ -326,11 +387,27 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                 }
                 Err(e) => {
                     tracing::error!(set = %entry.name, error = %e, "the set does not run here");
+                    if let Some(group) = heal::healable(&e) {
+                        let (node, raft) = (node.clone(), adopted.raft.clone());
+                        healing.insert(*id, tokio::spawn(async move { heal::readmit(&node, &raft, group).await }));
+                    }
                     troubles.insert(entry.name.to_string(), e.to_string());
                 }
             }
         }
         reconcile_members(&node, &adopted, &state).await;
+    }
+}
+
+/// Keeps the list of who to ask, should group 0 itself be what is damaged at the next start.
+fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book: &mut BTreeMap<MemberId, String>) {
+    let peers: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
+    if peers.is_empty() || peers == *book {
+        return;
+    }
+    match heal::save_book(&node.config.data_dir, &peers) {
+        Ok(()) => *book = peers,
+        Err(error) => tracing::warn!(%error, "the list of the other gateways is not on disk"),
     }
 }
 
@@ -386,7 +463,8 @@ async fn start_set(
     let boot = node.identity().boot;
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
-    if entry.initial_members.contains(&adopted.member) {
+    // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.
+    if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {
         let members = state
             .members
             .values()
@@ -435,10 +513,14 @@ async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast
         if let Some(server) = &server {
             server.gate().announce_members_change(true);
         }
-        tracing::info!(group = %group.id(), found = ?voters, wanted = ?wanted.keys().collect::<Vec<_>>(), "changing members");
         match group.set_members(&wanted, MEMBERS_LIMIT).await {
-            Ok(()) => {
-                if let Some(server) = &server {
+            Ok(step) => {
+                let (to, learning) = (&step.voters, &step.learning);
+                if to.iter().ne(&voters.iter().copied().collect::<std::collections::BTreeSet<_>>()) {
+                    tracing::info!(group = %group.id(), from = ?voters, ?to, ?learning, "members changed");
+                }
+                // While somebody learns, another step follows: the announcement stands.
+                if let Some(server) = server.filter(|_| learning.is_empty()) {
                     server.gate().announce_members_change(false);
                 }
             }
@@ -472,8 +554,8 @@ async fn hand_on(
 impl Node {
     /// Ends what must end in order: groups, then the cache's disk.
     pub async fn close(&self) {
-        if let Some(adopted) = self.adopted() {
-            adopted.raft.stop().await;
+        if let Some(raft) = self.raft() {
+            raft.stop().await;
         }
         self.cache.close().await;
     }

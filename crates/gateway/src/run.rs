@@ -143,8 +143,8 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
     // Before adoption there is nothing to say to peers: their calls are refused by closing.
     let raft = loop {
-        if let Some(adopted) = node.adopted() {
-            break adopted.raft;
+        if let Some(raft) = node.raft() {
+            break raft;
         }
         tokio::select! {
             () = stop.cancelled() => return ("peer door", Ok(())),

@@ -37,6 +37,9 @@ pub struct RecoveryReport {
     pub corrupt: Vec<CorruptRecord>,
     /// R9: groups that have lost, or may have lost, something synced. They need rebuilding from peers.
     pub damaged: BTreeMap<GroupId, CorruptRecord>,
+    /// R9: the last loss of records whose groups are not known (a file or a batch). A group that the journal knows nothing of may
+    /// have been in it.
+    pub lost: Option<CorruptRecord>,
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> RecoverError {
@@ -82,6 +85,7 @@ impl<D: Disk> Journal<D> {
             disk.remove(&name).and_then(|()| disk.sync_dir()).map_err(io_error(format!("remove {name}")))?;
         }
         report.damaged = replay.finish();
+        report.lost = replay.lost();
         report.records = replay.records;
         report.cuts = std::mem::take(&mut replay.cuts);
         report.corrupt = std::mem::take(&mut replay.corrupt);

@@ -203,6 +203,11 @@ impl Replay {
         }
     }
 
+    /// The last loss of records whose groups are not known.
+    pub fn lost(&self) -> Option<CorruptRecord> {
+        self.lost.as_ref().map(|(_, corrupt)| corrupt.clone())
+    }
+
     /// After the last file: marks the groups that are damaged.
     pub fn finish(&mut self) -> BTreeMap<GroupId, CorruptRecord> {
         let mut damaged = std::mem::take(&mut self.bad_votes);

@@ -33,6 +33,8 @@ pub struct GroupLogState {
     pub purged: Option<LogId>,
     /// Last entry, else the last log id purged.
     pub last: Option<LogId>,
+    /// Index of the first entry, while there is one.
+    pub first: Option<LogIndex>,
     /// R9: recovery met a bad record that was, or may have been, of this group. The group MUST NOT vote, lead or serve
     /// before it was rebuilt from peers ([`GroupLog::drop_group`] and start again).
     pub damaged: Option<CorruptRecord>,
@@ -98,6 +100,7 @@ impl GroupLog {
             committed: memory.committed,
             purged: memory.purged,
             last: memory.last(),
+            first: (memory.first() < memory.next()).then(|| LogIndex(memory.first())),
             damaged: memory.damaged.clone(),
         }
     }

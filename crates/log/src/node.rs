@@ -6,7 +6,7 @@ use crate::group::{Group, GroupLog};
 use crate::memory::Memory;
 use crate::queue::{Queue, lock};
 use crate::writer::Writer;
-use holdfast_journal::{Catalog, Disk, Journal, Params, RecoveryReport};
+use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub tail_bytes: Arc<AtomicU64>,
     groups: Mutex<BTreeMap<GroupId, Arc<Group>>>,
     config: LogConfig,
+    /// R9: records of unknown groups were lost; a group that the journal does not know may be among them.
+    lost: Option<CorruptRecord>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -99,18 +101,30 @@ impl NodeLog {
         let writer = Writer::new(journal, queue.clone(), tail_bytes.clone(), config.tail_bytes);
         let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
         let thread = thread.map_err(|source| OpenError::Io { dir: config.dir.clone(), source })?;
-        let shared =
-            Shared { queue, catalog, tail_bytes, groups: Mutex::default(), config, writer: Mutex::new(Some(thread)) };
+        let shared = Shared {
+            queue,
+            catalog,
+            tail_bytes,
+            groups: Mutex::default(),
+            config,
+            lost: report.lost.clone(),
+            writer: Mutex::new(Some(thread)),
+        };
         Ok((NodeLog { shared: Arc::new(shared) }, report))
     }
 
-    /// The log of one group; empty where the journal knows nothing of it.
+    /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost records
+    /// without knowing whose they were.
     pub fn group(&self, id: GroupId) -> GroupLog {
         let group = lock(&self.shared.groups)
             .entry(id)
             .or_insert_with(|| {
+                let known = self.shared.catalog.groups().contains(&id);
                 let index = self.shared.catalog.index(id);
-                let memory = Memory::from_index(&lock(&index));
+                let mut memory = Memory::from_index(&lock(&index));
+                if !known {
+                    memory.damaged = self.shared.lost.clone();
+                }
                 Arc::new(Group { id, memory: Mutex::new(memory), index })
             })
             .clone();

@@ -53,6 +53,7 @@ impl Model {
         let last =
             self.entries.iter().next_back().map(|(index, (term, _))| LogId { term: *term, index: LogIndex(*index) });
         self.state.last = last.or(self.state.purged);
+        self.state.first = self.entries.keys().next().copied().map(LogIndex);
     }
 
     /// The id at `percent` of the entries.

@@ -3,7 +3,7 @@
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::machine::{Adapter, Shared};
 use crate::network::Acks;
-use crate::wire::{CommittedLeader, MEMBERSHIP_MARK};
+use crate::wire::{CommittedLeader, MEMBERSHIP_MARK, id_from_raft};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
@@ -95,6 +95,24 @@ pub enum GroupError {
     },
 }
 
+/// What one step of [`Group::set_members`] came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersStep {
+    /// The voters now.
+    pub voters: BTreeSet<MemberId>,
+    /// Who is still learning: not a voter before it has nearly all that the leader has.
+    pub learning: BTreeSet<MemberId>,
+}
+
+/// A member could not be taken out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ExpelError {
+    #[error("not the leader")]
+    NotLeader { leader: Option<MemberId> },
+    #[error("{reason}")]
+    NotNow { reason: String },
+}
+
 /// One member as the leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
@@ -169,6 +187,8 @@ struct Inner {
     log: GroupLog,
     acks: Arc<Acks>,
     leadership: watch::Receiver<Leadership>,
+    /// How long a member may be silent before it counts as not there.
+    patience: Duration,
 }
 
 impl Group {
@@ -179,9 +199,10 @@ impl Group {
         shared: Arc<Shared>,
         log: GroupLog,
         acks: Arc<Acks>,
+        patience: Duration,
     ) -> Self {
         let leadership = watch_leadership(me, &raft);
-        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership }) }
+        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience }) }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -326,34 +347,80 @@ impl Group {
         self.inner.raft.is_initialized().await.map_err(|e| self.refused(e))
     }
 
-    /// Makes exactly `members` the voters: newcomers first learn, the others go. Only at the leader; may take as long as
-    /// a newcomer needs to catch up.
+    /// One step towards `members` as the voters: newcomers learn first, and become voters once they have nearly all; who is not
+    /// among them goes. Only at the leader; to be called again until it answers that all is done.
     ///
     /// # Errors
     /// `Refused` where this member does not lead or another change is under way; `Late` after `limit`.
-    pub async fn set_members(&self, members: &BTreeMap<MemberId, String>, limit: Duration) -> Result<(), GroupError> {
+    pub async fn set_members(
+        &self,
+        members: &BTreeMap<MemberId, String>,
+        limit: Duration,
+    ) -> Result<MembersStep, GroupError> {
         let work = async {
             let status = self.status();
             for (id, addr) in members {
                 let known = status.members.iter().find(|m| m.member == *id);
                 if known.is_none_or(|m| m.addr != *addr && !m.voter) {
                     let node = BasicNode { addr: addr.clone() };
-                    self.inner.raft.add_learner(id.0, node, true).await.map_err(|e| self.refused(e))?;
+                    self.inner.raft.add_learner(id.0, node, false).await.map_err(|e| self.refused(e))?;
                 }
             }
-            let voters: BTreeSet<u64> = members.keys().map(|m| m.0).collect();
-            let now: BTreeSet<u64> = self.status().members.iter().filter(|m| m.voter).map(|m| m.member.0).collect();
-            if voters != now {
+            let step = next_voters(members.keys().copied(), &self.status());
+            let now: BTreeSet<MemberId> = self.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
+            if step.voters != now {
+                let voters: BTreeSet<u64> = step.voters.iter().map(|m| m.0).collect();
                 let change = ChangeMembers::ReplaceAllVoters(voters);
                 self.inner.raft.change_membership(change, false).await.map_err(|e| self.refused(e))?;
             }
-            Ok(())
+            Ok(step)
         };
         tokio::time::timeout(limit, work).await.unwrap_or(Err(GroupError::Late {
             group: self.inner.id,
             what: "change of members",
             limit,
         }))
+    }
+
+    /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without
+    /// it is committed, what it has forgotten cannot matter any more (quarantine, Q3). Only at the leader; needs a quorum without
+    /// it. Answers the entry of that membership.
+    pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, ExpelError> {
+        use openraft::async_runtime::watch::WatchReceiver;
+        if self.leading_term().is_none() {
+            return Err(ExpelError::NotLeader { leader: self.inner.leadership.borrow().leader });
+        }
+        let not_now = |reason: String| ExpelError::NotNow { reason };
+        let status = self.status();
+        let known = status.members.iter().find(|m| m.member == member).map(|m| m.voter);
+        if known == Some(true) && !quorum_without(&status, self.inner.me, member, self.inner.patience) {
+            return Err(not_now("no quorum of the other gateways answers: they have to be back first".to_string()));
+        }
+        let id = BTreeSet::from([member.0]);
+        let work = async {
+            let change = match known {
+                Some(true) => ChangeMembers::RemoveVoters(id),
+                Some(false) => ChangeMembers::RemoveNodes(id),
+                None => {
+                    // Out already. Committed, and this member still leads: what its metrics say now is no older than that.
+                    let read = openraft::ReadPolicy::ReadIndex;
+                    self.inner.raft.ensure_linearizable(read).await.map_err(|e| not_now(e.to_string()))?;
+                    let membership = self.inner.raft.metrics().borrow_watched().membership_config.clone();
+                    let out = membership.membership().get_node(&member.0).is_none();
+                    let at = membership.log_id().as_ref().map(id_from_raft);
+                    return at
+                        .filter(|at| out && at.index <= self.inner.shared.applied().index)
+                        .ok_or_else(|| not_now("a change of members is under way".to_string()));
+                }
+            };
+            // Its answer is the entry that was committed. What came after it (a newcomer is let in at once) does not matter.
+            let done = self.inner.raft.change_membership(change, false).await.map_err(|e| not_now(e.to_string()))?;
+            match done.membership.filter(|m| m.get_node(&member.0).is_none()) {
+                Some(_) => Ok(id_from_raft(&done.log_id)),
+                None => Err(not_now("the membership that was committed still has it".to_string())),
+            }
+        };
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(not_now(format!("not done within {limit:?}"))))
     }
 
     /// The group as this member sees it.
@@ -408,6 +475,36 @@ impl Group {
     fn refused(&self, e: impl std::fmt::Display) -> GroupError {
         GroupError::Refused { group: self.inner.id, reason: e.to_string() }
     }
+}
+
+/// Entries behind the leader with which a learner may become a voter.
+const CLOSE_ENTRIES: u64 = 1024;
+
+/// The voters to have next, on the way to `wanted`, as the leader sees its group. Learners that lack too much stay learners: as
+/// voters they would make the quorum depend on what they do not have yet. They hold up nobody who goes, unless that left a
+/// single voter where more are wanted.
+fn next_voters(wanted: impl Iterator<Item = MemberId>, status: &GroupStatus) -> MembersStep {
+    let last = status.last.map_or(0, |l| l.0);
+    let wanted: BTreeSet<MemberId> = wanted.collect();
+    let ready = |id: &MemberId| {
+        let known = status.members.iter().find(|m| m.member == *id);
+        known.is_some_and(|m| m.voter || m.matched.is_some_and(|at| at.0.saturating_add(CLOSE_ENTRIES) >= last))
+    };
+    let (voters, learning): (BTreeSet<_>, BTreeSet<_>) = wanted.iter().partition(|id| ready(id));
+    let alone = voters.len() < 2 && wanted.len() > voters.len();
+    let voters = match alone {
+        true => status.members.iter().filter(|m| m.voter).map(|m| m.member).collect(),
+        false => voters,
+    };
+    MembersStep { voters, learning }
+}
+
+/// Whether a majority of the voters answers without `gone`: no change of members can be committed otherwise.
+fn quorum_without(status: &GroupStatus, me: MemberId, gone: MemberId, patience: Duration) -> bool {
+    let voters = status.members.iter().filter(|m| m.voter);
+    let all = voters.clone().count();
+    let there = voters.filter(|m| m.member != gone && (m.member == me || m.silent.is_some_and(|s| s <= patience)));
+    there.count() > all / 2
 }
 
 impl From<Answer> for Bytes {

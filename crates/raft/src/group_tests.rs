@@ -16,12 +16,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 
-const GROUP: GroupId = GroupId(3);
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const GROUP: GroupId = GroupId(3);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// Keeps every payload in order; answers with its number.
 #[derive(Default)]
-struct List {
+pub(crate) struct List {
     inner: Mutex<(Vec<Bytes>, LogId)>,
 }
 
@@ -30,11 +30,11 @@ impl List {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all(&self) -> Vec<Bytes> {
+    pub(crate) fn all(&self) -> Vec<Bytes> {
         self.inner().0.clone()
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.inner().0.len()
     }
 }
@@ -64,15 +64,20 @@ impl StateMachine for List {
     }
 }
 
-struct Host {
-    node: RaftNode,
-    group: Group,
-    list: Arc<List>,
+pub(crate) struct Host {
+    pub(crate) node: RaftNode,
+    pub(crate) group: Group,
+    pub(crate) list: Arc<List>,
     stop: CancellationToken,
 }
 
 impl Host {
-    async fn start(dir: &Path, member: u64, listener: TcpListener) -> anyhow::Result<Self> {
+    pub(crate) async fn start(dir: &Path, member: u64, listener: TcpListener) -> anyhow::Result<Self> {
+        Self::with(Self::node(dir, member)?, listener).await
+    }
+
+    /// A node without its group.
+    pub(crate) fn node(dir: &Path, member: u64) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
             reserve_bytes: 64 << 20,
@@ -87,29 +92,31 @@ impl Host {
             embargo: Duration::from_millis(660),
         };
         let snapshots = dir.join(format!("raft-{member}"));
-        let node = RaftNode::new(NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing }, log)?;
+        Ok(RaftNode::new(NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing }, log)?)
+    }
+
+    /// Starts the group of `node` and serves it.
+    pub(crate) async fn with(node: RaftNode, listener: TcpListener) -> anyhow::Result<Self> {
         let list = Arc::new(List::default());
         let group = node.start_group(GROUP, list.clone(), None).await?;
         let stop = CancellationToken::new();
         let (service, ended) = (node.service(), stop.clone());
         tokio::spawn(async move {
             let server = tonic::transport::Server::builder().add_service(service);
-            let serve = server.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-            tokio::select! {
-                _ = serve => {}
-                () = ended.cancelled() => {}
-            }
+            // Told to go away, open connections end too: peers must not go on talking to a node that has stopped.
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            let _ = server.serve_with_incoming_shutdown(incoming, ended.cancelled_owned()).await;
         });
         Ok(Self { node, group, list, stop })
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.stop.cancel();
         self.node.stop().await;
     }
 }
 
-async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<MemberId, String>)> {
+pub(crate) async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<MemberId, String>)> {
     let mut all = Vec::new();
     let mut addresses = BTreeMap::new();
     for i in 0..n {
@@ -121,31 +128,51 @@ async fn listeners(n: usize) -> anyhow::Result<(Vec<TcpListener>, BTreeMap<Membe
 }
 
 /// The host that leads, once it is one of `hosts`: a follower believes in a dead leader for a while.
-async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
+pub(crate) async fn leader(hosts: &[Host]) -> anyhow::Result<usize> {
     let place = |leader: Option<MemberId>| hosts.iter().position(|h| Some(h.node.member()) == leader);
     let mut leadership = hosts[0].group.leadership();
     let found = tokio::time::timeout(LIMIT, leadership.wait_for(|l| place(l.leader).is_some())).await??.leader;
     place(found).ok_or_else(|| anyhow::anyhow!("the leader {found:?} is not among the hosts"))
 }
 
-async fn propose(hosts: &[Host], text: &str) -> anyhow::Result<usize> {
+pub(crate) async fn propose(hosts: &[Host], text: &str) -> anyhow::Result<usize> {
+    let begun = std::time::Instant::now();
     loop {
         let at = leader(hosts).await?;
         match hosts[at].group.propose(None, Bytes::from(text.to_string()), LIMIT).await {
             Ok(done) => return Ok(usize::from_le_bytes(done.answer.as_ref().try_into()?)),
-            Err(ProposeError::NotLeader { .. }) => tokio::task::yield_now().await,
-            Err(e) => return Err(e.into()),
+            Err(ProposeError::NotLeader { .. }) if begun.elapsed() < LIMIT => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(e) => {
+                let views: Vec<_> = hosts.iter().map(|h| h.group.status()).collect();
+                anyhow::bail!("proposal at {}: {e}; {views:#?}", hosts[at].node.member())
+            }
         }
     }
 }
 
-async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
+pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
     let all = async {
         while list.len() < len {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     Ok(tokio::time::timeout(LIMIT, all).await?)
+}
+
+/// Steps until `members` are the voters and nobody is learning.
+pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
+    let all = async {
+        loop {
+            let step = group.set_members(members, LIMIT).await?;
+            if step.learning.is_empty() {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, all).await?
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,7 +238,7 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     };
     tokio::time::timeout(LIMIT, purged).await?;
     let newcomer = Host::start(dir.path(), 2, second).await?;
-    hosts[0].group.set_members(&addresses, LIMIT).await?;
+    members_become(&hosts[0].group, &addresses).await?;
     wait_len(&newcomer.list, 20).await?;
     assert_eq!(newcomer.list.all(), hosts[0].list.all());
     assert!(newcomer.group.status().snapshot.is_some(), "it came by snapshot");

@@ -20,12 +20,16 @@ mod log_store;
 mod machine;
 mod network;
 mod node;
+mod quarantine;
+mod readmit;
 mod server;
 mod snapshot_file;
 mod wire;
 
 #[cfg(test)]
 mod group_tests;
+#[cfg(test)]
+mod heal_tests;
 #[cfg(test)]
 mod store_tests;
 
@@ -37,8 +41,10 @@ mod proto {
 pub use clock::{boot_now, monotonic_now};
 pub use config::{RaftTiming, TypeConfig};
 pub use group::{
-    Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError,
+    Group, GroupError, GroupStatus, Leadership, MemberStatus, MembersStep, Pending, ProposeError, Proposed,
+    ReadLogError,
 };
 pub use machine::StateMachine;
 pub use node::{NodeConfig, NodeError, RaftNode};
+pub use readmit::{Healing, ReadmitError};
 pub use server::PeerService;

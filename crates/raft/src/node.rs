@@ -6,11 +6,16 @@ use crate::group::Group;
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
 use crate::network::{Acks, Channels, Network};
+use crate::quarantine::{self, Quarantine, Stage};
+use crate::readmit::Healing;
 use crate::server::{Handler, PeerService};
-use holdfast_log::NodeLog;
+use crate::wire::vote_from_bytes;
+use bytes::Bytes;
+use holdfast_log::{CorruptRecord, NodeLog};
 use holdfast_types::{GroupId, MemberId, MonoTime};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -41,12 +46,12 @@ pub enum NodeError {
         /// The reason.
         source: std::io::Error,
     },
-    /// The group's journal has a bad record that was synced (R9): what it held was acknowledged, so this member must not
-    /// vote as if it had never been. It is found and named, and the member is replaced from its peers.
+    /// What was synced of the group does not read back (R9): it was acknowledged, so this member must not take part as if it had
+    /// never been. It is quarantined, until [`RaftNode::readmit`] has had it taken out of the group.
     #[error(
-        "group {group}: its journal is damaged ({record}); this member must not take part with what is left. Replace it: \
-         stop this gateway, move its data_dir away, start it empty, and join it in place of {member} \
-         (holdfast cluster join --replaces)"
+        "group {group}: what was synced does not read back ({record}); {member} takes no part in it until its peers have let it \
+         in again, which needs a quorum of the others. Where there will be none: stop this gateway, move its data_dir away, \
+         start it empty, and join it in place of {member} (holdfast cluster join --replaces)"
     )]
     Damaged {
         /// The group.
@@ -78,6 +83,17 @@ struct Inner {
     channels: Arc<Channels>,
     groups: RwLock<BTreeMap<GroupId, Group>>,
     started: MonoTime,
+    healing: RwLock<BTreeMap<GroupId, Healing>>,
+    healed: AtomicU64,
+}
+
+/// Does not keep the node alive.
+pub(crate) struct WeakNode(std::sync::Weak<Inner>);
+
+impl WeakNode {
+    pub(crate) fn upgrade(&self) -> Option<RaftNode> {
+        self.0.upgrade().map(|inner| RaftNode { inner })
+    }
 }
 
 impl RaftNode {
@@ -90,7 +106,8 @@ impl RaftNode {
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
         let channels = Arc::new(Channels::new(config.timing));
         let groups = RwLock::new(BTreeMap::new());
-        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started: boot_now() }) })
+        let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
+        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started: boot_now(), healing, healed }) })
     }
 
     /// This member.
@@ -152,11 +169,24 @@ impl RaftNode {
         let inner = &self.inner;
         let config = openraft_config(format!("holdfast-{id}"), inner.config.timing, snapshot_every)
             .map_err(|reason| NodeError::Raft { group: id, reason })?;
-        let (adapter, shared) = Adapter::open(id, inner.config.snapshots.clone(), machine)
-            .map_err(|source| NodeError::Io { group: id, source })?;
+        let io = |source| NodeError::Io { group: id, source };
+        let note = quarantine::load(&inner.config.snapshots, id).map_err(io)?;
+        if let Some(Quarantine { record, stage: Stage::Out }) = note {
+            return Err(self.damaged(id, record));
+        }
+        let (adapter, shared) = match Adapter::open(id, inner.config.snapshots.clone(), machine) {
+            Ok(opened) => opened,
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());
+                let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
+                return Err(self.quarantine(id, record));
+            }
+            Err(e) => return Err(io(e)),
+        };
         let log = inner.log.group(id);
-        if let Some(record) = log.state().damaged {
-            return Err(NodeError::Damaged { group: id, member: inner.config.member, record });
+        let vote = |bytes: &Bytes| vote_from_bytes(bytes).is_some();
+        if let Some(record) = quarantine::unsound(id, &log.state(), shared.snapshot_last(), vote) {
+            return Err(self.quarantine(id, record));
         }
         let acks = Arc::new(Acks::default());
         let network = Network {
@@ -173,9 +203,13 @@ impl RaftNode {
         let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
             .await
             .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
-        let group = Group::new(id, inner.config.member, raft, shared, log, acks);
+        let group = Group::new(id, inner.config.member, raft, shared, log, acks, inner.config.timing.election_max * 2);
         inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
         self.lift_embargo_later(group.clone());
+        if let Some(Quarantine { record, stage: Stage::Rejoining { since } }) = note {
+            self.note_healing(Healing { group: id, record, since: Some(since) });
+            self.watch_rejoining(group.clone(), since);
+        }
         Ok(group)
     }
 
@@ -192,6 +226,40 @@ impl RaftNode {
                 }
             }
         });
+    }
+
+    /// Whether the group is being healed here: it must not be given its first members again.
+    pub fn is_healing(&self, id: GroupId) -> bool {
+        self.healing_map().contains_key(&id)
+    }
+
+    pub(crate) fn snapshots_dir(&self) -> &std::path::Path {
+        &self.inner.config.snapshots
+    }
+
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.inner.channels
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakNode {
+        WeakNode(Arc::downgrade(&self.inner))
+    }
+
+    pub(crate) fn healing_map(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<GroupId, Healing>> {
+        self.inner.healing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note_healing(&self, healing: Healing) {
+        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).insert(healing.group, healing);
+    }
+
+    pub(crate) fn healed_one(&self, id: GroupId) {
+        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.inner.healed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn healed_count(&self) -> u64 {
+        self.inner.healed.load(Ordering::Relaxed)
     }
 
     /// Stops every group, then closes the journal for every handle to it.

@@ -1,6 +1,6 @@
 //! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
 
-use crate::group::Group;
+use crate::group::{ExpelError, Group};
 use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
@@ -14,8 +14,12 @@ use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, MemberId};
 use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
+use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
+
+/// How long a member may take to leave a group before it is told to ask again.
+const EXPEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The tonic service: add it to the gateway's peer listener.
 pub type PeerService = PeerServer<Handler>;
@@ -144,6 +148,22 @@ impl Peer for Handler {
         let snapshot = openraft::storage::Snapshot { meta, snapshot: message.data };
         let reply = group.raft().install_full_snapshot(vote, snapshot).await.map_err(fatal)?;
         Ok(Response::new(proto::SnapshotReply { vote: Some((&reply.vote).into()) }))
+    }
+
+    async fn readmit(&self, request: Request<proto::ReadmitRequest>) -> Result<Response<proto::ReadmitReply>, Status> {
+        use proto::readmit_reply::Result as Outcome;
+        let (group, from) = self.group(request.metadata())?;
+        let reason = request.into_inner().reason;
+        tracing::warn!(group = %group.id(), member = %from, %reason, "R9: a member has lost part of its log and asks to be taken out");
+        let outcome = match group.expel(from, EXPEL_LIMIT).await {
+            Ok(since) => {
+                tracing::info!(group = %group.id(), member = %from, %since, "taken out: it may come back as a newcomer");
+                Outcome::Out(proto::LogId { term: since.term.0, index: since.index.0 })
+            }
+            Err(ExpelError::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
+            Err(e @ ExpelError::NotNow { .. }) => Outcome::Busy(e.to_string()),
+        };
+        Ok(Response::new(proto::ReadmitReply { result: Some(outcome) }))
     }
 
     async fn transfer(

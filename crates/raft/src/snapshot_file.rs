@@ -73,6 +73,14 @@ pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot) -> io:
     std::fs::File::open(dir)?.sync_all()
 }
 
+/// Takes the snapshot of `group` away; durable on return.
+pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
+    match std::fs::remove_file(path(dir, group)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => std::fs::File::open(dir)?.sync_all(),
+    }
+}
+
 /// Reads the snapshot of `group`; `None` where there never was one.
 ///
 /// # Errors

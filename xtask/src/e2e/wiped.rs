@@ -1,6 +1,7 @@
 //! A follower's disk is wiped under load. It comes back as a new member, rebuilds, and is then needed for a quorum.
 
 use super::blocks::Load;
+use super::damaged::await_whole;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::Cluster;
 use crate::process::wait_until;
@@ -59,6 +60,8 @@ fn rebuild(cluster: &mut Cluster, wiped: usize, serving: usize) -> Result<()> {
     let replaces = format!("m{member}");
     cluster.holdfast(&["cluster", "join", "--gateway", &api, "--replaces", &replaces, "--timeout", "2m"])?;
     cluster.caught_up(REBUILD_LIMIT)?;
+    // It votes only once it has nearly all: a quorum must not depend on it before.
+    await_whole(cluster, wiped, REBUILD_LIMIT)?;
     let now = cluster.member(wiped)?;
     anyhow::ensure!(now != member, "{} is still member m{member}", cluster.name(wiped));
     note(format!("{} wiped: was m{member}, is m{now}; {} served on", cluster.name(wiped), cluster.name(serving)));

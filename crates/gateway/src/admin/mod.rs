@@ -35,6 +35,10 @@ impl AdminDoor {
 
     fn adopted(&self) -> Result<Adopted, Refusal> {
         self.node.adopted().ok_or_else(|| {
+            let healing = self.node.raft().and_then(|raft| raft.healing().into_iter().next());
+            if let Some(healing) = healing {
+                return Refusal::new(RefusalCode::Busy, crate::node::healing_text(&healing));
+            }
             Refusal::new(RefusalCode::NotAdopted, "this gateway has no cluster yet: bootstrap one, or join it to one")
         })
     }

@@ -68,7 +68,16 @@ impl AdminDoor {
         if let Some(adopted) = node.adopted() {
             message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
             message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
-            let usage = adopted.raft.log().usage();
+        }
+        if let Some(raft) = node.raft() {
+            let waiting = raft.healing().into_iter().filter(|h| raft.group(h.group).is_none());
+            message.groups.extend(waiting.map(|h| v1::GroupStatus {
+                group: h.group.0,
+                set: node.cluster.state().sets.get(&h.group).map(|s| s.name.to_string()).unwrap_or_default(),
+                role: v1::Role::Healing.into(),
+                ..v1::GroupStatus::default()
+            }));
+            let usage = raft.log().usage();
             message.journal = Some(v1::JournalUsage {
                 used_bytes: usage.used_bytes,
                 bound_bytes: usage.bound_bytes,

@@ -1,0 +1,197 @@
+//! R9 over real journals: a member that lost part of what was synced is kept out, taken out by its leader, and learns anew.
+
+use crate::group_tests::{GROUP, Host, LIMIT, leader, listeners, members_become, propose, wait_len};
+use crate::node::NodeError;
+use crate::readmit::ReadmitError;
+use holdfast_types::MemberId;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// The journal file of `member` that holds `text`, and where.
+fn find(dir: &Path, member: u64, text: &str) -> anyhow::Result<(PathBuf, usize)> {
+    for file in std::fs::read_dir(dir.join(format!("journal-{member}")))? {
+        let path = file?.path();
+        let bytes = std::fs::read(&path)?;
+        if let Some(at) = bytes.windows(text.len()).position(|w| w == text.as_bytes()) {
+            return Ok((path, at));
+        }
+    }
+    anyhow::bail!("{text:?} is in no journal file of m{member}")
+}
+
+fn flip(path: &Path, at: usize) -> anyhow::Result<()> {
+    let mut bytes = std::fs::read(path)?;
+    bytes[at] ^= 1;
+    Ok(std::fs::write(path, bytes)?)
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> anyhow::Result<()> {
+    let all = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, all).await.map_err(|_| anyhow::anyhow!("{what}: not within {LIMIT:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_learns_anew() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    for n in 1..=30 {
+        propose(&hosts, &format!("entry {n:04}")).await?;
+    }
+    let at = leader(&hosts).await?;
+    let hurt = hosts.remove(if at == 0 { 1 } else { 0 });
+    wait_len(&hurt.list, 30).await?;
+    let member = hurt.node.member();
+    hurt.end().await;
+
+    // Found and named, and still so when the record reads back: by then it is quarantined (Q1, Q2).
+    let (file, place) = find(dir.path(), member.0, "entry 0020")?;
+    flip(&file, place)?;
+    for round in ["damaged", "mended by hand"] {
+        let node = Host::node(dir.path(), member.0)?;
+        let list = std::sync::Arc::new(crate::group_tests::List::default());
+        match node.start_group(GROUP, list, None).await {
+            Err(NodeError::Damaged { group: GROUP, member: named, record }) => {
+                assert_eq!(named, member);
+                assert_eq!(Some(record.file.as_str()), file.file_name().and_then(|n| n.to_str()), "{round}");
+            }
+            Err(other) => anyhow::bail!("{round}: {other}"),
+            Ok(_) => anyhow::bail!("{round}: the group starts, Q1"),
+        }
+        assert_eq!(node.healing().len(), 1, "{round}");
+        node.stop().await;
+        if round == "damaged" {
+            flip(&file, place)?;
+        }
+    }
+
+    // Nobody but the leader can let it in, and the leader only with a quorum of the others.
+    let at = leader(&hosts).await?;
+    let other = hosts.remove(1 - at);
+    let (other_member, other_addr) = (other.node.member(), addresses[&other.node.member()].clone());
+    let node = Host::node(dir.path(), member.0)?;
+    let damaged = node.start_group(GROUP, std::sync::Arc::default() as std::sync::Arc<crate::group_tests::List>, None);
+    assert!(matches!(damaged.await, Err(NodeError::Damaged { .. })));
+    let only_other = [(other_member, other_addr.clone())].into();
+    let refused = node.readmit(GROUP, &only_other).await;
+    assert!(
+        matches!(&refused, Err(ReadmitError::Nobody { answers, .. }) if answers[0].contains("does not lead")),
+        "{refused:?}"
+    );
+    other.end().await;
+    let told = async {
+        loop {
+            let refused = node.readmit(GROUP, &addresses).await;
+            let Err(ReadmitError::Nobody { answers, .. }) = &refused else { anyhow::bail!("let in: {refused:?}") };
+            if answers.iter().any(|a| a.contains("no quorum")) {
+                return Ok(());
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, told).await??;
+    hosts.push(Host::start(dir.path(), other_member.0, TcpListener::bind(&other_addr).await?).await?);
+    propose(&hosts, "while it is out").await?;
+
+    let since = loop {
+        match node.readmit(GROUP, &addresses).await {
+            Ok(since) => break since,
+            Err(ReadmitError::Nobody { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(e) => return Err(e.into()),
+        }
+    };
+    let at = leader(&hosts).await?;
+    assert!(hosts[at].group.status().members.iter().all(|m| m.member != member), "taken out at {since}");
+    assert_eq!(node.readmit(GROUP, &addresses).await?, since, "asked again, nothing more happens");
+
+    // From nothing to a voter; and a quorum can stand on it.
+    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
+    assert!(back.node.is_healing(GROUP));
+    members_become(&hosts[at].group, &addresses).await?;
+    eventually("healed", || back.node.healing().is_empty()).await?;
+    assert_eq!(back.node.healed(), 1);
+    wait_len(&back.list, 31).await?;
+    assert_eq!(back.list.all(), hosts[at].list.all());
+    hosts.remove(1 - at).end().await;
+    hosts.push(back);
+    assert_eq!(propose(&hosts, "with the healed one").await?, 32);
+    assert!(hosts.iter().all(|h| h.node.member() != MemberId(0)));
+    for host in hosts {
+        host.end().await;
+    }
+    // Nothing is left of it at the next start.
+    let node = Host::node(dir.path(), member.0)?;
+    let list = std::sync::Arc::new(crate::group_tests::List::default());
+    node.start_group(GROUP, list, None).await?;
+    assert!(node.healing().is_empty());
+    node.stop().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_bad_or_gone_is_damage() -> anyhow::Result<()> {
+    for gone in [false, true] {
+        let dir = tempfile::tempdir()?;
+        let (mut listeners, addresses) = listeners(1).await?;
+        let hosts = [Host::start(dir.path(), 1, listeners.remove(0)).await?];
+        hosts[0].group.initialize(&addresses).await?;
+        for n in 1..=20 {
+            propose(&hosts, &format!("entry {n}")).await?;
+        }
+        hosts[0].group.trigger_snapshot().await?;
+        eventually("purged", || hosts[0].group.status().purged.is_some()).await?;
+        let [host] = hosts;
+        host.end().await;
+        let file = dir.path().join("raft-1").join(format!("group-{}.snapshot", GROUP.0));
+        match gone {
+            true => std::fs::remove_file(&file)?,
+            false => flip(&file, 40)?,
+        }
+        let node = Host::node(dir.path(), 1)?;
+        let list = std::sync::Arc::new(crate::group_tests::List::default());
+        let started = node.start_group(GROUP, list, None).await;
+        assert!(matches!(started, Err(NodeError::Damaged { .. })), "gone {gone}: {:?}", started.err());
+        node.stop().await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_lost_its_quorum_goes_on_when_one_comes_back() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    propose(&hosts, "first").await?;
+    let at = leader(&hosts).await?;
+    let lead = hosts.remove(at);
+    let back = hosts[0].node.member();
+    for host in hosts.drain(..) {
+        host.end().await;
+    }
+    eventually("cut off", || {
+        lead.group.quorum_acked().is_none_or(|(_, at)| crate::boot_now().saturating_since(at) > Duration::from_secs(3))
+    })
+    .await?;
+    let hosts = [lead, Host::start(dir.path(), back.0, TcpListener::bind(&addresses[&back]).await?).await?];
+    assert_eq!(propose(&hosts, "second").await?, 2);
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! A group whose log here cannot be trusted any more: kept out until its leader has taken this member out of it, then let in
+//! again as a newcomer (R9, docs/adr/0011-healing.md). Owns the note on disk that says so, and the checks that find it.
+//!
+//! ```text
+//!   damage found ──▶ Out{record} ──▶ the leader commits a membership without us ──▶ snapshot and log dropped
+//!                      │ no start, no vote, no answer                                      │
+//!                      └──────────────── again at every start ◀── crash ───────────────────┤
+//!                                                                                          ▼
+//!                          note gone ◀── voter again ◀── started, empty, learns ◀── Rejoining{since}
+//! ```
+//!
+//! Q1  While the note says `Out`, the group is not started here: nothing of it votes, acknowledges or serves.
+//! Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
+//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of an
+//!     older membership, without this member, still meets the quorum that committed it: what is forgotten here cannot matter.
+//! Q4  `Rejoining` is no restriction: the log is then an honest new one, and openraft decides when it counts.
+
+use bytes::Bytes;
+use holdfast_log::{CorruptRecord, GroupLogState};
+use holdfast_types::{GroupId, LogId};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 8] = b"HFQUARA1";
+
+/// What was found, where, and how far the healing is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Quarantine {
+    pub(crate) record: CorruptRecord,
+    pub(crate) stage: Stage,
+}
+
+/// How far the healing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// Q1.
+    Out,
+    /// Q3, Q4.
+    Rejoining {
+        /// The entry of the membership without this member.
+        since: LogId,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Image {
+    group: u64,
+    stage: Stage,
+    file: String,
+    offset: u64,
+    expected: String,
+    found: String,
+}
+
+fn path(dir: &Path, group: GroupId) -> PathBuf {
+    dir.join(format!("group-{}.quarantine", group.0))
+}
+
+/// Makes the note durable; a crash leaves the old or the new one.
+pub(crate) fn save(dir: &Path, group: GroupId, note: &Quarantine) -> io::Result<()> {
+    let record = note.record.clone();
+    let image = Image {
+        group: group.0,
+        stage: note.stage,
+        file: record.file,
+        offset: record.offset,
+        expected: record.expected,
+        found: record.found,
+    };
+    let body = postcard::to_stdvec(&image).map_err(io::Error::other)?;
+    let target = path(dir, group);
+    let beside = target.with_extension("quarantine.new");
+    let mut file = std::fs::File::create(&beside)?;
+    file.write_all(MAGIC)?;
+    file.write_all(&crc32c::crc32c(&body).to_le_bytes())?;
+    file.write_all(&body)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, &target)?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+/// The note of `group`, if there is one. One that cannot be read means `Out`: it was written for a reason.
+///
+/// # Errors
+/// When the disk refuses.
+pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<Quarantine>> {
+    let path = path(dir, group);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    Ok(Some(decode(group, &bytes).unwrap_or_else(|found| Quarantine {
+        record: CorruptRecord {
+            file: path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
+            offset: 0,
+            expected: "a whole note of quarantine".to_string(),
+            found,
+        },
+        stage: Stage::Out,
+    })))
+}
+
+fn decode(group: GroupId, bytes: &[u8]) -> Result<Quarantine, String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| format!("{} bytes without its magic", bytes.len()))?;
+    let (crc, body) = rest.split_first_chunk::<4>().ok_or_else(|| format!("{} bytes", bytes.len()))?;
+    let (expected, found) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
+    if expected != found {
+        return Err(format!("checksum {found:08x} instead of {expected:08x}"));
+    }
+    let image: Image = postcard::from_bytes(body).map_err(|e| e.to_string())?;
+    if image.group != group.0 {
+        return Err(format!("the note of group {}", image.group));
+    }
+    let Image { stage, file, offset, expected, found, .. } = image;
+    Ok(Quarantine { record: CorruptRecord { file, offset, expected, found }, stage })
+}
+
+/// Takes the note away.
+pub(crate) fn clear(dir: &Path, group: GroupId) -> io::Result<()> {
+    match std::fs::remove_file(path(dir, group)) {
+        Ok(()) => std::fs::File::open(dir)?.sync_all(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether what the journal and the snapshot say of a group can be all that there was. Recovery names records that are bad; this
+/// finds what is missing without a trace: an oldest file that is gone, a snapshot that is gone after its entries were purged.
+/// `vote`: whether the vote decodes; the journal does not know what it means.
+pub(crate) fn unsound(
+    group: GroupId,
+    state: &GroupLogState,
+    snapshot: Option<LogId>,
+    vote: impl FnOnce(&Bytes) -> bool,
+) -> Option<CorruptRecord> {
+    let bad = |expected: String, found: String| {
+        Some(CorruptRecord { file: format!("(log of group {})", group.0), offset: 0, expected, found })
+    };
+    if let Some(record) = &state.damaged {
+        return Some(record.clone());
+    }
+    if let Some(purged) = state.purged.filter(|purged| snapshot.is_none_or(|s| s.index < purged.index)) {
+        let found = snapshot.map_or("none".to_string(), |s| format!("one at {s}"));
+        return bad(format!("a snapshot that covers what was purged, {purged}"), found);
+    }
+    // Entry 0 is the group's first membership, at every member: a log that begins later had a purge.
+    if let Some(first) = state.first.filter(|first| state.purged.is_none() && first.0 > 0) {
+        return bad("entry 0, or a purge".to_string(), format!("entry {} as the first", first.0));
+    }
+    match &state.vote {
+        // A vote is saved before the first entry is taken.
+        None if state.last.is_some_and(|last| last.index.0 > 0) => {
+            bad("the vote under which the entries were taken".to_string(), "none".to_string())
+        }
+        Some(bytes) if !vote(bytes) => bad("a vote".to_string(), format!("{} bytes that are none", bytes.len())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::LogIndex;
+
+    fn record() -> CorruptRecord {
+        CorruptRecord { file: "7".into(), offset: 4096, expected: "crc 1".into(), found: "crc 2".into() }
+    }
+
+    #[test]
+    fn a_note_comes_back_and_a_bad_one_means_out() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let group = GroupId(5);
+        assert_eq!(load(dir.path(), group)?, None);
+        let note = Quarantine { record: record(), stage: Stage::Rejoining { since: LogId::new(3, 77) } };
+        save(dir.path(), group, &note)?;
+        assert_eq!(load(dir.path(), group)?.as_ref(), Some(&note));
+        assert_eq!(load(dir.path(), GroupId(6))?, None);
+        let file = path(dir.path(), group);
+        let good = std::fs::read(&file)?;
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(&file, &bad)?;
+            let back = load(dir.path(), group)?.expect("there");
+            assert_eq!(back.stage, Stage::Out, "Q1: byte {at} flipped lets the group start");
+        }
+        std::fs::write(&file, b"")?;
+        assert_eq!(load(dir.path(), group)?.map(|q| q.stage), Some(Stage::Out));
+        clear(dir.path(), group)?;
+        clear(dir.path(), group)?;
+        assert_eq!(load(dir.path(), group)?, None);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_missing_without_a_trace_is_found() {
+        let id = |index| LogId::new(2, index);
+        let sound =
+            |state: &GroupLogState, snapshot: Option<LogId>| unsound(GroupId(1), state, snapshot, |v| !v.is_empty());
+        let new = GroupLogState::default();
+        assert_eq!(sound(&new, None), None, "a new group");
+        let vote = Some(Bytes::from_static(b"v"));
+        let whole = GroupLogState { vote, last: Some(id(9)), first: Some(LogIndex(0)), ..GroupLogState::default() };
+        assert_eq!(sound(&whole, None), None);
+        let damaged = GroupLogState { damaged: Some(record()), ..whole.clone() };
+        assert_eq!(sound(&damaged, None), Some(record()));
+        let headless = GroupLogState { first: Some(LogIndex(4)), ..whole.clone() };
+        assert!(sound(&headless, None).is_some(), "the oldest file is gone");
+        let voteless = GroupLogState { vote: None, ..whole.clone() };
+        assert!(sound(&voteless, None).is_some(), "the vote is gone");
+        let fresh = GroupLogState { vote: None, last: Some(id(0)), ..GroupLogState::default() };
+        assert_eq!(sound(&fresh, None), None, "initialised, and nothing more");
+        let odd = GroupLogState { vote: Some(Bytes::new()), ..whole.clone() };
+        assert!(sound(&odd, None).is_some());
+        let purged = GroupLogState { purged: Some(id(5)), first: Some(LogIndex(6)), ..whole };
+        assert_eq!(sound(&purged, Some(id(5))), None);
+        assert_eq!(sound(&purged, Some(id(8))), None);
+        assert!(sound(&purged, None).is_some(), "the snapshot is gone");
+        assert!(sound(&purged, Some(id(4))).is_some(), "the snapshot is an older one");
+    }
+}
