@@ -53,7 +53,7 @@ impl Host for Real {
     }
 
     async fn attach(&self, force: bool) -> Result<(), String> {
-        self.attach.start(force)
+        self.attach.start(force).await
     }
 
     async fn attach_look(&self) -> AttachLook {

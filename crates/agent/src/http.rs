@@ -70,6 +70,9 @@ pub struct View {
     pub renewed_ms_ago: Option<u64>,
     /// What stands against a takeover by this host; "" where nothing does.
     pub obstacle: String,
+    /// The other hosts' agents, as configured.
+    #[serde(default)]
+    pub peers: std::collections::BTreeMap<String, String>,
     /// Version of the program.
     pub version: String,
     /// When this was so.
@@ -110,6 +113,7 @@ impl View {
             attach,
             renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
             obstacle: machine.may_take_over(now).err().unwrap_or_default(),
+            peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             at: now,
         }

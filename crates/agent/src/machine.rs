@@ -102,6 +102,8 @@ pub struct Machine {
     not_before_why: String,
     backoff: Duration,
     takeovers: VecDeque<MonoTime>,
+    /// The takeover under way is the last of them.
+    counted: bool,
     restarts: VecDeque<MonoTime>,
     attach: Option<AttachView>,
     leased_at: MonoTime,
@@ -142,6 +144,7 @@ impl Machine {
             not_before_why: String::new(),
             backoff: Duration::ZERO,
             takeovers: takeovers.into(),
+            counted: false,
             restarts: VecDeque::new(),
             attach: None,
             leased_at: now,
@@ -319,6 +322,10 @@ impl Machine {
             AttachEnd::Fenced(text) => format!("fenced: {text}"),
             AttachEnd::Failed(text) => format!("attach ended: {text}"),
         };
+        if self.state == State::Acquiring && matches!(end, AttachEnd::Refused(_)) && self.counted {
+            // Another host was quicker: that is no takeover.
+            self.takeovers.pop_back();
+        }
         match self.state {
             State::Acquiring | State::Attaching => self.give_up(now, reason, out),
             State::Standby | State::Ended | State::Fencing(_) => {}

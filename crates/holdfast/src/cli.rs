@@ -1,6 +1,6 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
-use crate::command::AttachArgs;
+use crate::command::{AgentArgs, AttachArgs, HistoryArgs};
 use crate::exit::EXIT_CODES;
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -111,6 +111,10 @@ pub enum Command {
     Failover(FailoverArgs),
     /// Keep a set's devices on this host: through the loss of any gateway, until another owner takes the set
     Attach(Box<AttachArgs>),
+    /// Run PostgreSQL on one host of several: takes the set, mounts it, starts PostgreSQL, and takes over from a lost host
+    Agent(Box<AgentArgs>),
+    /// Show what the agents did: takeovers with the time of each phase, restarts, fences
+    History(HistoryArgs),
     /// Run a whole cluster on this machine, to try out and to develop with
     Dev(DevArgs),
     /// Print the completions of a shell

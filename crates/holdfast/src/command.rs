@@ -1,10 +1,12 @@
 //! What each command does, one module per noun.
 
+mod agent;
 mod attach;
 pub mod bootstrap;
 mod cluster;
 mod extras;
 pub mod gateway;
+mod history;
 mod lease;
 mod moves;
 mod set;
@@ -16,8 +18,10 @@ use crate::exit::CliError;
 use crate::{dev, output};
 use std::io::{IsTerminal, Write};
 
+pub use agent::AgentArgs;
 pub use attach::AttachArgs;
 pub use cluster::node;
+pub use history::HistoryArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -27,6 +31,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
     let log = match args.command {
         Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
         Command::Attach(_) => attach::LOG,
+        Command::Agent(_) => agent::LOG,
         _ => "warn",
     };
     start_log(&args.common, log)?;
@@ -45,6 +50,8 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,
         Command::Attach(args) => attach::run(&common, *args).await,
+        Command::Agent(args) => agent::run(&common, *args).await,
+        Command::History(args) => history::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),
         Command::Man { dir } => extras::man(dir.as_deref()),

@@ -149,10 +149,12 @@ impl Attach {
     ///
     /// # Errors
     /// It could not be started, or one runs already.
-    pub fn start(&self, force: bool) -> Result<(), String> {
+    pub async fn start(&self, force: bool) -> Result<(), String> {
         if running(&self.dir) {
             return Err(format!("{}: an attach process runs there already", self.dir.display()));
         }
+        // One that was killed had no chance to.
+        clear(&self.dir).await;
         let _ = std::fs::remove_file(self.dir.join("status.json"));
         let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
         let log = File::create(&self.log).map_err(at)?;
@@ -209,8 +211,15 @@ impl Attach {
         }
     }
 
+    /// What it said last: its error, without what it logged on the way.
+    fn words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let error = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
+        error.map_or_else(|| process::tail(&self.log, 1), str::to_string)
+    }
+
     fn end(&self, code: Option<i32>, last: Option<&AttachView>) -> AttachEnd {
-        let words = process::tail(&self.log, 3);
+        let words = self.words();
         match last {
             Some(view) if view.phase == AttachPhase::Fenced => {
                 AttachEnd::Fenced(if view.fenced_by.is_empty() { words } else { view.fenced_by.clone() })
@@ -219,7 +228,7 @@ impl Attach {
             _ if code == Some(EXIT_REFUSED) => AttachEnd::Refused(words),
             _ => AttachEnd::Failed(match code {
                 Some(code) => format!("exit code {code}: {words}"),
-                None => format!("it was killed or vanished; {words}"),
+                None => "it was killed or vanished".to_string(),
             }),
         }
     }
@@ -249,7 +258,7 @@ impl Attach {
         match (done, code) {
             (Err(why), _) if !hard => Err(why),
             (Ok(()), Some(code)) if !hard && code != 0 => {
-                Err(format!("attach ended with exit code {code}: {}", process::tail(&self.log, 3)))
+                Err(format!("attach ended with exit code {code}: {}", self.words()))
             }
             _ => Ok(()),
         }
@@ -299,25 +308,43 @@ pub fn kill(dir: &Path) {
     }
 }
 
-/// Takes away what a killed attach left: nbdfuse, its mount, its loop device. Whatever still uses the device has errors from then on.
+/// Loop devices over files below `dir`.
+fn loop_devices(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let ours = |name: &String| {
+        let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+        Path::new(backing.trim_end()).starts_with(dir)
+    };
+    names.filter(|name| name.starts_with("loop")).filter(ours).map(|name| format!("/dev/{name}")).collect()
+}
+
+/// Mount points below `dir`, from the kernel's table: a dead one must not be touched.
+fn mounts(dir: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    points.filter(|point| point.starts_with(dir)).collect()
+}
+
+/// Takes away what a killed attach left: nbdfuse, its loop device, its mount. Whatever still uses the device has errors from then on.
 async fn clear(dir: &Path) {
     for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
         process::signal(pid, Signal::KILL);
     }
-    for volume in Status::read(dir).map(|status| status.volumes).unwrap_or_default() {
-        if let Some(device) = volume.device.filter(|device| device.starts_with("/dev/loop")) {
-            // Not by its name alone: the number may belong to somebody else by now.
-            let name = device.trim_start_matches("/dev/");
-            let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
-            if backing.starts_with(&dir.display().to_string()) {
-                let mut command = system("losetup");
-                command.arg("--detach").arg(&device);
-                let _ = process::run(command, CLEAR_LIMIT).await;
-            }
+    // The devices first: without its mount a backing file has lost its path.
+    for device in loop_devices(dir) {
+        let mut command = system("losetup");
+        command.arg("--detach").arg(&device);
+        if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+            tracing::warn!(why, "the loop device of an earlier attach stays");
         }
+    }
+    for point in mounts(dir) {
         let mut command = system("umount");
-        command.arg("-l").arg(dir.join(&volume.name));
-        let _ = process::run(command, CLEAR_LIMIT).await;
+        command.arg("-l").arg(&point);
+        if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+            tracing::warn!(why, "the mount of an earlier attach stays");
+        }
     }
 }
 
@@ -363,12 +390,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let attach = fake(dir.path(), &format!("trap 'exit 0' TERM\n{SERVING}\nwhile :; do sleep 0.05 9>&-; done"));
         assert_eq!(attach.look(), AttachLook::None);
-        attach.start(false).unwrap();
+        attach.start(false).await.unwrap();
         let serving = |look: &AttachLook| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving);
         let AttachLook::Runs(view) = wait_for(&attach, serving) else { panic!("does not serve") };
         assert_eq!((view.epoch, view.phase), (7, AttachPhase::Serving));
         assert_eq!(attach.look(), AttachLook::Runs(view), "the same renewal is the same moment");
-        assert!(attach.start(false).is_err(), "one at a time");
+        assert!(attach.start(false).await.is_err(), "one at a time");
         attach.detach(false).await.unwrap();
         assert_eq!(attach.look(), AttachLook::None);
         attach.detach(true).await.unwrap();
@@ -379,7 +406,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut attach = fake(dir.path(), &format!("trap '' TERM\n{SERVING}\nwhile :; do sleep 0.05 9>&-; done"));
         attach.detach_limit = Duration::from_millis(100);
-        attach.start(false).unwrap();
+        attach.start(false).await.unwrap();
         wait_for(&attach, |look| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving));
         let why = attach.detach(false).await.unwrap_err();
         assert!(why.contains("was killed"), "{why}");
@@ -398,7 +425,7 @@ mod tests {
         ] {
             let dir = tempfile::tempdir().unwrap();
             let attach = fake(dir.path(), body);
-            attach.start(false).unwrap();
+            attach.start(false).await.unwrap();
             let look = wait_for(&attach, |look| matches!(look, AttachLook::Ended(_)));
             assert_eq!(look, AttachLook::Ended(expected));
         }

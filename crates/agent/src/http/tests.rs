@@ -19,6 +19,7 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         attach: None,
         renewed_ms_ago: None,
         obstacle: String::new(),
+        peers: std::collections::BTreeMap::new(),
         version: String::new(),
         at: clock::now(),
     }

@@ -136,11 +136,13 @@ impl Machine {
             None => Way::new(Event::Start, "the lease was free".into(), self.other.clone(), false, free_since, now),
         };
         self.campaign(now, way, false, out);
+        self.counted = true;
     }
 
     pub(super) fn campaign(&mut self, now: MonoTime, way: Way, force: bool, out: &mut Vec<Action>) {
         let why = way.reason.clone();
         self.way = Some(way);
+        self.counted = false;
         self.free_since = None;
         self.attached = true;
         self.attach = None;

@@ -1,0 +1,426 @@
+//! `holdfast agent`: runs the agent of a PostgreSQL host, and asks running ones.
+//!
+//! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
+
+use super::{confirm, tell};
+use crate::cli::{self, Common};
+use crate::exit::CliError;
+use crate::{output, serve};
+use clap::{Args, Subcommand};
+use holdfast_agent::View;
+use holdfast_agent::client::{self, Answer, ClientError};
+use holdfast_agent::config::AgentConfig;
+use holdfast_agent::machine::{Role, StateName};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// What an agent logs by default.
+pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
+
+/// How long one agent may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
+
+/// A switchover is answered after another agent was asked.
+const MOVE_LIMIT: Duration = Duration::from_secs(12);
+
+/// Between two looks at a move that is under way.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Agents that are asked at most, peers included.
+const AGENTS_MAX: usize = 64;
+
+/// `holdfast agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Which agents to ask
+    #[command(flatten)]
+    pub agents: Agents,
+    /// What to do
+    #[command(subcommand)]
+    pub command: AgentCommand,
+}
+
+/// Addresses of agents.
+#[derive(Debug, Args)]
+pub struct Agents {
+    /// HTTP addresses of agents (http.listen in their settings)
+    #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = cli::address,
+          default_value = "127.0.0.1:8008")]
+    pub agent: Vec<String>,
+    /// File with the agents' token, for commands from another host
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// `holdfast agent`.
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Run the agent of this host until it is told to stop
+    #[command(after_long_help = cli::with_codes(RUN))]
+    Run {
+        /// Settings in TOML (`holdfast agent config` explains them)
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Check the settings and stop
+        #[arg(long)]
+        check: bool,
+    },
+    /// Print a configuration file with every setting explained
+    #[command(after_long_help = "Example:\n  holdfast agent config > agent.toml")]
+    Config,
+    /// Show the agents and their peers: who is primary, who could take over, and why not
+    #[command(after_long_help = cli::with_codes("Examples:\n  holdfast agent status\n  holdfast agent status --agent 10.0.0.1:8008,10.0.0.2:8008 --output json\n"))]
+    Status,
+    /// Move PostgreSQL to another host, planned: stopped in good order, nothing lost, the shortest pause
+    #[command(after_long_help = cli::with_codes(SWITCHOVER))]
+    Switchover {
+        /// The host that shall be primary [default: the only other one]
+        #[arg(long, value_name = "HOST")]
+        to: Option<String>,
+        /// Say what would be done, after the checks
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make the host of this agent primary now, by force: whoever holds the set is fenced
+    #[command(after_long_help = cli::with_codes(FAILOVER))]
+    Failover {
+        /// Why, for the history
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Stop acting by itself: no takeover, no restart of PostgreSQL; kept across restarts of the agent
+    #[command(after_long_help = cli::with_codes("Example:\n  holdfast agent pause --agent 10.0.0.1:8008,10.0.0.2:8008\n\nPause all agents of a set before maintenance. PostgreSQL is still stopped when the lease is lost: that is what keeps one primary.\nThe agent itself may be restarted meanwhile, PostgreSQL goes on.\n"))]
+    Pause,
+    /// End a pause
+    Resume,
+    /// Restart PostgreSQL in its place
+    Restart {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// The second process that ends PostgreSQL when the agent hangs; agents start it themselves
+    #[command(hide = true)]
+    Watchdog {
+        /// Settings of the agent
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+const RUN: &str = "\
+Examples:
+  holdfast agent run --config /etc/holdfast/agent.toml
+  holdfast agent run --config /etc/holdfast/agent.toml --check
+
+Runs as root: it mounts, and starts PostgreSQL as PostgreSQL's own user. When it is told to stop it lets go of everything in good order, so
+that another host takes over; paused, it leaves PostgreSQL running.
+";
+
+const SWITCHOVER: &str = "\
+Examples:
+  holdfast agent switchover --to db2 --dry-run
+  holdfast agent switchover --agent 10.0.0.1:8008 --to db2 --yes
+
+Asked of the present primary's agent (--agent); the host that shall take over is one of its peers.
+";
+
+const FAILOVER: &str = "\
+Examples:
+  holdfast agent failover --agent 10.0.0.2:8008 --reason burning
+
+Asked of the agent of the host that shall take over. Nothing acknowledged is lost: the old primary's writes are refused from the grant on.
+Prefer `holdfast agent switchover` while the old primary is well.
+";
+
+/// Runs `holdfast agent`.
+pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
+    let agents = &args.agents;
+    match args.command {
+        AgentCommand::Run { config, check } => agent(common, &config, check).await,
+        AgentCommand::Config => sample(),
+        AgentCommand::Status => status(common, agents).await,
+        AgentCommand::Switchover { to, dry_run, yes } => switchover(common, agents, to, dry_run, yes).await,
+        AgentCommand::Failover { reason, yes } => failover(common, agents, &reason, yes).await,
+        AgentCommand::Pause => each(common, agents, "/pause").await,
+        AgentCommand::Resume => each(common, agents, "/resume").await,
+        AgentCommand::Restart { yes } => {
+            if !yes {
+                confirm("Restart PostgreSQL? Its clients are thrown out.")?;
+            }
+            each(common, agents, "/restart").await
+        }
+        AgentCommand::Watchdog { config } => {
+            let config = load(&config)?;
+            let watching = tokio::task::spawn_blocking(move || holdfast_agent::watchdog::run(&config));
+            let ended = watching.await.map_err(|error| CliError::failed("watchdog").because(&error))?;
+            ended.map_err(CliError::failed)
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<AgentConfig, CliError> {
+    AgentConfig::load(path).map_err(|error| {
+        CliError::usage("settings")
+            .because(&error)
+            .next("`holdfast agent config` prints a file with every setting explained")
+    })
+}
+
+fn sample() -> Result<(), CliError> {
+    let text = holdfast_agent::config::sample().map_err(|error| CliError::failed("sample").because(&error))?;
+    output::say(&text);
+    Ok(())
+}
+
+async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError> {
+    let config = load(path)?;
+    if check {
+        tell(common, &format!("{}: good", path.display()));
+        return Ok(());
+    }
+    let log = config.run_dir.join("watchdog.log");
+    let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
+    let child: Mutex<Option<Child>> = Mutex::new(None);
+    let helper = move || {
+        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+        // The last one has ended, or lost a race for the lock.
+        if let Some(mut ended) = child.take()
+            && ended.try_wait()?.is_none()
+        {
+            *child = Some(ended);
+            return Ok(());
+        }
+        let log = File::options().create(true).append(true).open(&log)?;
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command.args(["agent", "watchdog", "--config"]).arg(&path);
+        // A group of its own: what ends the agent's must leave it.
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        *child = Some(command.spawn()?);
+        Ok(())
+    };
+    let stop = async {
+        match serve::stop_signal().await {
+            Ok(which) => tracing::info!(signal = which, "stopping"),
+            Err(error) => tracing::error!(error = error.message, "stopping"),
+        }
+    };
+    let ended = holdfast_agent::run(config, stop, helper).await;
+    ended.map_err(|error| CliError::failed("agent").because(&error))
+}
+
+fn token(agents: &Agents) -> Result<Option<String>, CliError> {
+    let Some(path) = &agents.token_file else { return Ok(None) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::usage(format!("--token-file {}", path.display())).because(&error))?;
+    Ok(Some(text.trim().to_string()))
+}
+
+/// Sends a command to one agent.
+async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<String, CliError> {
+    let token = token(agents)?;
+    let answer = client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
+        let words = error.to_string();
+        match error {
+            ClientError::NotSent { .. } => CliError::unreachable(words).next("check --agent (or HOLDFAST_AGENT)"),
+            ClientError::NoAnswer { .. } => {
+                CliError::unknown(words).next("look with `holdfast agent status` before repeating it")
+            }
+        }
+    })?;
+    match answer.code {
+        200 => Ok(answer.words()),
+        503 => Err(CliError::unreachable(answer.words())),
+        _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
+    }
+}
+
+async fn each(common: &Common, agents: &Agents, path: &str) -> Result<(), CliError> {
+    let mut said = BTreeMap::new();
+    for address in &agents.agent {
+        said.insert(address.clone(), post(agents, address, path, serde_json::json!({})).await?);
+    }
+    output::show(common.output, &said, || {
+        said.iter().map(|(address, words)| format!("{address}: {words}")).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// One agent as `status` shows it.
+#[derive(Debug, serde::Serialize)]
+struct Seen {
+    address: String,
+    view: Option<View>,
+    error: Option<String>,
+}
+
+async fn look(address: &str) -> Seen {
+    let read = |answer: Answer| serde_json::from_str(&answer.body).map_err(|error| format!("no agent: {error}"));
+    let asked = client::ask(address, "/status", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
+    match asked.and_then(read) {
+        Ok(view) => Seen { address: address.into(), view: Some(view), error: None },
+        Err(error) => Seen { address: address.into(), view: None, error: Some(error) },
+    }
+}
+
+/// The agents that were named, and the peers that they name. One host may be known under two addresses: it is shown once.
+async fn survey(agents: &Agents) -> Vec<Seen> {
+    let mut addresses = agents.agent.clone();
+    let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
+    let mut next = 0;
+    while next < addresses.len().min(AGENTS_MAX) {
+        let found = look(&addresses[next]).await;
+        next += 1;
+        if let Some(view) = &found.view {
+            if names.contains(&view.name) {
+                continue;
+            }
+            names.push(view.name.clone());
+            for (name, address) in &view.peers {
+                if !names.contains(name) && !addresses.contains(address) {
+                    addresses.push(address.clone());
+                }
+            }
+        }
+        seen.push(found);
+    }
+    seen
+}
+
+async fn status(common: &Common, agents: &Agents) -> Result<(), CliError> {
+    let seen = survey(agents).await;
+    output::show(common.output, &seen, || table(&seen))?;
+    if seen.iter().all(|seen| seen.view.is_none()) {
+        return Err(CliError::unreachable("no agent answers").next("check --agent (or HOLDFAST_AGENT)"));
+    }
+    Ok(())
+}
+
+fn table(seen: &[Seen]) -> String {
+    let rows = seen.iter().map(|Seen { address, view, error }| match view {
+        Some(view) => {
+            let role = if view.role == Role::Primary { "primary" } else { "standby" };
+            let notes = [
+                view.paused.then(|| "paused".to_string()),
+                Some(view.why.clone()).filter(|why| !why.is_empty()),
+                Some(view.obstacle.clone())
+                    .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),
+            ];
+            let notes = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
+            let epoch = super::epoch_text(view.epoch);
+            [
+                view.name.clone(),
+                address.clone(),
+                view.state.to_string(),
+                role.into(),
+                epoch,
+                view.database.clone(),
+                notes,
+            ]
+        }
+        None => {
+            let why = error.clone().unwrap_or_default();
+            [String::new(), address.clone(), "unknown".into(), String::new(), String::new(), String::new(), why]
+        }
+    });
+    output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
+}
+
+async fn switchover(
+    common: &Common,
+    agents: &Agents,
+    to: Option<String>,
+    dry_run: bool,
+    yes: bool,
+) -> Result<(), CliError> {
+    let before = survey(agents).await;
+    let named = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.role == Role::Primary);
+    let Some(primary) = before.iter().find(named) else {
+        tell(common, &table(&before));
+        return Err(CliError::refused("found no primary among the agents, expected one")
+            .next("`holdfast agent failover` on the host that shall take over"));
+    };
+    let address = primary.address.clone();
+    let from = primary.view.as_ref().map(|view| view.name.clone()).unwrap_or_default();
+    let mut body = serde_json::json!({ "leader": from, "dry_run": dry_run });
+    if let Some(to) = &to {
+        body["candidate"] = to.as_str().into();
+    }
+    if dry_run {
+        let words = post(agents, &address, "/switchover", body).await?;
+        return output::show(common.output, &serde_json::json!({ "plan": words }), || words.clone());
+    }
+    if !yes {
+        tell(common, &table(&before));
+        let whom = to.as_deref().map_or("the other host".to_string(), str::to_string);
+        confirm(&format!("Move PostgreSQL from {from} to {whom}? Its clients are thrown out."))?;
+    }
+    let begun = Instant::now();
+    let words = post(agents, &address, "/switchover", body).await?;
+    tell(common, &format!("{from}: {words}"));
+    let others = before.iter().filter(|seen| seen.address != address).map(|seen| seen.address.clone()).collect();
+    arrived(common, others, begun).await
+}
+
+async fn failover(common: &Common, agents: &Agents, reason: &str, yes: bool) -> Result<(), CliError> {
+    let [address] = agents.agent.as_slice() else {
+        let found = agents.agent.len();
+        return Err(CliError::usage(format!(
+            "found {found} agents, expected the one of the host that shall take over"
+        )));
+    };
+    if !yes {
+        tell(common, &table(&survey(agents).await));
+        confirm("Take the set by force? Whoever holds it is fenced: its writes are refused from then on.")?;
+    }
+    let begun = Instant::now();
+    let words = post(agents, address, "/failover", serde_json::json!({ "reason": reason })).await?;
+    tell(common, &words);
+    arrived(common, vec![address.clone()], begun).await
+}
+
+/// Waits until one of these is primary, and says so.
+async fn arrived(common: &Common, addresses: Vec<String>, begun: Instant) -> Result<(), CliError> {
+    let deadline = begun + common.timeout();
+    let mut last = BTreeMap::new();
+    loop {
+        for address in &addresses {
+            let Some(view) = look(address).await.view else { continue };
+            let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if last.insert(view.name.clone(), view.state) != Some(view.state) {
+                tell(
+                    common,
+                    &format!(
+                        "{ms:>7} ms  {} is {}{}{}",
+                        view.name,
+                        view.state,
+                        if view.why.is_empty() { "" } else { ": " },
+                        view.why
+                    ),
+                );
+            }
+            if view.role == Role::Primary {
+                let done = serde_json::json!({ "primary": view.name, "epoch": view.epoch, "took_ms": ms });
+                return output::show(common.output, &done, || {
+                    format!("{} is primary under {} after {ms} ms", view.name, super::epoch_text(view.epoch))
+                });
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(CliError::unknown(format!("no primary within {:?}", common.timeout()))
+                .next("`holdfast agent status` shows how far it is; `holdfast history` what happened"));
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}

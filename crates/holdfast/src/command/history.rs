@@ -1,0 +1,117 @@
+//! `holdfast history`: what the agents did, and how long each phase of a takeover took.
+
+use super::agent::Agents;
+use crate::cli::{self, Common};
+use crate::exit::CliError;
+use crate::output;
+use clap::Args;
+use holdfast_agent::client;
+use holdfast_agent::history::Line;
+use std::time::Duration;
+
+/// How long one agent may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+const HISTORY: &str = "\
+Examples:
+  holdfast history
+  holdfast history --agent 10.0.0.1:8008,10.0.0.2:8008 --last 10
+  holdfast history --output json | jq '.[] | select(.event == \"failover\") | .phases'
+
+Phases in milliseconds: DETECT from the old primary's last sign of life to the decision, then LEASE, ATTACH (devices), MOUNT (or
+import), RECOVER (PostgreSQL), WRITE (the first durable commit).
+";
+
+/// `holdfast history`.
+#[derive(Debug, Args)]
+#[command(after_long_help = cli::with_codes(HISTORY))]
+pub struct HistoryArgs {
+    /// Which agents to ask
+    #[command(flatten)]
+    pub agents: Agents,
+    /// Only the last so many lines
+    #[arg(long, value_name = "COUNT")]
+    pub last: Option<usize>,
+}
+
+/// Runs `holdfast history`.
+pub async fn run(common: &Common, args: &HistoryArgs) -> Result<(), CliError> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut missing = Vec::new();
+    for address in &args.agents.agent {
+        let asked = client::ask(address, "/history", None, None, ASK_LIMIT).await.map_err(|error| error.to_string());
+        let read = asked.and_then(|answer| {
+            serde_json::from_str::<Vec<Line>>(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))
+        });
+        match read {
+            Ok(theirs) => lines.extend(theirs),
+            Err(why) => missing.push(why),
+        }
+    }
+    if missing.len() == args.agents.agent.len() {
+        return Err(CliError::unreachable(missing.join("; ")).next("check --agent (or HOLDFAST_AGENT)"));
+    }
+    for why in &missing {
+        super::tell(common, &format!("left out: {why}"));
+    }
+    lines.sort_by_key(|line| line.at_unix_ms);
+    let keep = args.last.unwrap_or(usize::MAX).min(lines.len());
+    let lines = lines.split_off(lines.len() - keep);
+    output::show(common.output, &lines, || table(&lines))
+}
+
+fn table(lines: &[Line]) -> String {
+    let rows = lines.iter().map(|line| {
+        let phases = line.record.phases.clone().unwrap_or_default();
+        let ms = |phase: Option<u64>| phase.map_or(String::new(), |ms| ms.to_string());
+        [
+            time(line.at_unix_ms),
+            line.host.clone(),
+            line.record.event.to_string(),
+            line.record.other.clone(),
+            super::epoch_text(line.record.epoch),
+            ms(phases.detect_ms),
+            ms(phases.lease_ms),
+            ms(phases.attach_ms),
+            ms(phases.mount_ms),
+            ms(phases.recover_ms),
+            ms(phases.first_write_ms),
+            ms(line.total_ms),
+            line.record.reason.clone(),
+        ]
+    });
+    let header = [
+        "TIME", "HOST", "EVENT", "OTHER", "EPOCH", "DETECT", "LEASE", "ATTACH", "MOUNT", "RECOVER", "WRITE", "TOTAL",
+        "REASON",
+    ];
+    output::table(header, rows)
+}
+
+/// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`: without blanks, as every column but the last.
+fn time(unix_ms: u64) -> String {
+    let (days, seconds) = (unix_ms / 86_400_000, unix_ms / 1000 % 86_400);
+    // The civil calendar from days since 1970, in eras of 400 years that begin in March.
+    let z = days + 719_468;
+    let (era, of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_day() {
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(time(1_767_225_599_999), "2025-12-31T23:59:59Z");
+        assert_eq!(time(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}
