@@ -37,8 +37,9 @@
 (defn availability
   "The longest time without a success of fs `progress` while a majority could talk
   and its end was not yet begun, and how long nobody was served in all, faults
-  included. Reported only: a busy machine is no broken rule. With `within` seconds
-  given, a longer silence makes the run invalid."
+  included. Reported only: a busy machine is no broken rule, and while the machine
+  stands still nobody asks either, which :longest-unasked-s shows. With `within`
+  seconds given, a longer silence makes the run invalid."
   [{:keys [progress within]}]
   (reify checker/Checker
     (check [_ test history _]
@@ -55,6 +56,8 @@
                          (filter (fn [[from to]] (< from to))))
             longest (seconds (reduce max 0 (gaps windows times)))
             start   (or (:time (first client)) 0)
+            asked   (->> client (filter h/invoke?) (map :time)
+                         (filter #(<= start % end)))
             silent  (->> (map - (concat times [end]) (concat [start] times))
                          (filter #(< noticed %)))]
         {:valid?            (or (nil? within) (<= longest within))
@@ -62,6 +65,7 @@
          :allowed-s         within
          :without-service-s (seconds (reduce + silent))
          :outages           (count silent)
+         :longest-unasked-s (seconds (reduce max 0 (map - (rest asked) asked)))
          :lasted-s          (seconds (- end start))
          :windows           (count windows)
          :expected-s        (seconds (reduce + (map #(- (second %) (first %))

@@ -33,7 +33,9 @@
                                    (str n " " (name f))))
                   (:unknown coverage)
                   (:faults coverage)
-                  (tenths (:longest-silence-s availability))
+                  (str (tenths (:longest-silence-s availability))
+                       (when-let [s (:longest-unasked-s availability)]
+                         (when (< 1 s) (str " (" (tenths s) " unasked)"))))
                   (tenths (:without-service-s availability))
                   (str (verdict r)
                        (when-not (true? (:valid? r)) (str " (" (red r) ")")))])
