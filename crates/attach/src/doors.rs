@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
@@ -29,9 +29,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// elected anew: it is asked again soon, which changes nothing where it was done already (R12). A gateway gives up itself after five seconds.
 const ATTEMPT_MIN: Duration = Duration::from_millis(1500);
 const ATTEMPT_MAX: Duration = Duration::from_secs(6);
-/// Between two questions to the same gateway: an election takes some hundred milliseconds.
-const PAUSE_MIN: Duration = Duration::from_millis(25);
+/// Between two questions to the same gateway. Half a pause is lost at the end of an election, which takes about a second: first short ones.
+const PAUSE_MIN: Duration = Duration::from_millis(40);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Afterwards long ones.
+const EAGER: Duration = Duration::from_secs(3);
 /// A gateway that is cut off is noticed by its silence, also between calls.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -133,7 +135,7 @@ impl Doors {
         F: Fn(Client) -> C,
         C: Future<Output = Result<Response<T>, Status>>,
     {
-        let (mut pause, mut limit) = (PAUSE_MIN, ATTEMPT_MIN);
+        let (begun, mut limit) = (Instant::now(), ATTEMPT_MIN);
         loop {
             match self.ask(&address, limit, call).await {
                 Said::Done(reply) => return (address, Ok(reply)),
@@ -144,9 +146,8 @@ impl Doors {
                     limit = (limit * 2).min(ATTEMPT_MAX);
                 }
             }
+            let pause = if begun.elapsed() < EAGER { PAUSE_MIN } else { PAUSE_MAX };
             tokio::time::sleep(pause).await;
-            // Slowly: most elections are over within a second, and half a pause is lost at the end of one.
-            pause = (pause * 5 / 4).min(PAUSE_MAX);
         }
     }
 

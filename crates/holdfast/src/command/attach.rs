@@ -10,6 +10,8 @@ use clap::Args;
 use holdfast_attach::{AttachError, Bounds, DeviceKind, DirError, Ended, Options, Phase, RunDir, Status};
 use holdfast_types::{ByteSize, Name, Owner};
 use rustix::process::{Pid, Signal, kill_process};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -150,7 +152,12 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
     });
     let format = common.output;
     let set = options.set.clone();
-    let ready = |status: &Status| drop(output::show(format, status, || describe(status)));
+    let ready = |status: &Status| {
+        let _ = output::show(format, status, || describe(status));
+        if let Err(error) = tell_service_manager() {
+            tracing::warn!(%error, "the service manager could not be told that the devices are ready");
+        }
+    };
     match holdfast_attach::run(options, stop, ready).await {
         Ok(Ended::Detached) => {
             tell(common, &format!("{set} is detached, its lease given back"));
@@ -159,6 +166,18 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
         Ok(Ended::Fenced { by }) => Err(fenced(set.as_str(), by.as_deref())),
         Err(error) => Err(failed(&error)),
     }
+}
+
+/// Says `READY=1` to the service manager that started us with a socket for it (systemd's `Type=notify`).
+fn tell_service_manager() -> std::io::Result<()> {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let socket = UnixDatagram::unbound()?;
+    let ready = b"READY=1\n";
+    match name.as_encoded_bytes().strip_prefix(b"@") {
+        Some(hidden) => socket.send_to_addr(ready, &SocketAddr::from_abstract_name(hidden)?)?,
+        None => socket.send_to(ready, Path::new(&name))?,
+    };
+    Ok(())
 }
 
 fn fenced(set: &str, by: Option<&str>) -> CliError {
