@@ -68,12 +68,21 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// A folder below `target/`, empty.
+/// A folder below `target/`, empty, and ours until this process ends: a second run of the same chore would empty it under our feet.
 ///
 /// # Errors
-/// When it cannot be emptied or created.
+/// When another process has it, or when it cannot be emptied or created.
 pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     let dir = root().join("target").join(name);
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let lock = std::fs::File::create(dir.with_extension("lock"))?;
+    lock.try_lock().with_context(|| {
+        format!("{}: another run of this chore uses it; wait for its end, or end it", dir.display())
+    })?;
+    // Held for good: the kernel gives it back with the process, however that ends.
+    std::mem::forget(lock);
     match std::fs::remove_dir_all(&dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(dir.display().to_string()),
         _ => {}

@@ -14,6 +14,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
     let written = if lab.long { "50G" } else { "1G" };
+    // Data that compresses: nothing is deleted from the store yet, and 50 GiB of noise would need a disk of that size.
     let base = cmd("fio").dir(&lab.dir).args([
         "--name=wide",
         "--thread",
@@ -21,6 +22,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "--rw=randwrite",
         "--bs=8k",
         "--iodepth=32",
+        "--refill_buffers",
+        "--buffer_compress_percentage=90",
     ]);
     // Without fio's own map of a terabyte.
     let wide = base.args(["--size=1T", "--norandommap", "--random_generator=tausworthe64"]);
