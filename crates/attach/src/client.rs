@@ -255,3 +255,7 @@ impl Reader<'_> {
         self.shared.act(|machine, now, out: &mut Vec<Action>| machine.request(now, self.volume, intake, out));
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! A client on its Unix socket, without any gateway: what is read from it, and what it is answered.
+
+use super::*;
+use crate::machine::{Bounds, Grant, Machine, Moment, Phase, VolumeFacts};
+use holdfast_types::{Epoch, Name, RequestId, Token};
+use std::time::Instant;
+
+const SECTOR: usize = 512;
+const REQUESTS: usize = 3;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A set of one volume that has its lease and waits for its connections.
+fn shared() -> Arc<Shared> {
+    let bounds = Bounds { requests: REQUESTS, bytes: 1 << 20 };
+    let machine = Machine::new(RequestId(1), 1, bounds);
+    let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine);
+    shared.set_volumes(&[VolumeFacts { name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
+    let grant = Grant {
+        epoch: Epoch(1),
+        token: Token(1),
+        ttl: Duration::from_secs(3),
+        gateway: "g1".into(),
+        api: "h:1".into(),
+        nbd: "h:2".into(),
+    };
+    shared.act(|machine, _, out| {
+        machine.begin(Moment(0), false, out);
+        machine.granted(Moment(0), RequestId(2), grant, 1, out);
+    });
+    shared
+}
+
+fn begin(shared: &Arc<Shared>) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+    tokio::spawn(transmit(theirs, 0, shared.clone(), negotiated, BytesMut::new()));
+    ours
+}
+
+/// A write of one sector, as it stands on the wire.
+fn write(cookie: u64, offset: u64) -> Vec<u8> {
+    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+    bytes.extend([0, 0, 0, 1]);
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend((SECTOR as u32).to_be_bytes());
+    bytes.extend([7; SECTOR]);
+    bytes
+}
+
+/// Cookie and error of a simple reply.
+async fn reply(socket: &mut UnixStream) -> (u64, u32) {
+    let mut bytes = [0; 16];
+    tokio::time::timeout(LIMIT, socket.read_exact(&mut bytes)).await.expect("answered in time").unwrap();
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    assert_eq!(word(0), 0x6744_6698);
+    (u64::from(word(8)) << 32 | u64::from(word(12)), word(4))
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < LIMIT, "{what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn while_nobody_serves_a_bounded_number_is_taken_and_a_fence_answers_all() {
+    let shared = shared();
+    let mut socket = begin(&shared);
+    for cookie in 0..10 {
+        socket.write_all(&write(cookie, cookie * SECTOR as u64)).await.unwrap();
+    }
+    until("requests are taken", || shared.look(Machine::unanswered) == REQUESTS).await;
+    // A second client of the same volume shares its bounds.
+    let mut other = begin(&shared);
+    other.write_all(&write(99, 0)).await.unwrap();
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+        assert_eq!(shared.look(Machine::unanswered), REQUESTS, "F1");
+    }
+    shared.act(|machine, _, out| machine.refused(RequestId(2), "held by host-b", out));
+    assert_eq!(shared.look(Machine::phase), Phase::Fenced);
+    let mut answered = Vec::new();
+    for _ in 0..10 {
+        let (cookie, error) = reply(&mut socket).await;
+        assert_eq!(error, 5, "M5");
+        answered.push(cookie);
+    }
+    assert_eq!(answered, (0..10).collect::<Vec<_>>());
+    assert_eq!(reply(&mut other).await, (99, 5));
+}
+
+#[tokio::test]
+async fn wrong_requests_are_refused_at_once_and_alone() {
+    let shared = shared();
+    let mut socket = begin(&shared);
+    // Behind the end.
+    socket.write_all(&write(1, 1 << 20)).await.unwrap();
+    assert_eq!(reply(&mut socket).await.0, 1);
+    assert_eq!(shared.look(Machine::unanswered), 0);
+    socket.write_all(&write(2, 0)).await.unwrap();
+    until("the next one is taken", || shared.look(Machine::unanswered) == 1).await;
+}
+
+#[tokio::test]
+async fn what_a_client_that_left_had_written_stays_asked_for() {
+    let shared = shared();
+    let mut socket = begin(&shared);
+    socket.write_all(&write(1, 0)).await.unwrap();
+    until("it is taken", || shared.look(Machine::unanswered) == 1).await;
+    drop(socket);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(shared.look(Machine::unanswered), 1, "F2");
+}
