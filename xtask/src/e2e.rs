@@ -1,5 +1,6 @@
 //! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
 
+mod agent;
 mod attach;
 mod blocks;
 mod damaged;
@@ -118,6 +119,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a follower's journal is damaged where it was synced: named, healed from its peers, a voter again (R9)",
         needs: &[],
         run: damaged::run,
+    },
+    Scenario {
+        name: "agent-takeover",
+        shows: "two PostgreSQL hosts: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
+        run: agent::run,
     },
     Scenario {
         name: "memory",

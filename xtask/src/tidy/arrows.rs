@@ -19,7 +19,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("raft", &["types", "log"]),
     ("gateway", &["types", "seal", "control", "volume", "nbd", "store", "raft", "log", "api"]),
     ("attach", &["types", "nbd", "api"]),
-    ("holdfast", &["types", "api", "attach", "gateway"]),
+    ("agent", &["types", "api"]),
+    ("holdfast", &["types", "api", "agent", "attach", "gateway"]),
     ("testkit", &["types", "journal"]),
     ("xtask", &[]),
 ];
