@@ -82,13 +82,13 @@
               conn (hc/conn! conns (volume n)
                              #(hc/connect-any! test (:process op) node
                                                (db/export (volume n))))
-              lie? (fn [what] (and (= what (:lie test))
-                                   (zero? (rand-int 100))))]
+              lie? (fn [what one-in] (and (= what (:lie test))
+                                          (zero? (rand-int one-in))))]
           (swap! last-batch max n)
-          (if (lie? "early-ack")
+          (if (lie? "early-ack" 5)
             (do (send-batch! conn n nil)
                 (hc/drop-conn! conns (volume n)))
-            (write-batch! conn n (when (lie? "lost-write") 3)))
+            (write-batch! conn n (when (lie? "lost-write" 100) 3)))
           (assoc op :type :ok))
 
         :read
