@@ -5,6 +5,7 @@
 //! Depends on all of these.
 
 pub mod admin;
+mod boots;
 pub mod cache;
 pub mod cluster;
 pub mod config;

@@ -5,6 +5,7 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+use crate::boots;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::config::{Compression, GatewayConfig};
@@ -20,7 +21,7 @@ use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::{LogConfig, NodeLog};
-use holdfast_raft::{Group, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_raft::{Group, Life, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
 use holdfast_store::StoreOptions;
 use holdfast_types::{GroupId, MemberId, Name, SetId};
@@ -99,6 +100,8 @@ pub struct Node {
     identity: Mutex<Identity>,
     key: ClusterKey,
     cache: Cache,
+    /// Why group 0 refused this start (C3).
+    refused: Mutex<Option<String>>,
     /// From the opening of the journal on; group 0 may still be waiting to be healed then.
     raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
@@ -146,6 +149,7 @@ impl Node {
             identity: Mutex::new(identity),
             key,
             cache,
+            refused: Mutex::new(None),
             raft: RwLock::new(None),
             adopted: RwLock::new(None),
             adopting: tokio::sync::Mutex::new(()),
@@ -224,6 +228,9 @@ impl Node {
             cluster: identity.cluster().unwrap_or_default(),
             snapshots: self.config.data_dir.join("raft"),
             timing: raft_timing(self.timing),
+            life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },
+            // The reason is in the log already.
+            abort: |_| std::process::abort(),
         };
         let raft = RaftNode::new(config, log)?;
         *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());
@@ -241,10 +248,23 @@ impl Node {
     /// Starts group 0, and with it what group 0 says.
     async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
+        raft.set_registrar(boots::registrar(self.cluster.clone(), group.clone()));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
+        tokio::spawn(boots::register(self.clone(), adopted.clone()));
         tokio::spawn(reconcile_loop(self.clone(), adopted));
         Ok(())
+    }
+
+    /// This gateway must not take part: it ends, for this reason.
+    pub(crate) fn refuse(&self, why: String) {
+        *lock(&self.refused) = Some(why);
+        self.stop.cancel();
+    }
+
+    /// Why this gateway ends by itself, if it does.
+    pub(crate) fn refusal(&self) -> Option<NodeError> {
+        lock(&self.refused).clone().map(NodeError::Refused)
     }
 
     /// Why this gateway is not fit to serve; `None` when it is.
@@ -373,6 +393,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         for member in state.members.values().filter(|m| m.id != adopted.member) {
             adopted.raft.set_address(member.id, member.peer_addr.clone());
         }
+        adopted.raft.set_lives(boots::known_lives(&state));
         note_peers(&node, &state, &mut book);
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());

@@ -122,7 +122,7 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
         Some(Ok((what, Err(reason)))) => Err(RunError::Ended { what, reason }),
         Some(Ok((what, Ok(())))) => Err(RunError::Ended { what, reason: "for no reason".to_string() }),
         Some(Err(e)) => Err(RunError::Ended { what: "a door", reason: e.to_string() }),
-        None => Ok(()),
+        None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
     }
 }
 

@@ -416,11 +416,28 @@ impl Group {
             // Its answer is the entry that was committed. What came after it (a newcomer is let in at once) does not matter.
             let done = self.inner.raft.change_membership(change, false).await.map_err(|e| not_now(e.to_string()))?;
             match done.membership.filter(|m| m.get_node(&member.0).is_none()) {
-                Some(_) => Ok(id_from_raft(&done.log_id)),
+                Some(_) => {
+                    self.inner.acks.1.forget(member);
+                    Ok(id_from_raft(&done.log_id))
+                }
                 None => Err(not_now("the membership that was committed still has it".to_string())),
             }
         };
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(not_now(format!("not done within {limit:?}"))))
+    }
+
+    /// Whether this member's log lacks `acked`, which a leader says that it had acknowledged; what it has instead.
+    pub(crate) fn lacks(&self, acked: LogId) -> Option<String> {
+        let log = &self.inner.log;
+        let state = log.state();
+        if state.purged.is_some_and(|purged| purged.index >= acked.index) {
+            return None;
+        }
+        match (state.last.filter(|last| last.index >= acked.index), log.term_at(acked.index)) {
+            (None, _) => Some(state.last.map_or("no entry at all".to_string(), |last| format!("{last} as the last"))),
+            (Some(_), Some(term)) if term != acked.term => Some(format!("an entry of {term} there")),
+            _ => None,
+        }
     }
 
     /// The group as this member sees it.

@@ -3,6 +3,7 @@
 use crate::Group;
 use crate::config::RaftTiming;
 use crate::group::ProposeError;
+use crate::lives::Life;
 use crate::machine::StateMachine;
 use crate::node::{NodeConfig, RaftNode};
 use bytes::Bytes;
@@ -18,6 +19,9 @@ use tonic::transport::server::TcpIncoming;
 
 pub(crate) const GROUP: GroupId = GroupId(3);
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// Why processes would have ended.
+pub(crate) static ABORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Keeps every payload in order; answers with its number.
 #[derive(Default)]
@@ -92,7 +96,10 @@ impl Host {
             embargo: Duration::from_millis(660),
         };
         let snapshots = dir.join(format!("raft-{member}"));
-        Ok(RaftNode::new(NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing }, log)?)
+        let life = Life { disk: u128::from(member), boot: 1, nonce: 1 };
+        let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
+        let config = NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing, life, abort };
+        Ok(RaftNode::new(config, log)?)
     }
 
     /// Starts the group of `node` and serves it.

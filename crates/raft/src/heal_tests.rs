@@ -195,3 +195,75 @@ async fn a_leader_that_lost_its_quorum_goes_on_when_one_comes_back() -> anyhow::
     }
     Ok(())
 }
+
+/// Copies the journal and snapshots of a stopped member, or puts the copy back: a disk restored from a backup.
+fn copy(from: &Path, to: &Path, member: u64) -> anyhow::Result<()> {
+    for folder in [format!("journal-{member}"), format!("raft-{member}")] {
+        let (from, to) = (from.join(&folder), to.join(&folder));
+        std::fs::remove_dir_all(&to).or_else(|e| if to.exists() { Err(e) } else { Ok(()) })?;
+        std::fs::create_dir_all(&to)?;
+        for file in std::fs::read_dir(from)? {
+            let path = file?.path();
+            std::fs::copy(&path, to.join(path.file_name().unwrap_or_default()))?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> anyhow::Result<()> {
+    let (dir, backup) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    for n in 1..=10 {
+        propose(&hosts, &format!("entry {n}")).await?;
+    }
+    let at = leader(&hosts).await?;
+    let old = hosts.remove(if at == 0 { 1 } else { 0 });
+    let member = old.node.member();
+    wait_len(&old.list, 10).await?;
+    old.end().await;
+    copy(dir.path(), backup.path(), member.0)?;
+    let back = Host::start(dir.path(), member.0, TcpListener::bind(&addresses[&member]).await?).await?;
+    for n in 11..=20 {
+        propose(&hosts, &format!("entry {n}")).await?;
+    }
+    wait_len(&back.list, 20).await?;
+    back.end().await;
+    copy(backup.path(), dir.path(), member.0)?;
+    let restored = Host::start(dir.path(), member.0, TcpListener::bind(&addresses[&member]).await?).await?;
+    let named = format!("group {GROUP}: this member's log went backwards");
+    let ended = || {
+        let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        said.iter().any(|why| why.starts_with(&named))
+    };
+    eventually("the restored member ends", ended).await?;
+    assert_eq!(restored.list.len(), 10, "it got nothing on top of a log that denies what it acknowledged");
+    restored.end().await;
+
+    // Its next start takes no part until it was taken out.
+    let node = Host::node(dir.path(), member.0)?;
+    let damaged = node.start_group(GROUP, std::sync::Arc::<crate::group_tests::List>::default(), None).await;
+    assert!(matches!(damaged, Err(NodeError::Damaged { .. })), "{:?}", damaged.err());
+    eventually("a quorum", || hosts.iter().any(|h| h.group.leading_term().is_some())).await?;
+    while node.readmit(GROUP, &addresses).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &addresses).await?;
+    eventually("healed", || back.node.healing().is_empty()).await?;
+    wait_len(&back.list, 20).await?;
+    assert_eq!(back.list.all(), hosts[at].list.all());
+    back.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}

@@ -16,12 +16,15 @@
 mod clock;
 mod config;
 mod group;
+mod lives;
 mod log_store;
 mod machine;
 mod network;
 mod node;
 mod quarantine;
 mod readmit;
+mod register;
+mod reversion;
 mod server;
 mod snapshot_file;
 mod wire;
@@ -44,7 +47,9 @@ pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, MembersStep, Pending, ProposeError, Proposed,
     ReadLogError,
 };
+pub use lives::{KnownLife, Life};
 pub use machine::StateMachine;
 pub use node::{NodeConfig, NodeError, RaftNode};
 pub use readmit::{Healing, ReadmitError};
+pub use register::{Registered, Registrar};
 pub use server::PeerService;

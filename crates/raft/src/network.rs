@@ -2,8 +2,10 @@
 
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
+use crate::lives::{Life, Lives};
 use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
+use crate::reversion::Acked;
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftLogId, RaftVote, WireError, append_reply_from_wire,
     append_to_wire, id_from_raft, id_from_wire, id_to_wire, membership_to_bytes, vote_from_wire,
@@ -42,11 +44,14 @@ pub(crate) struct Channels {
     map: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
     /// Addresses newer than those in a membership entry: a gateway may move.
     book: Mutex<BTreeMap<MemberId, String>>,
+    /// Whose answers count.
+    pub(crate) lives: Lives,
 }
 
 impl Channels {
-    pub(crate) fn new(timing: RaftTiming) -> Self {
-        Self { timing, map: Mutex::new(BTreeMap::new()), book: Mutex::new(BTreeMap::new()) }
+    pub(crate) fn new(timing: RaftTiming, own: Life) -> Self {
+        let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
+        Self { timing, map, book, lives: Lives::new(own) }
     }
 
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
@@ -87,7 +92,7 @@ impl Channels {
 /// openraft exports such a time too, but counts an append's answer for requests that were queued behind it: after a one-way
 /// loss a lease would then last longer than the promises that it stands on (R3). Heartbeats are answered one by one.
 #[derive(Default)]
-pub(crate) struct Acks(Mutex<BTreeMap<u64, (u64, MonoTime)>>);
+pub(crate) struct Acks(Mutex<BTreeMap<u64, (u64, MonoTime)>>, pub(crate) Acked);
 
 impl Acks {
     fn note(&self, member: MemberId, term: u64, sent: MonoTime) {
@@ -177,6 +182,29 @@ impl Network {
     }
 }
 
+impl Network {
+    /// V1: `target` denies what it had acknowledged. It is told, and nothing that it says is taken until it was healed.
+    fn accuse(&self, target: MemberId, addr: String, acked: LogId) -> Rpc {
+        let why =
+            format!("{target} says that it does not have {acked}, which it had acknowledged: its log went backwards");
+        tracing::error!(group = %self.group, %why, "R11: told so, its process is to end");
+        let net = self.clone();
+        tokio::spawn(async move {
+            let client = Client { net, target, addr, bulk: false };
+            let acknowledged = Some(proto::LogId { term: acked.term.0, index: acked.index.0 });
+            let Ok(mut peer) = client.peer(false) else { return };
+            let limit = client.net.timing.election_max.saturating_mul(2);
+            let call = peer.denied(client.request(proto::DeniedRequest { acknowledged }));
+            match client.within("denied", limit, call).await {
+                Ok(reply) if !reply.gone => tracing::warn!(%target, %acked, "it finds that entry after all"),
+                // It ends before it answers.
+                Ok(_) | Err(_) => {}
+            }
+        });
+        RPCError::Unreachable(Unreachable::from_string(why))
+    }
+}
+
 fn from_status(status: &Status) -> Rpc {
     match status.code() {
         tonic::Code::Unavailable | tonic::Code::NotFound | tonic::Code::PermissionDenied => {
@@ -211,16 +239,24 @@ impl Client {
         if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.net.cluster)) {
             meta.insert(META_CLUSTER, cluster);
         }
+        self.net.channels.lives.stamp(meta);
         request
     }
 
     async fn within<T>(
+        &self,
         what: &str,
         limit: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, Rpc> {
         match tokio::time::timeout(limit, call).await {
-            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Ok(reply)) => match self.net.channels.lives.check(self.target, reply.metadata()) {
+                Ok(()) => Ok(reply.into_inner()),
+                Err(why) => {
+                    tracing::warn!(group = %self.net.group, %why, "an answer that does not count");
+                    Err(RPCError::Unreachable(Unreachable::from_string(why)))
+                }
+            },
             Ok(Err(status)) => Err(from_status(&status)),
             Err(_) => Err(late(what, limit)),
         }
@@ -239,7 +275,7 @@ impl Client {
             pre,
         };
         let mut peer = self.peer(false)?;
-        let reply = Self::within("vote", limit, peer.vote(self.request(message))).await?;
+        let reply = self.within("vote", limit, peer.vote(self.request(message))).await?;
         let vote = vote_from_wire(reply.vote, "vote reply").map_err(|e| from_wire(&e))?;
         Ok(VoteResponse::new(vote, reply.last.as_ref().map(id_from_wire), reply.granted))
     }
@@ -256,14 +292,19 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let mut peer = self.peer(self.bulk)?;
         let term = rpc.vote.leader_id.term;
         let sent = boot_now();
-        let reply = Self::within("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
+        let reply = self.within("append", option.hard_ttl(), peer.append(self.request(append_to_wire(rpc)))).await?;
         let result = append_reply_from_wire(reply).map_err(|e| from_wire(&e))?;
         Ok(match result {
             Ok(id) => {
                 self.net.acks.note(self.target, term, sent);
                 AppendEntriesResponse::PartialSuccess(id)
             }
-            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            Err(StreamAppendError::Conflict(conflict)) => {
+                if let Some(acked) = self.net.acks.1.denied(self.target, term, id_from_raft(&conflict)) {
+                    return Err(self.net.accuse(self.target, self.addr.clone(), acked));
+                }
+                AppendEntriesResponse::Conflict
+            }
             Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
         })
     }
@@ -281,13 +322,14 @@ impl RaftNetworkV2<TypeConfig> for Client {
         }
         let sent = Arc::new(AtomicU64::new(0));
         let net = self.net.clone();
-        let target = self.target;
+        let (target, addr) = (self.target, self.addr.clone());
         // How long one answer may take while something is unanswered. A slow disk is not a dead peer.
         let stall = self.net.timing.election_max.saturating_mul(8).max(Duration::from_secs(5));
         Box::pin(async move {
             // The first request before the call: openraft waits out its backoff inside this stream. A call that failed before
             // anything was asked of the stream would be tried again at once, for ever.
             let Some(first) = input.next().await else { return Ok(futures_util::stream::empty().boxed()) };
+            let term = first.vote.leader_id.term;
             let counter = sent.clone();
             let mut carried = Carried::default();
             let outgoing = futures_util::stream::once(async move { first }).chain(input).filter_map(move |req| {
@@ -301,9 +343,9 @@ impl RaftNetworkV2<TypeConfig> for Client {
             let request = self.request(outgoing);
             // A server answers the call as soon as it has read the metadata.
             let limit = self.net.timing.election_max.saturating_mul(2);
-            let incoming = Self::within("append stream", limit, peer.append_stream(request)).await?;
+            let incoming = self.within("append stream", limit, peer.append_stream(request)).await?;
             let replies = futures_util::stream::unfold(Some((incoming, 0u64)), move |state| {
-                let (sent, net) = (sent.clone(), net.clone());
+                let (sent, net, addr) = (sent.clone(), net.clone(), addr.clone());
                 async move {
                     let (mut incoming, received) = state?;
                     loop {
@@ -320,6 +362,18 @@ impl RaftNetworkV2<TypeConfig> for Client {
                                 tracing::warn!(group = %net.group, %target, "lags by more than the journal affords: let go, it gets a snapshot");
                                 let why = "lags by more than the journal affords";
                                 Err(RPCError::Unreachable(Unreachable::from_string(why)))
+                            }
+                            Ok(Ok(matched)) => {
+                                if let Some(id) = &matched {
+                                    net.acks.1.note(target, term, id_from_raft(id));
+                                }
+                                Ok(Ok(matched))
+                            }
+                            Ok(Err(StreamAppendError::Conflict(conflict))) => {
+                                match net.acks.1.denied(target, term, id_from_raft(&conflict)) {
+                                    None => Ok(Err(StreamAppendError::Conflict(conflict))),
+                                    Some(acked) => Err(net.accuse(target, addr, acked)),
+                                }
                             }
                             other => other,
                         };
@@ -363,7 +417,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         };
         let mut peer = self.peer(true)?;
         let request = self.request(message);
-        let call = Self::within("snapshot", option.hard_ttl(), peer.snapshot(request));
+        let call = self.within("snapshot", option.hard_ttl(), peer.snapshot(request));
         let reply = tokio::select! {
             reply = call => reply?,
             closed = cancel => return Err(StreamingError::Closed(closed)),
@@ -383,7 +437,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
             last: req.last_log_id().map(id_to_wire),
         };
         let mut peer = self.peer(false)?;
-        let reply = Self::within("transfer", option.hard_ttl(), peer.transfer(self.request(message))).await?;
+        let reply = self.within("transfer", option.hard_ttl(), peer.transfer(self.request(message))).await?;
         if !reply.accepted {
             return Err(RPCError::Network(NetworkError::from_string(format!("transfer refused: {}", reply.reason))));
         }

@@ -3,20 +3,22 @@
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, openraft_config};
 use crate::group::Group;
+use crate::lives::{KnownLife, Life};
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
 use crate::network::{Acks, Channels, Network};
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::Healing;
+use crate::register::Registrar;
 use crate::server::{Handler, PeerService};
 use crate::wire::vote_from_bytes;
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, NodeLog};
-use holdfast_types::{GroupId, MemberId, MonoTime};
+use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Who this node is, and where its state lives.
@@ -30,6 +32,10 @@ pub struct NodeConfig {
     pub snapshots: PathBuf,
     /// Raft's times.
     pub timing: RaftTiming,
+    /// Which life of the member this is (C3).
+    pub life: Life,
+    /// Ends the process, for the reason given (R11): `std::process::abort`, but in tests.
+    pub abort: fn(&str),
 }
 
 /// A group could not be started.
@@ -85,6 +91,7 @@ struct Inner {
     started: MonoTime,
     healing: RwLock<BTreeMap<GroupId, Healing>>,
     healed: AtomicU64,
+    registrar: OnceLock<Registrar>,
 }
 
 /// Does not keep the node alive.
@@ -104,10 +111,11 @@ impl RaftNode {
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
         std::fs::create_dir_all(&config.snapshots)
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
-        let channels = Arc::new(Channels::new(config.timing));
+        let channels = Arc::new(Channels::new(config.timing, config.life));
         let groups = RwLock::new(BTreeMap::new());
         let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
-        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started: boot_now(), healing, healed }) })
+        let (started, registrar) = (boot_now(), OnceLock::new());
+        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started, healing, healed, registrar }) })
     }
 
     /// This member.
@@ -133,6 +141,41 @@ impl RaftNode {
     /// Where `member` is reached from now on; overrides what membership entries say.
     pub fn set_address(&self, member: MemberId, addr: impl Into<String>) {
         self.inner.channels.set_address(member, addr.into());
+    }
+
+    /// What group 0 knows of every member's life: calls and answers of any other are refused from now on (C3).
+    pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>) {
+        self.inner.channels.lives.set_known(known);
+    }
+
+    /// What commits registrations where this member leads group 0. Once; a second one is dropped.
+    pub fn set_registrar(&self, registrar: Registrar) {
+        if self.inner.registrar.set(registrar).is_err() {
+            tracing::debug!("registrar already set");
+        }
+    }
+
+    pub(crate) fn registrar(&self) -> Option<&Registrar> {
+        self.inner.registrar.get()
+    }
+
+    /// Which life of the member this process is.
+    pub fn life(&self) -> Life {
+        self.inner.channels.lives.own()
+    }
+
+    /// A leader says that this member acknowledged an entry that it does not have. If so, the group is quarantined and the process
+    /// ends (R11).
+    pub(crate) fn denied(&self, group: &Group, acked: LogId) -> bool {
+        let Some(found) = group.lacks(acked) else { return false };
+        let (id, expected) = (group.id(), format!("{acked}, which this member had acknowledged"));
+        let record = CorruptRecord { file: format!("(log of group {})", id.0), offset: 0, expected, found };
+        let why = format!("group {id}: this member's log went backwards: {record}");
+        // The note first: the next start must not take part with this log (Q2).
+        let error = self.quarantine(id, record);
+        tracing::error!(%why, %error, "R11: this process ends");
+        (self.inner.config.abort)(&why);
+        true
     }
 
     /// A running group.

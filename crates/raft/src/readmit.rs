@@ -123,7 +123,7 @@ impl RaftNode {
     }
 
     /// `message` with the metadata that every call between gateways carries.
-    fn addressed<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
+    pub(crate) fn addressed<T>(&self, message: T, group: GroupId, to: MemberId) -> Request<T> {
         let mut request = Request::new(message);
         let meta = request.metadata_mut();
         meta.insert(META_GROUP, MetadataValue::from(group.0));
@@ -132,6 +132,7 @@ impl RaftNode {
         if let Ok(cluster) = MetadataValue::try_from(format!("{:032x}", self.cluster())) {
             meta.insert(META_CLUSTER, cluster);
         }
+        self.channels().lives.stamp(meta);
         request
     }
 

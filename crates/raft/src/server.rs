@@ -1,9 +1,11 @@
 //! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
 
 use crate::group::{ExpelError, Group};
+use crate::lives::Lives;
 use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
+use crate::register::Registered;
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftSnapshotMeta, RaftStoredMembership, append_from_wire,
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
@@ -11,7 +13,7 @@ use crate::wire::{
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
-use holdfast_types::{GroupId, MemberId};
+use holdfast_types::{GroupId, LogId, MemberId};
 use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::time::Duration;
@@ -36,13 +38,8 @@ impl Handler {
             .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX)
     }
 
-    /// The group that a call is for, once cluster and receiver are known to be right.
-    fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
-        fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
-            let text = meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
-            text.parse()
-                .map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
-        }
+    /// Who calls, once cluster and receiver are known to be right.
+    fn sender(&self, meta: &MetadataMap) -> Result<MemberId, Status> {
         let cluster = meta.get(META_CLUSTER).and_then(|v| v.to_str().ok()).unwrap_or("");
         let ours = format!("{:032x}", self.node.cluster());
         if cluster != ours {
@@ -52,11 +49,29 @@ impl Handler {
         if to != self.node.member() {
             return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
         }
-        let from = MemberId(number(meta, META_FROM)?);
+        Ok(MemberId(number(meta, META_FROM)?))
+    }
+
+    /// The group that a call is for, once its sender is known to be who it says.
+    fn group(&self, meta: &MetadataMap) -> Result<(Group, MemberId), Status> {
+        let from = self.sender(meta)?;
+        self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
         let id = GroupId(number(meta, META_GROUP)?);
         let group = self.node.group(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
         Ok((group, from))
     }
+
+    /// An answer that says who we are.
+    fn answer<T>(&self, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        self.node.channels().lives.stamp(response.metadata_mut());
+        response
+    }
+}
+
+fn number<T: FromStr>(meta: &MetadataMap, key: &str) -> Result<T, Status> {
+    let text = meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
+    text.parse().map_err(|_| Status::invalid_argument(format!("metadata {key}: found {text:?}, expected a number")))
 }
 
 fn bad(e: impl std::fmt::Display) -> Status {
@@ -75,7 +90,7 @@ impl Peer for Handler {
         let input = futures_util::stream::once(async move { rpc });
         let mut replies = Box::pin(group.raft().stream_append(input));
         let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
-        Ok(Response::new(append_reply_to_wire(reply)))
+        Ok(self.answer(append_reply_to_wire(reply)))
     }
 
     type AppendStreamStream = BoxStream<'static, Result<proto::AppendReply, Status>>;
@@ -100,7 +115,7 @@ impl Peer for Handler {
             .take_while(|item| futures_util::future::ready(item.is_ok()))
             .filter_map(|item| futures_util::future::ready(item.ok()));
         let replies = group.raft().stream_append(requests);
-        Ok(Response::new(replies.map_ok(append_reply_to_wire).map_err(fatal).boxed()))
+        Ok(self.answer(replies.map_ok(append_reply_to_wire).map_err(fatal).boxed()))
     }
 
     async fn vote(&self, request: Request<proto::VoteRequest>) -> Result<Response<proto::VoteReply>, Status> {
@@ -118,7 +133,7 @@ impl Peer for Handler {
             leadership_transfer: message.leadership_transfer,
         };
         let reply = if pre { group.raft().pre_vote(rpc).await } else { group.raft().vote(rpc).await }.map_err(fatal)?;
-        Ok(Response::new(proto::VoteReply {
+        Ok(self.answer(proto::VoteReply {
             vote: Some((&reply.vote).into()),
             granted: reply.vote_granted,
             last: reply.last_log_id.as_ref().map(id_to_wire),
@@ -147,7 +162,38 @@ impl Peer for Handler {
         let vote = vote_from_wire(message.vote, "snapshot").map_err(bad)?;
         let snapshot = openraft::storage::Snapshot { meta, snapshot: message.data };
         let reply = group.raft().install_full_snapshot(vote, snapshot).await.map_err(fatal)?;
-        Ok(Response::new(proto::SnapshotReply { vote: Some((&reply.vote).into()) }))
+        Ok(self.answer(proto::SnapshotReply { vote: Some((&reply.vote).into()) }))
+    }
+
+    async fn register(
+        &self,
+        request: Request<proto::RegisterRequest>,
+    ) -> Result<Response<proto::RegisterReply>, Status> {
+        use proto::register_reply::Result as Outcome;
+        // Not checked against what is known here: group 0 itself is about to decide.
+        let from = self.sender(request.metadata())?;
+        let life = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
+        let group = self.node.group(GroupId::CLUSTER).ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
+        let outcome = if group.leading_term().is_none() {
+            Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))
+        } else {
+            match self.node.registered(from, life).await {
+                Registered::Done => Outcome::Boot(life.boot),
+                Registered::NotNow(why) => Outcome::Busy(why),
+                Registered::Refused(why) => Outcome::Refused(why),
+            }
+        };
+        Ok(self.answer(proto::RegisterReply { result: Some(outcome) }))
+    }
+
+    async fn denied(&self, request: Request<proto::DeniedRequest>) -> Result<Response<proto::DeniedReply>, Status> {
+        let (group, from) = self.group(request.metadata())?;
+        let acked = request.into_inner().acknowledged.ok_or_else(|| bad("denied: no entry"))?;
+        let gone = self.node.denied(&group, LogId::new(acked.term, acked.index));
+        if !gone {
+            tracing::warn!(group = %group.id(), %from, ?acked, "told that this log went backwards: it did not");
+        }
+        Ok(self.answer(proto::DeniedReply { gone }))
     }
 
     async fn readmit(&self, request: Request<proto::ReadmitRequest>) -> Result<Response<proto::ReadmitReply>, Status> {
@@ -163,7 +209,7 @@ impl Peer for Handler {
             Err(ExpelError::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
             Err(e @ ExpelError::NotNow { .. }) => Outcome::Busy(e.to_string()),
         };
-        Ok(Response::new(proto::ReadmitReply { result: Some(outcome) }))
+        Ok(self.answer(proto::ReadmitReply { result: Some(outcome) }))
     }
 
     async fn transfer(
@@ -173,7 +219,7 @@ impl Peer for Handler {
         let (group, _) = self.group(request.metadata())?;
         if let Some(left) = self.node.embargo_left() {
             let reason = format!("vote embargo after a start: {left:?} left");
-            return Ok(Response::new(proto::TransferReply { accepted: false, reason }));
+            return Ok(self.answer(proto::TransferReply { accepted: false, reason }));
         }
         let message = request.into_inner();
         let from = vote_from_wire(message.from, "transfer").map_err(bad)?;
@@ -184,6 +230,6 @@ impl Peer for Handler {
             Ok(Err(e)) => proto::TransferReply { accepted: false, reason: e.to_string() },
             Err(e) => return Err(fatal(e)),
         };
-        Ok(Response::new(reply))
+        Ok(self.answer(reply))
     }
 }

@@ -1,0 +1,95 @@
+//! Starts and lives (C3): every start of this gateway is registered in group 0, and what group 0 knows of the members' lives goes to
+//! the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`.
+
+use crate::cluster::{Cluster, ClusterError};
+use crate::node::{Adopted, Node};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState};
+use holdfast_raft::{Group, KnownLife, Life, Registered, Registrar};
+use holdfast_types::MemberId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two tries. Group 0 may have no leader for a while.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// What the peer protocol is to know.
+pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
+    let boot = |id: &MemberId| state.boots.get(id).map(|b| (b.boot, b.nonce));
+    state.members.iter().map(|(id, m)| (*id, KnownLife { disk: m.disk, boot: boot(id) })).collect()
+}
+
+/// Commits registrations where this gateway leads group 0.
+pub fn registrar(cluster: Arc<Cluster>, group: Group) -> Registrar {
+    Box::new(move |member, life| {
+        let (cluster, group) = (cluster.clone(), group.clone());
+        Box::pin(async move {
+            let Life { disk, boot, nonce } = life;
+            outcome(
+                cluster.command(&group, &ClusterCommand::RegisterBoot { member, disk, boot, nonce }).await.map(drop),
+            )
+        })
+    })
+}
+
+fn outcome(result: Result<(), ClusterError>) -> Registered {
+    match result {
+        Ok(()) => Registered::Done,
+        Err(ClusterError::Refused(
+            why @ (ClusterRefusal::BootReplayed { .. }
+            | ClusterRefusal::BootCloned { .. }
+            | ClusterRefusal::DiskMismatch { .. }),
+        )) => Registered::Refused(why.to_string()),
+        // A member that is not there yet may come; one that was removed is nobody's business any more.
+        Err(why) => Registered::NotNow(why.to_string()),
+    }
+}
+
+/// Registers this start; tried again until it is answered. A start that is refused ends the gateway.
+pub async fn register(node: Arc<Node>, adopted: Adopted) {
+    loop {
+        let peers = node.cluster.state().members.into_values().map(|m| (m.id, m.peer_addr)).collect();
+        let asked = tokio::select! {
+            () = node.stop.cancelled() => return,
+            asked = adopted.raft.register(&peers) => asked,
+        };
+        match asked {
+            Registered::Done => {
+                tracing::info!(boot = node.identity().boot, "start registered");
+                return;
+            }
+            Registered::Refused(why) => {
+                tracing::error!(%why, "C3: this gateway must not take part; it ends");
+                node.refuse(why);
+                return;
+            }
+            Registered::NotNow(why) => tracing::debug!(%why, "start not registered yet"),
+        }
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            () = tokio::time::sleep(TRY_AGAIN) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_raft::ProposeError;
+
+    #[test]
+    fn only_what_group_0_decided_is_final() {
+        let member = MemberId(3);
+        let refused = |why: ClusterRefusal| outcome(Err(ClusterError::Refused(why)));
+        assert!(matches!(refused(ClusterRefusal::BootReplayed { member, found: 3, seen: 4 }), Registered::Refused(_)));
+        assert!(matches!(refused(ClusterRefusal::BootCloned { member, boot: 4 }), Registered::Refused(_)));
+        assert!(matches!(
+            refused(ClusterRefusal::DiskMismatch { member, found: 1, expected: 2 }),
+            Registered::Refused(_)
+        ));
+        assert!(matches!(refused(ClusterRefusal::NoSuchMember { id: member }), Registered::NotNow(_)));
+        let lost = ClusterError::Propose(ProposeError::Unknown { reason: "late".into() });
+        assert!(matches!(outcome(Err(lost)), Registered::NotNow(_)), "R12");
+        assert_eq!(outcome(Ok(())), Registered::Done);
+    }
+}

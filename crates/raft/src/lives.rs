@@ -1,0 +1,134 @@
+//! Which life of a member speaks: disk, boot counter and nonce go with every call and every answer between gateways, and one that
+//! cannot be the member any more is refused (C3): a restored disk is older than what was seen, a cloned one has a counter that is taken.
+//!
+//! What is known comes from group 0, as applied here. A member or a start that is not known yet is let through: after a start of all
+//! gateways at once nobody could register before group 0 has a leader, and group 0 has none before they talk.
+
+use holdfast_types::MemberId;
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+use tonic::metadata::{MetadataMap, MetadataValue};
+
+/// Metadata key: disk in hex, boot counter, nonce.
+const META_LIFE: &str = "holdfast-life";
+
+/// One process on one disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The disk's uuid.
+    pub disk: u128,
+    /// The disk's boot counter.
+    pub boot: u64,
+    /// Drawn by the process.
+    pub nonce: u64,
+}
+
+/// What group 0 knows of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownLife {
+    /// The disk that joined.
+    pub disk: u128,
+    /// Boot counter and nonce of its last registered start.
+    pub boot: Option<(u64, u64)>,
+}
+
+impl KnownLife {
+    /// Whether `life` may speak for the member.
+    ///
+    /// # Errors
+    /// What was found and expected.
+    pub fn judge(&self, life: &Life) -> Result<(), String> {
+        if life.disk != self.disk {
+            return Err(format!("disk: found {:032x}, expected {:032x}", life.disk, self.disk));
+        }
+        match self.boot {
+            Some((seen, _)) if life.boot < seen => Err(format!(
+                "boot counter: found {}, expected at least {seen}, which was registered: a disk restored from an older copy, or a \
+                 process that another start has taken over from",
+                life.boot
+            )),
+            Some((seen, nonce)) if life.boot == seen && life.nonce != nonce => {
+                Err(format!("boot counter {seen} is that of another process: a cloned disk"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// This process's life, and what is known of the others'.
+#[derive(Debug)]
+pub(crate) struct Lives {
+    own: Life,
+    known: RwLock<BTreeMap<MemberId, KnownLife>>,
+}
+
+impl Lives {
+    pub(crate) fn new(own: Life) -> Self {
+        Self { own, known: RwLock::default() }
+    }
+
+    pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// Says who we are.
+    pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
+        let Life { disk, boot, nonce } = self.own;
+        if let Ok(text) = MetadataValue::try_from(format!("{disk:032x} {boot} {nonce}")) {
+            meta.insert(META_LIFE, text);
+        }
+    }
+
+    pub(crate) fn own(&self) -> Life {
+        self.own
+    }
+
+    /// What a call says of its sender.
+    pub(crate) fn of(meta: &MetadataMap) -> Option<Life> {
+        parse(meta.get(META_LIFE)?.to_str().ok()?)
+    }
+
+    /// Whether what `from` says of itself can be true.
+    pub(crate) fn check(&self, from: MemberId, meta: &MetadataMap) -> Result<(), String> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied();
+        let Some(known) = known else { return Ok(()) };
+        let text = meta.get(META_LIFE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let life =
+            parse(text).ok_or_else(|| format!("{from}: found {text:?}, expected disk, boot counter and nonce"))?;
+        known.judge(&life).map_err(|why| format!("{from} is not who it says: {why}"))
+    }
+}
+
+fn parse(text: &str) -> Option<Life> {
+    let mut words = text.split(' ');
+    let disk = u128::from_str_radix(words.next()?, 16).ok()?;
+    let (boot, nonce) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    words.next().is_none().then_some(Life { disk, boot, nonce })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_or_a_cloned_life_is_refused_and_a_newer_one_is_not() {
+        let own = Life { disk: 7, boot: 4, nonce: 40 };
+        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }));
+        let check = |life: Life| {
+            let mut meta = MetadataMap::new();
+            Lives::new(life).stamp(&mut meta);
+            lives.check(member, &meta)
+        };
+        assert_eq!(check(own), Ok(()), "nothing is known of it yet");
+        lives.set_known([(member, KnownLife { disk: 7, boot: None })].into());
+        assert_eq!(check(own), Ok(()), "not registered yet");
+        assert!(check(Life { disk: 8, ..own }).is_err(), "another disk");
+        assert!(lives.check(member, &MetadataMap::new()).is_err(), "it does not say");
+        lives.set_known([(member, KnownLife { disk: 7, boot: Some((4, 40)) })].into());
+        assert_eq!(check(own), Ok(()));
+        assert_eq!(check(Life { boot: 5, nonce: 50, ..own }), Ok(()), "its next start");
+        assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
+        assert!(check(Life { nonce: 41, ..own }).is_err(), "cloned");
+        assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());
+    }
+}

@@ -1,0 +1,73 @@
+//! A start is registered with group 0 (C3): this side asks, the leader's side commits. What a registration means is not known here: the
+//! owner of group 0's state gives a [`Registrar`].
+
+use crate::lives::Life;
+use crate::node::RaftNode;
+use crate::proto::{self, peer_client::PeerClient, register_reply::Result as Outcome};
+use futures_util::future::BoxFuture;
+use holdfast_types::{GroupId, MemberId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long one gateway may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// What became of a registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// It is committed: every older life of the member is refused from now on.
+    Done,
+    /// Nobody could say, or nobody could do it now; asked again. Why, for people.
+    NotNow(String),
+    /// This life cannot be the member's. Why, for people.
+    Refused(String),
+}
+
+/// Commits a registration at the leader of group 0.
+pub type Registrar = Box<dyn Fn(MemberId, Life) -> BoxFuture<'static, Registered> + Send + Sync>;
+
+impl RaftNode {
+    /// Registers this process with whoever leads group 0: this member itself, or one of `peers`.
+    pub async fn register(&self, peers: &BTreeMap<MemberId, String>) -> Registered {
+        let leads = self.group(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
+        if leads {
+            return self.registered(self.member(), self.life()).await;
+        }
+        let mut answers = Vec::new();
+        for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
+            match self.ask_register(*peer, addr).await {
+                Registered::NotNow(why) => answers.push(format!("{peer}: {why}")),
+                known => return known,
+            }
+        }
+        Registered::NotNow(answers.join("; "))
+    }
+
+    async fn ask_register(&self, peer: MemberId, addr: &str) -> Registered {
+        let channel = match self.channels().get(peer, addr, false) {
+            Ok(channel) => channel,
+            Err(e) => return Registered::NotNow(e.to_string()),
+        };
+        let request = self.addressed(proto::RegisterRequest {}, GroupId::CLUSTER, peer);
+        let mut client = PeerClient::new(channel);
+        match tokio::time::timeout(ASK_LIMIT, client.register(request)).await {
+            Err(_) => Registered::NotNow(format!("no answer within {ASK_LIMIT:?}")),
+            Ok(Err(status)) => Registered::NotNow(status.message().to_string()),
+            Ok(Ok(reply)) => match reply.into_inner().result {
+                Some(Outcome::Boot(_)) => Registered::Done,
+                Some(Outcome::Refused(why)) => Registered::Refused(why),
+                Some(Outcome::Leader(leader)) => Registered::NotNow(format!("does not lead ({leader} does)")),
+                Some(Outcome::Busy(why)) => Registered::NotNow(why),
+                None => Registered::NotNow("an answer without a result".to_string()),
+            },
+        }
+    }
+
+    /// The leader's side.
+    pub(crate) async fn registered(&self, member: MemberId, life: Life) -> Registered {
+        match self.registrar() {
+            Some(registrar) => registrar(member, life).await,
+            None => Registered::NotNow("nothing is registered here".to_string()),
+        }
+    }
+}
