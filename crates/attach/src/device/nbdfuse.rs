@@ -8,6 +8,8 @@ use super::DeviceError;
 use holdfast_types::Name;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
@@ -26,6 +28,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct Device {
     path: String,
     mount: PathBuf,
+    /// It is being taken down: an end of its process is no news.
+    stopping: Arc<AtomicBool>,
     /// Tells the task that owns the process to end it; it answers when that is done.
     stop: oneshot::Sender<oneshot::Sender<()>>,
 }
@@ -81,9 +85,15 @@ impl Device {
         };
         let (stop, told) = oneshot::channel::<oneshot::Sender<()>>();
         let name = format!("{set}/{volume}");
+        let stopping = Arc::new(AtomicBool::new(false));
+        let known = stopping.clone();
         tokio::spawn(async move {
             tokio::select! {
-                ended = child.wait() => on_end(format!("{name}: nbdfuse ended: {ended:?}")),
+                ended = child.wait() => {
+                    if !known.load(Ordering::Relaxed) {
+                        on_end(format!("{name}: nbdfuse ended: {ended:?}"));
+                    }
+                }
                 told = told => {
                     end(&mut child).await;
                     if let Ok(done) = told {
@@ -92,7 +102,7 @@ impl Device {
                 }
             }
         });
-        Ok(Self { path, mount, stop })
+        Ok(Self { path, mount, stopping, stop })
     }
 
     async fn come_up(child: &mut Child, file: &Path) -> Result<String, DeviceError> {
@@ -120,6 +130,7 @@ impl Device {
 
     /// Detaches the loop device, which waits for what is on its way, unmounts, and ends nbdfuse.
     pub(super) async fn stop(self) {
+        self.stopping.store(true, Ordering::Relaxed);
         let losetup = if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" };
         // What the page cache holds of the device goes to the gateways while there is still a way.
         let cached = tokio::fs::File::open(&self.path).await;

@@ -9,6 +9,7 @@ use crate::{duration, output, serve};
 use clap::Args;
 use holdfast_attach::{AttachError, Bounds, DeviceKind, DirError, Ended, Options, Phase, RunDir, Status};
 use holdfast_types::{ByteSize, Name, Owner};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -221,7 +222,13 @@ fn status(common: &Common, dir: &Path) -> Result<(), CliError> {
 
 async fn detach(common: &Common, dir: &Path) -> Result<(), CliError> {
     let deadline = Instant::now() + common.timeout();
-    let (pid, _) = look(dir)?;
+    let (pid, status) = look(dir)?;
+    if status.phase != Phase::Fenced
+        && let Some(device) = status.volumes.iter().filter_map(|volume| volume.device.as_deref()).find(|d| is_in_use(d))
+    {
+        return Err(CliError::refused(format!("{device} is in use: what it was not told yet would be lost"))
+            .next("unmount it, or export its pool, first"));
+    }
     kill_process(pid, Signal::TERM)
         .map_err(|error| CliError::failed(format!("process {pid:?} cannot be told")).because(&error))?;
     while !matches!(holdfast_attach::running(dir), Err(DirError::NotAttached { .. })) {
@@ -240,6 +247,12 @@ async fn detach(common: &Common, dir: &Path) -> Result<(), CliError> {
         phase => Err(CliError::failed(format!("it ended while {phase}: its lease expires by itself"))
             .next("its own output says why")),
     }
+}
+
+/// Whether a block device is mounted or otherwise taken: the kernel gives it to nobody else then.
+fn is_in_use(device: &str) -> bool {
+    let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::open(device, exclusive, Mode::empty()).is_err_and(|error| error == rustix::io::Errno::BUSY)
 }
 
 fn describe(status: &Status) -> String {
