@@ -103,11 +103,17 @@ impl Host {
 
     /// A host that loses its power has no loop devices left; ours shares its kernel with us.
     fn forget_device(&self) {
-        let Ok(list) = cmd("losetup").args(["-l", "-n", "-O", "NAME,BACK-FILE"]).out() else { return };
-        for line in list.lines() {
-            let Some((device, backing)) = line.split_once(' ') else { continue };
-            if Path::new(backing.trim()).starts_with(&self.dir) {
-                cmd("losetup").arg("--detach").arg(device).succeeds();
+        let status = std::fs::read(self.dir.join("run/attach/status.json")).unwrap_or_default();
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+        for volume in status["volumes"].as_array().map_or(&[][..], Vec::as_slice) {
+            let Some(name) = volume["device"].as_str().and_then(|device| device.strip_prefix("/dev/loop")) else {
+                continue;
+            };
+            let backing = format!("/sys/block/loop{name}/loop/backing_file");
+            let backing = std::fs::read_to_string(backing).unwrap_or_default();
+            // With the host's mounts the path has lost all but its last part. The number may be somebody else's by now: their path has not.
+            if Path::new(backing.trim()).starts_with(&self.dir) || backing.trim() == "/device" {
+                cmd("losetup").arg("--detach").arg(format!("/dev/loop{name}")).succeeds();
             }
         }
     }
