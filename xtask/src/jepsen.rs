@@ -8,7 +8,7 @@
 //!
 //! Owns: which runs there are, what a lie's run must find, the exit code. Does not own: what is checked (jepsen/src).
 //!
-//! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict,
+//! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict or to its start,
 //! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
 
 mod jars;
@@ -158,8 +158,17 @@ impl Verdict {
 /// The chore. Ends the process with the code that [the module](self) tells.
 ///
 /// # Errors
-/// When nothing could be tried.
+/// None: what kept it from a verdict is printed.
 pub fn chore(args: &Args) -> Result<()> {
+    let worst = all(args).unwrap_or_else(|e| {
+        line(format!("error: {e:#}"));
+        Verdict::Unjudged
+    });
+    // The code says more than failed or not.
+    std::process::exit(worst.exit_code());
+}
+
+fn all(args: &Args) -> Result<Verdict> {
     let runs = runs(args);
     anyhow::ensure!(
         crate::setup::is_root(),
@@ -200,8 +209,7 @@ pub fn chore(args: &Args) -> Result<()> {
     }
     table(&rows);
     line(format!("The same as Markdown: {}", dir.join("results.md").display()));
-    // The code says more than failed or not.
-    std::process::exit(worst.exit_code());
+    Ok(worst)
 }
 
 fn runs(args: &Args) -> Vec<Run> {
