@@ -60,6 +60,25 @@ impl Leaving {
 }
 
 impl Machine {
+    /// The agent ends: lets go in good order first, unless it is paused.
+    pub(super) fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {
+        self.ended_by_shutdown = true;
+        match &mut self.state {
+            State::Standby => self.enter(now, State::Ended, "told to stop"),
+            State::Primary if self.paused => {
+                self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
+                return "ends; PostgreSQL and its device go on without an agent".into();
+            }
+            State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
+            State::Ended => {}
+            State::Acquiring | State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary => {
+                self.leave(now, false, false, "the agent was told to stop".into(), Then::End, out);
+            }
+            State::CutOff(_) => self.leave(now, true, false, "the agent was told to stop".into(), Then::End, out),
+        }
+        "lets go, then ends".into()
+    }
+
     /// Becoming primary failed: let go, and wait longer each time.
     pub(super) fn give_up(&mut self, now: MonoTime, reason: String, out: &mut Vec<Action>) {
         self.record(Event::TakeoverFailed, &reason, out);
