@@ -318,6 +318,30 @@ pub enum LeaseCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Go on with a lease at the gateway that leads its set now, and print the new token
+    #[command(after_long_help = with_codes(CONTINUE))]
+    Continue {
+        /// The set
+        set: Name,
+        /// Who holds it: as it was taken
+        #[arg(long, value_parser = owner)]
+        owner: Owner,
+        /// The token that `lease acquire` or the last `lease continue` printed
+        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
+        token: String,
+    },
+    /// Show that the holder is alive, so that the lease lasts on
+    #[command(after_long_help = with_codes(RENEW))]
+    Renew {
+        /// The set
+        set: Name,
+        /// The token that `lease acquire` or `lease continue` printed
+        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
+        token: String,
+        /// Epoch of the grant [default: that of the current one]
+        #[arg(long)]
+        epoch: Option<u64>,
+    },
     /// Give a lease back
     #[command(after_long_help = with_codes("Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nWithout its token a lease is ended by `holdfast failover`.\n"))]
     Release {
@@ -331,6 +355,24 @@ pub enum LeaseCommand {
         epoch: Option<u64>,
     },
 }
+
+const CONTINUE: &str = "\
+Examples:
+  HOLDFAST_TOKEN=... holdfast lease continue demo --owner db1
+  HOLDFAST_TOKEN=... holdfast lease continue demo --owner db1 --output json | jq -r .token
+
+After leadership of a set has moved, its lease is continued where it went, under a new epoch and a
+new token; the older token ends when the newer one is first used. A lease that was released, that
+another owner took, or that a plain export holds is not continued.
+";
+
+const RENEW: &str = "\
+Example:
+  HOLDFAST_TOKEN=... holdfast lease renew demo
+
+A lease may be judged expired when nothing was heard of its holder for its time to live; every
+write renews it as well. Renew three times as often as that. `holdfast attach` does it by itself.
+";
 
 const ACQUIRE: &str = "\
 Examples:

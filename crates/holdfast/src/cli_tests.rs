@@ -130,6 +130,8 @@ fn wrong_lines_are_usage_errors() {
         "dev --dir x --nbd-port 65530000",
         "lease acquire demo",
         "lease acquire demo --owner a?b",
+        "lease continue demo --owner db1",
+        "lease renew demo",
         "switchover demo",
         "gateway run --set journal",
         "gateway run --nbd-listen 10809",

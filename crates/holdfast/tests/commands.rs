@@ -251,6 +251,33 @@ async fn refusals_keep_their_code_and_say_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_lease_is_continued_and_renewed_by_its_newest_token() {
+    let (world, api) = cluster().await;
+    let grant = json(&api, &["lease", "acquire", "demo", "--owner", "db1"]).await;
+    let old = grant["token"].as_str().unwrap();
+    let renewed = json(&api, &["lease", "renew", "demo", "--token", old]).await;
+    assert_eq!(renewed["lease"]["remaining_ms"], grant["lease"]["ttl_ms"]);
+    let goes_on = json(&api, &["lease", "continue", "demo", "--owner", "db1", "--token", old]).await;
+    let new = goes_on["token"].as_str().unwrap();
+    assert_ne!(new, old);
+    assert!(goes_on["lease"]["epoch"].as_u64() > grant["lease"]["epoch"].as_u64());
+    assert!(goes_on["exports"][0].as_str().unwrap().contains(new), "{goes_on}");
+    for stale in [
+        &["lease", "renew", "demo", "--token", old][..],
+        &["lease", "renew", "demo", "--token", new, "--epoch", "1"],
+        &["lease", "continue", "demo", "--owner", "db1", "--token", old],
+        &["lease", "continue", "demo", "--owner", "db2", "--token", new],
+    ] {
+        assert_eq!(error(3, &api, stale).await["code"], "stale-token", "{stale:?}");
+    }
+    let text_of = run(&api, &["lease", "renew", "demo", "--token", new]).await;
+    assert!(text(&text_of.stdout).starts_with("demo is held by db1"), "{}", text(&text_of.stdout));
+    json(&api, &["lease", "release", "demo", "--token", new]).await;
+    assert_eq!(error(3, &api, &["lease", "renew", "demo", "--token", new]).await["code"], "stale-token");
+    assert!(world.lock().unwrap().sets["demo"].lease.is_none());
+}
+
+#[tokio::test]
 async fn a_lease_is_released_by_its_token_once() {
     let (_world, api) = cluster().await;
     let grant = json(&api, &["lease", "acquire", "demo", "--owner", "db1"]).await;

@@ -15,6 +15,8 @@ pub async fn run(common: &Common, command: LeaseCommand) -> Result<(), CliError>
     match command {
         LeaseCommand::Show { set } => show(common, &set).await,
         LeaseCommand::Acquire { set, owner, ttl, force } => acquire(common, &set, &owner, ttl, force).await,
+        LeaseCommand::Continue { set, owner, token } => go_on(common, &set, &owner, token).await,
+        LeaseCommand::Renew { set, token, epoch } => renew(common, &set, token, epoch).await,
         LeaseCommand::Release { set, token, epoch } => release(common, &set, token, epoch).await,
     }
 }
@@ -54,8 +56,21 @@ async fn acquire(
     };
     let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
     let grant = door(common).call(&format!("acquire the lease of {set}"), Effect::Changes, call).await?;
+    show_grant(common, set, owner, &grant)
+}
+
+async fn go_on(common: &Common, set: &Name, owner: &Owner, token: String) -> Result<(), CliError> {
+    let request =
+        v1::ContinueLeaseRequest { set: set.to_string(), owner: owner.to_string(), token, request_id: request_id() };
+    let call = async |mut client: Client| client.continue_lease(request.clone()).await;
+    let grant = door(common).call(&format!("continue the lease of {set}"), Effect::Changes, call).await?;
+    show_grant(common, set, owner, &grant)
+}
+
+/// A new grant: the lease, its token, and where to connect with it.
+fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply) -> Result<(), CliError> {
     let lease = grant.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
-    let exports = exports(&grant);
+    let exports = exports(grant);
     let json =
         serde_json::json!({ "lease": lease, "token": grant.token, "volumes": grant.volumes, "exports": exports });
     output::show(common.output, &json, || {
@@ -71,6 +86,20 @@ async fn acquire(
             exports.join("\n  ")
         )
     })
+}
+
+async fn renew(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {
+    let mut door = door(common);
+    // As for a release: without an epoch the current grant is meant. A free set has none: the gateway says that the token is stale.
+    let epoch = match epoch {
+        Some(epoch) => epoch,
+        None => current(&mut door, set).await?.lease.map_or(0, |lease| lease.epoch),
+    };
+    let request = v1::RenewLeaseRequest { set: set.to_string(), epoch, token };
+    let call = async |mut client: Client| client.renew_lease(request.clone()).await;
+    let reply = door.call(&format!("renew the lease of {set}"), Effect::Changes, call).await?;
+    let lease = reply.lease.as_ref().ok_or_else(|| incomplete("the lease"))?;
+    output::show(common.output, &reply, || format!("{set} is held by {}", lease_text(lease)))
 }
 
 async fn release(common: &Common, set: &Name, token: String, epoch: Option<u64>) -> Result<(), CliError> {

@@ -507,8 +507,19 @@ impl Admin for Door {
         self.changed(&mut world, &request.request_id, reply)
     }
 
-    async fn renew_lease(&self, _: Request<v1::RenewLeaseRequest>) -> Answer<v1::RenewLeaseReply> {
-        refuse(RefusalCode::StaleToken, "not here")
+    async fn renew_lease(&self, request: Request<v1::RenewLeaseRequest>) -> Answer<v1::RenewLeaseReply> {
+        self.enter("renew_lease").await?;
+        let request = request.into_inner();
+        let world = self.world.lock().unwrap();
+        let set = find(&world, &request.set)?;
+        self.lead(&world, set.leader)?;
+        match &set.lease {
+            Some((lease, token)) if *token == request.token && lease.epoch == request.epoch => {
+                let lease = v1::Lease { remaining_ms: lease.ttl_ms, ..lease.clone() };
+                Ok(Response::new(v1::RenewLeaseReply { lease: Some(lease) }))
+            }
+            _ => refuse(RefusalCode::StaleToken, "the token and epoch are not those of the current lease"),
+        }
     }
 
     async fn release_lease(&self, request: Request<v1::ReleaseLeaseRequest>) -> Answer<v1::ReleaseLeaseReply> {
