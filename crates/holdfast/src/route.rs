@@ -5,7 +5,8 @@
 //!          └─► Pause(time)                              └─► None       step() again
 //! ```
 //! - A leader hint is followed at once, up to [`HINTS_MAX`] in a row: during an election two gateways may name each other.
-//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others.
+//! - A gateway that is busy, or does not know the outcome, is asked again after a pause, before the others; after [`AGAIN_MAX`] times the
+//!   others have their turn. A leader that was cut off answers "busy" for as long as it is cut off, while the others elect.
 //! - Otherwise the known addresses are asked in turn, with a pause after each round that grows up to [`PAUSE_MAX`].
 //! - "Not adopted" is final only once every known address says so: the list may hold a gateway that has yet to join.
 
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 /// Hints followed without a pause.
 const HINTS_MAX: u32 = 4;
+
+/// Times in a row that a gateway which is busy, or does not know the outcome, is asked again before the others.
+const AGAIN_MAX: u32 = 2;
 
 /// First pause; doubled by every further one.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -54,6 +58,8 @@ pub struct Route {
     prefer: Option<String>,
     pause_first: bool,
     hints: u32,
+    /// Who was asked again last, and how often in a row.
+    again: (String, u32),
     pause: Duration,
     not_adopted: BTreeSet<String>,
     maybe_happened: bool,
@@ -78,6 +84,7 @@ impl Route {
             prefer: None,
             pause_first: false,
             hints: 0,
+            again: (String::new(), 0),
             pause: PAUSE_MIN,
             not_adopted: BTreeSet::new(),
             maybe_happened: false,
@@ -150,6 +157,14 @@ impl Route {
     }
 
     fn again(&mut self, from: &str) {
+        if self.again.0 != from {
+            self.again = (from.to_string(), 0);
+        }
+        if self.again.1 >= AGAIN_MAX {
+            self.again.1 = 0;
+            return;
+        }
+        self.again.1 += 1;
         self.prefer = Some(from.to_string());
         self.pause_first = true;
     }
@@ -247,6 +262,22 @@ mod tests {
             assert_eq!(route.heard("a:1", refused(code, None)), None);
             assert_eq!([asks(&mut route), asks(&mut route), asks(&mut route)], ["pause 50", "a:1", "b:1"]);
             assert_eq!(route.maybe_happened(), unknown, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_stays_busy_does_not_keep_the_others_from_being_asked() {
+        for code in [RefusalCode::Busy, RefusalCode::Unknown] {
+            let mut route = route(&["a:1", "b:1"]);
+            let mut steps = Vec::new();
+            for _ in 0..8 {
+                let step = asks(&mut route);
+                if step == "a:1" {
+                    route.heard("a:1", refused(code, None));
+                }
+                steps.push(step);
+            }
+            assert_eq!(steps, ["a:1", "pause 50", "a:1", "pause 100", "a:1", "b:1", "pause 200", "a:1"]);
         }
     }
 
