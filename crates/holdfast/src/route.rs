@@ -277,7 +277,7 @@ mod tests {
                 }
                 steps.push(step);
             }
-            assert_eq!(steps, ["a:1", "pause 50", "a:1", "pause 100", "a:1", "b:1", "pause 200", "a:1"]);
+            assert_eq!(steps, ["a:1", "pause 50", "a:1", "pause 100", "a:1", "b:1", "a:1", "pause 200"]);
         }
     }
 
