@@ -311,6 +311,8 @@ impl Machine {
         match self.state {
             State::Acquiring | State::Attaching => self.give_up(now, reason, out),
             State::Standby | State::Ended | State::Fencing(_) => {}
+            // It was being asked to end. That job still runs: it must not meet the attach of a next campaign.
+            State::Demoting(ref leaving) if leaving.gives_back() => {}
             _ => self.fence(now, reason, out),
         }
     }

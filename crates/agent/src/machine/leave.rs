@@ -59,6 +59,13 @@ impl Leaving {
     }
 }
 
+impl Leaving {
+    /// All that is left is attach, and it has been asked to end.
+    pub fn gives_back(&self) -> bool {
+        self.step == Step::Detach && self.job.is_some()
+    }
+}
+
 impl Machine {
     /// The agent ends: lets go in good order first, unless it is paused.
     pub(super) fn shutdown(&mut self, now: MonoTime, out: &mut Vec<Action>) -> String {

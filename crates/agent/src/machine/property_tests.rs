@@ -242,3 +242,18 @@ proptest! {
         prop_assert_eq!(run(story)?, StateName::Primary);
     }
 }
+
+/// Found by the property: attach ended by itself while it was being asked to end, the next campaign began, and the old job then took
+/// the new attach away.
+#[test]
+fn a_detach_under_way_does_not_meet_the_next_attach() {
+    let story = vec![
+        Happens::Lease(LeaseView::Free),
+        Happens::Attach(AttachPhase::Serving, false),
+        Happens::Answer(false),
+        Happens::Answer(true),
+        Happens::AttachDies(0),
+        Happens::Time(900),
+    ];
+    assert_eq!(run(story).expect("the invariants"), StateName::Primary);
+}
