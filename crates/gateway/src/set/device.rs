@@ -9,6 +9,7 @@ use crate::set::sequencer::{Op, WriteFailure};
 use crate::set::server::{Connection, SetError, SetServer};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use holdfast_control::serve::WhyNot;
 use holdfast_nbd::ExportName;
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -18,9 +19,13 @@ use holdfast_volume::index::Source;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Bytes that one device read fetches at most at once: a larger request is fetched in such steps.
 const READ_STEP_BYTES: u64 = 4 << 20;
+
+/// How often a read that waits for the read lease looks again: a fraction of the shortest heartbeat interval.
+const READ_LEASE_POLL: Duration = Duration::from_millis(2);
 
 /// One volume, opened by one connection under one epoch.
 pub struct VolumeDevice {
@@ -50,16 +55,25 @@ impl VolumeDevice {
     }
 
     /// The check before every answer to a read (R3) and before every write is taken in.
-    fn check(
-        &self,
-        allowed: Result<holdfast_types::Epoch, holdfast_control::serve::WhyNot>,
-    ) -> Result<(), DeviceError> {
+    fn check(&self, allowed: Result<holdfast_types::Epoch, WhyNot>) -> Result<(), DeviceError> {
         match allowed {
             Ok(epoch) if epoch == self.connection.serving.epoch => Ok(()),
             Ok(_) => Err(self.gone()),
             Err(why) => {
                 tracing::debug!(%why, "not served here now");
                 Err(self.gone())
+            }
+        }
+    }
+
+    /// The same for a read. A read lease that has run out is waited for: heartbeats that come late are no reason to close a connection. It comes
+    /// back, or the gateway is cut off an election's time later. In one epoch what was read before the wait is still an answer (R3): nobody else
+    /// can have led in between, so the read took effect when its data was looked up.
+    async fn check_read(&self) -> Result<(), DeviceError> {
+        loop {
+            match self.server().may_read() {
+                Err(WhyNot::NoReadLease) => tokio::time::sleep(READ_LEASE_POLL).await,
+                allowed => return self.check(allowed),
             }
         }
     }
@@ -110,7 +124,7 @@ impl VolumeDevice {
             at += step;
         }
         // R3: after the data is there and right before the answer.
-        self.check(self.server().may_read())?;
+        self.check_read().await?;
         Ok(out)
     }
 }
@@ -189,7 +203,7 @@ impl Device for VolumeDevice {
                     _ => out.push(Extent { len: bytes, hole }),
                 }
             }
-            self.check(self.server().may_read())?;
+            self.check_read().await?;
             Ok(out)
         })
     }
