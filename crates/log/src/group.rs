@@ -5,7 +5,7 @@ use crate::node::Shared;
 use crate::queue::{Done, Evictable, Job, lock, stopped};
 use bytes::Bytes;
 use holdfast_journal::{
-    CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
+    Catalog, CorruptRecord, Op, PAYLOAD_BYTES_MAX, ReadError, SharedIndex, read_entries, read_part, record_bytes,
 };
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::io;
@@ -83,6 +83,29 @@ async fn blocking<T: Send + 'static>(
             Err(error) => Err(ReadError::Io(io::Error::other(error))),
         },
         Err(_) => work(),
+    }
+}
+
+/// Part of one entry's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadPlace {
+    /// The entry.
+    pub index: LogIndex,
+    /// First byte in its payload.
+    pub offset: u32,
+    /// Bytes.
+    pub len: usize,
+}
+
+fn read_from_disk(catalog: &Catalog, group: &Group, place: ReadPlace) -> Result<Bytes, ReadError> {
+    let ReadPlace { index, offset, len } = place;
+    match read_part(catalog, group.id, &group.index, index.0, offset, len) {
+        // Purged since the look at the memory.
+        Err(ReadError::Missing { index, next }) => match lock(&group.memory).purged {
+            Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
+            _ => Err(ReadError::Missing { index, next }),
+        },
+        read => read,
     }
 }
 
@@ -293,36 +316,48 @@ impl GroupLog {
     /// # Errors
     /// See [`ReadError`].
     pub async fn read(&self, index: LogIndex, offset: u32, len: usize) -> Result<Bytes, ReadError> {
-        {
-            let memory = lock(&self.group.memory);
-            if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
-                return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
-            }
-            if index.0 < memory.first() || index.0 >= memory.next() {
-                return Err(ReadError::Missing { index: index.0, next: memory.next() });
-            }
-            if let Some(entry) = memory.in_tail(index.0) {
-                let range = offset as usize..(offset as usize).saturating_add(len);
-                if range.end > entry.payload.len() {
-                    return Err(ReadError::OutOfBounds {
-                        index: index.0,
-                        offset,
-                        wanted: len,
-                        len: entry.payload.len(),
-                    });
-                }
-                return Ok(entry.payload.slice(range));
-            }
+        let place = ReadPlace { index, offset, len };
+        if let Some(bytes) = self.read_from_tail(place)? {
+            return Ok(bytes);
         }
         let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
-        let read = blocking(move || read_part(&catalog, group.id, &group.index, index.0, offset, len)).await;
-        match read {
-            Err(ReadError::Missing { index, next }) => match lock(&self.group.memory).purged {
-                Some(purged) if index <= purged.index.0 => Err(ReadError::Purged { index, purged: purged.index.0 }),
-                _ => Err(ReadError::Missing { index, next }),
-            },
-            read => read,
+        blocking(move || read_from_disk(&catalog, &group, place)).await
+    }
+
+    /// As [`GroupLog::read`] for each of `places`, in their order, with one hop to a blocking thread for all that are not in memory.
+    ///
+    /// # Errors
+    /// The first one met.
+    pub async fn read_many(&self, places: Vec<ReadPlace>) -> Result<Vec<Bytes>, ReadError> {
+        let found = places.iter().map(|place| self.read_from_tail(*place)).collect::<Result<Vec<_>, _>>()?;
+        if found.iter().all(Option::is_some) {
+            return Ok(found.into_iter().flatten().collect());
         }
+        let (catalog, group) = (self.shared.catalog.clone(), self.group.clone());
+        blocking(move || {
+            let missing = found.into_iter().zip(places);
+            missing.map(|(found, place)| found.map_or_else(|| read_from_disk(&catalog, &group, place), Ok)).collect()
+        })
+        .await
+    }
+
+    /// `None` where the entry is in the journal, but no longer in memory.
+    fn read_from_tail(&self, place: ReadPlace) -> Result<Option<Bytes>, ReadError> {
+        let ReadPlace { index, offset, len } = place;
+        let memory = lock(&self.group.memory);
+        if let Some(purged) = memory.purged.filter(|purged| index <= purged.index) {
+            return Err(ReadError::Purged { index: index.0, purged: purged.index.0 });
+        }
+        if index.0 < memory.first() || index.0 >= memory.next() {
+            return Err(ReadError::Missing { index: index.0, next: memory.next() });
+        }
+        let Some(entry) = memory.in_tail(index.0) else { return Ok(None) };
+        let range = offset as usize..(offset as usize).saturating_add(len);
+        if range.end > entry.payload.len() {
+            let (wanted, len) = (len, entry.payload.len());
+            return Err(ReadError::OutOfBounds { index: index.0, offset, wanted, len });
+        }
+        Ok(Some(entry.payload.slice(range)))
     }
 
     /// Term of the entry at `index`, or of the last one purged.

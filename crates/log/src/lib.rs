@@ -24,6 +24,6 @@ mod writer;
 
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
-pub use group::{Entry, GroupLog, GroupLogState};
+pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport};
 pub use node::{LogUsage, NodeLog};

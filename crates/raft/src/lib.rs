@@ -45,7 +45,7 @@ pub use clock::{boot_now, monotonic_now};
 pub use config::{RaftTiming, TypeConfig};
 pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, MembersStep, Pending, ProposeError, Proposed,
-    ReadLogError,
+    ReadLogError, ReadPlace,
 };
 pub use lives::{KnownLife, Life};
 pub use machine::StateMachine;

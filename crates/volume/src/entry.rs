@@ -250,26 +250,52 @@ pub fn read_piece(
     at: &JournalRef,
     bytes: &Bytes,
 ) -> Result<Bytes, EntryError> {
-    let (op, data) = check_op(bytes)?;
-    let skip = u64::from(at.skip);
-    let same = op.kind == OpKind::Write
-        && op.volume == volume
-        && op.lba.0.checked_add(skip) == Some(lba.0)
-        && op.sectors.0 == u64::from(at.op_sectors)
-        && skip.checked_add(sectors.0).is_some_and(|end| end <= op.sectors.0);
-    if !same {
-        return Err(EntryError::Misplaced {
-            volume: op.volume,
-            lba: op.lba,
-            sectors: op.sectors,
-            wanted_volume: volume,
-            wanted_lba: Lba(lba.0.saturating_sub(skip)),
-            wanted_sectors: Sectors(u64::from(at.op_sectors)),
-        });
+    CheckedOp::new(bytes)?.piece(volume, lba, sectors, at)
+}
+
+/// One op of the journal whose checksums matched: pieces of it are cut out without reading or checking it again.
+#[derive(Clone, Debug)]
+pub struct CheckedOp {
+    header: OpHeader,
+    data: Bytes,
+}
+
+impl CheckedOp {
+    /// Checks the op that `bytes` begin with.
+    ///
+    /// # Errors
+    /// As [`check_op`].
+    pub fn new(bytes: &Bytes) -> Result<Self, EntryError> {
+        let (header, data) = check_op(bytes)?;
+        Ok(Self { header, data: bytes.slice_ref(data) })
     }
-    // Whole sectors inside an op that was checked above: no overflow, never out of bounds.
-    let from = (skip * SECTOR_BYTES) as usize;
-    Ok(bytes.slice_ref(&data[from..from + (sectors.0 * SECTOR_BYTES) as usize]))
+
+    /// The data of a piece of it, as [`read_piece`] gives it.
+    ///
+    /// # Errors
+    /// [`EntryError::Misplaced`] where this is not the op that `at` refers to, or the piece is not inside it (R9).
+    pub fn piece(&self, volume: VolumeId, lba: Lba, sectors: Sectors, at: &JournalRef) -> Result<Bytes, EntryError> {
+        let op = &self.header;
+        let skip = u64::from(at.skip);
+        let same = op.kind == OpKind::Write
+            && op.volume == volume
+            && op.lba.0.checked_add(skip) == Some(lba.0)
+            && op.sectors.0 == u64::from(at.op_sectors)
+            && skip.checked_add(sectors.0).is_some_and(|end| end <= op.sectors.0);
+        if !same {
+            return Err(EntryError::Misplaced {
+                volume: op.volume,
+                lba: op.lba,
+                sectors: op.sectors,
+                wanted_volume: volume,
+                wanted_lba: Lba(lba.0.saturating_sub(skip)),
+                wanted_sectors: Sectors(u64::from(at.op_sectors)),
+            });
+        }
+        // Whole sectors inside an op that was checked above: no overflow, never out of bounds.
+        let from = (skip * SECTOR_BYTES) as usize;
+        Ok(self.data.slice(from..from + (sectors.0 * SECTOR_BYTES) as usize))
+    }
 }
 
 /// Gathers ops into one entry. Data is copied once, by [`EntryBuilder::finish`].

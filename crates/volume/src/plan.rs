@@ -9,7 +9,7 @@
 
 use crate::index::{Generation, JournalRef, Piece, Source};
 use crate::segment::EXTENT_SECTORS_MAX;
-use holdfast_types::{Lba, Sectors, VolumeId};
+use holdfast_types::{Lba, SECTOR_BYTES, Sectors, VolumeId};
 
 /// An extent to be read from the journal and sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,23 @@ pub fn unmaps(generation: &Generation) -> impl Iterator<Item = Unmap> + '_ {
         volume,
         lba: piece.lba,
         sectors: piece.sectors,
+    })
+}
+
+/// The planned extents in groups of about `bytes`: the last extent of a group may reach beyond, none is empty. What one group takes is
+/// all that a reader has to hold at once.
+pub fn batches(generation: &Generation, bytes: u64) -> impl Iterator<Item = Vec<PlannedExtent>> + '_ {
+    let mut planned = plan(generation);
+    std::iter::from_fn(move || {
+        let mut batch: Vec<PlannedExtent> = Vec::new();
+        let mut gathered = 0;
+        while gathered < bytes.max(1)
+            && let Some(extent) = planned.next()
+        {
+            gathered += extent.sectors().0 * SECTOR_BYTES;
+            batch.push(extent);
+        }
+        (!batch.is_empty()).then_some(batch)
     })
 }
 

@@ -185,6 +185,12 @@ impl Mapping {
         self.pages.get_or_open(key, fetch, open).await
     }
 
+    /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again. It is in memory only; what falls out of
+    /// there is fetched.
+    pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
+        self.pages.insert(BlockKey { object: place.object, number: place.number }, page);
+    }
+
     /// The part of a sealed extent that the map names.
     async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
         let key = BlockKey { object: extent.object, number: extent.place.number };

@@ -6,16 +6,24 @@
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
-use holdfast_raft::{Group, ReadLogError};
+use holdfast_raft::{Group, ReadLogError, ReadPlace};
 use holdfast_types::limits::ENTRY_BYTES_MAX;
-use holdfast_types::{Lba, Sectors, VolumeId};
-use holdfast_volume::entry::read_piece;
+use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
+use holdfast_volume::entry::{CheckedOp, read_piece};
 use holdfast_volume::index::{JournalRef, Piece, Source};
+use holdfast_volume::plan::PlannedExtent;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How often a place that was purged meanwhile is looked up again. Each time a whole checkpoint must have passed between.
 const LOOKUPS_MAX: u32 = 8;
+
+/// Reads of the journal under way at once for one batch of a checkpoint …
+const BATCH_READS: usize = 8;
+/// … each of about so many bytes, or of one operation.
+const BATCH_READ_BYTES: usize = 128 << 10;
 
 /// One part of what was read.
 #[derive(Clone, Debug)]
@@ -46,6 +54,26 @@ pub enum ReadError {
     /// The place kept moving.
     #[error("place moved {LOOKUPS_MAX} times while it was read")]
     Moving,
+}
+
+/// An extent's content, read from the journal and checked.
+#[derive(Clone, Debug)]
+pub struct RawExtent {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Its first sector.
+    pub lba: Lba,
+    /// The content, in order, without gaps.
+    pub parts: Vec<Bytes>,
+}
+
+/// Where in a batch a piece of an operation belongs.
+struct Use {
+    extent: usize,
+    part: usize,
+    lba: Lba,
+    sectors: Sectors,
+    place: JournalRef,
 }
 
 /// Reads committed data of one set on this node. Cheap to clone.
@@ -116,4 +144,66 @@ impl Reader {
         read_piece(volume, lba, sectors, &place, &bytes)
             .map_err(|e| ReadError::Operation { index: place.index, reason: e.to_string() })
     }
+
+    /// The content of planned extents. Each operation is read and checked once, however many extents have a part of it, and several
+    /// are read at once: a checkpoint of scattered blocks would otherwise wait for one small read after the other.
+    ///
+    /// # Errors
+    /// As [`Reader::read_journal`].
+    pub async fn read_batch(&self, extents: Vec<PlannedExtent>) -> Result<Vec<RawExtent>, ReadError> {
+        let mut wanted = Wanted::new();
+        let mut raw = Vec::with_capacity(extents.len());
+        for (number, extent) in extents.iter().enumerate() {
+            let mut lba = extent.lba;
+            for (part, (sectors, place)) in extent.parts.iter().enumerate() {
+                let (offset, len) = place.byte_range();
+                assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
+                let wanted = wanted.entry((place.index, offset, len)).or_default();
+                wanted.push(Use { extent: number, part, lba, sectors: *sectors, place: *place });
+                lba.0 += sectors.0;
+            }
+            let parts = vec![Bytes::new(); extent.parts.len()];
+            raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
+        }
+        let mut reads = stream::iter(in_reads(wanted))
+            .map(|(places, uses)| async { self.group.read_log_many(places).await.map(|bytes| (bytes, uses)) })
+            .buffer_unordered(BATCH_READS);
+        while let Some(read) = reads.next().await {
+            let (operations, uses) = read.map_err(ReadError::Journal)?;
+            for (bytes, uses) in operations.iter().zip(uses) {
+                let Some(first) = uses.first() else { continue };
+                let index = first.place.index;
+                let bad = |e: holdfast_volume::entry::EntryError| ReadError::Operation { index, reason: e.to_string() };
+                let operation = CheckedOp::new(bytes).map_err(bad)?;
+                for at in uses {
+                    let extent = &mut raw[at.extent];
+                    let piece = operation.piece(extent.volume, at.lba, at.sectors, &at.place).map_err(bad)?;
+                    // A small rest of a large operation must not keep all of it in memory.
+                    let small = piece.len() * 2 < bytes.len();
+                    extent.parts[at.part] = if small { Bytes::copy_from_slice(&piece) } else { piece };
+                }
+            }
+        }
+        Ok(raw)
+    }
+}
+
+type Wanted = BTreeMap<(LogIndex, u32, usize), Vec<Use>>;
+
+/// Operations in journal order, in groups that are read with one call each.
+fn in_reads(wanted: Wanted) -> Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> {
+    let mut reads: Vec<(Vec<ReadPlace>, Vec<Vec<Use>>)> = Vec::new();
+    let mut bytes = BATCH_READ_BYTES;
+    for ((index, offset, len), uses) in wanted {
+        if bytes >= BATCH_READ_BYTES {
+            reads.push((Vec::new(), Vec::new()));
+            bytes = 0;
+        }
+        bytes += len;
+        if let Some((places, all)) = reads.last_mut() {
+            places.push(ReadPlace { index, offset, len });
+            all.push(uses);
+        }
+    }
+    reads
 }

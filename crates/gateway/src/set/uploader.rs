@@ -14,29 +14,32 @@
 
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
-use crate::set::reader::{ReadError, Reader};
+use crate::set::reader::{RawExtent, ReadError, Reader};
 use crate::set::server::{SetError, SetServer};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
 use holdfast_raft::ProposeError;
 use holdfast_store::{Disposition, StoreError, keys};
-use holdfast_types::limits::SEGMENT_BYTES_TARGET;
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
 use holdfast_volume::map::{
     Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
 };
-use holdfast_volume::plan::{PlannedExtent, plan, unmaps};
+use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Raw bytes that are compressed and sealed in one go off the runtime's threads.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// Batches that are read from the journal while one is being sealed.
+const BATCHES_AHEAD: usize = 2;
 
 /// Map pages that are read from the store at once.
 const PAGES_AHEAD: usize = 32;
@@ -166,72 +169,62 @@ impl Uploader {
             return Err(UploadError::Superseded);
         }
         let changes = self.upload_segments(term, &generation).await?;
+        let segments_took = started.elapsed();
         let (root_ref, root) = self.upload_map(term, at, &generation, changes).await?;
         self.mapping.adopt_root(root_ref, root);
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
-        tracing::info!(set = %self.server.name, upto = %at, extents, bytes, took = ?started.elapsed(), "checkpoint");
+        tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
         Ok(())
     }
 
-    /// Steps 2 and 3.
+    /// Steps 2 and 3. The journal is read ahead of the sealing, and what is sealed goes to the store meanwhile.
     async fn upload_segments(&self, term: Term, generation: &Arc<Generation>) -> Result<Changes, UploadError> {
         let mut changes = Changes::default();
         let mut puts = FuturesUnordered::new();
         let mut builder: Option<SegmentBuilder> = None;
-        let mut batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)> = Vec::new();
-        let mut batch_bytes = 0;
-        let mut planned = plan(generation).peekable();
-        while let Some(extent) = planned.next() {
-            let raw = self.read_extent(&extent).await?;
-            batch_bytes += raw.len();
-            batch.push((extent.volume, extent.lba, raw));
-            let last = planned.peek().is_none();
-            if batch_bytes < BATCH_BYTES && !last {
-                continue;
-            }
+        let mut raw = stream::iter(batches(generation, BATCH_BYTES))
+            .map(|batch| self.reader.read_batch(batch))
+            .buffered(BATCHES_AHEAD);
+        while let Some(batch) = driving(&mut puts, raw.try_next()).await?? {
             let open = builder.take().unwrap_or_else(|| {
                 SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
             });
-            let sealing = std::mem::take(&mut batch);
-            batch_bytes = 0;
-            let (open, placed) = tokio::task::spawn_blocking(move || seal_batch(open, sealing)).await?;
+            let sealing = tokio::task::spawn_blocking(move || seal_batch(open, batch));
+            let (open, placed) = driving(&mut puts, sealing).await??;
             let object = open.object();
-            for (volume, extent) in placed.into_iter().map(|(v, lba, place)| (v, MapExtent::whole(object, lba, place)))
-            {
-                note_extent(&mut changes, volume, extent);
+            for (volume, lba, place) in placed {
+                note_extent(&mut changes, volume, MapExtent::whole(object, lba, place));
             }
-            if !(open.bytes() >= SEGMENT_BYTES_TARGET || last) {
+            if !open.is_full() {
                 builder = Some(open);
                 continue;
             }
-            let raw_bytes = open.raw_bytes();
-            let body = open.finish();
-            changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
-            puts.push(self.put_segment(term, object, body, raw_bytes));
             // Several at once, not all at once: each holds a segment in memory.
             while puts.len() >= self.settings.parallel {
                 puts.next().await.transpose()?;
             }
+            puts.push(self.close_segment(term, open, &mut changes));
+        }
+        if let Some(last) = builder {
+            puts.push(self.close_segment(term, last, &mut changes));
         }
         while puts.next().await.transpose()?.is_some() {}
         Ok(changes)
     }
 
-    async fn read_extent(&self, extent: &PlannedExtent) -> Result<Bytes, UploadError> {
-        if let [(sectors, place)] = extent.parts.as_slice() {
-            return Ok(self.reader.read_journal(extent.volume, extent.lba, *sectors, *place).await?);
-        }
-        let len = usize::try_from(extent.sectors().0 * SECTOR_BYTES).unwrap_or(0);
-        let mut raw = BytesMut::with_capacity(len);
-        let mut lba = extent.lba;
-        for (sectors, place) in &extent.parts {
-            raw.extend_from_slice(&self.reader.read_journal(extent.volume, lba, *sectors, *place).await?);
-            lba.0 += sectors.0;
-        }
-        Ok(raw.freeze())
+    fn close_segment(
+        &self,
+        term: Term,
+        open: SegmentBuilder,
+        changes: &mut Changes,
+    ) -> impl Future<Output = Result<(), UploadError>> + use<'_> {
+        let (object, raw_bytes) = (open.object(), open.raw_bytes());
+        let body = open.finish();
+        changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
+        self.put_segment(term, object, body, raw_bytes)
     }
 
     async fn put_segment(&self, term: Term, object: ObjectId, body: Bytes, raw_bytes: u64) -> Result<(), UploadError> {
@@ -330,13 +323,16 @@ impl Uploader {
             for extent in &extents {
                 page.overlay(extent);
             }
+            let after = page.live();
             let place = if page.is_empty() {
                 None
             } else {
                 let open = pack.get_or_insert_with(|| PackBuilder::new(self.mapping.key.sealer(self.new_object(term))));
-                Some(open.push(&page))
+                let place = open.push(&page);
+                self.mapping.adopt_page(&place, Arc::new(page));
+                Some(place)
             };
-            root.replace_page(volume, number, place, &before, &page.live())?;
+            root.replace_page(volume, number, place, &before, &after)?;
             if let Some(full) = pack.take_if(|pack| pack.is_full()) {
                 self.put_pack(term, full).await?;
             }
@@ -358,13 +354,37 @@ impl Uploader {
     }
 }
 
+/// What `work` answers; the PUTs go on meanwhile, and the first that fails ends it.
+async fn driving<P, W>(puts: &mut FuturesUnordered<P>, work: W) -> Result<W::Output, UploadError>
+where
+    P: Future<Output = Result<(), UploadError>>,
+    W: Future,
+{
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            Some(put) = puts.next(), if !puts.is_empty() => put?,
+        }
+    }
+}
+
 type Placed = Vec<(VolumeId, holdfast_types::Lba, holdfast_volume::segment::ExtentPlace)>;
 
-fn seal_batch(
-    mut open: SegmentBuilder,
-    batch: Vec<(VolumeId, holdfast_types::Lba, Bytes)>,
-) -> (SegmentBuilder, Placed) {
-    let placed = batch.into_iter().map(|(volume, lba, raw)| (volume, lba, open.push(volume, lba, &raw))).collect();
+fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
+    let mut joined = Vec::new();
+    let mut placed = Vec::with_capacity(batch.len());
+    for RawExtent { volume, lba, parts } in batch {
+        let place = match parts.as_slice() {
+            [whole] => open.push(volume, lba, whole),
+            parts => {
+                joined.clear();
+                parts.iter().for_each(|part| joined.extend_from_slice(part));
+                open.push(volume, lba, &joined)
+            }
+        };
+        placed.push((volume, lba, place));
+    }
     (open, placed)
 }
 

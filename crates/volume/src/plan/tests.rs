@@ -108,3 +108,22 @@ proptest! {
         prop_assert_eq!(planned, sectors, "P1");
     }
 }
+
+#[test]
+fn batches_are_the_plan_in_order_and_bounded() {
+    let mut generation = Generation::new();
+    for (number, sectors) in [(0_u64, 2048_u32), (1, 8), (2, 256), (3, 8), (4, 512)] {
+        let (lba, len) = (Lba(number << 14), Sectors(u64::from(sectors)));
+        generation.insert(V, lba, len, Source::Journal(at(7 + number, sectors, 0)));
+    }
+    let whole: Vec<PlannedExtent> = plan(&generation).collect();
+    for bytes in [0, 1, 4096, 100 << 10, 256 << 10, u64::MAX] {
+        let cut: Vec<Vec<PlannedExtent>> = batches(&generation, bytes).collect();
+        assert_eq!(cut.concat(), whole, "batches of {bytes}");
+        for batch in &cut {
+            let (_, before_last) = batch.split_last().expect("no batch is empty");
+            let held: u64 = before_last.iter().map(|extent| extent.sectors().0 * SECTOR_BYTES).sum();
+            assert!(held < bytes.max(1), "a batch of {bytes} went on at {held}");
+        }
+    }
+}
