@@ -277,7 +277,10 @@ impl Cluster {
     /// When it ends with another status than 0, or prints no JSON.
     pub fn holdfast(&self, args: &[&str]) -> Result<serde_json::Value> {
         let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
-        let command = cmd(&self.options.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
+        let mut command = cmd(&self.options.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
+        for (key, value) in &self.options.env {
+            command = command.env(key, value);
+        }
         let said = command.out()?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }

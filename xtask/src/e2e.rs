@@ -11,6 +11,7 @@ mod outage;
 mod owners;
 mod paused;
 mod storm;
+mod tls;
 mod tools;
 mod verified;
 mod wiped;
@@ -125,6 +126,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "two PostgreSQL hosts: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent::run,
+    },
+    Scenario {
+        name: "tls",
+        shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
+        needs: &["qemu-io"],
+        run: tls::run,
     },
     Scenario {
         name: "memory",

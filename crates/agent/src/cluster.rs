@@ -4,9 +4,10 @@ use crate::machine::LeaseView;
 use holdfast_api::v1::GetLeaseRequest;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal, RefusalCode};
+use holdfast_tls::Dialer;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// How long the gateways have for one question.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -26,11 +27,10 @@ impl Gateways {
     ///
     /// # Errors
     /// An address that is none.
-    pub fn new(set: &str, addresses: &[String]) -> Result<Self, String> {
+    pub fn new(set: &str, addresses: &[String], dialer: &Dialer) -> Result<Self, String> {
         let mut doors = Vec::new();
         for address in addresses {
-            let endpoint = Endpoint::from_shared(format!("http://{address}"));
-            let endpoint = endpoint.map_err(|error| format!("{address}: {error}"))?.connect_timeout(ASK_LIMIT);
+            let endpoint = dialer.endpoint(address)?.connect_timeout(ASK_LIMIT);
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
             doors.push((address.clone(), endpoint.tcp_nodelay(true).connect_lazy()));
         }

@@ -11,6 +11,7 @@ mod tests;
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::settings;
+use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -135,6 +136,8 @@ settings! {
         http: HttpConfig = HttpConfig::default();
         /// Programs that are told what happens.
         hooks: HooksConfig = HooksConfig::default();
+        /// Mutually authenticated TLS towards the gateways, for the agent and its attach: all three files, or none.
+        tls: TlsConfig = TlsConfig::default();
         /// Agents of the other hosts, name = "HOST:PORT" of their http.listen: for switchovers.
         peers: PeersConfig = PeersConfig::default();
     }
@@ -275,6 +278,35 @@ settings! {
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8008));
         /// File with a token, the same on all hosts: a switchover from host to host needs it. Left out: none.
         token_file: Option<PathBuf> = None, sample "/etc/holdfast/agent.token";
+    }
+}
+
+settings! {
+    /// Mutually authenticated TLS towards the gateways, for the agent and its attach: all three files, or none.
+    pub struct TlsConfig {
+        /// The authority's certificate (PEM). Left out: none.
+        ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
+        /// This host's certificate (PEM), with the DNS name host.holdfast.internal. Left out: none.
+        certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.pem";
+        /// Its private key (PEM); a file that everyone can read is refused. Left out: none.
+        key: Option<PathBuf> = None, sample "/etc/holdfast/tls/db1.key";
+    }
+}
+
+impl TlsConfig {
+    /// Reads the files; `None` where none is named.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn load(&self, role: holdfast_tls::Role) -> Result<Option<Tls>, TlsError> {
+        let files = TlsFiles { ca: self.ca.clone(), certificate: self.certificate.clone(), key: self.key.clone() };
+        files.load(role)
+    }
+
+    /// As on the command line of the program.
+    pub fn flags(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let all = [("--tls-ca", &self.ca), ("--tls-certificate", &self.certificate), ("--tls-key", &self.key)];
+        all.into_iter().filter_map(|(flag, path)| path.as_ref().map(|path| (flag, path)))
     }
 }
 

@@ -29,10 +29,12 @@ impl Real {
     /// For these settings; nothing is started. Must be called on a runtime.
     ///
     /// # Errors
-    /// An address of a gateway that is none.
+    /// An address of a gateway that is none; a certificate that cannot be used.
     pub fn new(config: &AgentConfig) -> Result<Self, String> {
+        let tls = config.tls.load(holdfast_tls::Role::Host).map_err(|error| format!("[tls]: {error}"))?;
+        let dialer = holdfast_tls::Dialer::from(tls.as_ref());
         Ok(Self {
-            gateways: Gateways::new(&config.set, &config.gateways)?,
+            gateways: Gateways::new(&config.set, &config.gateways, &dialer)?,
             attach: Attach::new(config),
             database: Database::new(config),
             hooks: Hooks::new(config),

@@ -9,13 +9,14 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Disposition, Refusal, RefusalCode, v1};
+use holdfast_tls::Dialer;
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// A client of one gateway.
@@ -50,6 +51,7 @@ pub(crate) enum Said<T> {
 /// The gateways of a cluster, as far as known.
 #[derive(Debug)]
 pub(crate) struct Doors {
+    dialer: Dialer,
     inner: Mutex<Inner>,
 }
 
@@ -60,8 +62,8 @@ struct Inner {
 }
 
 impl Doors {
-    pub(crate) fn new(addresses: &[String]) -> Self {
-        let doors = Self { inner: Mutex::default() };
+    pub(crate) fn new(dialer: Dialer, addresses: &[String]) -> Self {
+        let doors = Self { dialer, inner: Mutex::default() };
         addresses.iter().for_each(|address| doors.learn(address));
         doors
     }
@@ -87,7 +89,7 @@ impl Doors {
         if let Some(channel) = inner.channels.get(address) {
             return Ok(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+        let endpoint = self.dialer.endpoint(address)?;
         let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         let channel = endpoint.connect_lazy();

@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_nbd::{ExportName, Session};
+use holdfast_tls::Dialer;
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub struct Options {
     pub owner: Owner,
     /// Admin addresses of some gateways; the others are found.
     pub api: Vec<String>,
+    /// How the admin doors are connected to (R10).
+    pub dialer: Dialer,
     /// The run directory.
     pub dir: PathBuf,
     /// Time to live of the lease without a renewal; the gateway's default if none.
@@ -156,7 +159,7 @@ pub async fn run(
     let dir = RunDir::take(&options.dir)?;
     let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine);
-    let doors = Arc::new(Doors::new(&options.api));
+    let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();

@@ -11,6 +11,7 @@ mod tests;
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::{FieldDoc, settings};
+use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -93,6 +94,8 @@ settings! {
         /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment
         /// variables, never from this file.
         store: StoreConfig = StoreConfig::default();
+        /// Mutually authenticated TLS for the admin door and between gateways (R10): all three files, or none. `holdfast cluster certificates` makes them.
+        tls: TlsConfig = TlsConfig::default();
     }
 }
 
@@ -183,6 +186,37 @@ settings! {
         region: Option<String> = None, sample "us-east-1";
         /// Bucket in the path rather than in the host name: most servers that are not AWS want it.
         path_style: bool = false;
+    }
+}
+
+settings! {
+    /// Mutually authenticated TLS for the admin door and between gateways: all three files, or none of them.
+    pub struct TlsConfig {
+        /// The authority's certificate (PEM); nothing else is trusted, neither the system's authorities nor another cluster's.
+        ca: Option<PathBuf> = None, sample "/etc/holdfast/tls/ca.pem";
+        /// This gateway's certificate (PEM) by that authority, with the DNS name gateway.holdfast.internal.
+        certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
+        /// Its private key (PEM); a file that everyone can read is refused. Read at the start: a new certificate needs a restart.
+        key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
+    }
+}
+
+impl TlsConfig {
+    fn files(&self) -> TlsFiles {
+        TlsFiles { ca: self.ca.clone(), certificate: self.certificate.clone(), key: self.key.clone() }
+    }
+
+    /// Whether any file is named.
+    pub fn any(&self) -> bool {
+        self.files().any()
+    }
+
+    /// Reads the files; `None` where none is named.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
+        self.files().load(role)
     }
 }
 

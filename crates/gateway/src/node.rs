@@ -24,6 +24,7 @@ use holdfast_log::{LogConfig, NodeLog};
 use holdfast_raft::{Group, Life, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
 use holdfast_store::StoreOptions;
+use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use holdfast_volume::segment::Codec;
 use std::collections::BTreeMap;
@@ -49,6 +50,9 @@ pub enum NodeError {
     /// The cluster key.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// Its certificate.
+    #[error("[tls]: {0}")]
+    Tls(#[from] TlsError),
     /// The journal.
     #[error("journal: {0}")]
     Journal(#[from] holdfast_log::OpenError),
@@ -97,6 +101,8 @@ pub struct Node {
     pub started: Instant,
     /// Ends everything.
     pub stop: CancellationToken,
+    /// Its certificate, where it has one.
+    pub tls: Option<Tls>,
     identity: Mutex<Identity>,
     key: ClusterKey,
     cache: Cache,
@@ -133,6 +139,7 @@ impl Node {
         let io = |what: String| move |source| NodeError::Io { what, source };
         std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
         let key = load_cluster_key(&config.key)?;
+        let tls = config.tls.load(Role::Gateway)?;
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
@@ -146,6 +153,7 @@ impl Node {
             sets: Arc::new(RwLock::new(BTreeMap::new())),
             started: Instant::now(),
             stop,
+            tls,
             identity: Mutex::new(identity),
             key,
             cache,
@@ -164,6 +172,11 @@ impl Node {
     /// The identity on disk.
     pub fn identity(&self) -> Identity {
         lock(&self.identity).clone()
+    }
+
+    /// How other gateways are connected to (R10).
+    pub fn dialer(&self) -> Dialer {
+        Dialer::from(self.tls.as_ref())
     }
 
     /// The cluster key.
@@ -228,6 +241,7 @@ impl Node {
             cluster: identity.cluster().unwrap_or_default(),
             snapshots: self.config.data_dir.join("raft"),
             timing: raft_timing(self.timing),
+            dialer: self.dialer(),
             life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },
             // The reason is in the log already.
             abort: |_| std::process::abort(),

@@ -7,12 +7,15 @@ use crate::http;
 use crate::node::{Node, NodeError};
 use crate::set::device::NodeExports;
 use holdfast_api::v1::admin_server::AdminServer;
+use holdfast_tls::{Role, Tls, require};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 /// How long open gRPC calls may take once the gateway stops.
@@ -126,13 +129,31 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
     }
 }
 
+/// Who may use the door between gateways.
+const GATEWAYS: &[Role] = &[Role::Gateway];
+
+/// R10: with a certificate, a door speaks nothing but mutually authenticated TLS.
+fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
+    match tls {
+        Some(tls) => builder.tls_config(tls.server()).map_err(|error| error.to_string()),
+        None => Ok(builder),
+    }
+}
+
 type DoorEnd = (&'static str, Result<(), String>);
 
 async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+    let tls = node.tls.clone();
     let door = AdminServer::new(AdminDoor::new(node))
         .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
-    let served = tonic::transport::Server::builder()
+    // A certificate of another authority does not come as far as this; one of ours that names no role does.
+    let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
+    let builder = match with_tls(Server::builder(), tls.as_ref()) {
+        Ok(builder) => builder,
+        Err(reason) => return ("admin door", Err(reason)),
+    };
+    let served = builder
         .timeout(Duration::from_secs(120))
         .concurrency_limit_per_connection(64)
         .add_service(door)
@@ -151,11 +172,17 @@ async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationT
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
     };
-    let served = tonic::transport::Server::builder()
+    // T3: only a gateway may vote, append and ask for votes.
+    let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
+    let builder = match with_tls(Server::builder(), node.tls.as_ref()) {
+        Ok(builder) => builder,
+        Err(reason) => return ("peer door", Err(reason)),
+    };
+    let served = builder
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)
-        .add_service(raft.service())
+        .add_service(door)
         .serve_with_incoming_shutdown(incoming(listener), bounded(stop.clone()));
     ("peer door", finish(served, stop).await)
 }

@@ -1,9 +1,10 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
-use crate::command::{AgentArgs, AttachArgs, HistoryArgs};
-use crate::exit::EXIT_CODES;
+use crate::command::{AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs};
+use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
+use holdfast_tls::{Dialer, Role, TlsFiles};
 use holdfast_types::{ByteSize, MemberId, Name, Owner};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,6 +59,21 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const DEV_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Common {
+    /// Reads the certificate that the arguments name, for all connections of the command.
+    ///
+    /// # Errors
+    /// Files that cannot be used, or not all three of them.
+    pub fn load_certificate(&mut self, role: Role) -> Result<(), CliError> {
+        let (ca, certificate, key) = (self.tls_ca.clone(), self.tls_certificate.clone(), self.tls_key.clone());
+        let tls = TlsFiles { ca, certificate, key }.load(role).map_err(|error| {
+            CliError::usage("TLS").because(&error).next(
+                "give --tls-ca, --tls-certificate and --tls-key (or HOLDFAST_TLS_CA, ..._CERTIFICATE, ..._KEY) of one cluster",
+            )
+        })?;
+        self.dialer = Dialer::from(tls.as_ref());
+        Ok(())
+    }
+
     /// Time for the whole command.
     pub fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(TIMEOUT)
@@ -88,6 +104,22 @@ pub struct Common {
     /// What to log to standard error, such as `debug` or `holdfast_raft=debug,info` [default: info,openraft=error for gateways, else warn]
     #[arg(long, global = true, env = "HOLDFAST_LOG", hide_env_values = true, value_name = "FILTER", help_heading = COMMON)]
     pub log: Option<String>,
+
+    /// TLS: certificate of the cluster's authority (PEM); with it, --tls-certificate and --tls-key
+    #[arg(long, global = true, env = "HOLDFAST_TLS_CA", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
+    pub tls_ca: Option<PathBuf>,
+
+    /// TLS: own certificate (PEM), of an administrator, or a host's where it attaches
+    #[arg(long, global = true, env = "HOLDFAST_TLS_CERTIFICATE", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
+    pub tls_certificate: Option<PathBuf>,
+
+    /// TLS: private key of the own certificate (PEM)
+    #[arg(long, global = true, env = "HOLDFAST_TLS_KEY", hide_env_values = true, value_name = "FILE", help_heading = COMMON)]
+    pub tls_key: Option<PathBuf>,
+
+    /// How gateways are connected to, from the three files above
+    #[arg(skip)]
+    pub dialer: Dialer,
 }
 
 /// What to do.
@@ -135,6 +167,9 @@ pub enum Command {
 /// `holdfast cluster`.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
+    /// Make an authority and certificates for TLS between gateways, hosts and commands
+    #[command(after_long_help = with_codes(CERTIFICATES))]
+    Certificates(CertificatesArgs),
     /// Make a cluster of running gateways, with its sets; says what it did, and does only what is missing
     #[command(after_long_help = with_codes(BOOTSTRAP))]
     Bootstrap {
@@ -169,6 +204,15 @@ pub enum ClusterCommand {
         yes: bool,
     },
 }
+
+const CERTIFICATES: &str = "\
+Examples:
+  holdfast cluster certificates --dir tls --gateway g1 --gateway g2 --host db1 --admin ann
+  holdfast cluster certificates --dir tls --gateway g4         one more, by the same authority
+
+ca.pem goes to every machine; NAME.pem and NAME.key to its own, named in [tls] of its settings or by --tls-certificate and --tls-key.
+ca.key can make a gateway of anything: keep DIR off the gateways and hosts. A file that is there is never overwritten.
+";
 
 const BOOTSTRAP: &str = "\
 The plan:
@@ -452,6 +496,9 @@ pub struct DevArgs {
     /// One setting of every gateway, as in its file, where it is kept; may be given several times
     #[arg(long = "gateway-set", value_name = "KEY=VALUE", action = ArgAction::Append, value_parser = setting)]
     pub gateway_set: Vec<(String, String)>,
+    /// With TLS between gateways and at the admin door: makes an authority and certificates in DIR/tls, once; kept from then on
+    #[arg(long)]
+    pub tls: bool,
     /// Start a gateway again that ended
     #[arg(long)]
     pub respawn: bool,

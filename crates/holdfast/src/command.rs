@@ -3,6 +3,7 @@
 mod agent;
 mod attach;
 pub mod bootstrap;
+mod certificates;
 mod cluster;
 mod extras;
 pub mod gateway;
@@ -16,10 +17,12 @@ use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
 use crate::exit::CliError;
 use crate::{dev, output};
+use holdfast_tls::Role;
 use std::io::{IsTerminal, Write};
 
 pub use agent::AgentArgs;
 pub use attach::AttachArgs;
+pub use certificates::CertificatesArgs;
 pub use cluster::node;
 pub use history::HistoryArgs;
 
@@ -35,9 +38,15 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         _ => "warn",
     };
     start_log(&args.common, log)?;
-    let common = args.common;
+    let mut common = args.common;
+    common.load_certificate(match args.command {
+        Command::Attach(_) => Role::Host,
+        _ => Role::Admin,
+    })?;
+    let common = common;
     match args.command {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,
+        Command::Cluster(ClusterCommand::Certificates(args)) => certificates::run(&common, &args),
         Command::Cluster(ClusterCommand::Status) => status::run(&common).await,
         Command::Cluster(ClusterCommand::Join { gateway, replaces, no_wait }) => {
             cluster::join(&common, &gateway, replaces, !no_wait).await
@@ -79,7 +88,7 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
 
 /// A door to the cluster that `--api` names, with `--timeout` from now.
 fn door(common: &Common) -> Door {
-    Door::new(&common.api, common.timeout())
+    Door::new(&common.dialer, &common.api, common.timeout())
 }
 
 /// A gateway left out what its answer must have.

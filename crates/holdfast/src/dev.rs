@@ -7,6 +7,7 @@
 //!   DIR/g1.toml ...   settings of each gateway, its ports included; may be changed by hand
 //!   DIR/g1/ ...       its data       DIR/g1.log ...  its log
 //!   DIR/store/        the store, where no other was given
+//!   DIR/tls/          the cluster's authority and certificates, with --tls
 //!   DIR/dev.json      what `--output json` prints, while it runs
 //! ```
 //! 1. Lay out what is missing. 2. Start the gateways. 3. Bootstrap from the plan: does only what is missing.
@@ -23,6 +24,7 @@ use crate::door::Door;
 use crate::exit::CliError;
 use crate::{output, serve};
 use children::Children;
+use holdfast_tls::Dialer;
 use layout::Layout;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,11 +48,15 @@ struct Ready {
     /// Which gateway serves each set.
     serving: BTreeMap<String, String>,
     dir: String,
+    /// Files for commands and hosts, where the cluster has TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<layout::DevTls>,
 }
 
 /// `holdfast dev`.
 pub async fn run(common: &Common, args: DevArgs) -> Result<(), CliError> {
     let layout = Layout::prepare(&args)?;
+    let common = &layout.common(common)?;
     // Before the first child: a signal from here on ends them in good order.
     let stop = serve::stop_signal();
     tokio::pin!(stop);
@@ -102,16 +108,17 @@ async fn stay(
 async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError> {
     let deadline = Instant::now() + common.dev_timeout();
     let left = || deadline.saturating_duration_since(Instant::now());
+    let dialer = &common.dialer;
     for gateway in &layout.gateways {
         // Bootstrap leaves out who does not answer at once; here all of them are about to.
-        crate::command::node(&mut Door::new(&[gateway.config.api_address()], left())).await?;
+        crate::command::node(&mut Door::new(dialer, &[gateway.config.api_address()], left())).await?;
     }
     let mut show = |step: &Step| {
         if common.output == output::Format::Table && step.changed {
             output::remark(&format!("{}: {}", step.subject, step.what));
         }
     };
-    let report = bootstrap::carry_out(&layout.plan, left(), &mut show).await?;
+    let report = bootstrap::carry_out(dialer, &layout.plan, left(), &mut show).await?;
     for (name, member) in &report.replaced {
         let api = layout
             .gateways
@@ -125,17 +132,17 @@ async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError
     for gateway in
         layout.gateways.iter().filter(|gateway| !report.replaced.iter().any(|(name, _)| name == gateway.name()))
     {
-        wait_until_ready(gateway, deadline).await?;
+        wait_until_ready(dialer, gateway, deadline).await?;
     }
     Ok(report)
 }
 
 /// Step 4, for one gateway.
-async fn wait_until_ready(gateway: &layout::DevGateway, deadline: Instant) -> Result<(), CliError> {
+async fn wait_until_ready(dialer: &Dialer, gateway: &layout::DevGateway, deadline: Instant) -> Result<(), CliError> {
     let api = gateway.config.api_address();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let node = crate::command::node(&mut Door::new(std::slice::from_ref(&api), left)).await?;
+        let node = crate::command::node(&mut Door::new(dialer, std::slice::from_ref(&api), left)).await?;
         let mut why = node.not_ready;
         if why.is_empty() {
             match gateway.config.nbd_address() {
@@ -171,6 +178,7 @@ fn ready(layout: &Layout, report: &Report, children: &Children) -> Ready {
         exports: volumes.map(|export| (export.clone(), by_all(&export))).collect(),
         serving: report.serving.clone(),
         dir: layout.dir.display().to_string(),
+        tls: layout.tls.clone(),
     }
 }
 

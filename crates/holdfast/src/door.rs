@@ -4,10 +4,11 @@ use crate::exit::CliError;
 use crate::route::{Outcome, Route, Step};
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{ADMIN_MESSAGE_BYTES_MAX, Refusal};
+use holdfast_tls::Dialer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// A client of one gateway.
@@ -35,6 +36,7 @@ pub enum Effect {
 /// Addresses to start from, and the time that a command has in all.
 #[derive(Debug)]
 pub struct Door {
+    dialer: Dialer,
     addresses: Vec<String>,
     deadline: Instant,
     total: Duration,
@@ -44,8 +46,9 @@ pub struct Door {
 
 impl Door {
     /// `total` runs from now and bounds all calls through this door together.
-    pub fn new(addresses: &[String], total: Duration) -> Self {
+    pub fn new(dialer: &Dialer, addresses: &[String], total: Duration) -> Self {
         Self {
+            dialer: dialer.clone(),
             addresses: addresses.to_vec(),
             deadline: Instant::now() + total,
             total,
@@ -56,7 +59,8 @@ impl Door {
 
     /// A door to this gateway alone, with the time that is left here: for what only it can answer.
     pub fn only(&self, address: &str) -> Self {
-        Self { addresses: vec![address.to_string()], channels: BTreeMap::new(), ..*self }
+        let (dialer, addresses) = (self.dialer.clone(), vec![address.to_string()]);
+        Self { dialer, addresses, channels: BTreeMap::new(), ..*self }
     }
 
     /// The same door for calls that take their time at the gateway, such as a move: one attempt may use all that is left.
@@ -136,7 +140,7 @@ impl Door {
         if let Some(channel) = self.channels.get(address) {
             return Ok(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+        let endpoint = self.dialer.endpoint(address)?;
         let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         let limit = CONNECT_TIMEOUT.min(self.deadline.saturating_duration_since(Instant::now()));
         let channel = match timeout(limit, endpoint.connect()).await {

@@ -98,7 +98,15 @@ impl Host {
         let snapshots = dir.join(format!("raft-{member}"));
         let life = Life { disk: u128::from(member), boot: 1, nonce: 1 };
         let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
-        let config = NodeConfig { member: MemberId(member), cluster: 99, snapshots, timing, life, abort };
+        let config = NodeConfig {
+            member: MemberId(member),
+            cluster: 99,
+            snapshots,
+            timing,
+            dialer: Default::default(),
+            life,
+            abort,
+        };
         Ok(RaftNode::new(config, log)?)
     }
 

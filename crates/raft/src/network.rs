@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use holdfast_log::NodeLog;
+use holdfast_tls::Dialer;
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 type Rpc = RPCError<TypeConfig>;
@@ -41,6 +42,7 @@ const WINDOW_BYTES: u32 = 4 << 20;
 /// Channels to every peer, shared by all groups. Two each: heartbeats and votes do not queue behind bulk appends.
 pub(crate) struct Channels {
     timing: RaftTiming,
+    dialer: Dialer,
     map: Mutex<BTreeMap<(MemberId, bool), (String, Channel)>>,
     /// Addresses newer than those in a membership entry: a gateway may move.
     book: Mutex<BTreeMap<MemberId, String>>,
@@ -49,9 +51,9 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    pub(crate) fn new(timing: RaftTiming, own: Life) -> Self {
+    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Life) -> Self {
         let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
-        Self { timing, map, book, lives: Lives::new(own) }
+        Self { timing, dialer, map, book, lives: Lives::new(own) }
     }
 
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
@@ -70,8 +72,10 @@ impl Channels {
         {
             return Ok(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-            .map_err(|e| Unreachable::from_string(format!("member {member}: address {addr:?}: {e}")))?
+        let endpoint = self
+            .dialer
+            .endpoint(&addr)
+            .map_err(|e| Unreachable::from_string(format!("member {member}: {e}")))?
             .connect_timeout(self.timing.election_min)
             .tcp_nodelay(true)
             // A silent peer is noticed: HTTP/2 pings, and the kernel's own.

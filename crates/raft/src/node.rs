@@ -14,6 +14,7 @@ use crate::server::{Handler, PeerService};
 use crate::wire::vote_from_bytes;
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, NodeLog};
+use holdfast_tls::Dialer;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub struct NodeConfig {
     pub snapshots: PathBuf,
     /// Raft's times.
     pub timing: RaftTiming,
+    /// How peers are connected to (R10).
+    pub dialer: Dialer,
     /// Which life of the member this is (C3).
     pub life: Life,
     /// Ends the process, for the reason given (R11): `std::process::abort`, but in tests.
@@ -111,7 +114,7 @@ impl RaftNode {
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
         std::fs::create_dir_all(&config.snapshots)
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
-        let channels = Arc::new(Channels::new(config.timing, config.life));
+        let channels = Arc::new(Channels::new(config.timing, config.dialer.clone(), config.life));
         let groups = RwLock::new(BTreeMap::new());
         let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
         let (started, registrar) = (boot_now(), OnceLock::new());

@@ -107,6 +107,10 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
     }
+    let tls = config.tls.flags().count();
+    if tls != 0 && tls != 3 {
+        say("tls", format!("found {tls} files, expected all of ca, certificate and key, or none"));
+    }
     if database.user == "root" {
         say("database.user", "found root, expected a user of PostgreSQL's own: it refuses to run as root".into());
     }

@@ -2,7 +2,7 @@
 
 use super::{
     AgentConfig, AttachConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig, TakeoverConfig,
-    WatchdogConfig,
+    TlsConfig, WatchdogConfig,
 };
 use std::fmt::Write as _;
 
@@ -80,6 +80,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "watchdog" => WatchdogConfig::FIELDS,
         "http" => HttpConfig::FIELDS,
         "hooks" => HooksConfig::FIELDS,
+        "tls" => TlsConfig::FIELDS,
         _ => &[],
     }
 }

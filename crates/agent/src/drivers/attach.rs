@@ -123,6 +123,9 @@ impl Attach {
         let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
         args.extend(["--api".into(), config.gateways.join(","), "--dir".into(), dir.display().to_string()]);
         args.extend(["--device".into(), config.attach.device.as_str().into()]);
+        for (flag, path) in config.tls.flags() {
+            args.extend([flag.to_string(), path.display().to_string()]);
+        }
         args.extend(config.attach.args.iter().cloned());
         Self {
             program: config.attach.program.clone().unwrap_or_else(own),

@@ -90,9 +90,7 @@ impl AdminDoor {
 
     async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
         let ask = async {
-            let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{api}"))
-                .map_err(|e| e.to_string())?
-                .connect_timeout(FAN_OUT_LIMIT);
+            let endpoint = self.node.dialer().endpoint(&api)?.connect_timeout(FAN_OUT_LIMIT);
             let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
             let mut client = v1::admin_client::AdminClient::new(channel)
                 .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);

@@ -112,6 +112,20 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     let sources = [key.file.is_some(), key.passphrase_file.is_some(), key.passphrase_env.is_some()];
     let count = sources.iter().filter(|&&given| given).count();
     out.need(count == 1, "key", format!("{count} sources"), "exactly one of file, passphrase_file, passphrase_env");
+    let tls = [&config.tls.ca, &config.tls.certificate, &config.tls.key];
+    let named = tls.iter().filter(|path| path.is_some()).count();
+    out.need(
+        named == 0 || named == tls.len(),
+        "tls",
+        format!("{named} files"),
+        "all of ca, certificate and key, or none",
+    );
+    out.need(
+        named == 0 || !config.plaintext_network,
+        "plaintext_network",
+        "true beside [tls]",
+        "one of them: with [tls] nothing between gateways is in plain text",
+    );
     if let Some(endpoint) = &config.store.endpoint {
         let good =
             url::Url::parse(endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -159,8 +173,13 @@ fn addresses(config: &GatewayConfig, out: &mut Problems) {
         out.need(holdfast_api::host_port(address).is_some(), field, format!("{address:?}"), "HOST:PORT");
     }
     for (field, listen) in [("api_listen", config.api_listen), ("peer_listen", config.peer_listen)] {
-        let allowed = listen.ip().is_loopback() || config.plaintext_network;
-        out.need(allowed, field, listen, "a loopback address, or plaintext_network = true on a network of your own");
+        let allowed = listen.ip().is_loopback() || config.plaintext_network || config.tls.any();
+        out.need(
+            allowed,
+            field,
+            listen,
+            "a loopback address, [tls], or plaintext_network = true on a network of your own",
+        );
     }
     let any_nbd = config.nbd_listen.is_some() || config.nbd_unix.is_some();
     out.need(any_nbd, "nbd_listen", "nothing", "an address here or a path in nbd_unix");

@@ -1,7 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, StoreConfig, UploadConfig,
+    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, StoreConfig, TlsConfig,
+    UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -78,6 +79,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "upload" => UploadConfig::FIELDS,
         "key" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
+        "tls" => TlsConfig::FIELDS,
         _ => &[],
     }
 }

@@ -133,6 +133,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
         set: args.set,
         owner,
         api: common.api.clone(),
+        dialer: common.dialer.clone(),
         dir,
         ttl: args.ttl,
         force: args.force,

@@ -14,6 +14,7 @@ use crate::door::{Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::{hex128, member_of, v1};
+use holdfast_tls::Dialer;
 use holdfast_types::{ByteSize, MemberId, Name, SECTOR_BYTES, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,7 +151,7 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
             output::say(&format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
         }
     };
-    let report = carry_out(&plan, common.timeout(), &mut show).await?;
+    let report = carry_out(&common.dialer, &plan, common.timeout(), &mut show).await?;
     let changes = report.steps.iter().filter(|step| step.changed).count();
     output::show(common.output, &report, || match changes {
         0 => "Nothing was missing.".to_string(),
@@ -176,12 +177,14 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
 
 /// Makes the cluster what `plan` says, within `total`.
 pub async fn carry_out(
+    dialer: &Dialer,
     plan: &Plan,
     total: Duration,
     progress: &mut (dyn FnMut(&Step) + Send),
 ) -> Result<Report, CliError> {
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
-    let mut work = Work { plan, door: Door::new(&addresses, total), report: Report::default(), progress };
+    let mut work =
+        Work { dialer, plan, door: Door::new(dialer, &addresses, total), report: Report::default(), progress };
     let nodes = work.look().await?;
     match nodes.values().any(|node| node.initialised) {
         false => work.found(nodes).await?,
@@ -200,6 +203,7 @@ type Nodes = BTreeMap<usize, v1::Node>;
 const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Work<'a> {
+    dialer: &'a Dialer,
     plan: &'a Plan,
     door: Door,
     report: Report,
@@ -241,7 +245,7 @@ impl Work<'_> {
         let left = self.door.deadline().saturating_duration_since(Instant::now());
         let mut asked = tokio::task::JoinSet::new();
         for (at, gateway) in self.plan.gateways.iter().enumerate() {
-            let mut door = Door::new(std::slice::from_ref(&gateway.api), left.min(LOOK_TIMEOUT));
+            let mut door = Door::new(self.dialer, std::slice::from_ref(&gateway.api), left.min(LOOK_TIMEOUT));
             asked.spawn(async move { (at, cluster::node(&mut door).await) });
         }
         let (mut nodes, mut silent) = (Nodes::new(), Vec::new());

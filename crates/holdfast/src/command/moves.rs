@@ -70,7 +70,7 @@ pub async fn failover(common: &Common, args: &FailoverArgs) -> Result<(), CliErr
 
 /// The state before: confirmed if possible, else anyone's view, since a set without a leader is what a failover is for.
 async fn before(common: &Common, set: &str) -> Result<v1::SetStatus, CliError> {
-    let mut quick = Door::new(&common.api, common.timeout().min(BEFORE_TIMEOUT));
+    let mut quick = Door::new(&common.dialer, &common.api, common.timeout().min(BEFORE_TIMEOUT));
     match set::status(&mut quick, set, false).await {
         Err(error) if error.exit == crate::exit::Exit::Unreachable => set::status(&mut door(common), set, true).await,
         answer => answer,

@@ -1,11 +1,13 @@
 //! The directory of `holdfast dev`: what is there is kept, what is missing is made.
 
 use super::first_plan;
-use crate::cli::DevArgs;
+use crate::cli::{Common, DevArgs};
 use crate::command::bootstrap::{Plan, PlanGateway};
 use crate::command::gateway::with_settings;
 use crate::exit::CliError;
-use holdfast_gateway::config::{GatewayConfig, KeyConfig};
+use holdfast_gateway::config::{GatewayConfig, KeyConfig, TlsConfig};
+use holdfast_tls::Role;
+use holdfast_tls::make::{self, Wanted};
 use holdfast_types::{ByteSize, Name};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -45,6 +47,31 @@ impl DevGateway {
     }
 }
 
+/// Certificates of a cluster with TLS, beside its gateways' own.
+#[derive(Clone, Debug, Serialize)]
+pub struct DevTls {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// Certificate and key for commands.
+    pub admin: [PathBuf; 2],
+    /// Certificate and key for a host that attaches.
+    pub host: [PathBuf; 2],
+}
+
+impl DevTls {
+    /// Makes what is missing in `dir`.
+    fn prepare(dir: &Path, gateways: &[Name]) -> Result<Self, CliError> {
+        let wanted = |name: &str, role| Wanted { name: name.to_string(), role };
+        let mut all = vec![wanted("admin", Role::Admin), wanted("host", Role::Host)];
+        all.extend(gateways.iter().map(|name| wanted(name.as_str(), Role::Gateway)));
+        let missing: Vec<Wanted> =
+            all.into_iter().filter(|one| !dir.join(format!("{}.pem", one.name)).exists()).collect();
+        make::certificates(dir, &missing, make::DAYS_MAX).map_err(|error| CliError::failed("TLS").because(&error))?;
+        let pair = |name: &str| [dir.join(format!("{name}.pem")), dir.join(format!("{name}.key"))];
+        Ok(Self { ca: dir.join("ca.pem"), admin: pair("admin"), host: pair("host") })
+    }
+}
+
 /// A directory that is ready for gateways to be started in.
 #[derive(Debug)]
 pub struct Layout {
@@ -54,6 +81,8 @@ pub struct Layout {
     pub plan: Plan,
     /// In the plan's order.
     pub gateways: Vec<DevGateway>,
+    /// Where the cluster has TLS.
+    pub tls: Option<DevTls>,
     _lock: File,
 }
 
@@ -87,11 +116,21 @@ impl Layout {
                 .collect::<Result<_, _>>()
                 .map_err(|error| CliError::failed("name").because(&error))?,
         };
+        let tls_dir = dir.join("tls");
+        let tls =
+            if args.tls || tls_dir.join("ca.pem").exists() { Some(DevTls::prepare(&tls_dir, &names)?) } else { None };
         let mut ports = Ports::default();
         let mut gateways = Vec::new();
         for (number, name) in (0u16..).zip(names) {
             let nbd_port = args.nbd_port.map(|first| first + number);
-            gateways.push(gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?);
+            let mut made = gateway(&dir, &key, name, nbd_port, &args.gateway_set, &mut ports)?;
+            if let Some(tls) = &tls {
+                let of = |end: &str| Some(tls_dir.join(format!("{}.{end}", made.name())));
+                let files = TlsConfig { ca: Some(tls.ca.clone()), certificate: of("pem"), key: of("key") };
+                made.unsaved |= made.config.tls != files;
+                made.config.tls = files;
+            }
+            gateways.push(made);
         }
         drop(ports);
         expect_free(&gateways)?;
@@ -106,7 +145,19 @@ impl Layout {
             let text = toml::to_string(&plan).map_err(|error| CliError::failed("the plan").because(&error))?;
             replace(&plan_file, &text)?;
         }
-        Ok(Self { dir, plan, gateways, _lock: lock })
+        Ok(Self { dir, plan, gateways, tls, _lock: lock })
+    }
+
+    /// The arguments of a command here: with the administrator's certificate, where there is one.
+    pub fn common(&self, common: &Common) -> Result<Common, CliError> {
+        let mut common = common.clone();
+        if let Some(tls) = &self.tls {
+            let [certificate, key] = tls.admin.clone();
+            (common.tls_ca, common.tls_certificate, common.tls_key) =
+                (Some(tls.ca.clone()), Some(certificate), Some(key));
+            common.load_certificate(Role::Admin)?;
+        }
+        Ok(common)
     }
 
     /// Leaves what is printed for other programs to read.

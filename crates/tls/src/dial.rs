@@ -1,0 +1,59 @@
+//! How a client of a gateway connects.
+
+use crate::load::Tls;
+use std::fmt;
+use tonic::transport::{ClientTlsConfig, Endpoint};
+
+/// Makes endpoints of gateways: with TLS where this process has a certificate, else without. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Dialer {
+    tls: Option<ClientTlsConfig>,
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls.is_some() { "Dialer(TLS)" } else { "Dialer(plaintext)" })
+    }
+}
+
+impl From<&Tls> for Dialer {
+    fn from(tls: &Tls) -> Self {
+        Self { tls: Some(tls.client()) }
+    }
+}
+
+impl From<Option<&Tls>> for Dialer {
+    fn from(tls: Option<&Tls>) -> Self {
+        tls.map_or_else(Self::default, Self::from)
+    }
+}
+
+impl Dialer {
+    /// Without TLS: this machine, or a network of one's own.
+    pub fn plaintext() -> Self {
+        Self::default()
+    }
+
+    /// The gateway at `address` (HOST:PORT). Whoever answers there must prove to be a gateway of this cluster (T2).
+    ///
+    /// # Errors
+    /// An address that is none; a certificate that does not fit its key.
+    pub fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| format!("address {address:?}: {}", innermost(&error)))?;
+        match &self.tls {
+            Some(tls) => endpoint.tls_config(tls.clone()).map_err(|error| innermost(&error)),
+            None => Ok(endpoint),
+        }
+    }
+}
+
+/// "unknown issuer" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}

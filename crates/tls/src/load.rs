@@ -1,0 +1,136 @@
+//! A process's own certificate, from its files.
+
+use crate::error::TlsError;
+use crate::role::{Role, roles_text};
+use rustls_pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+
+/// A file of certificates or a key is never larger.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How long a peer may take over its handshake, so that a silent one costs a socket for no longer.
+const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Where the three files are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsFiles {
+    /// The authority's certificate (PEM): the only one that is trusted.
+    pub ca: Option<PathBuf>,
+    /// This process's certificate (PEM), made by that authority.
+    pub certificate: Option<PathBuf>,
+    /// Its private key (PEM). Only its owner may read the file.
+    pub key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Whether any is named.
+    pub fn any(&self) -> bool {
+        self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
+    }
+
+    /// Reads them; `None` where none is named.
+    ///
+    /// # Errors
+    /// Some named and others not; files that cannot be read, hold something else, or do not say that this process is `role`.
+    pub fn load(&self, role: Role) -> Result<Option<Tls>, TlsError> {
+        match (&self.ca, &self.certificate, &self.key) {
+            (Some(ca), Some(certificate), Some(key)) => Tls::load(ca, certificate, key, role).map(Some),
+            (None, None, None) => Ok(None),
+            _ => {
+                let named = [("tls.ca", &self.ca), ("tls.certificate", &self.certificate), ("tls.key", &self.key)];
+                let found: Vec<&str> = named.iter().filter(|(_, path)| path.is_some()).map(|(name, _)| *name).collect();
+                Err(TlsError::Incomplete { found: format!("only {}", found.join(" and ")) })
+            }
+        }
+    }
+}
+
+/// A process's identity, and the authority that it trusts.
+#[derive(Clone)]
+pub struct Tls {
+    ca: Certificate,
+    identity: Identity,
+}
+
+impl fmt::Debug for Tls {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn read(path: &Path) -> Result<(String, u32), TlsError> {
+    let failed = |source| TlsError::File { path: path.into(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+    let mut text = String::new();
+    file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    Ok((text, mode))
+}
+
+fn certificates(path: &Path) -> Result<(String, Vec<Vec<u8>>), TlsError> {
+    let (text, _) = read(path)?;
+    let bad = |found| TlsError::Content { path: path.into(), found, expected: "a certificate (PEM)" };
+    let all: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let all = all.map_err(|error| bad(error.to_string()))?;
+    if all.is_empty() {
+        return Err(bad("none".to_string()));
+    }
+    Ok((text, all.into_iter().map(|der| der.to_vec()).collect()))
+}
+
+impl Tls {
+    /// Reads the three files, each of which is checked by itself: a message names the one that is wrong.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn load(ca: &Path, certificate: &Path, key: &Path, role: Role) -> Result<Self, TlsError> {
+        let (ca_text, _) = certificates(ca)?;
+        let (own_text, own) = certificates(certificate)?;
+        let roles = own.first().map_or(Ok(Vec::new()), |der| Role::of(der)).map_err(|found| TlsError::Content {
+            path: certificate.into(),
+            found,
+            expected: "a certificate (X.509)",
+        })?;
+        // An administrator may be anyone of the cluster: gateways and hosts ask gateways too.
+        if role != Role::Admin && !roles.contains(&role) || roles.is_empty() {
+            let found = roles_text(&roles);
+            return Err(TlsError::Role { path: certificate.into(), found, expected: role });
+        }
+        let (key_text, mode) = read(key)?;
+        if mode & 0o007 != 0 {
+            return Err(TlsError::Exposed { path: key.into(), mode });
+        }
+        rustls_pki_types::PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|error| TlsError::Content {
+            path: key.into(),
+            found: error.to_string(),
+            expected: "a private key (PEM)",
+        })?;
+        let tls = Self { ca: Certificate::from_pem(ca_text), identity: Identity::from_pem(own_text, key_text) };
+        // A key of another certificate is found now, not at the first connection.
+        crate::Dialer::from(&tls).endpoint("127.0.0.1:1").map_err(|reason| TlsError::Unusable { reason })?;
+        Ok(tls)
+    }
+
+    /// What a door needs.
+    pub fn server(&self) -> ServerTlsConfig {
+        ServerTlsConfig::new()
+            .identity(self.identity.clone())
+            .client_ca_root(self.ca.clone())
+            .timeout(HANDSHAKE_TIMEOUT)
+    }
+
+    pub(crate) fn client(&self) -> ClientTlsConfig {
+        ClientTlsConfig::new()
+            .ca_certificate(self.ca.clone())
+            .identity(self.identity.clone())
+            .domain_name(Role::Gateway.dns_name())
+    }
+}

@@ -1,0 +1,139 @@
+//! Makes the authority of a cluster and the certificates of its processes, for those who have no authority of their own.
+//!
+//! ```text
+//!   DIR/ca.pem  DIR/ca.key          the authority; its key belongs on no gateway and no host
+//!   DIR/NAME.pem  DIR/NAME.key      one process each
+//! ```
+
+use crate::error::TlsError;
+use crate::role::Role;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// The authority's common name. Issuer and subject are compared by it: it never changes.
+const AUTHORITY: &str = "Holdfast cluster authority";
+
+/// How long an authority is valid, in days.
+const AUTHORITY_DAYS: u64 = 3650;
+
+/// Clocks of a cluster may differ by so much when a certificate is new.
+const CLOCK_SLACK: Duration = Duration::from_secs(24 * 3600);
+
+/// Days that a certificate may be valid at most.
+pub const DAYS_MAX: u64 = AUTHORITY_DAYS;
+
+/// A certificate to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// File name and common name.
+    pub name: String,
+    /// What its bearer is.
+    pub role: Role,
+}
+
+/// What [`certificates`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Whether the authority was made too, or had been there.
+    pub authority_made: bool,
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// Certificate and key of each, in the order that was asked for.
+    pub files: Vec<(Wanted, PathBuf, PathBuf)>,
+}
+
+fn file(path: &Path, source: io::Error) -> TlsError {
+    TlsError::File { path: path.into(), source }
+}
+
+/// Never over a file that is there: a key that is in use is not lost by a second call.
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let mut open = OpenOptions::new();
+    let mut out = open.write(true).create_new(true).mode(mode).open(path).map_err(|source| file(path, source))?;
+    out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).map_err(|source| file(path, source))
+}
+
+fn validity(params: &mut CertificateParams, days: u64) {
+    let now = SystemTime::now();
+    params.not_before = (now - CLOCK_SLACK).into();
+    params.not_after = (now + Duration::from_secs(days * 24 * 3600)).into();
+}
+
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    validity(&mut params, AUTHORITY_DAYS);
+    params
+}
+
+fn failed<'a>(name: &'a str) -> impl Fn(rcgen::Error) -> TlsError + 'a {
+    move |error| TlsError::Make { name: name.to_string(), reason: error.to_string() }
+}
+
+/// The authority in `dir`, which is made where there is none.
+fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
+    let (certificate_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
+    let make = failed(AUTHORITY);
+    match std::fs::read_to_string(&key_path) {
+        Ok(text) => {
+            let key = KeyPair::from_pem(&text).map_err(|error| TlsError::Content {
+                path: key_path,
+                found: error.to_string(),
+                expected: "the authority's private key (PEM)",
+            })?;
+            // A key without its certificate would sign for an authority that nobody trusts.
+            std::fs::metadata(&certificate_path).map_err(|source| file(&certificate_path, source))?;
+            Ok((Issuer::new(authority_params(), key), false))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let key = KeyPair::generate().map_err(&make)?;
+            let params = authority_params();
+            let certificate = params.self_signed(&key).map_err(&make)?;
+            write_new(&certificate_path, &certificate.pem(), 0o644)?;
+            write_new(&key_path, &key.serialize_pem(), 0o600)?;
+            Ok((Issuer::new(params, key), true))
+        }
+        Err(error) => Err(file(&key_path, error)),
+    }
+}
+
+/// Makes certificates for `wanted` in `dir`, valid for `days`, by the authority there; it is made where there is none.
+///
+/// # Errors
+/// A file that is there already, or cannot be written.
+pub fn certificates(dir: &Path, wanted: &[Wanted], days: u64) -> Result<Made, TlsError> {
+    std::fs::create_dir_all(dir).map_err(|source| file(dir, source))?;
+    let (issuer, authority_made) = authority(dir)?;
+    let mut files = Vec::with_capacity(wanted.len());
+    for one in wanted {
+        let make = failed(&one.name);
+        let key = KeyPair::generate().map_err(&make)?;
+        let mut params = CertificateParams::new(vec![one.role.dns_name().to_string()]).map_err(&make)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, one.name.as_str());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match one.role {
+            // Gateways dial each other.
+            Role::Gateway => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Host | Role::Admin => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        params.use_authority_key_identifier_extension = true;
+        validity(&mut params, days.min(DAYS_MAX));
+        let certificate = params.signed_by(&key, &issuer).map_err(&make)?;
+        let (certificate_path, key_path) =
+            (dir.join(format!("{}.pem", one.name)), dir.join(format!("{}.key", one.name)));
+        write_new(&key_path, &key.serialize_pem(), 0o600)?;
+        write_new(&certificate_path, &certificate.pem(), 0o644)?;
+        files.push((one.clone(), certificate_path, key_path));
+    }
+    Ok(Made { authority_made, ca: dir.join("ca.pem"), files })
+}

@@ -1,0 +1,201 @@
+use super::make::{Wanted, certificates};
+use super::*;
+use std::path::Path;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+
+fn wanted(name: &str, role: Role) -> Wanted {
+    Wanted { name: name.to_string(), role }
+}
+
+fn files(dir: &Path, name: &str) -> TlsFiles {
+    let at = |name: String| Some(dir.join(name));
+    TlsFiles { ca: at("ca.pem".into()), certificate: at(format!("{name}.pem")), key: at(format!("{name}.key")) }
+}
+
+fn cluster(dir: &Path) {
+    let all = [wanted("g1", Role::Gateway), wanted("db1", Role::Host), wanted("ann", Role::Admin)];
+    let made = certificates(dir, &all, 30).expect("made");
+    assert!(made.authority_made);
+    assert_eq!(made.files.len(), 3);
+}
+
+fn load(dir: &Path, name: &str, role: Role) -> Tls {
+    files(dir, name).load(role).expect("good files").expect("some")
+}
+
+#[test]
+fn each_certificate_stands_for_its_role_only() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    for (name, role) in [("g1", Role::Gateway), ("db1", Role::Host), ("ann", Role::Admin)] {
+        load(dir.path(), name, role);
+        // Whoever belongs to the cluster may look.
+        load(dir.path(), name, Role::Admin);
+    }
+    let wrong = files(dir.path(), "db1").load(Role::Gateway).expect_err("a host is no gateway");
+    assert!(wrong.to_string().ends_with("found a certificate of host, expected one of gateway"), "{wrong}");
+}
+
+#[test]
+fn a_second_call_adds_and_overwrites_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    let key = std::fs::read(dir.path().join("g1.key")).expect("a key");
+    let made = certificates(dir.path(), &[wanted("g2", Role::Gateway)], 30).expect("made");
+    assert!(!made.authority_made);
+    load(dir.path(), "g2", Role::Gateway);
+    let again = certificates(dir.path(), &[wanted("g1", Role::Gateway)], 30).expect_err("it is there");
+    assert!(matches!(again, TlsError::File { .. }), "{again}");
+    assert_eq!(std::fs::read(dir.path().join("g1.key")).expect("a key"), key);
+}
+
+#[test]
+fn bad_files_are_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    let bad = |files: &TlsFiles| files.load(Role::Gateway).expect_err("bad").to_string();
+    let good = files(dir.path(), "g1");
+    assert_eq!(TlsFiles::default().load(Role::Gateway).expect("none is fine").map(|_| ()), None);
+    let text = bad(&TlsFiles { key: None, ..good.clone() });
+    assert_eq!(
+        text,
+        "found only tls.ca and tls.certificate, expected all of tls.ca, tls.certificate and tls.key, or none"
+    );
+    let text = bad(&TlsFiles { ca: Some(dir.path().join("none.pem")), ..good.clone() });
+    assert!(text.contains("none.pem"), "{text}");
+    let text = bad(&TlsFiles { certificate: good.key.clone(), ..good.clone() });
+    assert!(text.ends_with("g1.key: found none, expected a certificate (PEM)"), "{text}");
+    let text = bad(&TlsFiles { key: good.certificate.clone(), ..good.clone() });
+    assert!(text.contains("g1.pem"), "{text}");
+    let text = bad(&TlsFiles { key: files(dir.path(), "ann").key, ..good.clone() });
+    assert!(text.contains("cannot be used together"), "a key of another certificate: {text}");
+    let key = good.key.clone().expect("a key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    let text = bad(&good);
+    assert!(text.contains("g1.key: found mode 644"), "{text}");
+}
+
+/// A service that answers every call with `Unimplemented`: what comes so far has passed the door.
+#[derive(Clone)]
+struct Nothing;
+
+impl tonic::server::NamedService for Nothing {
+    const NAME: &'static str = "holdfast.Nothing";
+}
+
+type Body = tonic::body::Body;
+
+impl<B: Send + 'static> tonic::codegen::Service<tonic::codegen::http::Request<B>> for Nothing {
+    type Response = tonic::codegen::http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: tonic::codegen::http::Request<B>) -> Self::Future {
+        std::future::ready(Ok(tonic::Status::unimplemented("passed").into_http()))
+    }
+}
+
+/// Starts a door of `tls` for `allowed`, and says what a caller with `dialer` is told.
+async fn told(tls: &Tls, allowed: &'static [Role], dialer: &Dialer) -> Result<tonic::Code, String> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let door = InterceptedService::new(Nothing, require(Some(allowed)));
+    let serving = Server::builder().tls_config(tls.server()).expect("usable").add_service(door);
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    let server = tokio::spawn(serving.serve_with_incoming(incoming));
+    let answer = async {
+        let channel = dialer.endpoint(&address)?.connect().await.map_err(|error| format!("{error:?}"))?;
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.map_err(|error| format!("{error:?}"))?;
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static("/holdfast.Nothing/Ask");
+        let codec = nothing::Empty;
+        let called = grpc.unary(tonic::Request::new(()), path, codec).await;
+        Ok(called.expect_err("nothing is implemented").code())
+    };
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(20), answer).await.expect("an answer in time");
+    server.abort();
+    answer
+}
+
+/// A codec of nothing.
+mod nothing {
+    use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+    #[derive(Default)]
+    pub struct Empty;
+
+    impl Codec for Empty {
+        type Encode = ();
+        type Decode = ();
+        type Encoder = Empty;
+        type Decoder = Empty;
+        fn encoder(&mut self) -> Empty {
+            Empty
+        }
+        fn decoder(&mut self) -> Empty {
+            Empty
+        }
+    }
+
+    impl Encoder for Empty {
+        type Item = ();
+        type Error = tonic::Status;
+        fn encode(&mut self, (): (), _: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
+            Ok(())
+        }
+    }
+
+    impl Decoder for Empty {
+        type Item = ();
+        type Error = tonic::Status;
+        fn decode(&mut self, _: &mut DecodeBuf<'_>) -> Result<Option<()>, tonic::Status> {
+            Ok(Some(()))
+        }
+    }
+}
+
+const GATEWAYS: &[Role] = &[Role::Gateway];
+
+#[tokio::test]
+async fn a_door_lets_in_who_has_the_role() {
+    let dir = tempfile::tempdir().expect("a directory");
+    cluster(dir.path());
+    let gateway = load(dir.path(), "g1", Role::Gateway);
+    let host = Dialer::from(&load(dir.path(), "db1", Role::Host));
+    let passed = Ok(tonic::Code::Unimplemented);
+    assert_eq!(told(&gateway, GATEWAYS, &Dialer::from(&gateway)).await, passed);
+    assert_eq!(told(&gateway, &Role::ALL, &host).await, passed);
+    // T3: a host's certificate is the cluster's, and still no gateway's.
+    assert_eq!(told(&gateway, GATEWAYS, &host).await, Ok(tonic::Code::PermissionDenied));
+}
+
+#[tokio::test]
+async fn a_door_of_another_role_or_cluster_is_not_believed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+    cluster(&own);
+    cluster(&other);
+    let gateway = load(&own, "g1", Role::Gateway);
+    let dialer = Dialer::from(&load(&own, "db1", Role::Host));
+    // T2: a host that listens where a gateway was.
+    let posing = load(&own, "db1", Role::Host);
+    told(&posing, &Role::ALL, &dialer).await.expect_err("a host stood for a gateway");
+    // T1, both ways: the other cluster's authority has the same name and another key.
+    let stranger = load(&other, "g1", Role::Gateway);
+    told(&stranger, &Role::ALL, &dialer).await.expect_err("another cluster's gateway was believed");
+    // It believes this cluster's gateway, but its own certificate is another's.
+    let mixed = TlsFiles { ca: files(&own, "g1").ca, ..files(&other, "g1") };
+    let mixed = Dialer::from(&mixed.load(Role::Gateway).expect("good files").expect("some"));
+    for (who, caller) in [("another cluster's gateway", mixed), ("plain text", Dialer::plaintext())] {
+        // Neither the service nor the check of the role may have seen the call: the handshake ends it.
+        let seen = [tonic::Code::Unimplemented, tonic::Code::PermissionDenied, tonic::Code::Unauthenticated];
+        let answer = told(&gateway, &Role::ALL, &caller).await;
+        assert!(answer.as_ref().map_or(true, |code| !seen.contains(code)), "{who} was let in: {answer:?}");
+    }
+}
