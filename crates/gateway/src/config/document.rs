@@ -1,7 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, StoreConfig, UploadConfig,
+    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, SpaceConfig, StoreConfig,
+    UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -76,6 +77,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "cache" => CacheConfig::FIELDS,
         "in_flight" => InFlightConfig::FIELDS,
         "upload" => UploadConfig::FIELDS,
+        "space" => SpaceConfig::FIELDS,
         "key" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
         _ => &[],
