@@ -10,6 +10,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod space;
 mod storm;
 mod tools;
 mod verified;
@@ -125,6 +126,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "two PostgreSQL hosts: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent::run,
+    },
+    Scenario {
+        name: "space",
+        shows: "the store settles near the live size; a snapshot stays what it was and frees its own; a paused leader deletes nothing",
+        needs: &[],
+        run: space::run,
     },
     Scenario {
         name: "memory",
