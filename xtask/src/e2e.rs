@@ -10,6 +10,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod space;
 mod storm;
 mod tls;
 mod tools;
@@ -132,6 +133,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
         needs: &["qemu-io"],
         run: tls::run,
+    },
+    Scenario {
+        name: "space",
+        shows: "the store settles near the live size; a snapshot stays what it was and frees its own; a paused leader deletes nothing",
+        needs: &[],
+        run: space::run,
     },
     Scenario {
         name: "memory",

@@ -479,7 +479,7 @@ async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, en
     let life = async {
         let facts = shared.facts(lane.volume);
         let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
-        let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), session };
+        let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
         let connected = match lane::connect(lane, &nbd, &name).await {
             Ok(connected) if connected.size == facts.size => connected,
             Ok(connected) => {

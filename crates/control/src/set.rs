@@ -14,12 +14,19 @@
 //! S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
 //!     expired names what it judged (epoch and last renewal), and apply compares.
 //! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
+//!
+//! S6 to S9, snapshots and garbage: see `set/space.rs`.
 
 mod command;
+mod space;
 mod state;
 
 pub use command::{
     Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
+};
+pub use space::{
+    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, Snapshot, StoredKind,
+    StoredObject,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 

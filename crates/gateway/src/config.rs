@@ -89,6 +89,8 @@ settings! {
         in_flight: InFlightConfig = InFlightConfig::default();
         /// The way from the journal to the store.
         upload: UploadConfig = UploadConfig::default();
+        /// What of the store is given back, and when.
+        space: SpaceConfig = SpaceConfig::default();
         /// Where the cluster key is found. Exactly one source; the same key at every gateway.
         key: KeyConfig = KeyConfig::default();
         /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment
@@ -162,6 +164,22 @@ settings! {
         compression: Compression = Compression::Lz4;
         /// Objects on their way to the store at the same time, 1 to 64; each takes up to 16MiB of memory.
         parallel: u32 = 4;
+    }
+}
+
+settings! {
+    /// What of the store is given back, and when.
+    pub struct SpaceConfig {
+        /// Bytes in segments for each 100 that are in use, 105 to 1000, before checkpoints empty the segments that hold the least. Lower: a smaller
+        /// store, more bytes copied.
+        target_percent: u32 = 130;
+        /// How long a read that has begun may still need an object that was replaced, in milliseconds, 100 to 86400000. Deleted no earlier than that.
+        grace_ms: u64 = 60_000;
+        /// Deletions a second and set at most, 1 to 10000.
+        deletes_per_second: u32 = 100;
+        /// Between two listings of the whole store for uploads that came to nothing, in milliseconds, 1000 to 604800000. Each reads one page of
+        /// 1000 keys after the other.
+        sweep_interval_ms: u64 = 3_600_000;
     }
 }
 

@@ -17,6 +17,7 @@ use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
 use crate::set::server::{SetParts, SetServer};
+use crate::set::space::{SpaceKeeper, SpaceSettings};
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::serve::{ClockWatch, Timing};
@@ -494,7 +495,14 @@ async fn start_set(
             Compression::Lz4 => Codec::Lz4,
             Compression::Zstd => Codec::Zstd,
         },
+        target_percent: config.space.target_percent,
     };
+    let space = SpaceSettings {
+        grace: Duration::from_millis(config.space.grace_ms),
+        deletes_per_second: config.space.deletes_per_second,
+        sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
+    };
+    tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
     let boot = node.identity().boot;
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);

@@ -1,6 +1,6 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
-use crate::command::{AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs};
+use crate::command::{AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, SnapshotCommand};
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -134,6 +134,9 @@ pub enum Command {
     /// Create volume sets and look at them
     #[command(subcommand)]
     Set(SetCommand),
+    /// Keep a set as it is at one moment, list what is kept, delete it
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Look at leases, take and give them
     #[command(subcommand)]
     Lease(LeaseCommand),

@@ -11,6 +11,7 @@ mod history;
 mod lease;
 mod moves;
 mod set;
+mod snapshot;
 mod status;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
@@ -25,6 +26,7 @@ pub use attach::AttachArgs;
 pub use certificates::CertificatesArgs;
 pub use cluster::node;
 pub use history::HistoryArgs;
+pub use snapshot::SnapshotCommand;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -55,6 +57,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Set(command) => set::run(&common, command).await,
+        Command::Snapshot(command) => snapshot::run(&common, command).await,
         Command::Lease(command) => lease::run(&common, command).await,
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,

@@ -1,4 +1,4 @@
-//! Export names: `SET/VOLUME`, and `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease.
+//! Export names: `SET/VOLUME`, `SET/VOLUME?token=…&conn=SLOT&gen=N` for a device that holds a lease, and `SET/VOLUME@SNAPSHOT`, read-only.
 
 use holdfast_types::{Name, NameError, Token};
 use std::fmt;
@@ -17,6 +17,8 @@ pub struct ExportName {
     pub set: Name,
     /// The volume inside the set.
     pub volume: Name,
+    /// Present where it is asked for as it was then. Never together with a session: nothing is written.
+    pub snapshot: Option<Name>,
     /// Present where the client proves that it holds the lease; absent for a plain export.
     pub session: Option<Session>,
 }
@@ -67,9 +69,17 @@ impl FromStr for ExportName {
             None => (text, None),
         };
         let (set, volume) = path.split_once('/').ok_or(ExportNameError::NoSlash)?;
+        let (volume, snapshot) = match volume.split_once('@') {
+            Some((volume, snapshot)) => (volume, Some(Name::new(snapshot)?)),
+            None => (volume, None),
+        };
+        if snapshot.is_some() && query.is_some() {
+            return Err(ExportNameError::Session { found: "something, which a snapshot does not take," });
+        }
         Ok(ExportName {
             set: Name::new(set)?,
             volume: Name::new(volume)?,
+            snapshot,
             session: query.map(Session::from_query).transpose()?,
         })
     }
@@ -115,13 +125,20 @@ impl Session {
 impl ExportName {
     /// A plain export.
     pub fn plain(set: Name, volume: Name) -> Self {
-        Self { set, volume, session: None }
+        Self { set, volume, snapshot: None, session: None }
+    }
+
+    fn path(&self) -> String {
+        match &self.snapshot {
+            None => format!("{}/{}", self.set, self.volume),
+            Some(snapshot) => format!("{}/{}@{snapshot}", self.set, self.volume),
+        }
     }
 
     /// The name as it goes over the wire. It holds the token: never log it, [`fmt::Display`] is for that.
     pub fn to_wire(&self) -> String {
         match &self.session {
-            None => format!("{}/{}", self.set, self.volume),
+            None => self.path(),
             Some(session) => format!(
                 "{}/{}?token={}&conn={}&gen={}",
                 self.set,
@@ -137,7 +154,7 @@ impl ExportName {
 impl fmt::Display for ExportName {
     /// For people and logs: without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.set, self.volume)?;
+        f.write_str(&self.path())?;
         match &self.session {
             None => Ok(()),
             Some(session) => write!(f, " (conn {}, gen {})", session.slot, session.generation),
@@ -162,6 +179,9 @@ mod tests {
         assert!(!leased.to_string().contains("feed"), "a log line must not show the token");
         let reordered = format!("tank/vol1?gen=17&conn=3&token={}", token.to_text());
         assert_eq!(reordered.parse::<ExportName>(), Ok(leased));
+        let snapshot: ExportName = "tank/vol1@monday".parse().unwrap();
+        assert_eq!(snapshot.snapshot.as_ref().map(Name::as_str), Some("monday"));
+        assert_eq!((snapshot.to_wire().as_str(), snapshot.volume.as_str()), ("tank/vol1@monday", "vol1"));
     }
 
     #[test]
@@ -174,6 +194,10 @@ mod tests {
             "/vol".into(),
             "tank/a/b".into(),
             "tank/vol?".into(),
+            "tank/vol@".into(),
+            "tank/vol@a@b".into(),
+            "tank@a/vol".into(),
+            format!("tank/vol@a?token={token}&conn=1&gen=1"),
             format!("tank/vol?token={token}"),
             format!("tank/vol?token={token}&conn=1"),
             format!("tank/vol?token={token}&conn=64&gen=1"),
@@ -200,7 +224,8 @@ mod tests {
         #[test]
         fn round_trip(token: u128, slot in 0..SLOTS_PER_VOLUME_MAX, generation: u64) {
             let session = Some(Session { token: Token(token), slot, generation });
-            let name = ExportName { set: Name::new("s").unwrap(), volume: Name::new("v").unwrap(), session };
+            let name =
+                ExportName { set: Name::new("s").unwrap(), volume: Name::new("v").unwrap(), snapshot: None, session };
             prop_assert_eq!(name.to_wire().parse::<ExportName>(), Ok(name));
         }
     }

@@ -8,4 +8,5 @@ pub mod map;
 pub mod object;
 pub mod plan;
 pub mod segment;
+pub mod space;
 mod wire;

@@ -37,6 +37,8 @@ pub enum Event {
     Released,
     /// A volume was created or grew.
     VolumesChanged,
+    /// Snapshots or retired objects are others than before.
+    SpaceChanged,
     /// The active generation was sealed: [`SetMachine::sealed`] waits to be uploaded.
     CheckpointBegun {
         /// The checkpoint will cover the log up to here.
@@ -202,6 +204,10 @@ impl SetMachine {
                 Some(Event::GrantApplied { epoch: lease.epoch, gateway: lease.gateway })
             }
             SetAnswer::Released => Some(Event::Released),
+            SetAnswer::SnapshotAsked
+            | SetAnswer::SnapshotDeleted { .. }
+            | SetAnswer::Retired
+            | SetAnswer::DeletionNoted => Some(Event::SpaceChanged),
             SetAnswer::CheckpointBegun { at } => {
                 self.seal(*at);
                 Some(Event::CheckpointBegun { at: *at })

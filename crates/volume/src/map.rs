@@ -18,7 +18,7 @@ mod root;
 
 pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, read_pack, seal_root};
 pub use page::{Live, Page};
-pub use root::{LiveError, PageRef, Root, RootStats, SegmentUse};
+pub use root::{LiveError, PackUse, PageRef, Root, RootStats, SegmentUse};
 
 use crate::object::ObjectError;
 use crate::segment::{ExtentPlace, SegmentError};

@@ -14,7 +14,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let uri = cluster.gateways[serving].nbd.to_string();
     let written = if lab.long { "50G" } else { "1G" };
-    // Data that compresses: nothing is deleted from the store yet, and 50 GiB of noise would need a disk of that size.
+    // Data that compresses: 50 GiB of noise would need a disk of that size.
     let base = cmd("fio").dir(&lab.dir).args([
         "--name=wide",
         "--thread",

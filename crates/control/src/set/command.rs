@@ -2,6 +2,7 @@
 //!
 //! Wire rule: variants are numbered by their order. New ones go to the end; a test pins the numbers.
 
+use super::space::{RetireOf, StoredObject};
 use super::state::Lease;
 use crate::text::Utc;
 use holdfast_types::{
@@ -135,6 +136,36 @@ pub enum SetCommand {
         /// The map at `begin`.
         root: RootRef,
     },
+    /// The next checkpoint that begins is kept under this name. The same request again is fine.
+    SnapshotCreate {
+        /// Unique in the set.
+        name: Name,
+        /// As in `Acquire`.
+        request: RequestId,
+        /// As in `Acquire`.
+        at_unix_ms: u64,
+    },
+    /// The snapshot is given up, finished or not.
+    SnapshotDelete {
+        /// Its name.
+        name: Name,
+    },
+    /// These objects are named by nothing that is kept, and never will be: they may be deleted after the readers' grace.
+    Retire {
+        /// Term of the proposer.
+        term: Term,
+        /// Why.
+        of: RetireOf,
+        /// At most `RETIRE_OBJECTS_MAX`.
+        objects: Vec<StoredObject>,
+    },
+    /// These retired objects are gone from the store.
+    Deleted {
+        /// Term of the proposer.
+        term: Term,
+        /// At most `RETIRE_OBJECTS_MAX`.
+        objects: Vec<ObjectId>,
+    },
 }
 
 /// What apply answers to one entry of the set's log.
@@ -166,6 +197,17 @@ pub enum SetAnswer {
     Written,
     /// Nothing was done.
     Refused(SetRefusal),
+    /// The snapshot is there, or will be once the next checkpoint has ended.
+    SnapshotAsked,
+    /// There is no snapshot of that name any more.
+    SnapshotDeleted {
+        /// Whether there was one, finished or not.
+        existed: bool,
+    },
+    /// The objects may be deleted after the readers' grace.
+    Retired,
+    /// They are not waited for any more.
+    DeletionNoted,
 }
 
 /// What to do with a write entry (R2).
@@ -329,5 +371,31 @@ pub enum SetRefusal {
     TooManySegments {
         /// `SEGMENT_NOTES_MAX`.
         max: u32,
+    },
+    /// The snapshot's name is in use.
+    #[error("a snapshot {name} exists already, or has been asked for")]
+    SnapshotNameTaken {
+        /// As asked for.
+        name: Name,
+    },
+    /// The set has as many snapshots as it may have.
+    #[error("the set has {max} snapshots already, which is the most it may have; delete one first")]
+    TooManySnapshots {
+        /// `SNAPSHOTS_MAX`.
+        max: u32,
+    },
+    /// More at once than an entry may retire, or than may wait for deletion.
+    #[error("found {found} objects to retire, expected at most {max} at this time")]
+    TooManyRetired {
+        /// As proposed.
+        found: u32,
+        /// What fits now.
+        max: u32,
+    },
+    /// S8: it must not be deleted.
+    #[error("object {object} is in use, or may come into use: it is not retired")]
+    StillInUse {
+        /// The object.
+        object: ObjectId,
     },
 }

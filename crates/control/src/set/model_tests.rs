@@ -1,6 +1,6 @@
 //! R2 and R6 against a dumb model: a list of everything that ever happened, searched from its end for each question.
 
-use super::{Admit, Judged, RootRef, SetAnswer, SetCommand, SetRefusal, SetState};
+use super::{Admit, Judged, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject};
 use holdfast_types::{
     Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, WriteSeq,
 };
@@ -445,6 +445,10 @@ enum Step {
     Segment { object: u8 },
     End { begin: Back, own_term: bool },
     Volume { name: u8 },
+    Snapshot { name: u8 },
+    Unsnapshot { name: u8 },
+    Retire { back: Back, last: bool },
+    Deleted,
     Acquire { owner: u8, force: bool },
     Write,
 }
@@ -456,6 +460,10 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (0u8..6).prop_map(|object| Step::Segment { object }),
         4 => (back(), prop::bool::weighted(0.9)).prop_map(|(begin, own_term)| Step::End { begin, own_term }),
         1 => (0u8..20).prop_map(|name| Step::Volume { name }),
+        2 => (0u8..3).prop_map(|name| Step::Snapshot { name }),
+        2 => (0u8..3).prop_map(|name| Step::Unsnapshot { name }),
+        2 => (back(), any::<bool>()).prop_map(|(back, last)| Step::Retire { back, last }),
+        1 => Just(Step::Deleted),
         1 => (0u8..2, any::<bool>()).prop_map(|(owner, force)| Step::Acquire { owner, force }),
         4 => Just(Step::Write),
     ]
@@ -517,6 +525,27 @@ proptest! {
                 Step::Volume { name } => Entry::Command(SetCommand::CreateVolume {
                     name: Name::new(format!("v{name}")).unwrap(),
                     size: Sectors(8),
+                }),
+                Step::Snapshot { name } => Entry::Command(SetCommand::SnapshotCreate {
+                    name: Name::new(format!("s{name}")).unwrap(),
+                    request: RequestId(u128::from(index)),
+                    at_unix_ms: index,
+                }),
+                Step::Unsnapshot { name } => {
+                    Entry::Command(SetCommand::SnapshotDelete { name: Name::new(format!("s{name}")).unwrap() })
+                }
+                // As a leader would: of a root that it sees dropped; some of its objects are in use.
+                Step::Retire { back, last } => {
+                    let root = state.dropped.keys().rev().nth(usize::from(back)).copied().unwrap_or(object(0));
+                    let segment =
+                        |random| StoredObject { kind: StoredKind::Segment, object: ObjectId { random, ..object(0) } };
+                    let in_use = state.kept_roots().first().map(|kept| kept.object.random).filter(|_| back > 1);
+                    let objects = in_use.into_iter().chain([1000 + u128::from(index)]).map(segment).collect();
+                    Entry::Command(SetCommand::Retire { term: Term(term), of: RetireOf::Root { root, last }, objects })
+                }
+                Step::Deleted => Entry::Command(SetCommand::Deleted {
+                    term: Term(term),
+                    objects: state.retired.keys().take(2).copied().collect(),
                 }),
                 Step::Acquire { owner: number, force } => Entry::Command(SetCommand::Acquire {
                     owner: owner(number),

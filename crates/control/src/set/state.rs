@@ -3,6 +3,7 @@
 use super::command::{
     Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX, TTL_MS_MIN,
 };
+use super::space::{PendingSnapshot, Snapshot, StoredKind};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{
     Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
@@ -51,6 +52,8 @@ pub struct Lease {
 pub struct Begin {
     /// The entry that sealed: the checkpoint covers everything up to it.
     pub at: LogId,
+    /// The root of the checkpoint that was the current one then; the new root takes its place.
+    pub base: Option<RootRef>,
 }
 
 /// The current checkpoint.
@@ -96,6 +99,14 @@ pub struct SetState {
     pub next_volume: u32,
     /// The request whose grant was released last, until the next grant: a late copy of it must not take the set again.
     pub released: Option<RequestId>,
+    /// Kept checkpoints, by name.
+    pub snapshots: OrdMap<Name, Snapshot>,
+    /// Snapshots that were asked for and wait for their checkpoint.
+    pub pending: OrdMap<Name, PendingSnapshot>,
+    /// Roots that nothing keeps any more, with their bytes: their objects are yet to be looked through (S7).
+    pub dropped: OrdMap<ObjectId, u64>,
+    /// Objects that may be deleted from the store after the readers' grace.
+    pub retired: OrdMap<ObjectId, StoredKind>,
 }
 
 /// What a new lease is made of.
@@ -124,6 +135,10 @@ impl SetState {
             segments: Vector::new(),
             next_volume: 1,
             released: None,
+            snapshots: OrdMap::new(),
+            pending: OrdMap::new(),
+            dropped: OrdMap::new(),
+            retired: OrdMap::new(),
         }
     }
 
@@ -169,6 +184,12 @@ impl SetState {
                 self.segment_committed(id, *term, note)
             }
             SetCommand::CheckpointEnd { term, begin, root } => self.checkpoint_end(id, *term, *begin, *root),
+            SetCommand::SnapshotCreate { name, request, at_unix_ms } => {
+                self.snapshot_create(name, *request, *at_unix_ms)
+            }
+            SetCommand::SnapshotDelete { name } => Ok(self.snapshot_delete(name)),
+            SetCommand::Retire { term, of, objects } => self.retire(id, *term, *of, objects),
+            SetCommand::Deleted { term, objects } => self.deleted(id, *term, objects),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }
@@ -202,8 +223,8 @@ impl SetState {
     /// When the copy is not the one of `begin` (R4): a root must never be joined to another moment's state.
     pub fn after_checkpoint(copy_at_begin: &SetState, root: RootRef, begin: LogId) -> SetState {
         assert_eq!(
-            copy_at_begin.begin,
-            Some(Begin { at: begin }),
+            copy_at_begin.begin.map(|copied| copied.at),
+            Some(begin),
             "R4: the copy is not the state at the begin {begin}"
         );
         // `begin` stays: the replayed end must find it, and then clears it as it did the first time.
@@ -376,8 +397,9 @@ impl SetState {
     fn checkpoint_begin(&mut self, id: LogId, term: Term) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
         // An unfinished one before it is given up: its segments are orphans, its generation goes into this one.
-        self.begin = Some(Begin { at: id });
+        self.begin = Some(Begin { at: id, base: self.current_root() });
         self.segments.clear();
+        self.pin_pending(id);
         Ok(SetAnswer::CheckpointBegun { at: id })
     }
 
@@ -401,13 +423,14 @@ impl SetState {
         // Also a second copy of an end that was applied is refused: it must not drop what a later begin has sealed. Its
         // proposer finds the outcome in `checkpoint`. And `checkpoint` is not asked here: on a replay from the snapshot it
         // names this end already, and yet the end must run as it did.
-        let latest = self.begin.map(|begin| begin.at);
-        if latest != Some(begin) {
+        let Some(Begin { base, .. }) = self.begin.filter(|latest| latest.at == begin) else {
+            let latest = self.begin.map(|begin| begin.at);
             return Err(SetRefusal::NotLatestBegin { found: begin, latest });
-        }
+        };
         self.checkpoint = Some(Checkpoint { upto: begin, root });
         self.begin = None;
         self.segments.clear();
+        self.root_replaced(begin, base, root);
         Ok(SetAnswer::CheckpointEnded)
     }
 
@@ -430,6 +453,7 @@ impl SetState {
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
             assert!(begin.at >= done.upto, "S5: began at {} below {}", begin.at, done.upto);
         }
+        self.self_check_space();
         assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
         assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
     }
@@ -454,6 +478,6 @@ fn check_size(size: Sectors) -> Result<(), SetRefusal> {
 
 /// A command of the leader's own work counts only in the term that it was proposed in: it is never forwarded, and a copy that
 /// another term appended rests on what that term does not know.
-fn check_term(id: LogId, found: Term) -> Result<(), SetRefusal> {
+pub(super) fn check_term(id: LogId, found: Term) -> Result<(), SetRefusal> {
     if id.term == found { Ok(()) } else { Err(SetRefusal::WrongTerm { found, expected: id.term }) }
 }

@@ -1,8 +1,8 @@
 //! What no story tells: the wire, the bounds, and what must stop the gateway.
 
 use super::{
-    Judged, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, TTL_MS_MAX,
-    TTL_MS_MIN,
+    Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
+    StoredObject, TTL_MS_MAX, TTL_MS_MIN,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -58,6 +58,15 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::CheckpointBegin { term: Term(4) },
         SetCommand::SegmentCommitted { term: Term(4), object: object(1), stored_bytes: 5, raw_bytes: 6 },
         SetCommand::CheckpointEnd { term: Term(4), begin: LogId::new(3, 2), root: root() },
+        SetCommand::SnapshotCreate { name: Name::new("s1").unwrap(), request: RequestId(9), at_unix_ms: 300 },
+        SetCommand::SnapshotDelete { name: Name::new("s1").unwrap() },
+        SetCommand::Retire {
+            term: Term(4),
+            of: RetireOf::Root { root: object(1), last: true },
+            objects: vec![StoredObject { kind: StoredKind::Pages, object: object(2) }],
+        },
+        SetCommand::Retire { term: Term(4), of: RetireOf::Orphans, objects: vec![] },
+        SetCommand::Deleted { term: Term(4), objects: vec![object(2)] },
     ];
     let expected = "\
 0004766f6c3108
@@ -69,6 +78,11 @@ fn the_bytes_of_each_command_are_pinned() {
 0604
 0704010203010506
 080403020102030109
+0902733109ac02
+0a027331
+0b04000102030101010101020302
+0b040100
+0c040101020302
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {
@@ -94,8 +108,7 @@ fn the_bytes_of_a_state_are_pinned() {
         assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
     }
     state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
-    let expected =
-        "e807010104766f6c310801016101ed070700b81707050901ac02ed07010101060101020102030109010102030205060200\n";
+    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed0701010106010102030109010102010203010901010203020506020000000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);

@@ -426,6 +426,10 @@ fn set_answer(answer: &SetAnswer) -> String {
         SetAnswer::SegmentNoted => "noted".to_owned(),
         SetAnswer::CheckpointEnded => "ended".to_owned(),
         SetAnswer::Written => "written".to_owned(),
+        SetAnswer::SnapshotAsked => "snapshot asked for".to_owned(),
+        SetAnswer::SnapshotDeleted { existed } => format!("snapshot deleted, was there: {existed}"),
+        SetAnswer::Retired => "retired".to_owned(),
+        SetAnswer::DeletionNoted => "deletion noted".to_owned(),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }
 }

@@ -4,6 +4,7 @@
 mod lease;
 mod member;
 mod moves;
+mod snapshot;
 mod status;
 
 use crate::cluster::ClusterError;
@@ -112,7 +113,7 @@ impl AdminDoor {
             SetError::NotReady(_) => RefusalCode::Busy,
             SetError::Answer { .. } => RefusalCode::Unknown,
             SetError::Refused(refusal) => match refusal {
-                SetRefusal::NameTaken { .. } => RefusalCode::Exists,
+                SetRefusal::NameTaken { .. } | SetRefusal::SnapshotNameTaken { .. } => RefusalCode::Exists,
                 SetRefusal::NoSuchVolume { .. } => RefusalCode::NotFound,
                 SetRefusal::Held { .. } => RefusalCode::Held,
                 SetRefusal::StaleToken { .. } => RefusalCode::StaleToken,
@@ -185,6 +186,9 @@ calls! {
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
+    create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
+    list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
+    delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;
     list_sets: ListSetsRequest -> ListSetsReply;
     get_set: GetSetRequest -> SetStatus;
     acquire_lease: AcquireLeaseRequest -> GrantReply;

@@ -108,6 +108,10 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("upload.interval_ms", config.upload.interval_ms, 100, 3_600_000);
     out.size("upload.bytes", config.upload.bytes, MIB, (config.journal.bound.0 / 4).max(MIB));
     out.number("upload.parallel", config.upload.parallel.into(), 1, 64);
+    out.number("space.target_percent", config.space.target_percent.into(), 105, 1000);
+    out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
+    out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
+    out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);
     let key = &config.key;
     let sources = [key.file.is_some(), key.passphrase_file.is_some(), key.passphrase_env.is_some()];
     let count = sources.iter().filter(|&&given| given).count();

@@ -1,8 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, StoreConfig, TlsConfig,
-    UploadConfig,
+    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, SpaceConfig, StoreConfig,
+    TlsConfig, UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -77,6 +77,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "cache" => CacheConfig::FIELDS,
         "in_flight" => InFlightConfig::FIELDS,
         "upload" => UploadConfig::FIELDS,
+        "space" => SpaceConfig::FIELDS,
         "key" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,

@@ -134,7 +134,7 @@ mod tests {
 
     fn name(volume: &str, slot: u8, generation: u64) -> ExportName {
         let session = Some(Session { token: Token(1), slot, generation });
-        ExportName { set: Name::new("s").unwrap(), volume: Name::new(volume).unwrap(), session }
+        ExportName { set: Name::new("s").unwrap(), volume: Name::new(volume).unwrap(), snapshot: None, session }
     }
 
     type Taken = Result<Option<SlotPlace>, StaleGeneration>;

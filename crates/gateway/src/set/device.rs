@@ -7,13 +7,14 @@ use crate::front::device::{
 use crate::set::reader::Part;
 use crate::set::sequencer::{Op, WriteFailure};
 use crate::set::server::{Connection, SetError, SetServer};
+use crate::set::snapshot::SnapshotDevice;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::serve::WhyNot;
 use holdfast_nbd::ExportName;
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
-use holdfast_types::{Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Epoch, Lba, Name, Owner, SECTOR_BYTES, Sectors, VolumeId};
 use holdfast_volume::entry::OpKind;
 use holdfast_volume::index::Source;
 use std::collections::BTreeMap;
@@ -236,6 +237,18 @@ impl NodeExports {
         }
     }
 
+    /// A volume of a snapshot, which any gateway shows that knows it.
+    fn find_snapshot(&self, name: &ExportName) -> Result<(Arc<SetServer>, SnapshotDevice), Refusal> {
+        let unknown = |message: String| Refusal { kind: RefusalKind::Unknown, message };
+        let set = self.set(&name.set).ok_or_else(|| unknown(format!("there is no set {}", name.set)))?;
+        let snapshot = name.snapshot.as_ref().and_then(|snapshot| SnapshotDevice::find(&set, snapshot, &name.volume));
+        match snapshot {
+            Some(device) => Ok((set, device)),
+            None if set.group.leading_term().is_none() => Err(self.elsewhere(&set)),
+            None => Err(unknown(format!("there is no {name}: no such snapshot, or no such volume in it"))),
+        }
+    }
+
     fn elsewhere(&self, set: &SetServer) -> Refusal {
         let leader = set.group.leadership().borrow().leader;
         let member = leader.filter(|l| *l != set.me()).and_then(|l| self.cluster.member(l));
@@ -280,6 +293,14 @@ impl Exports for NodeExports {
     }
 
     fn describe(&self, name: &ExportName, _conn: ConnInfo) -> BoxFuture<'static, Result<ExportInfo, Refusal>> {
+        if name.snapshot.is_some() {
+            let found = self.find_snapshot(name).map(|(set, device)| ExportInfo {
+                size: device.size(),
+                description: format!("snapshot of set {}", set.name),
+                read_only: true,
+            });
+            return Box::pin(async move { found });
+        }
         let found = self.find(name).and_then(|(set, _, size)| match set.group.leading_term() {
             None => Err(self.elsewhere(&set)),
             Some(_) => Ok(ExportInfo {
@@ -295,6 +316,15 @@ impl Exports for NodeExports {
         let this =
             NodeExports { cluster: self.cluster.clone(), sets: self.sets.clone(), plain_exports: self.plain_exports };
         let name = name.clone();
+        if name.snapshot.is_some() {
+            let opened = self.find_snapshot(&name).map(|(set, device)| OpenedExport {
+                device: Arc::new(device),
+                closed: set.stopping(),
+                epoch: Epoch(0),
+                read_only: true,
+            });
+            return Box::pin(async move { opened });
+        }
         Box::pin(async move {
             let (set, volume, _) = this.find(&name)?;
             if set.group.leading_term().is_none() {

@@ -86,6 +86,11 @@ impl SetHost {
         (inner.machine.lookup(volume, lba, sectors), root)
     }
 
+    /// The root of the current checkpoint, as lookups have it.
+    pub fn root(&self) -> Option<RootRef> {
+        self.inner().machine.state().checkpoint.as_ref().map(|c| c.root)
+    }
+
     /// The generation that waits for its checkpoint.
     pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
         self.inner().machine.sealed()

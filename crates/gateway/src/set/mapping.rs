@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Roots kept: the current one, the one before for reads under way, and one more for a clone or an export of a snapshot.
-const ROOTS_MAX: usize = 3;
+/// Roots kept: the current one, the one before for reads under way, and some for exports of snapshots.
+const ROOTS_MAX: usize = 6;
 
 /// Between two tries of a read that the store did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -138,14 +138,7 @@ impl Mapping {
         if let Some(root) = self.known_root(at) {
             return Ok(root);
         }
-        let key = keys::root(self.key.set, at.object);
-        let bytes = self.patient(|| self.store.get(&key)).await?;
-        let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| MapError::Bad {
-            what: "root",
-            object: at.object,
-            reason: e.to_string(),
-        })?;
-        let root = Arc::new(root);
+        let root = self.fetch_root(at).await?;
         self.adopt_root(at, root.clone());
         Ok(root)
     }
@@ -165,6 +158,37 @@ impl Mapping {
             roots.remove(0);
         }
         roots.push((at, root));
+    }
+
+    /// The root as [`Mapping::root`] gives it, without a place among those that are kept: for one who goes through many.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub async fn root_once(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
+        match self.known_root(at) {
+            Some(root) => Ok(root),
+            None => self.fetch_root(at).await,
+        }
+    }
+
+    async fn fetch_root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
+        let key = keys::root(self.key.set, at.object);
+        let bytes = self.patient(|| self.store.get(&key)).await?;
+        let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| MapError::Bad {
+            what: "root",
+            object: at.object,
+            reason: e.to_string(),
+        })?;
+        Ok(Arc::new(root))
+    }
+
+    /// A whole segment, past the cache: for who empties it.
+    ///
+    /// # Errors
+    /// [`MapError`]; the bytes are not checked yet.
+    pub async fn segment(&self, object: ObjectId) -> Result<Bytes, MapError> {
+        let key = keys::segment(self.key.set, object);
+        self.patient(|| self.store.get(&key)).await
     }
 
     /// A page of the map.

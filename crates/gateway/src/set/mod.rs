@@ -16,4 +16,6 @@ pub mod pace;
 pub mod reader;
 pub mod sequencer;
 pub mod server;
+pub mod snapshot;
+pub mod space;
 pub mod uploader;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_raft::{Group, ReadLogError, ReadPlace};
+use holdfast_store::Disposition;
 use holdfast_types::limits::ENTRY_BYTES_MAX;
 use holdfast_types::{Lba, LogIndex, Sectors, VolumeId};
 use holdfast_volume::entry::{CheckedOp, read_piece};
@@ -100,10 +101,32 @@ impl Reader {
             match self.read_pieces(volume, &pieces, root).await {
                 // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
                 Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,
+                // The objects of a root that was replaced are deleted after a grace time, which this read has outlived.
+                Err(ReadError::Map(MapError::Store(e)))
+                    if matches!(e.disposition(), Disposition::NotFound) && self.host.root() != root =>
+                {
+                    continue;
+                }
                 other => return other,
             }
         }
         Err(ReadError::Moving)
+    }
+
+    /// What is at the range as `root` has it.
+    ///
+    /// # Errors
+    /// [`ReadError::Map`].
+    pub async fn read_root(
+        &self,
+        root: RootRef,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+    ) -> Result<Vec<Part>, ReadError> {
+        let mut parts = Vec::new();
+        self.mapping.read(root, volume, lba, sectors, &mut parts).await?;
+        Ok(parts)
     }
 
     async fn read_pieces(

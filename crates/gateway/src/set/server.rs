@@ -475,6 +475,16 @@ pub fn unix_ms() -> u64 {
 }
 
 impl SetServer {
+    /// Cancelled when this gateway ends.
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// How long no other gateway can have been elected after a quorum acknowledged a heartbeat, by its time of sending.
+    pub fn read_lease(&self) -> Duration {
+        self.timing.read_lease()
+    }
+
     /// This member.
     pub fn me(&self) -> MemberId {
         self.group.me()

@@ -29,11 +29,15 @@ use holdfast_volume::map::{
 };
 use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
+use holdfast_volume::space::fold_page;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+
+mod collect;
 
 /// Raw bytes that are compressed and sealed in one go off the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -58,6 +62,8 @@ pub struct UploadSettings {
     pub parallel: usize,
     /// How extents are compressed.
     pub codec: Codec,
+    /// Stored bytes for each 100 that are in use at most, before segments are emptied.
+    pub target_percent: u32,
 }
 
 /// Why a checkpoint did not come to its end. It is begun again.
@@ -89,6 +95,8 @@ pub struct Uploader {
     mapping: Arc<Mapping>,
     settings: UploadSettings,
     boot: u64,
+    /// The last checkpoint left more garbage than the target allows.
+    collection_due: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -109,7 +117,8 @@ impl Uploader {
         stop: CancellationToken,
     ) -> Self {
         let (host, reader) = (server.host.clone(), server.reader.clone());
-        Self { server, host, reader, mapping, settings, boot, stop }
+        let collection_due = AtomicBool::new(false);
+        Self { server, host, reader, mapping, settings, boot, collection_due, stop }
     }
 
     /// Runs until told to stop.
@@ -126,13 +135,15 @@ impl Uploader {
                 continue;
             };
             let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
-            if bytes > 0 {
+            let due = bytes > 0 || self.collection_waits();
+            if due {
                 dirty_since.get_or_insert_with(Instant::now);
             }
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
             // A journal full of what no lookup needs any more is freed by a checkpoint too.
             let pressed = self.server.journal_pressed();
-            if !(unfinished || bytes >= self.settings.bytes || old && bytes > 0 || pressed) {
+            let asked = unfinished || self.snapshot_waits();
+            if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }
             match self.checkpoint(term).await {
@@ -170,10 +181,11 @@ impl Uploader {
         }
         let changes = self.upload_segments(term, &generation).await?;
         let segments_took = started.elapsed();
-        let (root_ref, root) = self.upload_map(term, at, &generation, changes).await?;
-        self.mapping.adopt_root(root_ref, root);
+        let (root_ref, root, moved) = self.upload_map(term, at, &generation, changes).await?;
+        self.mapping.adopt_root(root_ref, root.clone());
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
+        self.note_garbage(&root, generation.is_empty() && !moved);
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
@@ -278,17 +290,22 @@ impl Uploader {
         upto: LogId,
         generation: &Arc<Generation>,
         changes: Changes,
-    ) -> Result<(RootRef, Arc<Root>), UploadError> {
+    ) -> Result<(RootRef, Arc<Root>, bool), UploadError> {
         let base = match self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
             Some(root) => Root::clone(&*self.mapping.root(root).await?),
             None => Root::new(upto),
         };
+        let collected = self.collect(term, &base, generation).await?;
+        let moved = !collected.moves.is_empty() || !collected.pages.is_empty();
         let mut root = base;
         root.upto = upto;
-        for (object, stored, raw) in &changes.segments {
+        for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
             root.add_segment(*object, *stored, *raw);
         }
         let mut touched = changes.extents;
+        for page in collected.moves.keys().chain(&collected.pages) {
+            touched.entry(*page).or_default();
+        }
         // A large unmapping visits the pages that there are, not all that there could be.
         for unmap in unmaps(generation) {
             let numbers: Vec<u32> = root.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| n).collect();
@@ -313,16 +330,9 @@ impl Uploader {
             .buffered(PAGES_AHEAD);
         while let Some((volume, number, extents, old)) = pages.try_next().await? {
             let before = old.as_ref().map_or_else(Live::new, |page| page.live());
-            let mut page = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
-            let (start, len) = (page.lba(), Sectors(page.end().0 - page.lba().0));
-            for piece in generation.pieces(volume, start, len) {
-                if piece.source == holdfast_volume::index::Source::Zero {
-                    page.unmap(piece.lba, piece.sectors);
-                }
-            }
-            for extent in &extents {
-                page.overlay(extent);
-            }
+            let old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
+            let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
+            let page = fold_page(old, generation, &extents, moves);
             let after = page.live();
             let place = if page.is_empty() {
                 None
@@ -334,23 +344,26 @@ impl Uploader {
             };
             root.replace_page(volume, number, place, &before, &after)?;
             if let Some(full) = pack.take_if(|pack| pack.is_full()) {
-                self.put_pack(term, full).await?;
+                self.put_pack(term, &mut root, full).await?;
             }
         }
         if let Some(last) = pack {
-            self.put_pack(term, last).await?;
+            self.put_pack(term, &mut root, last).await?;
         }
         root.drop_dead_segments();
         let object = self.new_object(term);
         let body = seal_root(&root, self.mapping.key.sealer(object));
         let root_ref = RootRef { object, bytes: body.len() as u64 };
         self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
-        Ok((root_ref, Arc::new(root)))
+        Ok((root_ref, Arc::new(root), moved))
     }
 
-    async fn put_pack(&self, term: Term, pack: PackBuilder) -> Result<(), UploadError> {
+    async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
         let key = keys::map_pack(self.mapping.key.set, pack.object());
-        self.put(term, &key, pack.finish()).await
+        let object = pack.object();
+        let body = pack.finish();
+        root.add_pack(object, body.len() as u64);
+        self.put(term, &key, body).await
     }
 }
 

@@ -415,6 +415,16 @@ impl Admin for Door {
         self.changed(&mut world, &request.request_id, v1::CreateSetReply { set: summary(id), created: true })
     }
 
+    async fn create_snapshot(&self, _: Request<v1::CreateSnapshotRequest>) -> Answer<v1::CreateSnapshotReply> {
+        Err(Status::unimplemented("create_snapshot"))
+    }
+    async fn list_snapshots(&self, _: Request<v1::ListSnapshotsRequest>) -> Answer<v1::ListSnapshotsReply> {
+        Err(Status::unimplemented("list_snapshots"))
+    }
+    async fn delete_snapshot(&self, _: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
+        Err(Status::unimplemented("delete_snapshot"))
+    }
+
     async fn create_volume(&self, request: Request<v1::CreateVolumeRequest>) -> Answer<v1::CreateVolumeReply> {
         self.enter("create_volume").await?;
         let request = request.into_inner();

@@ -245,6 +245,27 @@ impl Page {
         }
     }
 
+    /// Lets what the page has of `from`, still and only that, be found in `to` from now on, which holds the same content; says how
+    /// many sectors that were. Where the page names anything else meanwhile, a newer write was here, and it stays.
+    pub fn redirect(&mut self, from: &MapExtent, to: &MapExtent) -> Sectors {
+        let mut moved = 0;
+        let (start, end) = self.clip(from.lba, from.sectors);
+        let lba = Lba(self.lba().0 + u64::from(start));
+        for piece in self.lookup(lba, Sectors(u64::from(end - start))) {
+            let MapPiece::Stored(found) = piece else { continue };
+            let same = found.object == from.object
+                && found.place == from.place
+                && found.lba.0 - from.lba.0 == found.skip.0.wrapping_sub(from.skip.0);
+            let covered = found.lba >= to.lba && found.end() <= to.end();
+            if same && covered {
+                let skip = Sectors(to.skip.0 + (found.lba.0 - to.lba.0));
+                self.overlay(&MapExtent { lba: found.lba, sectors: found.sectors, skip, ..*to });
+                moved += found.sectors.0;
+            }
+        }
+        Sectors(moved)
+    }
+
     /// The part of the range within the page, in sectors from the page's first.
     fn clip(&self, lba: Lba, sectors: Sectors) -> (u32, u32) {
         let (start, end) = (self.lba().0, self.end().0);

@@ -1,11 +1,11 @@
 //! The root of the map: which page is where, and how much of each segment is still in use.
 //!
-//! Encoded, version 1 (numbers are varints, see `wire`):
+//! Encoded, version 2 (numbers are varints, see `wire`):
 //!
 //! ```text
 //!   "HFR" version(1)  term and index of the log entry that it covers everything up to
 //!   count of segments, then each, sorted:  id (steps)  stored bytes  raw sectors  live sectors
-//!   count of page packs, then each, sorted:  id (steps)
+//!   count of page packs, then each, sorted:  id (steps)  stored bytes, 0 where they are not known
 //!   count of volumes, then each, sorted:  id (step from the one before)  count of pages, then each, sorted:
 //!     2 × pages left out before it, + 1 if it stands right behind the page before, in the same pack
 //!     [place in the list of packs (step), number, offset]   unless it does
@@ -17,17 +17,20 @@ use super::{
     read_object,
 };
 use crate::wire::{self, Reader, WireError};
+use holdfast_control::set::{StoredKind, StoredObject};
 use holdfast_seal::{PAGE_NUMBER_MAX as PACK_NUMBER_MAX, TAG_BYTES};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{Lba, LogId, LogIndex, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use imbl::OrdMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-const MAGIC: &[u8] = b"HFR\x01";
+const MAGIC: &[u8] = b"HFR\x02";
 /// A page's gap and length, where it stands right behind the one before.
 const PAGE_WIRE_BYTES_MIN: usize = 2;
 /// A volume's id and count of pages.
 const VOLUME_WIRE_BYTES_MIN: usize = 2;
+/// A pack's id and its bytes.
+const PACK_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 1;
 /// A segment's id and three numbers.
 const SEGMENT_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 3;
 
@@ -64,6 +67,15 @@ pub struct SegmentUse {
     pub live_sectors: Sectors,
 }
 
+/// What a root knows of a page pack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackUse {
+    /// Length of the object in bytes; 0 where it is not known.
+    pub stored_bytes: u64,
+    /// Sealed bytes of the pages that the root names in it.
+    pub live_bytes: u64,
+}
+
 /// Sums over a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RootStats {
@@ -92,6 +104,8 @@ pub struct Root {
     pub upto: LogId,
     volumes: BTreeMap<VolumeId, OrdMap<u32, PageRef>>,
     segments: OrdMap<ObjectId, SegmentUse>,
+    /// Lengths of page packs.
+    pack_bytes: OrdMap<ObjectId, u64>,
 }
 
 impl Root {
@@ -125,6 +139,29 @@ impl Root {
     /// All page packs that the root names, sorted.
     pub fn packs(&self) -> BTreeSet<ObjectId> {
         self.pages().map(|(_, _, page)| page.object).collect()
+    }
+
+    /// How much of each page pack the root still names, sorted.
+    pub fn pack_uses(&self) -> BTreeMap<ObjectId, PackUse> {
+        let mut uses: BTreeMap<ObjectId, PackUse> = BTreeMap::new();
+        for (_, _, page) in self.pages() {
+            uses.entry(page.object).or_default().live_bytes += u64::from(page.sealed_len);
+        }
+        for (object, usage) in &mut uses {
+            usage.stored_bytes = self.pack_bytes.get(object).copied().unwrap_or(0);
+        }
+        uses
+    }
+
+    /// Every object that the root names, without the one that it is itself in (M3): packs, then segments.
+    pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
+        let packs = self.packs().into_iter().map(|object| StoredObject { kind: StoredKind::Pages, object });
+        packs.chain(self.segments.keys().map(|object| StoredObject { kind: StoredKind::Segment, object: *object }))
+    }
+
+    /// Notes the length of a page pack, once it is known.
+    pub fn add_pack(&mut self, object: ObjectId, stored_bytes: u64) {
+        self.pack_bytes.insert(object, stored_bytes);
     }
 
     /// Notes a segment of this checkpoint, so that pages may refer to it.
@@ -172,9 +209,11 @@ impl Root {
         Ok(())
     }
 
-    /// Takes out the segments without a live sector, and says which: the root names them no more (M3). The last step
-    /// before a root is sealed.
+    /// Takes out the segments without a live sector, and says which: the root names them no more (M3). Forgets the lengths of
+    /// packs without a page as well. The last step before a root is sealed.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
+        let packs = self.packs();
+        self.pack_bytes = self.pack_bytes.iter().filter(|(o, _)| packs.contains(*o)).map(|(o, b)| (*o, *b)).collect();
         let dead = self.segments().filter(|(_, usage)| usage.live_sectors.0 == 0).map(|(object, _)| object);
         let dead: Vec<ObjectId> = dead.collect();
         for object in &dead {
@@ -223,6 +262,7 @@ impl Root {
         before = NO_OBJECT;
         for object in &packs {
             put_object(&mut out, before, *object);
+            wire::put(&mut out, self.pack_bytes.get(object).copied().unwrap_or(0));
             before = *object;
         }
         wire::put(&mut out, self.volumes.len() as u64);
@@ -260,12 +300,16 @@ impl Root {
             root.segments.insert(object, usage);
             before = object;
         }
-        let count = reader.count("count of page packs", OBJECT_WIRE_BYTES_MIN, u64::MAX)?;
+        let count = reader.count("count of page packs", PACK_WIRE_BYTES_MIN, u64::MAX)?;
         let mut packs = Vec::with_capacity(count);
         before = NO_OBJECT;
         for place in 0..count {
             before = read_next_object(&mut reader, before, place)?;
             packs.push(before);
+            let stored_bytes = reader.number("stored bytes of a page pack", 0, i64::MAX as u64)?;
+            if stored_bytes > 0 {
+                root.pack_bytes.insert(before, stored_bytes);
+            }
         }
         let count = reader.count("count of volumes", VOLUME_WIRE_BYTES_MIN, VOLUMES_PER_SET_MAX as u64)?;
         let mut volume = 0;

@@ -1,0 +1,246 @@
+//! Snapshots, and what of the store nobody needs any more. The reasons are in ADR 0012.
+//!
+//! ```text
+//!   SnapshotCreate ─▶ pending ─CheckpointBegin at X─▶ sealed at X ─its CheckpointEnd─▶ snapshot: root at X, kept
+//!   root that nothing keeps ─▶ dropped ─Retire─▶ its objects that no kept root names: retired ─deleted in the store─▶ Deleted
+//! ```
+//! S6  A snapshot is the root of one checkpoint and the volumes as of that checkpoint's begin (R4).
+//! S7  The root of the current checkpoint and the roots of snapshots are kept; a root that was kept and is so no more is
+//!     in `dropped` until its objects are retired. So no change of leaders can forget garbage.
+//! S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
+//!     nothing of the entry's own term or a later one, for that may be on its way into a root. What is retired stays so.
+//! S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
+//!     was applied. [`SetState::current_root`] says the same on every way to a state.
+
+use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::state::{SetState, Volume, check_term};
+use holdfast_types::{LogId, Name, ObjectId, RequestId, Term, VolumeId};
+use imbl::OrdMap;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Snapshots of one set at most, finished or not: each is a root that a collector reads.
+pub const SNAPSHOTS_MAX: usize = 128;
+/// Dropped roots that are remembered at most. One more is left to the sweep for orphans.
+pub const DROPPED_MAX: usize = 512;
+/// Objects that wait to be deleted at most: bounds the state. Collection waits while it is full.
+pub const RETIRED_MAX: usize = 1 << 16;
+/// Objects of one `Retire` or `Deleted` at most: far below what an entry may hold.
+pub const RETIRE_OBJECTS_MAX: usize = 4096;
+
+/// What a stored object is, in the order in which they are deleted: what names others goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StoredKind {
+    /// Root of a map.
+    Root,
+    /// Pack of map pages.
+    Pages,
+    /// Segment.
+    Segment,
+}
+
+/// An object of the set in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StoredObject {
+    /// What it is.
+    pub kind: StoredKind,
+    /// Its id.
+    pub object: ObjectId,
+}
+
+/// Why objects are retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RetireOf {
+    /// This dropped root named them, and no kept root does.
+    Root {
+        /// The dropped root.
+        root: ObjectId,
+        /// They are the last of it: the root itself is retired too.
+        last: bool,
+    },
+    /// No root ever named them: uploads of earlier terms that came to nothing.
+    Orphans,
+}
+
+/// A set as it was at one entry of its log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// It shows every entry up to this one, and none after (R4).
+    pub upto: LogId,
+    /// The map.
+    pub root: RootRef,
+    /// The volumes as they were.
+    pub volumes: OrdMap<VolumeId, Volume>,
+    /// The request that asked for it.
+    pub request: RequestId,
+    /// Wall clock of the gateway that was asked in Unix milliseconds, shown to people only.
+    pub at_unix_ms: u64,
+}
+
+/// A snapshot that was asked for and waits for a checkpoint that began after that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingSnapshot {
+    /// As in [`Snapshot`].
+    pub request: RequestId,
+    /// As in [`Snapshot`].
+    pub at_unix_ms: u64,
+    /// The begin that pinned it last, and the volumes then.
+    pub sealed: Option<(LogId, OrdMap<VolumeId, Volume>)>,
+}
+
+impl SetState {
+    /// The root of the current checkpoint; the same whether the state was reached by replay or straight on (S9).
+    pub fn current_root(&self) -> Option<RootRef> {
+        match &self.begin {
+            Some(begin) => begin.base,
+            None => self.checkpoint.map(|checkpoint| checkpoint.root),
+        }
+    }
+
+    /// The roots whose objects must stay: the current one first, then those of snapshots, each once.
+    pub fn kept_roots(&self) -> Vec<RootRef> {
+        let mut kept: Vec<RootRef> = self.current_root().into_iter().collect();
+        for snapshot in self.snapshots.values() {
+            if !kept.contains(&snapshot.root) {
+                kept.push(snapshot.root);
+            }
+        }
+        kept
+    }
+
+    pub(super) fn snapshot_create(
+        &mut self,
+        name: &Name,
+        request: RequestId,
+        at_unix_ms: u64,
+    ) -> Result<SetAnswer, SetRefusal> {
+        let found = self.snapshots.get(name).map(|snapshot| snapshot.request);
+        let found = found.or_else(|| self.pending.get(name).map(|pending| pending.request));
+        match found {
+            Some(found) if found == request => return Ok(SetAnswer::SnapshotAsked),
+            Some(_) => return Err(SetRefusal::SnapshotNameTaken { name: name.clone() }),
+            None => {}
+        }
+        if self.snapshots.len() + self.pending.len() >= SNAPSHOTS_MAX {
+            return Err(SetRefusal::TooManySnapshots { max: SNAPSHOTS_MAX as u32 });
+        }
+        self.pending.insert(name.clone(), PendingSnapshot { request, at_unix_ms, sealed: None });
+        Ok(SetAnswer::SnapshotAsked)
+    }
+
+    pub(super) fn snapshot_delete(&mut self, name: &Name) -> SetAnswer {
+        let pending = self.pending.remove(name).is_some();
+        let Some(gone) = self.snapshots.remove(name) else { return SetAnswer::SnapshotDeleted { existed: pending } };
+        if !self.kept_roots().contains(&gone.root) {
+            self.drop_root(gone.root);
+        }
+        SetAnswer::SnapshotDeleted { existed: true }
+    }
+
+    /// At the begin at `at`: every snapshot that was asked for before will show this moment.
+    pub(super) fn pin_pending(&mut self, at: LogId) {
+        let volumes = self.volumes.clone();
+        let names: Vec<Name> = self.pending.keys().cloned().collect();
+        for name in names {
+            if let Some(pending) = self.pending.get_mut(&name) {
+                pending.sealed = Some((at, volumes.clone()));
+            }
+        }
+    }
+
+    /// At the end of the checkpoint that began at `begin` over `base`: what it pinned becomes snapshots, and the root that it
+    /// replaced is dropped unless a snapshot keeps it.
+    pub(super) fn root_replaced(&mut self, begin: LogId, base: Option<RootRef>, root: RootRef) {
+        let pinned: Vec<Name> =
+            self.pending.iter().filter(|(_, p)| p.pinned_at(begin)).map(|(n, _)| n.clone()).collect();
+        for name in pinned {
+            let Some(PendingSnapshot { request, at_unix_ms, sealed: Some((upto, volumes)) }) =
+                self.pending.remove(&name)
+            else {
+                continue;
+            };
+            self.snapshots.insert(name, Snapshot { upto, root, volumes, request, at_unix_ms });
+        }
+        if let Some(base) = base
+            && base != root
+            && !self.snapshots.values().any(|snapshot| snapshot.root == base)
+        {
+            self.drop_root(base);
+        }
+    }
+
+    fn drop_root(&mut self, root: RootRef) {
+        // Beyond the bound it is not forgotten for ever: the sweep for orphans finds what no kept root names.
+        if self.dropped.len() < DROPPED_MAX {
+            self.dropped.insert(root.object, root.bytes);
+        }
+    }
+
+    pub(super) fn retire(
+        &mut self,
+        id: LogId,
+        term: Term,
+        of: RetireOf,
+        objects: &[StoredObject],
+    ) -> Result<SetAnswer, SetRefusal> {
+        check_term(id, term)?;
+        let room = RETIRED_MAX.saturating_sub(self.retired.len());
+        // One more for the root itself.
+        if objects.len() > RETIRE_OBJECTS_MAX || objects.len() + 1 > room {
+            let max = RETIRE_OBJECTS_MAX.min(room.saturating_sub(1)) as u32;
+            return Err(SetRefusal::TooManyRetired { found: objects.len() as u32, max });
+        }
+        // S8. The proposer has looked into the roots; here is what can be known without them.
+        let kept: BTreeSet<ObjectId> = self.kept_roots().iter().map(|root| root.object).collect();
+        for StoredObject { object, .. } in objects {
+            let dropped = self.dropped.contains_key(object);
+            let noted = self.segments.iter().any(|note| note.object == *object);
+            let young = matches!(of, RetireOf::Orphans) && object.term >= id.term;
+            if kept.contains(object) || dropped || noted || young {
+                return Err(SetRefusal::StillInUse { object: *object });
+            }
+        }
+        for StoredObject { kind, object } in objects {
+            self.retired.insert(*object, *kind);
+        }
+        if let RetireOf::Root { root, last: true } = of
+            && self.dropped.remove(&root).is_some()
+        {
+            self.retired.insert(root, StoredKind::Root);
+        }
+        Ok(SetAnswer::Retired)
+    }
+
+    pub(super) fn deleted(&mut self, id: LogId, term: Term, objects: &[ObjectId]) -> Result<SetAnswer, SetRefusal> {
+        check_term(id, term)?;
+        for object in objects {
+            self.retired.remove(object);
+        }
+        Ok(SetAnswer::DeletionNoted)
+    }
+
+    /// S7 and S8, for tests and debug builds.
+    pub(super) fn self_check_space(&self) {
+        let kept = self.kept_roots();
+        for root in &kept {
+            assert!(!self.dropped.contains_key(&root.object), "S7: {} is kept and dropped", root.object);
+            assert!(!self.retired.contains_key(&root.object), "S8: {} is kept and retired", root.object);
+        }
+        for object in self.dropped.keys() {
+            assert!(!self.retired.contains_key(object), "S8: {object} is dropped and retired");
+        }
+        assert!(self.snapshots.len() + self.pending.len() <= SNAPSHOTS_MAX, "more snapshots than the limit");
+        assert!(self.dropped.len() <= DROPPED_MAX, "more dropped roots than the limit");
+        assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");
+        assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "S6: a name twice");
+    }
+}
+
+impl PendingSnapshot {
+    fn pinned_at(&self, begin: LogId) -> bool {
+        self.sealed.as_ref().is_some_and(|(at, _)| *at == begin)
+    }
+}
+
+#[cfg(test)]
+mod tests;

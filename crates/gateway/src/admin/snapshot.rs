@@ -1,0 +1,118 @@
+//! Calls on a set's snapshots.
+
+use super::AdminDoor;
+use crate::set::server::{SetServer, unix_ms};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::set::{SetAnswer, SetCommand, Volume};
+use holdfast_types::{Name, RequestId, VolumeId};
+use std::time::Duration;
+
+/// How long one call waits for the checkpoint; the caller asks again.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Between two looks, should the bell have rung before the wait.
+const LOOK: Duration = Duration::from_millis(200);
+
+fn volumes<'a>(volumes: impl Iterator<Item = (&'a VolumeId, &'a Volume)>) -> Vec<v1::Volume> {
+    let message = |(id, v): (&VolumeId, &Volume)| v1::Volume {
+        id: id.0,
+        name: v.name.to_string(),
+        size_bytes: v.size.to_bytes().unwrap_or(0),
+    };
+    volumes.map(message).collect()
+}
+
+/// The snapshot as applied here.
+fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Snapshot)> {
+    set.host.with(|m| {
+        let state = m.state();
+        if let Some(found) = state.snapshots.get(name) {
+            let message = v1::Snapshot {
+                name: name.to_string(),
+                pending: false,
+                term: found.upto.term.0,
+                index: found.upto.index.0,
+                created_unix_ms: found.at_unix_ms,
+                volumes: volumes(found.volumes.iter()),
+            };
+            return Some((found.request, message));
+        }
+        state.pending.get(name).map(|found| {
+            let message = v1::Snapshot {
+                name: name.to_string(),
+                pending: true,
+                created_unix_ms: found.at_unix_ms,
+                ..v1::Snapshot::default()
+            };
+            (found.request, message)
+        })
+    })
+}
+
+impl AdminDoor {
+    pub(super) async fn create_snapshot(
+        &self,
+        request: v1::CreateSnapshotRequest,
+    ) -> Result<v1::CreateSnapshotReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let name = holdfast_api::name("name", &request.name)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let command = SetCommand::SnapshotCreate { name: name.clone(), request: id, at_unix_ms: unix_ms() };
+        match set.command("a snapshot", &command).await {
+            Ok(SetAnswer::SnapshotAsked) => {}
+            Ok(other) => return Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => return Err(self.of_set(&set, &e)),
+        }
+        let deadline = tokio::time::Instant::now() + WAIT;
+        loop {
+            match message(&set, &name).filter(|(of, _)| *of == id) {
+                Some((_, snapshot)) if !snapshot.pending => {
+                    return Ok(v1::CreateSnapshotReply { snapshot: Some(snapshot) });
+                }
+                Some(_) => {}
+                None => {
+                    let text = format!("snapshot {}@{name} was deleted before it was finished", set.name);
+                    return Err(Refusal::new(RefusalCode::NotFound, text));
+                }
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let text = format!(
+                    "snapshot {}@{name} waits for its checkpoint: the journal is on its way to the store",
+                    set.name
+                );
+                return Err(Refusal::new(RefusalCode::Busy, text));
+            }
+            let _ = tokio::time::timeout(LOOK, set.host.checkpoint().notified()).await;
+        }
+    }
+
+    pub(super) async fn list_snapshots(
+        &self,
+        request: v1::ListSnapshotsRequest,
+    ) -> Result<v1::ListSnapshotsReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        self.confirm(&set).await?;
+        let names: Vec<Name> = set.host.with(|m| {
+            let state = m.state();
+            state.snapshots.keys().chain(state.pending.keys()).cloned().collect()
+        });
+        let mut snapshots: Vec<v1::Snapshot> =
+            names.iter().filter_map(|name| message(&set, name)).map(|(_, snapshot)| snapshot).collect();
+        snapshots.sort_by(|a, b| (a.pending, a.index, &a.name).cmp(&(b.pending, b.index, &b.name)));
+        Ok(v1::ListSnapshotsReply { snapshots })
+    }
+
+    pub(super) async fn delete_snapshot(
+        &self,
+        request: v1::DeleteSnapshotRequest,
+    ) -> Result<v1::DeleteSnapshotReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let name = holdfast_api::name("name", &request.name)?;
+        holdfast_api::request_id(&request.request_id)?;
+        match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name }).await {
+            Ok(SetAnswer::SnapshotDeleted { existed }) => Ok(v1::DeleteSnapshotReply { deleted: existed }),
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => Err(self.of_set(&set, &e)),
+        }
+    }
+}

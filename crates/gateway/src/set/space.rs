@@ -1,0 +1,393 @@
+//! Garbage of one set, at its leader: looks through dropped roots, retires what nothing keeps, sweeps for orphans, and deletes what was
+//! retired after the readers' grace (ADR 0012). The decisions are `volume::space`'s and the replicated state's.
+//!
+//! ```text
+//!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
+//!   listing ─▶ objects of earlier terms that no kept root names ─┘
+//! ```
+//! Nothing waits for this task, and an error of it only costs space: it is tried again at the next turn.
+
+use crate::set::host::SetHost;
+use crate::set::mapping::{MapError, Mapping};
+use crate::set::server::{SetError, SetServer};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use holdfast_control::set::{
+    RETIRE_OBJECTS_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject,
+};
+use holdfast_raft::boot_now;
+use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_types::{ObjectId, SetId, Term};
+use holdfast_volume::map::Root;
+use holdfast_volume::space::{Amplification, Confirmed, Garbage, NoDeletion, Orphans, Reaper};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the state.
+const TURN: Duration = Duration::from_millis(500);
+/// Dropped roots that one turn looks through at most.
+const ROOTS_PER_TURN: usize = 8;
+/// Objects that one turn deletes at most.
+const DELETIONS_PER_TURN: usize = 512;
+/// Deletions under way at once at most.
+const DELETIONS_AT_ONCE: usize = 8;
+/// One deletion takes no longer; what became of it is found out by doing it again.
+const DELETION_LIMIT: Duration = Duration::from_secs(30);
+/// Pages of a listing, each of some 1000 keys, that one sweep reads at most.
+const LIST_PAGES_MAX: usize = 10_000;
+/// Orphans that one sweep retires at most; the next one goes on.
+const ORPHANS_PER_SWEEP: usize = 2 * RETIRE_OBJECTS_MAX;
+/// Bytes of kept roots, as stored, that are remembered between turns.
+const ROOTS_BYTES_MAX: u64 = 32 << 20;
+
+/// Settings of a set's space.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceSettings {
+    /// How long a read under way may still need an object that no new read finds.
+    pub grace: Duration,
+    /// Deletions a second at most.
+    pub deletes_per_second: u32,
+    /// Between two sweeps for orphans.
+    pub sweep_interval: Duration,
+}
+
+/// Why a turn came to no end.
+#[derive(Debug, thiserror::Error)]
+enum SpaceError {
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    #[error("not the leader of {0} any more")]
+    NotLeading(Term),
+}
+
+/// Keeps one set's store tidy while this gateway leads the set.
+pub struct SpaceKeeper {
+    server: Arc<SetServer>,
+    host: Arc<SetHost>,
+    mapping: Arc<Mapping>,
+    settings: SpaceSettings,
+    stop: CancellationToken,
+    reaper: Reaper,
+    roots: BTreeMap<ObjectId, (u64, Arc<Root>)>,
+    /// The term of the last sweep, or of the leadership's begin, and when it was.
+    swept: Option<(Term, Instant)>,
+    shown: Option<RootRef>,
+}
+
+impl SpaceKeeper {
+    /// For `server`'s set.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        settings: SpaceSettings,
+        stop: CancellationToken,
+    ) -> Self {
+        let host = server.host.clone();
+        let (reaper, roots) = (Reaper::new(), BTreeMap::new());
+        Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None }
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(mut self) {
+        let stop = self.stop.clone();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(TURN) => {}
+            }
+            let Some(term) = self.server.leading_ready() else {
+                self.roots.clear();
+                self.swept = None;
+                continue;
+            };
+            let turn = tokio::select! {
+                () = stop.cancelled() => return,
+                turn = self.turn(term) => turn,
+            };
+            if let Err(e) = turn {
+                tracing::debug!(set = %self.server.name, error = %e, "garbage is looked after again later");
+            }
+        }
+    }
+
+    async fn turn(&mut self, term: Term) -> Result<(), SpaceError> {
+        let shown = self.show().await;
+        // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
+        let looked = self.look_through_dropped(term).await;
+        let swept = self.sweep(term).await;
+        let deleted = self.delete_retired(term).await;
+        shown.and(looked).and(swept).and(deleted)
+    }
+
+    fn state(&self) -> SetState {
+        // Persistent maps: a clone is cheap.
+        self.host.with(|m| m.state().clone())
+    }
+
+    /// The state of a leader of `term` that has applied an entry of it: no checkpoint of an earlier term can end any more.
+    fn state_of(&self, term: Term) -> Result<SetState, SpaceError> {
+        if self.server.leading_ready() != Some(term) {
+            return Err(SpaceError::NotLeading(term));
+        }
+        Ok(self.state())
+    }
+
+    async fn root(&mut self, at: RootRef) -> Result<Arc<Root>, SpaceError> {
+        if let Some((_, root)) = self.roots.get(&at.object) {
+            return Ok(root.clone());
+        }
+        let root = self.mapping.root_once(at).await?;
+        let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
+        if known + at.bytes <= ROOTS_BYTES_MAX {
+            self.roots.insert(at.object, (at.bytes, root.clone()));
+        }
+        Ok(root)
+    }
+
+    /// S7: a dropped root stays on the list until everything that only it named is retired.
+    async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
+        for _ in 0..ROOTS_PER_TURN {
+            let state = self.state_of(term)?;
+            let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
+                return Ok(());
+            };
+            let kept = state.kept_roots();
+            self.roots.retain(|known, _| kept.iter().any(|root| root.object == *known));
+            let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
+                Ok(root) => Garbage::of(object, &root),
+                Err(MapError::Store(e)) if matches!(e.disposition(), Disposition::NotFound) => {
+                    // Nothing can be learnt from it any more; what it named is left to the sweep.
+                    tracing::error!(set = %self.server.name, root = %object, "a dropped root is not in the store");
+                    Garbage::of(object, &Root::new(state.checkpoint.map(|c| c.upto).unwrap_or_default()))
+                }
+                Err(e) => return Err(e.into()),
+            };
+            for root in kept {
+                // One that cannot be read ends this here: what it names is not known.
+                garbage.keep(&*self.root(root).await?);
+            }
+            for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX) {
+                self.retire(term, of, objects).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn retire(&self, term: Term, of: RetireOf, objects: Vec<StoredObject>) -> Result<(), SpaceError> {
+        let set = self.server.name.to_string();
+        let count = objects.len() as u64;
+        match self.server.command("retired objects", &SetCommand::Retire { term, of, objects }).await {
+            Ok(SetAnswer::Retired) => {
+                metrics::counter!("holdfast_space_retired_total", "set" => set).increment(count);
+                Ok(())
+            }
+            Ok(other) => Err(SetError::Answer { what: "retired objects", found: format!("{other:?}") }.into()),
+            Err(e) => {
+                if let SetError::Refused(refusal @ SetRefusal::StillInUse { .. }) = &e {
+                    // S8 has held; whatever judged it is wrong.
+                    tracing::error!(%set, %refusal, "an object in use was to be retired");
+                    metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);
+                }
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Looks for objects of earlier terms that no root names.
+    async fn sweep(&mut self, term: Term) -> Result<(), SpaceError> {
+        let (since, begun) = match self.swept {
+            Some((swept, at)) if swept == term => (at, true),
+            _ => (Instant::now(), false),
+        };
+        if !begun {
+            self.swept = Some((term, since));
+        }
+        if since.elapsed() < self.settings.sweep_interval {
+            return Ok(());
+        }
+        // Linearizable: the state below is not older than this leadership's confirmation.
+        self.server.confirm_leadership().await?;
+        let state = self.state_of(term)?;
+        if !state.dropped.is_empty() {
+            return Ok(());
+        }
+        self.swept = Some((term, Instant::now()));
+        let mut orphans = Orphans::new(term, state.retired.keys().copied());
+        for kept in state.kept_roots() {
+            let root = self.root(kept).await?;
+            orphans.keep(kept.object, &root);
+        }
+        let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
+        for (kind, key_kind) in KINDS {
+            let prefix = keys::objects(self.set(), key_kind);
+            let mut after = None;
+            for _ in 0..LIST_PAGES_MAX {
+                let page = self.mapping.store.list(&prefix, after.as_deref()).await?;
+                for listed in page.objects {
+                    stored += listed.bytes;
+                    count += 1;
+                    // Any other key is not ours to judge.
+                    let Some((set, parsed, object)) = keys::parse(&listed.key) else { continue };
+                    let ours = set == self.set() && parsed == key_kind;
+                    if ours && found.len() < ORPHANS_PER_SWEEP && orphans.is_orphan(object) {
+                        found.push((kind, object));
+                    }
+                }
+                after = page.more;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        let set = self.server.name.to_string();
+        metrics::gauge!("holdfast_space_listed_bytes", "set" => set.clone()).set(stored as f64);
+        metrics::gauge!("holdfast_space_listed_objects", "set" => set.clone()).set(count as f64);
+        if !found.is_empty() {
+            tracing::info!(%set, orphans = found.len(), "objects that no checkpoint came to name are retired");
+        }
+        for (of, objects) in Orphans::entries(&found, RETIRE_OBJECTS_MAX) {
+            self.retire(term, of, objects).await?;
+        }
+        Ok(())
+    }
+
+    fn set(&self) -> SetId {
+        self.mapping.key.set
+    }
+
+    /// A quorum answers a heartbeat of this leadership that was sent after this call. A sole voter is its own quorum.
+    async fn confirm(&self, term: Term) -> Result<Confirmed, SpaceError> {
+        let asked = boot_now();
+        self.server.confirm_leadership().await?;
+        if self.server.leading_ready() != Some(term) {
+            return Err(SpaceError::NotLeading(term));
+        }
+        let acked = self.server.group.quorum_acked().filter(|(of, at)| *of == term && *at >= asked);
+        Ok(Confirmed { term, sent: acked.map_or(asked, |(_, at)| at) })
+    }
+
+    /// G3: deletes what was retired long enough ago.
+    async fn delete_retired(&mut self, term: Term) -> Result<(), SpaceError> {
+        let state = self.state_of(term)?;
+        let due = self.reaper.due(term, boot_now(), self.settings.grace, &state, DELETIONS_PER_TURN);
+        if due.is_empty() {
+            return Ok(());
+        }
+        let set = self.server.name.to_string();
+        let refused = |count: usize| {
+            metrics::counter!("holdfast_space_refused_total", "set" => set.clone()).increment(count as u64)
+        };
+        let mut gone: Vec<ObjectId> = Vec::new();
+        let mut outcome = Ok(());
+        let mut confirmed = match self.confirm(term).await {
+            Ok(confirmed) => confirmed,
+            Err(e) => {
+                refused(due.len());
+                tracing::info!(%set, objects = due.len(), error = %e, "nothing is deleted: no quorum confirms this leader");
+                return Err(e);
+            }
+        };
+        let mut pace = tokio::time::interval(Duration::from_secs(1) / self.settings.deletes_per_second.max(1));
+        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut under_way = FuturesUnordered::new();
+        let mut kind = None;
+        'objects: for (at, stored) in due.iter().enumerate() {
+            // What names others is gone before they go.
+            let room = if kind == Some(stored.kind) { DELETIONS_AT_ONCE - 1 } else { 0 };
+            kind = Some(stored.kind);
+            while under_way.len() > room {
+                gone.extend(under_way.next().await.flatten());
+            }
+            pace.tick().await;
+            // The last question, after all waiting. An old confirmation is asked for anew, once.
+            for again in [true, false] {
+                match self.may_delete(&confirmed, stored.object) {
+                    Ok(()) => break,
+                    Err(NoDeletion::Old { .. }) if again => match self.confirm(term).await {
+                        Ok(anew) => confirmed = anew,
+                        Err(e) => {
+                            refused(due.len() - at);
+                            outcome = Err(e);
+                            break 'objects;
+                        }
+                    },
+                    Err(why) => {
+                        refused(due.len() - at);
+                        tracing::info!(%set, object = %stored.object, %why, "not deleted");
+                        break 'objects;
+                    }
+                }
+            }
+            under_way.push(self.delete(*stored));
+        }
+        while let Some(done) = under_way.next().await {
+            gone.extend(done);
+        }
+        drop(under_way);
+        metrics::counter!("holdfast_space_deleted_total", "set" => set.clone()).increment(gone.len() as u64);
+        if !gone.is_empty() {
+            tracing::info!(%set, objects = gone.len(), "deleted from the store");
+            self.server.command("deleted objects", &SetCommand::Deleted { term, objects: gone }).await?;
+        }
+        outcome
+    }
+
+    fn may_delete(&self, confirmed: &Confirmed, object: ObjectId) -> Result<(), NoDeletion> {
+        let (leading, valid) = (self.server.leading_ready(), self.server.read_lease());
+        self.host.with(|m| confirmed.may_delete(boot_now(), valid, leading, m.state(), object))
+    }
+
+    /// `None` where it is not known to be gone: it stays retired and is deleted again.
+    async fn delete(&self, stored: StoredObject) -> Option<ObjectId> {
+        let kind = KINDS.iter().find(|(kind, _)| *kind == stored.kind).map(|(_, key)| *key)?;
+        let key = keys::object(self.set(), kind, stored.object);
+        match tokio::time::timeout(DELETION_LIMIT, self.mapping.store.delete(&key)).await {
+            Ok(Ok(())) => Some(stored.object),
+            Ok(Err(e)) => {
+                tracing::warn!(key, error = %e, "the store did not delete an object; trying again later");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(
+                    key,
+                    "the store did not answer a deletion within {DELETION_LIMIT:?}; trying again later"
+                );
+                None
+            }
+        }
+    }
+
+    /// Gauges of what the current checkpoint's root says, and of what waits.
+    async fn show(&mut self) -> Result<(), SpaceError> {
+        let (current, retired, dropped, snapshots) = self.host.with(|m| {
+            let state = m.state();
+            (state.current_root(), state.retired.len(), state.dropped.len(), state.snapshots.len())
+        });
+        let set = self.server.name.to_string();
+        metrics::gauge!("holdfast_space_retired_objects", "set" => set.clone()).set(retired as f64);
+        metrics::gauge!("holdfast_space_dropped_roots", "set" => set.clone()).set(dropped as f64);
+        metrics::gauge!("holdfast_snapshots", "set" => set.clone()).set(snapshots as f64);
+        let Some(current) = current.filter(|current| self.shown != Some(*current)) else { return Ok(()) };
+        let root = self.root(current).await?;
+        let sums = Amplification::of(&root);
+        metrics::gauge!("holdfast_space_live_bytes", "set" => set.clone()).set(sums.live_bytes as f64);
+        metrics::gauge!("holdfast_space_stored_bytes", "set" => set.clone()).set(sums.stored_bytes as f64);
+        let garbage = sums.stored_bytes.saturating_sub(sums.live_bytes);
+        metrics::gauge!("holdfast_space_garbage_bytes", "set" => set).set(garbage as f64);
+        self.shown = Some(current);
+        Ok(())
+    }
+}
+
+const KINDS: [(StoredKind, keys::Kind); 3] = [
+    (StoredKind::Root, keys::Kind::Root),
+    (StoredKind::Pages, keys::Kind::MapPack),
+    (StoredKind::Segment, keys::Kind::Segment),
+];

@@ -1,0 +1,220 @@
+//! Collection inside a checkpoint: the segments with the least in use are emptied into new ones (ADR 0012).
+//!
+//! What is copied is what the pages of the last checkpoint name of a victim and the sealed generation does not replace; the
+//! new pages take a move only where they still name what was copied (`volume::space`, G2). Writes that came after the begin
+//! are in the journal index, above any map. So nothing here can go over a newer write.
+
+use super::{UploadError, Uploader};
+use crate::set::mapping::MapError;
+use bytes::Bytes;
+use holdfast_seal::ObjectOpener;
+use holdfast_store::Disposition;
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_volume::index::Generation;
+use holdfast_volume::map::{MapExtent, Root, page_number};
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
+use holdfast_volume::space::{
+    Move, Run, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
+const BUDGET_FLOOR: u64 = 64 << 20;
+/// Bytes that may be copied for each byte written: enough to hold any target of 1.5 and above under uniform overwriting, and most
+/// of the time a lower one.
+const BUDGET_SHARE: u64 = 2;
+/// Page packs may hold twice what their pages need: pages are small, and rewritten by most checkpoints anyway.
+const PACKS_PERCENT: u32 = 200;
+
+/// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
+const MOVES_MAX: usize = 1 << 17;
+
+/// What a checkpoint moves.
+#[derive(Default)]
+pub(super) struct Collected {
+    pub moves: BTreeMap<(VolumeId, u32), Vec<Move>>,
+    pub segments: Vec<(ObjectId, u64, Sectors)>,
+    /// Pages that are written anew to empty their packs.
+    pub pages: BTreeSet<(VolumeId, u32)>,
+}
+
+/// The segment under way, and the runs that go into it next.
+#[derive(Default)]
+struct Filling {
+    builder: Option<SegmentBuilder>,
+}
+
+/// What came of filling a segment: it is full, or nothing is left, or something was bad.
+struct Filled {
+    open: SegmentBuilder,
+    copied: Vec<(Run, Lba, ExtentPlace)>,
+    left: std::vec::IntoIter<Run>,
+    bad: Option<SegmentError>,
+}
+
+/// Copies until the segment is full.
+fn fill(mut open: SegmentBuilder, opener: &ObjectOpener, segment: &[u8], mut left: std::vec::IntoIter<Run>) -> Filled {
+    let (mut copied, mut bad) = (Vec::new(), None);
+    while !open.is_full()
+        && let Some(run) = left.next()
+    {
+        match open_run(opener, segment, &run) {
+            Ok(raw) => {
+                let lba = run.lba();
+                let place = open.push(run.volume, lba, &raw);
+                copied.push((run, lba, place));
+            }
+            Err(e) => bad = Some(e),
+        }
+    }
+    Filled { open, copied, left, bad }
+}
+
+impl Uploader {
+    /// Copies what is still in use of the segments that `base` says are the emptiest.
+    pub(super) async fn collect(
+        &self,
+        term: Term,
+        base: &Root,
+        generation: &Generation,
+    ) -> Result<Collected, UploadError> {
+        let mut collected = Collected::default();
+        let written = generation.data_bytes();
+        // Writers that wait for the journal wait for this: then only as much as they write.
+        let pressed = self.server.journal_pressed();
+        let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
+        let packs = packs_to_collect(base, PACKS_PERCENT);
+        if !packs.is_empty() {
+            let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
+            collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
+        }
+        let victims = segments_to_collect(base, self.settings.target_percent, budget);
+        let (mut filling, mut copied_bytes, mut moves) = (Filling::default(), 0, 0);
+        for victim in &victims {
+            if moves >= MOVES_MAX {
+                break;
+            }
+            let found = match self.survivors(*victim, base, generation).await {
+                Ok(found) => found,
+                Err(e) if damaged(&e) => {
+                    // R9: it stays as it is and where it is; a checkpoint must not fail for it, or the journal would fill up.
+                    tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let Some((segment, found)) = found else { continue };
+            moves += found.len();
+            copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
+            self.copy(term, *victim, segment, found, &mut filling, &mut collected).await?;
+        }
+        if let Some(open) = filling.builder.take() {
+            self.close(term, open, &mut collected).await?;
+        }
+        if !victims.is_empty() {
+            let set = self.server.name.to_string();
+            metrics::counter!("holdfast_space_moved_bytes_total", "set" => set).increment(copied_bytes);
+            tracing::info!(set = %self.server.name, segments = victims.len(), copied_bytes, "collected");
+        }
+        Ok(collected)
+    }
+
+    /// What of `victim` is still in use, with the whole segment.
+    async fn survivors(
+        &self,
+        victim: ObjectId,
+        base: &Root,
+        generation: &Generation,
+    ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
+        let segment = self.mapping.segment(victim).await?;
+        let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
+        let mut found = Vec::new();
+        for (volume, number) in pages_of(&table) {
+            let Some(place) = base.page(volume, number) else { continue };
+            let page = self.mapping.page(place, volume, number).await?;
+            found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
+        }
+        Ok((!found.is_empty()).then_some((segment, found)))
+    }
+
+    /// Opens and seals off the runtime's threads, and closes each segment that is full.
+    async fn copy(
+        &self,
+        term: Term,
+        victim: ObjectId,
+        segment: Bytes,
+        found: Vec<Run>,
+        filling: &mut Filling,
+        collected: &mut Collected,
+    ) -> Result<(), UploadError> {
+        let mut left = found.into_iter();
+        loop {
+            let open = filling.builder.take().unwrap_or_else(|| {
+                SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
+            });
+            let (opener, bytes) = (self.mapping.key.opener(victim), segment.clone());
+            let done = tokio::task::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
+            let object = done.open.object();
+            for (run, lba, place) in done.copied {
+                let to = MapExtent::whole(object, lba, place);
+                // A run never crosses the boundary of a page (P3).
+                let key = (run.volume, page_number(lba));
+                collected.moves.entry(key).or_default().push(Move { from: run.from, to });
+            }
+            if let Some(e) = done.bad {
+                // R9: what did not open stays where it is.
+                tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
+                metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
+            }
+            if !done.open.is_full() {
+                filling.builder = Some(done.open);
+                return Ok(());
+            }
+            self.close(term, done.open, collected).await?;
+            left = done.left;
+        }
+    }
+
+    async fn close(&self, term: Term, open: SegmentBuilder, collected: &mut Collected) -> Result<(), UploadError> {
+        if open.extents() == 0 {
+            return Ok(());
+        }
+        let (object, raw_bytes) = (open.object(), open.raw_bytes());
+        let body = open.finish();
+        collected.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
+        self.put_segment(term, object, body, raw_bytes).await
+    }
+
+    /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one.
+    pub(super) fn snapshot_waits(&self) -> bool {
+        self.host.with(|m| !m.state().pending.is_empty())
+    }
+
+    /// Whether there was more garbage after the last checkpoint than the target allows.
+    pub(super) fn collection_waits(&self) -> bool {
+        self.collection_due.load(Ordering::Relaxed)
+    }
+
+    /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
+    pub(super) fn note_garbage(&self, root: &Root, idle: bool) {
+        let more = !segments_to_collect(root, self.settings.target_percent, 1).is_empty()
+            || !packs_to_collect(root, PACKS_PERCENT).is_empty();
+        self.collection_due.store(more && !idle, Ordering::Relaxed);
+    }
+}
+
+fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
+    MapError::Bad { what: "segment", object, reason: error.to_string() }.into()
+}
+
+/// It will be no better when it is asked for again.
+fn damaged(error: &UploadError) -> bool {
+    match error {
+        UploadError::Map(MapError::Bad { .. }) => true,
+        UploadError::Map(MapError::Store(e)) => !matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+        _ => false,
+    }
+}

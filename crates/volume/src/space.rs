@@ -1,0 +1,25 @@
+//! What is collected, what is garbage, and when it may be deleted. Pure; the reasons are in ADR 0012.
+//!
+//! ```text
+//!   root of the last checkpoint ─▶ choose: victims ─▶ read: what of them is still in use ─▶ new segments
+//!   page of that root ─▶ fold_page: zeroes and extents of this checkpoint, then moves where the page still names the victim
+//!   dropped root − kept roots ─▶ Garbage ─▶ `Retire` ─▶ Reaper: grace, term, confirmation ─▶ deleted ─▶ `Deleted`
+//! ```
+//! G1  A root names objects of the root that it was built on, and objects made for it; none else. So what no kept root names,
+//!     and no checkpoint under way has made, is named by no root ever again: garbage stays garbage.
+//! G2  A move changes no content: a page takes it only where it names the very extent that was copied (R3).
+//! G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
+//!     the term that it deletes in.
+
+mod choose;
+mod fold;
+mod garbage;
+mod reap;
+
+pub use choose::{Amplification, packs_to_collect, segments_to_collect};
+pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
+pub use garbage::{Garbage, Orphans};
+pub use reap::{Confirmed, NoDeletion, Reaper};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! A checkpoint's new pages, and what moves out of the segments that are being emptied.
+
+use crate::index::{Generation, Source};
+use crate::map::{MapExtent, Page, page_numbers};
+use crate::segment::{EXTENT_SECTORS_MAX, SegmentError, TableEntry, open_extent};
+use holdfast_seal::ObjectOpener;
+use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
+use std::collections::BTreeSet;
+
+/// Pieces of one segment that lie side by side on their volume, to be sealed anew as one extent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Their volume.
+    pub volume: VolumeId,
+    /// The pieces in order, without gaps, as the map named them. Never empty.
+    pub from: Vec<MapExtent>,
+}
+
+impl Run {
+    /// First sector.
+    pub fn lba(&self) -> Lba {
+        self.from.first().map_or(Lba(0), |piece| piece.lba)
+    }
+
+    /// Length.
+    pub fn sectors(&self) -> Sectors {
+        Sectors(self.from.iter().map(|piece| piece.sectors.0).sum())
+    }
+}
+
+/// Content that is in the store twice: where the map found it, and where it shall find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// What was copied.
+    pub from: Vec<MapExtent>,
+    /// The copy, which holds all of `from`.
+    pub to: MapExtent,
+}
+
+/// The pages that a segment was written for, from its table. Pages only ever take extents for their own range, so no other page
+/// can name the segment.
+pub fn pages_of(table: &[TableEntry]) -> BTreeSet<(VolumeId, u32)> {
+    let pages = table
+        .iter()
+        .flat_map(|entry| page_numbers(entry.lba, entry.place.sectors()).map(move |number| (entry.volume, number)));
+    pages.collect()
+}
+
+/// What `page` still names of `victim` and the checkpoint's generation does not replace.
+pub fn pieces_to_move(page: &Page, victim: ObjectId, generation: &Generation) -> Vec<MapExtent> {
+    let mut pieces = Vec::new();
+    for extent in page.extents().filter(|extent| extent.object == victim) {
+        for piece in generation.pieces(page.volume(), extent.lba, extent.sectors) {
+            if piece.source == Source::Map {
+                let skip = Sectors(extent.skip.0 + (piece.lba.0 - extent.lba.0));
+                pieces.push(MapExtent { lba: piece.lba, sectors: piece.sectors, skip, ..extent });
+            }
+        }
+    }
+    pieces
+}
+
+/// Joins pieces that lie side by side, as far as an extent may reach (it never crosses a multiple of [`EXTENT_SECTORS_MAX`]: P3).
+/// `pieces` are those of one volume in order of place.
+pub fn runs(volume: VolumeId, pieces: Vec<MapExtent>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for piece in pieces {
+        let slot = |lba: Lba| lba.0 / EXTENT_SECTORS_MAX;
+        match runs.last_mut() {
+            Some(run)
+                if run.from.last().is_some_and(|last| last.end() == piece.lba)
+                    && slot(run.lba()) == slot(Lba(piece.end().0 - 1)) =>
+            {
+                run.from.push(piece);
+            }
+            _ => runs.push(Run { volume, from: vec![piece] }),
+        }
+    }
+    runs
+}
+
+/// The content of a run, out of the whole segment.
+///
+/// # Errors
+/// [`SegmentError`] where the segment is not what the map says of it (R9).
+pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<u8>, SegmentError> {
+    let mut raw = Vec::new();
+    let mut opened: Option<(MapExtent, Vec<u8>)> = None;
+    for piece in &run.from {
+        let known = opened.take().filter(|(of, _)| of.place == piece.place && of.sealed_lba() == piece.sealed_lba());
+        let content = match known {
+            Some((_, content)) => content,
+            None => {
+                let range = piece.place.range();
+                // A place beyond the object gives too few bytes, which does not open.
+                let start = (range.start as usize).min(segment.len());
+                let sealed = &segment[start..(range.end as usize).clamp(start, segment.len())];
+                open_extent(opener, &piece.place, run.volume, piece.sealed_lba(), sealed)?
+            }
+        };
+        // `open_extent` gave as many bytes as the place says, and a piece lies within its place (M1).
+        raw.extend_from_slice(content.get(piece.raw_range()).unwrap_or_default());
+        opened = Some((*piece, content));
+    }
+    Ok(raw)
+}
+
+/// The page after a checkpoint: `old` without what `generation` zeroed, under the checkpoint's own `extents`, with `moves` taken where
+/// the page still names what was copied (G2).
+pub fn fold_page(old: Page, generation: &Generation, extents: &[MapExtent], moves: &[Move]) -> Page {
+    let mut page = old;
+    let (volume, start, len) = (page.volume(), page.lba(), Sectors(page.end().0 - page.lba().0));
+    for piece in generation.pieces(volume, start, len) {
+        if piece.source == Source::Zero {
+            page.unmap(piece.lba, piece.sectors);
+        }
+    }
+    for extent in extents {
+        page.overlay(extent);
+    }
+    for Move { from, to } in moves {
+        for piece in from {
+            page.redirect(piece, to);
+        }
+    }
+    page
+}

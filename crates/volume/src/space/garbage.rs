@@ -1,0 +1,72 @@
+//! Which objects no kept root names.
+
+use crate::map::Root;
+use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
+use holdfast_types::{ObjectId, Term};
+use std::collections::BTreeSet;
+
+/// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it.
+#[derive(Debug)]
+pub struct Garbage {
+    root: ObjectId,
+    left: BTreeSet<StoredObject>,
+}
+
+impl Garbage {
+    /// Everything that the dropped root in object `root` names.
+    pub fn of(root: ObjectId, names: &Root) -> Self {
+        Self { root, left: names.names().collect() }
+    }
+
+    /// A kept root: what it names stays. To be told of every one.
+    pub fn keep(&mut self, names: &Root) {
+        for object in names.names() {
+            self.left.remove(&object);
+        }
+    }
+
+    /// In entries of at most `max` objects; the last one takes the root itself along.
+    pub fn entries(self, max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
+        let objects: Vec<StoredObject> = self.left.into_iter().collect();
+        let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max.max(1)).map(<[StoredObject]>::to_vec).collect();
+        if chunks.is_empty() {
+            chunks.push(Vec::new());
+        }
+        let count = chunks.len();
+        let entry = |(at, chunk)| (RetireOf::Root { root: self.root, last: at + 1 == count }, chunk);
+        chunks.into_iter().enumerate().map(entry).collect()
+    }
+}
+
+/// Judges what a listing shows that no root names.
+#[derive(Debug)]
+pub struct Orphans {
+    term: Term,
+    named: BTreeSet<ObjectId>,
+}
+
+impl Orphans {
+    /// For a leader of `term` that has applied an entry of it: then no checkpoint of an earlier term can end any more. `spared`: objects
+    /// that are known to the state otherwise (dropped roots, what is retired already).
+    pub fn new(term: Term, spared: impl Iterator<Item = ObjectId>) -> Self {
+        Self { term, named: spared.collect() }
+    }
+
+    /// A kept root, in object `object`. To be told of every one.
+    pub fn keep(&mut self, object: ObjectId, names: &Root) {
+        self.named.insert(object);
+        self.named.extend(names.names().map(|named| named.object));
+    }
+
+    /// Whether the object, found in the store, is one. What was made in this term or a later one is none: a checkpoint may be
+    /// under way that names it, and the leader of a later term is another.
+    pub fn is_orphan(&self, object: ObjectId) -> bool {
+        object.term < self.term && !self.named.contains(&object)
+    }
+
+    /// In entries of at most `max` objects.
+    pub fn entries(objects: &[(StoredKind, ObjectId)], max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
+        let stored = |(kind, object): &(StoredKind, ObjectId)| StoredObject { kind: *kind, object: *object };
+        objects.chunks(max.max(1)).map(|chunk| (RetireOf::Orphans, chunk.iter().map(stored).collect())).collect()
+    }
+}

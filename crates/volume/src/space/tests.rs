@@ -1,0 +1,111 @@
+//! The single pieces, where a random history would say less.
+
+mod history;
+
+use super::*;
+use crate::map::{Live, MapExtent, Page, PageRef, Root};
+use crate::object::tests::object;
+use crate::segment::{Codec, ExtentPlace};
+use holdfast_control::set::SetState;
+use holdfast_types::{Epoch, Lba, LogId, MonoTime, Sectors, Term, VolumeId};
+use std::time::Duration;
+
+const V: VolumeId = VolumeId(1);
+
+fn place(number: u32, sectors: u32) -> ExtentPlace {
+    let raw_len = sectors * 512;
+    ExtentPlace { number, offset: 104, sealed_len: raw_len + 16, raw_len, codec: Codec::None }
+}
+
+fn extent(random: u128, lba: u64, sectors: u32) -> MapExtent {
+    MapExtent::whole(object(random), Lba(lba), place(0, sectors))
+}
+
+fn pieces(page: &Page) -> Vec<(u64, u64, u128, u64)> {
+    page.extents().map(|e| (e.lba.0, e.sectors.0, e.object.random, e.skip.0)).collect()
+}
+
+#[test]
+fn a_page_takes_a_move_only_where_it_names_what_was_copied() {
+    let mut page = Page::new(V, 0);
+    page.overlay(&extent(1, 8, 32));
+    let copied: Vec<MapExtent> = page.extents().collect();
+    // Meanwhile: a newer write in the middle, a hole, and another extent of the same segment.
+    page.overlay(&extent(2, 16, 4));
+    page.unmap(Lba(24), Sectors(4));
+    page.overlay(&MapExtent { place: place(5, 4), ..extent(1, 30, 4) });
+    let moved = page.redirect(&copied[0], &extent(9, 8, 32));
+    assert_eq!(moved, Sectors(32 - 4 - 4 - 4));
+    let expected = [(8, 8, 9, 0), (16, 4, 2, 0), (20, 4, 9, 12), (28, 2, 9, 20), (30, 4, 1, 0), (34, 6, 9, 26)];
+    assert_eq!(pieces(&page), expected);
+}
+
+#[test]
+fn runs_end_where_an_extent_must() {
+    let piece = |lba, sectors| MapExtent { sectors: Sectors(sectors), ..extent(1, lba, 256) };
+    let found = runs(V, vec![piece(250, 6), piece(256, 8), piece(264, 2), piece(270, 1)]);
+    let ranges: Vec<_> = found.iter().map(|run| (run.lba().0, run.sectors().0, run.from.len())).collect();
+    assert_eq!(ranges, [(250, 6, 1), (256, 10, 2), (270, 1, 1)]);
+}
+
+fn root_of(segments: &[(u128, u64, u64)]) -> Root {
+    let mut root = Root::new(LogId::new(1, 1));
+    let mut live = Live::new();
+    for (random, raw, alive) in segments {
+        root.add_segment(object(*random), raw * 512, Sectors(*raw));
+        live.insert(object(*random), Sectors(*alive));
+    }
+    let page = PageRef { object: object(99), number: 0, offset: 104, sealed_len: 50, raw_len: 34 };
+    root.replace_page(V, 0, Some(page), &Live::new(), &live).unwrap();
+    root
+}
+
+#[test]
+fn the_emptiest_segments_go_first_until_the_target_is_met() {
+    // 100 + 100 + 100 stored, 170 alive: without the first, whose 10 are copied, 210 to 170.
+    let root = root_of(&[(1, 100, 90), (2, 100, 10), (3, 100, 70)]);
+    assert_eq!(segments_to_collect(&root, 130, u64::MAX), [object(2)]);
+    assert_eq!(segments_to_collect(&root, 180, u64::MAX), []);
+    assert_eq!(segments_to_collect(&root, 101, u64::MAX), [object(2), object(3), object(1)]);
+    // The budget bounds what is copied; one goes always.
+    assert_eq!(segments_to_collect(&root, 101, 80 * 512), [object(2), object(3)]);
+    assert_eq!(segments_to_collect(&root, 101, 0), [object(2)]);
+    assert_eq!(segments_to_collect(&root_of(&[(1, 100, 100)]), 101, u64::MAX), []);
+    assert_eq!(segments_to_collect(&Root::new(LogId::new(1, 1)), 101, u64::MAX), []);
+}
+
+#[test]
+fn packs_of_unknown_length_are_left_alone() {
+    let mut root = root_of(&[(1, 100, 90)]);
+    assert!(packs_to_collect(&root, 200).is_empty());
+    root.add_pack(object(99), 400);
+    assert_eq!(packs_to_collect(&root, 200).len(), 1);
+    assert!(packs_to_collect(&root, 800).is_empty());
+    let read = Root::decode(&root.encode()).unwrap();
+    assert_eq!(read, root);
+    assert_eq!(packs_to_collect(&read, 200).len(), 1);
+}
+
+#[test]
+fn a_deletion_needs_its_entry_its_grace_its_term_and_a_fresh_confirmation() {
+    let mut state = SetState::new(Epoch(0));
+    let (second, grace) = (Duration::from_secs(1), Duration::from_secs(60));
+    let start = MonoTime(1 << 40);
+    let mut reaper = Reaper::new();
+    let term = Term(8);
+    let orphan = object(5);
+    let confirmed = Confirmed { term, sent: start };
+    let may = |state: &SetState, after: Duration, leading| {
+        confirmed.may_delete(start.saturating_add(after), second, leading, state, orphan)
+    };
+    assert_eq!(may(&state, Duration::ZERO, Some(term)), Err(NoDeletion::NotRetired { object: orphan }));
+    state.retired.insert(orphan, holdfast_control::set::StoredKind::Segment);
+    assert_eq!(may(&state, second / 2, Some(term)), Ok(()));
+    assert!(matches!(may(&state, second, Some(term)), Err(NoDeletion::Old { .. })));
+    assert!(matches!(may(&state, Duration::ZERO, Some(Term(9))), Err(NoDeletion::Term { .. })));
+    assert!(matches!(may(&state, Duration::ZERO, None), Err(NoDeletion::Term { .. })));
+    let mut due = |term, after: Duration| reaper.due(term, start.saturating_add(after), grace, &state, 9).len();
+    assert_eq!((due(term, Duration::ZERO), due(term, grace - second), due(term, grace)), (0, 0, 1));
+    // Another term, another clock: the grace begins again.
+    assert_eq!((due(Term(9), grace), due(Term(9), grace * 2 - second), due(Term(9), grace * 2)), (0, 0, 1));
+}

@@ -1,0 +1,270 @@
+//! Random histories against a flat model: writes, trims, snapshots, checkpoints with collection, deletion, restarts, takeovers, and
+//! leaders that are none any more and do not know. At the end the store holds exactly what the state names.
+//!
+//! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its seed.
+
+mod world;
+
+use crate::entry::OpKind;
+use crate::space::{Confirmed, Garbage, Orphans};
+use holdfast_control::set::{SetAnswer, SetCommand, StoredKind};
+use holdfast_types::{Name, ObjectId, RequestId, VolumeId};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use world::{Dice, GRACE, NODES, PAGE, PAGES, USED, VALID, World};
+
+const HISTORIES: u64 = 150;
+const STEPS: u64 = 120;
+
+/// A leader looks through one dropped root, or what it takes for one.
+fn judge_dropped(world: &mut World, node: usize) {
+    if world.leading_ready(node).is_none() {
+        return;
+    }
+    let state = world.nodes[node].machine.state().clone();
+    let Some((object, bytes)) = state.dropped.iter().next().map(|(o, b)| (*o, *b)) else { return };
+    // The objects of a root that this gateway wrongly believes to be waiting may be gone.
+    if !world.store.contains_key(&(StoredKind::Root, object)) {
+        assert!(!world.is_leader(node), "S7: a dropped root is there until it was looked through");
+        return;
+    }
+    let mut garbage = Garbage::of(object, &world.root(holdfast_control::set::RootRef { object, bytes }));
+    for kept in state.kept_roots() {
+        if !world.is_leader(node) && !world.store.contains_key(&(StoredKind::Root, kept.object)) {
+            return;
+        }
+        garbage.keep(&world.root(kept));
+    }
+    let entries = garbage.entries(3);
+    if let Some(led) = &mut world.nodes[node].led {
+        led.queue = entries;
+    }
+}
+
+/// A leader lists the store.
+fn sweep(world: &mut World, node: usize) {
+    let Some(term) = world.leading_ready(node) else { return };
+    let state = world.nodes[node].machine.state().clone();
+    if !state.dropped.is_empty() {
+        return;
+    }
+    let mut orphans = Orphans::new(term, state.retired.keys().copied());
+    for kept in state.kept_roots() {
+        if !world.is_leader(node) && !world.store.contains_key(&(StoredKind::Root, kept.object)) {
+            return;
+        }
+        orphans.keep(kept.object, &world.root(kept));
+    }
+    let found: Vec<(StoredKind, ObjectId)> =
+        world.store.keys().copied().filter(|(_, object)| orphans.is_orphan(*object)).collect();
+    if let Some(led) = &mut world.nodes[node].led {
+        led.queue = Orphans::entries(&found, 4);
+    }
+}
+
+fn propose_queue(world: &mut World, node: usize) {
+    let Some(led) = &mut world.nodes[node].led else { return };
+    let (term, queue) = (led.term, std::mem::take(&mut led.queue));
+    for (of, objects) in queue {
+        let answer = world.command(node, &SetCommand::Retire { term, of, objects });
+        assert!(!matches!(answer, Some(SetAnswer::Refused(_))), "{answer:?}");
+    }
+}
+
+fn delete(world: &mut World, node: usize, most: usize) {
+    let leading = world.leading_ready(node);
+    let Some(term) = leading else { return };
+    let (now, state) = (world.now, world.nodes[node].machine.state().clone());
+    let Some(led) = &mut world.nodes[node].led else { return };
+    let due = led.reaper.due(term, now, GRACE, &state, most);
+    let Some(confirmed) = led.confirmed else { return };
+    let mut gone = Vec::new();
+    for stored in due {
+        if confirmed.may_delete(now, VALID, leading, &state, stored.object).is_err() {
+            continue;
+        }
+        assert!(world.is_leader(node), "a leader of {term} deletes in {}", world.term);
+        assert!(world.truth.retired.contains_key(&stored.object), "{stored:?} was not retired");
+        world.store.remove(&(stored.kind, stored.object));
+        world.deleted += 1;
+        gone.push(stored.object);
+    }
+    if !gone.is_empty() {
+        world.command(node, &SetCommand::Deleted { term, objects: gone });
+    }
+    world.check_roots();
+}
+
+fn confirm(world: &mut World, node: usize) {
+    // A quorum answers the leader only.
+    let (sent, real) = (world.now, world.is_leader(node));
+    if let Some(led) = &mut world.nodes[node].led
+        && real
+    {
+        led.confirmed = Some(Confirmed { term: led.term, sent });
+    }
+}
+
+fn begin(world: &mut World, node: usize) {
+    let Some(term) = world.leading_ready(node) else { return };
+    if let Some(SetAnswer::CheckpointBegun { at }) = world.command(node, &SetCommand::CheckpointBegin { term })
+        && let Some(led) = &mut world.nodes[node].led
+    {
+        led.job = Some((at, None));
+    }
+}
+
+fn upload(world: &mut World, node: usize) {
+    let Some((at, None)) = world.nodes[node].led.as_ref().and_then(|led| led.job) else { return };
+    if !world.is_leader(node) {
+        return;
+    }
+    let root = world.upload(node, at);
+    if let Some(led) = &mut world.nodes[node].led {
+        led.job = root.map(|root| (at, Some(root)));
+    }
+}
+
+fn end(world: &mut World, node: usize) {
+    let Some(led) = world.nodes[node].led.as_mut().filter(|led| matches!(led.job, Some((_, Some(_))))) else { return };
+    let (term, Some((begin, Some(root)))) = (led.term, led.job.take()) else { return };
+    world.command(node, &SetCommand::CheckpointEnd { term, begin, root });
+    world.check_roots();
+}
+
+/// Everything that a leader left alone would do in the end.
+fn settle(world: &mut World) {
+    world.takeover((world.leader + 1) % NODES);
+    let node = world.leader;
+    world.grant();
+    world.catch_up(node, usize::MAX);
+    begin(world, node);
+    upload(world, node);
+    end(world, node);
+    while !world.nodes[node].machine.state().dropped.is_empty() {
+        judge_dropped(world, node);
+        propose_queue(world, node);
+    }
+    sweep(world, node);
+    propose_queue(world, node);
+    for _ in 0..2 {
+        confirm(world, node);
+        delete(world, node, usize::MAX);
+        world.now = world.now.saturating_add(GRACE);
+    }
+    confirm(world, node);
+    delete(world, node, usize::MAX);
+    let state = world.truth.clone();
+    assert!(state.retired.is_empty() && state.dropped.is_empty(), "{} retired objects left", state.retired.len());
+    let mut named = BTreeSet::new();
+    for kept in state.kept_roots() {
+        named.insert((StoredKind::Root, kept.object));
+        named.extend(world.root(kept).names().map(|named| (named.kind, named.object)));
+    }
+    let there: BTreeSet<_> = world.store.keys().copied().collect();
+    let leaked: Vec<_> = there.difference(&named).collect();
+    let lost: Vec<_> = named.difference(&there).collect();
+    assert!(leaked.is_empty() && lost.is_empty(), "leaked {leaked:?}, lost {lost:?}");
+    assert!(world.content_of_leader() == world.live, "the volumes read as something else");
+}
+
+/// The leader has seen what is retired and was confirmed; then it stands still for the whole grace while `other` is elected. When
+/// it goes on, it believes what it believed.
+fn paused(world: &mut World, other: usize) {
+    let old = world.leader;
+    world.catch_up(old, usize::MAX);
+    delete(world, old, 0);
+    confirm(world, old);
+    world.now = world.now.saturating_add(GRACE);
+    if other != old {
+        world.takeover(other);
+    }
+    delete(world, old, usize::MAX);
+    sweep(world, old);
+    judge_dropped(world, old);
+    propose_queue(world, old);
+}
+
+fn step(world: &mut World, dice: &mut Dice) {
+    let (leader, any) = (world.leader, dice.below(NODES as u64) as usize);
+    match dice.below(100) {
+        0..=29 => {
+            let volume = VolumeId(1 + dice.below(2) as u32);
+            let lba = dice.below(PAGES) * PAGE + dice.below(USED / 8) * 8;
+            let room = USED - lba % PAGE;
+            let kind = if dice.below(4) == 0 { OpKind::Trim } else { OpKind::Write };
+            let sectors = (1 + dice.below(40)).min(room);
+            // Now and then a trim of everything.
+            if kind == OpKind::Trim && dice.below(8) == 0 {
+                world.write(volume, 0, PAGES * PAGE, kind);
+            } else {
+                world.write(volume, lba, sectors, kind);
+            }
+        }
+        30..=34 => {
+            let name = Name::new(format!("s{}", dice.below(4))).unwrap();
+            let request = RequestId(u128::from(dice.below(1 << 40)));
+            world.command(leader, &SetCommand::SnapshotCreate { name, request, at_unix_ms: 0 });
+        }
+        35..=38 => {
+            let name = Name::new(format!("s{}", dice.below(4))).unwrap();
+            world.command(leader, &SetCommand::SnapshotDelete { name });
+        }
+        39..=46 => begin(world, leader),
+        47..=56 => upload(world, leader),
+        57..=66 => end(world, leader),
+        67..=71 => judge_dropped(world, any),
+        72..=76 => propose_queue(world, any),
+        77..=79 => sweep(world, any),
+        80..=83 => confirm(world, leader),
+        84..=88 => delete(world, any, 1 + dice.below(6) as usize),
+        89 => world.now = world.now.saturating_add(Duration::from_millis(200)),
+        90..=91 => world.now = world.now.saturating_add(GRACE / 2),
+        92 => world.takeover(any),
+        93 => paused(world, any),
+        94 => world.restart(any),
+        95..=97 => {
+            world.catch_up(any, dice.below(20) as usize);
+        }
+        98 => world.grant(),
+        _ => {
+            let root = world.truth.checkpoint.map(|c| c.root);
+            let now = world.now;
+            world.readers.extend(root.map(|root| (now, root)));
+        }
+    }
+}
+
+fn history(seed: u64) -> (u64, u64) {
+    let mut world = World::new();
+    let mut dice = Dice(seed);
+    for _ in 0..STEPS {
+        step(&mut world, &mut dice);
+        world.truth.self_check();
+    }
+    world.catch_up(world.leader, usize::MAX);
+    assert!(world.content_of_leader() == world.live, "the volumes read as something else");
+    settle(&mut world);
+    (world.moved, world.deleted)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+#[test]
+fn the_store_holds_what_the_state_names() {
+    if let Some(seed) = number("HOLDFAST_SPACE_SEED") {
+        println!("seed {seed}: {:?}", history(seed));
+        return;
+    }
+    let (mut moved, mut deleted) = (0, 0);
+    for seed in 0..number("HOLDFAST_SPACE_HISTORIES").unwrap_or(HISTORIES) {
+        let done = std::panic::catch_unwind(|| history(seed));
+        let Ok(done) = done else { panic!("history of seed {seed}: HOLDFAST_SPACE_SEED={seed} runs it alone") };
+        moved += done.0;
+        deleted += done.1;
+    }
+    println!("{moved} sectors moved, {deleted} objects deleted");
+    assert!(moved > 0 && deleted > 0, "a test in which nothing moves or goes tests nothing");
+}

@@ -1,0 +1,474 @@
+//! Three gateways, one log, one store, as plain as they can be; what is decided comes from the code under test.
+
+use crate::entry::{EntryBuilder, EntryPayload, OpKind, decode, encode_control, read_piece};
+use crate::index::Source;
+use crate::machine::SetMachine;
+use crate::map::{
+    Live, MapExtent, MapPiece, PackBuilder, Page, PageRef, Root, open_page, open_root, page_number, page_numbers,
+    seal_root, split_by_page,
+};
+use crate::object::tests::{opener, sealer};
+use crate::plan::{plan, unmaps};
+use crate::segment::{Codec, SegmentBuilder, open_extent, read_table};
+use crate::space::{
+    Confirmed, Move, Reaper, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+};
+use bytes::Bytes;
+use holdfast_control::set::{RetireOf, RootRef, SetAnswer, SetCommand, SetState, StoredKind, StoredObject};
+use holdfast_types::{
+    Epoch, Lba, LogId, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, SECTOR_BYTES, Sectors, Term, Token,
+    VolumeId, WriteSeq,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub const NODES: usize = 3;
+pub const PAGES: u64 = 3;
+/// Sectors at the beginning of each page that are used: a few slots of an extent each.
+pub const USED: u64 = 600;
+pub const PAGE: u64 = crate::map::PAGE_SECTORS;
+/// How long a confirmation counts; an election takes longer.
+pub const VALID: Duration = Duration::from_secs(1);
+pub const GRACE: Duration = Duration::from_secs(60);
+
+/// What each sector holds that is not zeroes.
+pub type Content = BTreeMap<(VolumeId, u64), u64>;
+
+/// A small generator: the same seed, the same history.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// What a gateway has in its hands while it leads, or believes so.
+pub struct Led {
+    pub term: Term,
+    pub reaper: Reaper,
+    pub confirmed: Option<Confirmed>,
+    /// The checkpoint under way, and its root once uploaded.
+    pub job: Option<(LogId, Option<RootRef>)>,
+    /// Judged, to be proposed.
+    pub queue: Vec<(RetireOf, Vec<StoredObject>)>,
+}
+
+pub struct Node {
+    pub machine: SetMachine,
+    /// Entries of the log that it has applied, and the id of the last.
+    pub applied: usize,
+    pub last: LogId,
+    pub led: Option<Led>,
+}
+
+pub struct World {
+    pub log: Vec<(LogId, Option<Bytes>)>,
+    pub nodes: Vec<Node>,
+    pub leader: usize,
+    pub term: Term,
+    pub now: MonoTime,
+    pub store: BTreeMap<(StoredKind, ObjectId), Bytes>,
+    /// Everything committed, applied at once.
+    pub truth: SetState,
+    pub live: Content,
+    pub at: BTreeMap<LogId, Content>,
+    /// Reads under way: since when, of which root.
+    pub readers: Vec<(MonoTime, RootRef)>,
+    checked: BTreeSet<ObjectId>,
+    drawn: u128,
+    pub moved: u64,
+    pub deleted: u64,
+}
+
+fn fresh() -> Node {
+    let machine = SetMachine::new(SetState::new(Epoch(0)));
+    Node { machine, applied: 0, last: LogId::default(), led: None }
+}
+
+impl World {
+    pub fn new() -> Self {
+        let mut world = Self {
+            log: Vec::new(),
+            nodes: (0..NODES).map(|_| fresh()).collect(),
+            leader: 0,
+            term: Term(0),
+            now: MonoTime(1 << 40),
+            store: BTreeMap::new(),
+            truth: SetState::new(Epoch(0)),
+            live: Content::new(),
+            at: BTreeMap::new(),
+            readers: Vec::new(),
+            checked: BTreeSet::new(),
+            drawn: 0,
+            moved: 0,
+            deleted: 0,
+        };
+        world.takeover(0);
+        for n in 0..2 {
+            let name = Name::new(format!("v{n}")).unwrap();
+            let created = world.command(0, &SetCommand::CreateVolume { name, size: Sectors(PAGES * PAGE) });
+            assert!(matches!(created, Some(SetAnswer::VolumeCreated { .. })));
+        }
+        world
+    }
+
+    fn random(&mut self) -> u128 {
+        self.drawn += 1;
+        self.drawn
+    }
+
+    fn append(&mut self, payload: Option<Bytes>) -> Option<SetAnswer> {
+        let id = LogId::new(self.term.0, self.log.len() as u64 + 1);
+        if let Some(payload) = &payload {
+            match decode(payload).unwrap() {
+                EntryPayload::Control(command) => {
+                    self.truth.apply(id, &command);
+                    if matches!(command, SetCommand::CheckpointBegin { .. }) {
+                        self.at.insert(id, self.live.clone());
+                    }
+                }
+                EntryPayload::Writes(view) => {
+                    self.truth.admit_write(id, view.epoch, view.seq);
+                }
+            }
+            self.truth.self_check();
+        }
+        self.log.push((id, payload));
+        self.catch_up(self.leader, usize::MAX)
+    }
+
+    /// The node applies up to `most` entries more; the answer of the last.
+    pub fn catch_up(&mut self, node: usize, most: usize) -> Option<SetAnswer> {
+        let mut answer = None;
+        let until = self.log.len().min(self.nodes[node].applied.saturating_add(most));
+        for at in self.nodes[node].applied..until {
+            let (id, payload) = self.log[at].clone();
+            let n = &mut self.nodes[node];
+            answer = payload.map(|payload| n.machine.apply(id, &payload).unwrap().answer);
+            (n.applied, n.last) = (at + 1, id);
+        }
+        answer
+    }
+
+    /// What the node may believe: the term that it leads in, with an entry of it applied.
+    pub fn leading_ready(&self, node: usize) -> Option<Term> {
+        let n = &self.nodes[node];
+        n.led.as_ref().map(|led| led.term).filter(|term| n.last.term == *term)
+    }
+
+    pub fn is_leader(&self, node: usize) -> bool {
+        node == self.leader && self.nodes[node].led.as_ref().is_some_and(|led| led.term == self.term)
+    }
+
+    /// Proposes; nothing comes of it at a leader that is none any more.
+    pub fn command(&mut self, node: usize, command: &SetCommand) -> Option<SetAnswer> {
+        self.is_leader(node).then(|| self.append(Some(encode_control(command).unwrap()))).flatten()
+    }
+
+    /// Elects `node`. Its log has everything, but what it has applied may lag, and it has not applied an entry of its own term.
+    pub fn takeover(&mut self, node: usize) {
+        self.now = self.now.saturating_add(VALID);
+        self.term = Term(self.term.0 + 1);
+        self.leader = node;
+        let led = Led { term: self.term, reaper: Reaper::new(), confirmed: None, job: None, queue: Vec::new() };
+        self.nodes[node].led = Some(led);
+        if self.nodes[node].applied == self.log.len() {
+            self.log.push((LogId::new(self.term.0, self.log.len() as u64 + 1), None));
+            self.grant();
+        } else {
+            self.log.push((LogId::new(self.term.0, self.log.len() as u64 + 1), None));
+        }
+    }
+
+    /// The leader applies everything and takes the lease: from here on it writes.
+    pub fn grant(&mut self) {
+        let n = self.random();
+        let command = SetCommand::Acquire {
+            owner: Owner::new("db").unwrap(),
+            gateway: MemberId(1),
+            token: Token(n),
+            ttl_ms: 3000,
+            request: RequestId(n),
+            judged_expired: None,
+            force: true,
+            plain: false,
+            at_unix_ms: 0,
+        };
+        self.command(self.leader, &command);
+    }
+
+    /// A process starts anew from its snapshot and the log behind it.
+    pub fn restart(&mut self, node: usize) {
+        let (machine, applied, last) = match self.nodes[node].machine.snapshot() {
+            Some((upto, bytes)) => (SetMachine::from_snapshot(upto, &bytes).unwrap(), upto.index.0 as usize, upto),
+            None => (SetMachine::new(SetState::new(Epoch(0))), 0, LogId::default()),
+        };
+        self.nodes[node] = Node { machine, applied, last, led: None };
+        if node == self.leader {
+            self.takeover((node + 1) % NODES);
+        }
+    }
+
+    pub fn write(&mut self, volume: VolumeId, lba: u64, sectors: u64, kind: OpKind) {
+        self.catch_up(self.leader, usize::MAX);
+        if self.truth.lease.is_none() || self.nodes[self.leader].last.term != self.term {
+            return;
+        }
+        let stamp = self.random() as u64;
+        let data = match kind {
+            OpKind::Write => (0..sectors).flat_map(|n| sector(stamp * 1000 + n)).collect(),
+            _ => Bytes::new(),
+        };
+        let mut entry = EntryBuilder::new(self.truth.epoch, WriteSeq(self.truth.last_seq.0 + 1));
+        assert!(entry.try_push(kind, volume, Lba(lba), Sectors(sectors), data));
+        if self.append(Some(entry.finish())) != Some(SetAnswer::Written) {
+            return;
+        }
+        for n in 0..sectors {
+            match kind {
+                OpKind::Write => self.live.insert((volume, lba + n), stamp * 1000 + n),
+                _ => self.live.remove(&(volume, lba + n)),
+            };
+        }
+    }
+
+    fn put(&mut self, kind: StoredKind, object: ObjectId, body: Bytes) {
+        assert!(self.store.insert((kind, object), body).is_none(), "R7: {object} twice");
+    }
+
+    fn get(&self, kind: StoredKind, object: ObjectId) -> &Bytes {
+        self.store.get(&(kind, object)).unwrap_or_else(|| panic!("{kind:?} {object} is needed and gone"))
+    }
+
+    pub fn root(&self, at: RootRef) -> Root {
+        open_root(&opener(at.object), self.get(StoredKind::Root, at.object)).unwrap()
+    }
+
+    fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Page {
+        let pack = self.get(StoredKind::Pages, place.object);
+        let sealed = &pack[place.range().start as usize..place.range().end as usize];
+        open_page(&opener(place.object), place, volume, number, sealed).unwrap()
+    }
+
+    fn new_object(&mut self, node: usize, term: Term) -> ObjectId {
+        ObjectId { term, member: MemberId(node as u64 + 1), boot: 1, random: self.random() }
+    }
+
+    /// Everything between begin and end, as the uploader does it.
+    pub fn upload(&mut self, node: usize, at: LogId) -> Option<RootRef> {
+        let term = self.nodes[node].led.as_ref()?.term;
+        let (sealed_at, generation) = self.nodes[node].machine.sealed().filter(|(sealed, _)| *sealed == at)?;
+        let base = self.nodes[node].machine.state().checkpoint.map(|c| self.root(c.root));
+        let base = base.unwrap_or_else(|| Root::new(sealed_at));
+        let mut root = base.clone();
+        root.upto = at;
+        // Segments of this checkpoint: small ones, so that there are several.
+        let mut batch = Vec::new();
+        for planned in plan(&generation) {
+            let mut lba = planned.lba;
+            let mut raw = Vec::new();
+            for (sectors, place) in &planned.parts {
+                let (offset, len) = place.byte_range();
+                let entry = self.log[place.index.0 as usize - 1].1.clone().unwrap();
+                let bytes = entry.slice(offset as usize..offset as usize + len);
+                raw.extend_from_slice(&read_piece(planned.volume, lba, *sectors, place, &bytes).unwrap());
+                lba.0 += sectors.0;
+            }
+            batch.push((planned.volume, planned.lba, raw));
+        }
+        let mut extents: BTreeMap<(VolumeId, u32), Vec<MapExtent>> = BTreeMap::new();
+        for (volume, extent) in self.put_segments(node, term, &mut root, batch) {
+            for number in page_numbers(extent.lba, extent.sectors) {
+                extents.entry((volume, number)).or_default().push(extent);
+            }
+        }
+        let moves = self.collect(node, term, &mut root, &base, &generation);
+        let mut touched: BTreeSet<(VolumeId, u32)> = extents.keys().chain(moves.keys()).copied().collect();
+        for unmap in unmaps(&generation) {
+            touched.extend(base.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| (unmap.volume, n)));
+        }
+        let packs = packs_to_collect(&base, 150);
+        touched.extend(base.pages().filter(|(_, _, p)| packs.contains(&p.object)).map(|(v, n, _)| (v, n)));
+        let mut pack: Option<PackBuilder> = None;
+        for (volume, number) in touched {
+            let old = base.page(volume, number).map(|place| self.page(place, volume, number));
+            let before = old.as_ref().map_or_else(Live::new, Page::live);
+            let of = |map: &BTreeMap<(VolumeId, u32), Vec<MapExtent>>| map.get(&(volume, number)).cloned();
+            let old = old.unwrap_or_else(|| Page::new(volume, number));
+            let taken = moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
+            let page = fold_page(old, &generation, &of(&extents).unwrap_or_default(), taken);
+            let place = if page.is_empty() {
+                None
+            } else {
+                let object = self.new_object(node, term);
+                Some(pack.get_or_insert_with(|| PackBuilder::new(sealer(object))).push(&page))
+            };
+            root.replace_page(volume, number, place, &before, &page.live()).unwrap();
+            if let Some(full) = pack.take_if(|pack| pack.pages() == 3) {
+                self.put_pack(&mut root, full);
+            }
+        }
+        if let Some(last) = pack {
+            self.put_pack(&mut root, last);
+        }
+        root.drop_dead_segments();
+        let object = self.new_object(node, term);
+        let body = seal_root(&root, sealer(object));
+        let root_ref = RootRef { object, bytes: body.len() as u64 };
+        self.put(StoredKind::Root, object, body);
+        Some(root_ref)
+    }
+
+    fn put_pack(&mut self, root: &mut Root, pack: PackBuilder) {
+        let object = pack.object();
+        let body = pack.finish();
+        root.add_pack(object, body.len() as u64);
+        self.put(StoredKind::Pages, object, body);
+    }
+
+    fn put_segments(
+        &mut self,
+        node: usize,
+        term: Term,
+        root: &mut Root,
+        batch: Vec<(VolumeId, Lba, Vec<u8>)>,
+    ) -> Vec<(VolumeId, MapExtent)> {
+        let mut placed = Vec::new();
+        for chunk in batch.chunks(3) {
+            let object = self.new_object(node, term);
+            let mut builder = SegmentBuilder::new(sealer(object), Codec::None);
+            for (volume, lba, raw) in chunk {
+                placed.push((*volume, MapExtent::whole(object, *lba, builder.push(*volume, *lba, raw))));
+            }
+            let raw = Sectors(builder.raw_bytes() / SECTOR_BYTES);
+            let body = builder.finish();
+            root.add_segment(object, body.len() as u64, raw);
+            self.put(StoredKind::Segment, object, body);
+        }
+        placed
+    }
+
+    fn collect(
+        &mut self,
+        node: usize,
+        term: Term,
+        root: &mut Root,
+        base: &Root,
+        generation: &crate::index::Generation,
+    ) -> BTreeMap<(VolumeId, u32), Vec<Move>> {
+        let mut moves: BTreeMap<(VolumeId, u32), Vec<Move>> = BTreeMap::new();
+        for victim in segments_to_collect(base, 130, 1 << 20) {
+            let segment = self.get(StoredKind::Segment, victim).clone();
+            let mut found = Vec::new();
+            for (volume, number) in pages_of(&read_table(&opener(victim), &segment).unwrap()) {
+                let Some(place) = base.page(volume, number) else { continue };
+                found.extend(runs(volume, pieces_to_move(&self.page(place, volume, number), victim, generation)));
+            }
+            let copies =
+                found.iter().map(|run| (run.volume, run.lba(), open_run(&opener(victim), &segment, run).unwrap()));
+            let copies: Vec<_> = copies.collect();
+            let placed = self.put_segments(node, term, root, copies);
+            for (run, (volume, to)) in found.into_iter().zip(placed) {
+                self.moved += to.sectors.0;
+                moves.entry((volume, page_number(to.lba))).or_default().push(Move { from: run.from, to });
+            }
+        }
+        moves
+    }
+
+    /// What a root shows. Every object that it names must be there.
+    pub fn content_of(&self, at: RootRef) -> Content {
+        let root = self.root(at);
+        let mut content = Content::new();
+        for (volume, number, place) in root.pages() {
+            let page = self.page(&place, volume, number);
+            for extent in page.extents() {
+                self.extent_into(volume, &extent, &mut content);
+            }
+        }
+        content
+    }
+
+    fn extent_into(&self, volume: VolumeId, extent: &MapExtent, content: &mut Content) {
+        let segment = self.get(StoredKind::Segment, extent.object);
+        let range = extent.place.range();
+        let sealed = &segment[range.start as usize..range.end as usize];
+        let raw = open_extent(&opener(extent.object), &extent.place, volume, extent.sealed_lba(), sealed).unwrap();
+        stamps_into(volume, extent.lba, &raw[extent.raw_range()], content);
+    }
+
+    /// What the leader's lookups lead to.
+    pub fn content_of_leader(&self) -> Content {
+        let machine = &self.nodes[self.leader].machine;
+        let root = machine.state().checkpoint.map(|c| self.root(c.root));
+        let mut content = Content::new();
+        for volume in machine.state().volumes.keys().copied() {
+            for page in 0..PAGES {
+                for piece in machine.lookup(volume, Lba(page * PAGE), Sectors(USED)) {
+                    match piece.source {
+                        Source::Zero => {}
+                        Source::Journal(place) => {
+                            let (offset, len) = place.byte_range();
+                            let entry = self.log[place.index.0 as usize - 1].1.clone().unwrap();
+                            let bytes = entry.slice(offset as usize..offset as usize + len);
+                            let raw = read_piece(volume, piece.lba, piece.sectors, &place, &bytes).unwrap();
+                            stamps_into(volume, piece.lba, &raw, &mut content);
+                        }
+                        Source::Map => {
+                            let root = root.as_ref().expect("a map needs a checkpoint");
+                            for (number, lba, sectors) in split_by_page(piece.lba, piece.sectors) {
+                                let Some(place) = root.page(volume, number) else { continue };
+                                for found in self.page(place, volume, number).lookup(lba, sectors) {
+                                    if let MapPiece::Stored(extent) = found {
+                                        self.extent_into(volume, &extent, &mut content);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        content
+    }
+
+    /// Every kept root, and every root that somebody still reads, has all of its objects; a root that was not looked at
+    /// before shows what was there at its entry.
+    pub fn check_roots(&mut self) {
+        let mut roots: Vec<(RootRef, LogId)> = self.truth.snapshots.values().map(|s| (s.root, s.upto)).collect();
+        roots.extend(self.truth.checkpoint.map(|c| (c.root, c.upto)));
+        for (at, upto) in roots {
+            if self.checked.insert(at.object) {
+                assert!(self.content_of(at) == self.at[&upto], "R4: the root of {upto} shows something else");
+            }
+            self.check_names(at);
+        }
+        self.readers.retain(|(since, _)| self.now.saturating_since(*since) < GRACE);
+        for (_, at) in self.readers.clone() {
+            self.check_names(at);
+        }
+    }
+
+    fn check_names(&self, at: RootRef) {
+        for named in self.root(at).names() {
+            self.get(named.kind, named.object);
+        }
+    }
+}
+
+fn stamps_into(volume: VolumeId, lba: Lba, raw: &[u8], content: &mut Content) {
+    for (n, bytes) in raw.chunks(SECTOR_BYTES as usize).enumerate() {
+        let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert!(bytes.chunks(8).all(|part| part == &bytes[..8]), "a torn sector");
+        content.insert((volume, lba.0 + n as u64), stamp);
+    }
+}
+
+fn sector(stamp: u64) -> Vec<u8> {
+    stamp.to_le_bytes().repeat(SECTOR_BYTES as usize / 8)
+}

@@ -1,0 +1,232 @@
+//! Space is given back: overwritten data, deleted snapshots; and by nobody but the leader.
+//!
+//! ```text
+//!  write 48 MiB again and again ─▶ store settles ─▶ snapshot ─▶ overwrite ─▶ kill -9, takeover ─▶ snapshot intact
+//!    ─▶ delete it ─▶ store shrinks ─▶ overwrite, SIGSTOP the leader with objects in their grace, another takes over, SIGCONT
+//!    ─▶ the old one deletes nothing ─▶ all that was written is there
+//! ```
+
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::nbd::{Client, Uri, pattern, tag_of};
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// What is overwritten, and how often.
+const RANGE: u64 = 48 * MIB;
+const ROUNDS: u64 = 6;
+const CHUNK: u64 = 256 << 10;
+/// One block of this length in each chunk is overwritten alone, so that segments end up partly in use.
+const SMALL: u64 = 16 << 10;
+/// Generous: the machine may be busy, and a takeover begins the grace anew.
+const SETTLE_LIMIT: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(30);
+const GRACE_MS: u64 = 4000;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let settings = [
+        "upload.bytes=\"32MiB\"".to_string(),
+        "upload.interval_ms=1000".to_string(),
+        format!("space.grace_ms={GRACE_MS}"),
+        "space.sweep_interval_ms=2000".to_string(),
+    ];
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let store = dir.join("store");
+    let options =
+        Options { bin, dir, gateways: 3, store: None, size: "256MiB".into(), settings: settings.into(), env: vec![] };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+
+    let mut tag = 0;
+    let mut most = 0;
+    for _ in 0..ROUNDS {
+        tag += 1;
+        fill(&mut client, tag)?;
+        most = most.max(stored(&store).bytes);
+    }
+    // Each chunk gets one block that is newer: segments end up partly in use.
+    tag += 1;
+    small_blocks(&mut client, tag)?;
+    let live = RANGE;
+    let settled = settles(&store, live * 14 / 10).context("after the overwrites")?;
+    note(format!(
+        "{} MiB written over {} MiB: the store settles at {} MiB in {} objects (at most {} MiB meanwhile)",
+        (ROUNDS * RANGE + RANGE / CHUNK * SMALL) / MIB,
+        RANGE / MIB,
+        settled.bytes / MIB,
+        settled.objects,
+        most / MIB
+    ));
+
+    // A snapshot, then everything is overwritten, and the leader dies.
+    let (base, top) = (tag - 1, tag);
+    cluster.holdfast(&["snapshot", "create", &format!("{SET}@first"), "--timeout", "90s"])?;
+    tag += 1;
+    fill(&mut client, tag)?;
+    client.flush()?;
+    drop(client);
+    let serving = cluster.serving(TAKEOVER_LIMIT)?;
+    cluster.kill(serving)?;
+    let (next, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    check(&mut client, |_| tag).context("the volume after the takeover")?;
+    let both = settles(&store, 2 * live * 14 / 10).context("with the snapshot")?;
+    let listed = cluster.holdfast(&["snapshot", "list", SET])?;
+    anyhow::ensure!(listed["snapshots"][0]["name"] == "first", "the list of snapshots: {listed}");
+    let shown = |offset: u64| if offset.is_multiple_of(CHUNK) { top } else { base };
+    for index in cluster.others(serving) {
+        check_snapshot(&cluster.gateways[index].nbd, shown)
+            .with_context(|| format!("the snapshot through {}", cluster.name(index)))?;
+    }
+    note(format!(
+        "{} killed, {} took over: the snapshot shows what it showed, at two gateways; {} MiB stored",
+        cluster.name(serving),
+        cluster.name(next),
+        both.bytes / MIB
+    ));
+    cluster.restart(serving)?;
+    cluster.caught_up(SETTLE_LIMIT)?;
+
+    cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first")])?;
+    let less = settles(&store, live * 14 / 10).context("after the deletion of the snapshot")?;
+    note(format!("snapshot deleted: {} MiB stored", less.bytes / MIB));
+    let gone = Client::connect(&cluster.gateways[next].nbd.with_export(&format!("{SET}/{VOLUME}@first")), PATIENCE);
+    anyhow::ensure!(gone.is_err(), "a deleted snapshot is still exported");
+
+    // The leader is stopped with much to delete, and continued when another one leads and its own grace is over.
+    tag += 1;
+    fill(&mut client, tag)?;
+    client.flush()?;
+    drop(client);
+    let serving = cluster.serving(TAKEOVER_LIMIT)?;
+    let waiting = wait_until(SETTLE_LIMIT, || stored(&store).bytes > live * 15 / 10);
+    anyhow::ensure!(waiting, "nothing waits for deletion after an overwrite");
+    // `holdfast dev` keeps the one log; a gateway that was started again by us writes the other.
+    let name = cluster.name(serving);
+    let dir = &cluster.options.dir;
+    let logs = [dir.join(format!("{name}.log")), dir.with_extension(format!("{name}.log"))];
+    let begun = Instant::now();
+    cluster.pause(serving)?;
+    let before = deletions(&logs);
+    let others = cluster.others(serving);
+    let took_over = cluster.first_to_serve(&others, begun, TAKEOVER_LIMIT);
+    let over = wait_until(SETTLE_LIMIT, || begun.elapsed() > Duration::from_millis(GRACE_MS + 1000));
+    cluster.proceed(serving);
+    let (next, _) = took_over?;
+    anyhow::ensure!(over, "the clock stands still");
+    // Until the other one has deleted all of it, the old one had all the time to do harm.
+    let last = settles(&store, live * 14 / 10).context("after the pause")?;
+    let after = deletions(&logs);
+    // It may lead again later, by election: then it deletes with every right, and there is nothing to see here.
+    let leads = cluster.serving(TAKEOVER_LIMIT)? == serving;
+    anyhow::ensure!(
+        leads || after == before,
+        "{} was stopped, lost its leadership, and deleted {} times after that",
+        cluster.name(serving),
+        after - before
+    );
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    check(&mut client, |_| tag).context("the volume after the pause")?;
+    client.disconnect();
+    note(format!(
+        "{} stopped and continued, {} led meanwhile: {} deletions by the old one, {} MiB stored",
+        cluster.name(serving),
+        cluster.name(next),
+        after - before,
+        last.bytes / MIB
+    ));
+    cluster.stop()?;
+    Ok(())
+}
+
+/// How often the gateway said that it deleted something.
+fn deletions(logs: &[PathBuf]) -> usize {
+    let said = |log: &PathBuf| {
+        let text = std::fs::read(log).unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().filter(|line| line.contains("deleted from the store")).count()
+    };
+    logs.iter().map(said).sum()
+}
+
+fn fill(client: &mut Client, tag: u64) -> Result<()> {
+    for at in (0..RANGE).step_by(CHUNK as usize) {
+        let mut chunk = Vec::with_capacity(CHUNK as usize);
+        for block in (0..CHUNK).step_by(SMALL as usize) {
+            chunk.extend(pattern(tag, at + block, SMALL as usize));
+        }
+        client.write(at, &chunk)?;
+    }
+    Ok(())
+}
+
+fn small_blocks(client: &mut Client, tag: u64) -> Result<()> {
+    for at in (0..RANGE).step_by(CHUNK as usize) {
+        client.write(at, &pattern(tag, at, SMALL as usize))?;
+    }
+    client.flush()?;
+    Ok(())
+}
+
+/// Every block is there, and the one that `expected` names for its place.
+fn check(client: &mut Client, expected: impl Fn(u64) -> u64) -> Result<()> {
+    for at in (0..RANGE).step_by(CHUNK as usize) {
+        let chunk = client.read(at, CHUNK as u32)?;
+        for (block, bytes) in (at..).step_by(SMALL as usize).zip(chunk.chunks(SMALL as usize)) {
+            let found = tag_of(bytes, block)?;
+            anyhow::ensure!(
+                found == expected(block),
+                "block {block}: found write {found}, expected {}",
+                expected(block)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_snapshot(gateway: &Uri, expected: impl Fn(u64) -> u64) -> Result<()> {
+    let uri = gateway.with_export(&format!("{SET}/{VOLUME}@first"));
+    let mut client = Client::connect(&uri, PATIENCE)?;
+    check(&mut client, expected)?;
+    anyhow::ensure!(client.write(0, &pattern(999, 0, 4096)).is_err(), "a snapshot took a write");
+    Ok(())
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stored {
+    bytes: u64,
+    objects: u64,
+}
+
+/// What is below the store's folder. Files come and go while it looks.
+fn stored(dir: &Path) -> Stored {
+    let mut sum = Stored::default();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            let inner = stored(&path);
+            sum.bytes += inner.bytes;
+            sum.objects += inner.objects;
+        } else if let Ok(facts) = entry.metadata() {
+            sum.bytes += facts.len();
+            sum.objects += 1;
+        }
+    }
+    sum
+}
+
+/// Waits until the store is no larger than `most`.
+fn settles(store: &Path, most: u64) -> Result<Stored> {
+    let there = wait_until(SETTLE_LIMIT, || stored(store).bytes <= most);
+    let found = stored(store);
+    anyhow::ensure!(
+        there,
+        "the store holds {} MiB in {} objects after {SETTLE_LIMIT:?}, expected at most {} MiB",
+        found.bytes / MIB,
+        found.objects,
+        most / MIB
+    );
+    Ok(found)
+}
