@@ -16,11 +16,13 @@
 //! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
 
 mod command;
+mod restored;
 mod state;
 
 pub use command::{
     Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
 };
+pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 
 #[cfg(test)]
