@@ -9,8 +9,11 @@ pub mod gateway;
 mod history;
 mod lease;
 mod moves;
+mod recover;
 mod set;
 mod status;
+mod stored;
+mod verify;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
@@ -22,6 +25,8 @@ pub use agent::AgentArgs;
 pub use attach::AttachArgs;
 pub use cluster::node;
 pub use history::HistoryArgs;
+pub use recover::RecoverArgs;
+pub use verify::VerifyArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -43,6 +48,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
             cluster::join(&common, &gateway, replaces, !no_wait).await
         }
         Command::Cluster(ClusterCommand::Remove { member, yes }) => cluster::remove(&common, member, yes).await,
+        Command::Cluster(ClusterCommand::Recover(args)) => recover::run(&common, &args).await,
         Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Set(command) => set::run(&common, command).await,
@@ -51,6 +57,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Failover(args) => moves::failover(&common, &args).await,
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
+        Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),

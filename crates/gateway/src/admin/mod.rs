@@ -4,6 +4,7 @@
 mod lease;
 mod member;
 mod moves;
+mod recovery;
 mod status;
 
 use crate::cluster::ClusterError;
@@ -110,6 +111,7 @@ impl AdminDoor {
         let code = match error {
             SetError::Propose(e) => return self.of_propose(&set.group, e),
             SetError::NotReady(_) => RefusalCode::Busy,
+            SetError::Fenced(_) => RefusalCode::Precondition,
             SetError::Answer { .. } => RefusalCode::Unknown,
             SetError::Refused(refusal) => match refusal {
                 SetRefusal::NameTaken { .. } => RefusalCode::Exists,
@@ -185,6 +187,8 @@ calls! {
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
+    restore_set: RestoreSetRequest -> RestoreSetReply;
+    checkpoint_set: CheckpointSetRequest -> CheckpointSetReply;
     list_sets: ListSetsRequest -> ListSetsReply;
     get_set: GetSetRequest -> SetStatus;
     acquire_lease: AcquireLeaseRequest -> GrantReply;

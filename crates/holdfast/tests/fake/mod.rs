@@ -415,6 +415,17 @@ impl Admin for Door {
         self.changed(&mut world, &request.request_id, v1::CreateSetReply { set: summary(id), created: true })
     }
 
+    async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
+        refuse(RefusalCode::Precondition, "there is no store here")
+    }
+
+    async fn checkpoint_set(&self, request: Request<v1::CheckpointSetRequest>) -> Answer<v1::CheckpointSetReply> {
+        let (world, asked) = (self.world.lock().unwrap(), request.into_inner());
+        self.lead(&world, find(&world, &asked.set)?.leader)?;
+        let checkpoint_index = 42 * asked.at_index.min(1); // Done when it is asked again.
+        Ok(Response::new(v1::CheckpointSetReply { at_index: 40, checkpoint_index, ..Default::default() }))
+    }
+
     async fn create_volume(&self, request: Request<v1::CreateVolumeRequest>) -> Answer<v1::CreateVolumeReply> {
         self.enter("create_volume").await?;
         let request = request.into_inner();
