@@ -20,7 +20,7 @@ const BLOCKS: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(90);
 const REFUSED: i32 = 3;
 const DAMAGED: i32 = 8;
-const KEPT: &str = "--i-know-the-old-cluster-is-gone";
+const GONE: &str = "--i-know-the-old-cluster-is-gone";
 
 /// One writer's writes, numbered; write `n` goes to block `n % BLOCKS`.
 struct Ledger {
@@ -48,7 +48,7 @@ impl Ledger {
         }
         let last = tags.iter().copied().max().unwrap_or(0);
         for (block, found) in (0..BLOCKS).zip(&tags) {
-            let expected = last.checked_sub((last + BLOCKS - block) % BLOCKS).unwrap_or(0);
+            let expected = last.saturating_sub((last + BLOCKS - block) % BLOCKS);
             anyhow::ensure!(*found == expected, "R4: block {block} shows write {found}, expected {expected} of {last}");
         }
         Ok(last)
@@ -212,7 +212,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let recover =
         ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", &key, "--timeout", "2m"];
     recover_with_a_crash(lab, &new, &recover)?;
-    let said = must(new.holdfast(&[&recover[..], &[KEPT]].concat())?, "recover")?;
+    let said = must(new.holdfast(&[&recover[..], &[GONE]].concat())?, "recover")?;
     let set = &said["sets"][0];
     anyhow::ensure!(
         set["index"] == index && set["generation"] == 2,
@@ -289,8 +289,8 @@ fn flip(path: &Path, at: u64) -> Result<()> {
 /// Refused without the flag; with it, killed once the generation was raised.
 fn recover_with_a_crash(lab: &Lab, new: &Hand<'_>, recover: &[&str]) -> Result<()> {
     let (code, said) = new.holdfast(recover)?;
-    anyhow::ensure!(code == REFUSED, "recover without {KEPT}: exit code {code}, {said}");
-    let mut command = cmd(&lab.bin).args(recover).args([KEPT, "--api", &new.doors.join(",")]);
+    anyhow::ensure!(code == REFUSED, "recover without {GONE}: exit code {code}, {said}");
+    let mut command = cmd(&lab.bin).args(recover).args([GONE, "--api", &new.doors.join(",")]);
     for (key, value) in &new.env {
         command = command.env(key, value);
     }
@@ -311,6 +311,13 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
         groups.is_some_and(|groups| groups.len() == 2 && groups.iter().all(|g| g["leader"].as_u64().unwrap_or(0) > 0))
     });
     anyhow::ensure!(led, "the old gateways elect nobody, so that this shows nothing: {last}");
+    // Each of them has asked the store, however slow it was: at its start, before anybody asked for the set.
+    let noticed = wait_until(LIMIT, || {
+        last = old.holdfast(&["cluster", "status"]).map_or(Value::Null, |(_, said)| said);
+        let fenced = |m: &Value| m["node"]["not_ready"].as_str().is_some_and(|why| why.contains("fenced in its store"));
+        last["members"].as_array().is_some_and(|members| members.iter().all(fenced))
+    });
+    anyhow::ensure!(noticed, "H1: the old gateways have not noticed after {LIMIT:?}: {last}");
     let (code, said) = old.holdfast(&["lease", "acquire", SET, "--owner", "db1", "--timeout", "30s"])?;
     anyhow::ensure!(code == REFUSED && said.to_string().contains("fenced in its store"), "exit code {code}: {said}");
     for uri in &old.exports {
@@ -345,7 +352,7 @@ fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: 
     let plan = third.plan(&lab.dir.join("third.toml"))?;
     let store = known.store.as_str();
     let recover =
-        ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", &key, "--timeout", "2m", KEPT];
+        ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", &key, "--timeout", "2m", GONE];
     let said = must(gateway.holdfast(&recover)?, "recover from a cluster that lives")?;
     anyhow::ensure!(said["sets"][0]["generation"] == 3, "{said}");
     let begun = Instant::now();
