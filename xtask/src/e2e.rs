@@ -10,6 +10,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod recover;
 mod space;
 mod storm;
 mod tls;
@@ -123,6 +124,12 @@ const SCENARIOS: &[Scenario] = &[
         run: damaged::run,
     },
     Scenario {
+        name: "recover",
+        shows: "all gateways and disks lost: rebuilt from S3 up to the printed index; what comes back later serves nothing (R4)",
+        needs: &["versitygw"],
+        run: recover::run,
+    },
+    Scenario {
         name: "agent-takeover",
         shows: "two PostgreSQL hosts: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
@@ -191,6 +198,13 @@ impl Lab {
     /// Three gateways on a fresh folder with the embedded store.
     fn cluster(&self, size: &str) -> Result<Cluster> {
         self.cluster_with(size, None, Vec::new())
+    }
+
+    /// On a store, with no checkpoint but those that are asked for.
+    fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
+        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
+        let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB"].map(String::from).into();
+        Cluster::start(Options { bin, dir, gateways: 3, store: Some(store), size: size.into(), settings, env })
     }
 
     fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {

@@ -79,6 +79,11 @@ impl S3 {
         [("AWS_ACCESS_KEY_ID", ACCESS), ("AWS_SECRET_ACCESS_KEY", SECRET)].map(|(k, v)| (k.into(), v.into())).into()
     }
 
+    /// The folder that is the store of [`S3::url`].
+    pub fn folder(&self) -> PathBuf {
+        self.dir.join("s3").join(BUCKET).join("e2e")
+    }
+
     /// Bytes in the bucket.
     pub fn stored_bytes(&self) -> u64 {
         bytes_below(&self.dir.join("s3").join(BUCKET))

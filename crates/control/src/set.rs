@@ -18,12 +18,14 @@
 //! S6 to S9, snapshots and garbage: see `set/space.rs`.
 
 mod command;
+mod restored;
 mod space;
 mod state;
 
 pub use command::{
     Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
 };
+pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use space::{
     DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, Snapshot, StoredKind,
     StoredObject,

@@ -1,12 +1,17 @@
-//! Where the cluster key comes from: a key file, or a passphrase in a file or an environment variable.
+//! Where the cluster key comes from: a key file, or a passphrase in a file or an environment variable. And what of a gateway's own
+//! settings leads to a set's store.
 
-use crate::config::KeyConfig;
+use crate::config::{GatewayConfig, KeyConfig};
+use holdfast_control::cluster::SetEntry;
 use holdfast_seal::{ClusterKey, SealError};
+use holdfast_store::{ObjectStore, StoreError, StoreOptions};
+use holdfast_volume::head::{Argon2id, Keyring};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Salt of the passphrase's derivation. Fixed: every gateway of every cluster derives the same key from the same
 /// passphrase without a file to share; a passphrase must therefore be long and random, and key files are preferred.
-const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
+pub(crate) const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
 /// The cluster key cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -60,4 +65,20 @@ pub fn load_cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
         return Err(KeyError::None);
     };
     ClusterKey::from_passphrase(&passphrase, PASSPHRASE_SALT).map_err(|source| KeyError::Bad { place, source })
+}
+
+/// What a set's head says of its keys, so that the cluster key alone opens it.
+pub(crate) fn keyring_of(entry: &SetEntry) -> Keyring {
+    Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: Argon2id::ours(PASSPHRASE_SALT) }
+}
+
+/// Opens the store at `url` with this gateway's settings; credentials come from the environment.
+pub(crate) fn open_store(config: &GatewayConfig, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let options = StoreOptions {
+        endpoint: config.store.endpoint.clone(),
+        region: config.store.region.clone(),
+        path_style: config.store.path_style.then_some(true),
+        ..StoreOptions::default()
+    };
+    holdfast_store::open(url, &options.filled_from(|name| std::env::var(name).ok()))
 }

@@ -15,7 +15,9 @@ pub mod http;
 pub mod identity;
 pub mod keyring;
 pub mod node;
+pub mod recovery;
 mod run;
 pub mod set;
+pub mod verify;
 
 pub use run::{RunError, run, run_until};

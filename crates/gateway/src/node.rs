@@ -11,7 +11,8 @@ use crate::cluster::Cluster;
 use crate::config::{Compression, GatewayConfig};
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::keyring::{KeyError, load_cluster_key};
+use crate::keyring::{KeyError, keyring_of, load_cluster_key, open_store};
+use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
@@ -24,9 +25,9 @@ use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::{LogConfig, NodeLog};
 use holdfast_raft::{Group, Life, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
-use holdfast_store::StoreOptions;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
+use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -297,7 +298,9 @@ impl Node {
                 return Some(why);
             }
         }
-        lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}"))
+        let set_trouble = |set: &Arc<SetServer>| set.head.trouble();
+        let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
+        found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }
 
     /// Why a group cannot make progress, as far as this member knows.
@@ -458,20 +461,23 @@ async fn start_set(
     let data_key = node.key.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
-    let options = StoreOptions {
-        endpoint: config.store.endpoint.clone(),
-        region: config.store.region.clone(),
-        path_style: config.store.path_style.then_some(true),
-        ..StoreOptions::default()
-    }
-    .filled_from(|name| std::env::var(name).ok());
-    let store =
-        holdfast_store::open(&entry.store_url, &options).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
+    let store = open_store(config, &entry.store_url).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
+    let boot = node.identity().boot;
+    let head = HeadKeeper::new(HeadParts {
+        name: entry.name.clone(),
+        life: SetLife { cluster: state.cluster_id, generation: entry.generation },
+        keyring: keyring_of(entry),
+        key: key.clone(),
+        store: store.clone(),
+        member: adopted.member,
+        boot,
+        note: config.data_dir.join(format!("fenced-{}", id.0)),
+    });
     let mapping = Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone());
     let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
-    let host = Arc::new(SetHost::new(entry.base_epoch));
+    let host = Arc::new(SetHost::new(entry));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
@@ -482,10 +488,12 @@ async fn start_set(
         host,
         reader,
         pace,
+        head: head.clone(),
         timing: node.timing,
         stop: node.stop.clone(),
     });
     tokio::spawn(server.clone().run());
+    tokio::spawn(head.watch(server.clone(), node.stop.clone()));
     let settings = UploadSettings {
         bytes: config.upload.bytes.0,
         interval: Duration::from_millis(config.upload.interval_ms),
@@ -503,7 +511,6 @@ async fn start_set(
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
     };
     tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
-    let boot = node.identity().boot;
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
     // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.

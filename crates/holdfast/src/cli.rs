@@ -1,6 +1,6 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
-use crate::command::{AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, SnapshotCommand};
+use crate::command::{AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, VerifyArgs};
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -31,6 +31,7 @@ Examples:
   holdfast cluster status --api 10.0.0.1:7400        see how it does
   holdfast attach demo --api 10.0.0.1:7400           use its devices on this host
   holdfast failover demo --candidate g2              take over what a lost gateway or owner held
+  holdfast verify --store s3://b/p --key-file key    check what the store has
 ";
 
 /// Arguments of the whole program.
@@ -148,6 +149,8 @@ pub enum Command {
     Attach(Box<AttachArgs>),
     /// Run PostgreSQL on one host of several: takes the set, mounts it, starts PostgreSQL, and takes over from a lost host
     Agent(Box<AgentArgs>),
+    /// Read sets as their store has them, and name what is damaged; asks no gateway
+    Verify(Box<VerifyArgs>),
     /// Show what the agents did: takeovers with the time of each phase, restarts, fences
     History(HistoryArgs),
     /// Run a whole cluster on this machine, to try out and to develop with
@@ -206,6 +209,8 @@ pub enum ClusterCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Make a new cluster of what a store has, when every gateway of the old one is lost
+    Recover(Box<RecoverArgs>),
 }
 
 const CERTIFICATES: &str = "\
@@ -340,7 +345,22 @@ pub enum SetCommand {
         #[arg(long)]
         any_view: bool,
     },
+    /// Put everything that was acknowledged so far into the store, and say up to where it is
+    #[command(after_long_help = with_codes(CHECKPOINT))]
+    Checkpoint {
+        /// The set
+        set: Name,
+    },
 }
+
+const CHECKPOINT: &str = "\
+Examples:
+  holdfast set checkpoint demo
+  holdfast set checkpoint demo --timeout 10m --output json | jq .checkpoint_index
+
+Writers go on meanwhile. What was acknowledged before the call is in the store when it returns with 0: `holdfast cluster recover` brings
+that back even if every gateway is lost in the next moment.
+";
 
 /// `holdfast lease`.
 #[derive(Debug, Subcommand)]

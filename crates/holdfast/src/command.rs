@@ -10,9 +10,12 @@ pub mod gateway;
 mod history;
 mod lease;
 mod moves;
+mod recover;
 mod set;
 mod snapshot;
 mod status;
+mod stored;
+mod verify;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
@@ -26,7 +29,9 @@ pub use attach::AttachArgs;
 pub use certificates::CertificatesArgs;
 pub use cluster::node;
 pub use history::HistoryArgs;
+pub use recover::RecoverArgs;
 pub use snapshot::SnapshotCommand;
+pub use verify::VerifyArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -54,6 +59,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
             cluster::join(&common, &gateway, replaces, !no_wait).await
         }
         Command::Cluster(ClusterCommand::Remove { member, yes }) => cluster::remove(&common, member, yes).await,
+        Command::Cluster(ClusterCommand::Recover(args)) => recover::run(&common, &args).await,
         Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Set(command) => set::run(&common, command).await,
@@ -63,6 +69,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Failover(args) => moves::failover(&common, &args).await,
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
+        Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),

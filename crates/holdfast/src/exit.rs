@@ -23,6 +23,8 @@ pub enum Exit {
     Declined = 6,
     /// Another owner took the set: what is attached here can do nothing more, for good.
     Fenced = 7,
+    /// What was checked is damaged: the result names what.
+    Damaged = 8,
 }
 
 /// Shown below every `--help`.
@@ -35,7 +37,8 @@ Exit codes:
   4  nobody who could do it was reached in time; nothing happened
   5  unknown: it may have happened, look before repeating
   6  a question was answered with no (or --yes is missing where nobody can answer)
-  7  fenced: another owner took the set that is attached here";
+  7  fenced: another owner took the set that is attached here
+  8  what was checked is damaged: the result names what";
 
 /// Why a command did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +92,11 @@ impl CliError {
     /// Another owner took the set.
     pub fn fenced(message: impl Into<String>) -> Self {
         Self::new(Exit::Fenced, "fenced", message)
+    }
+
+    /// Checked, and found damaged.
+    pub fn damaged(message: impl Into<String>) -> Self {
+        Self::new(Exit::Damaged, "damaged", message)
     }
 
     /// Adds what to do about it.
@@ -167,6 +175,7 @@ mod tests {
             Exit::Unknown,
             Exit::Declined,
             Exit::Fenced,
+            Exit::Damaged,
         ];
         let documented =
             EXIT_CODES.lines().skip(1).map(|line| line.trim_start().split(' ').next().unwrap().parse::<u8>().unwrap());

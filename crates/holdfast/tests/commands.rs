@@ -385,3 +385,34 @@ async fn removing_a_member_asks() {
     expect(0, &api, &["cluster", "remove", "3", "--yes"]).await;
     assert_eq!(world.lock().unwrap().members.len(), 2);
 }
+
+#[tokio::test]
+async fn a_checkpoint_is_waited_for() {
+    let (_world, api) = cluster().await;
+    let said = json(&api, &["set", "checkpoint", "demo"]).await;
+    assert_eq!((&said["at_index"], &said["checkpoint_index"]), (&Value::from(40), &Value::from(42)));
+    let text = expect(0, &api, &["set", "checkpoint", "demo"]).await;
+    assert_eq!(text.trim_end(), "set demo is in the store up to index 42 of generation 0");
+    let error = error(3, &api, &["set", "checkpoint", "other"]).await;
+    assert_eq!(error["code"], "not-found");
+}
+
+/// Nothing is asked of a gateway before the store has shown what there is.
+#[tokio::test]
+async fn a_recovery_needs_a_set_and_a_key() {
+    let (world, api) = cluster().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (key, plan) = (dir.path().join("key"), dir.path().join("plan.toml"));
+    std::fs::write(&key, [7; 32]).unwrap();
+    std::fs::write(&plan, fake::plan(&world, "")).unwrap();
+    let (key, plan) = (key.to_str().unwrap(), plan.to_str().unwrap());
+    let store = format!("file://{}", dir.path().join("store").display());
+    calls(&world);
+    let recover = ["cluster", "recover", "--from-store", &store, "--config", plan];
+    let none = error(3, &api, &[&recover[..], &["--key-file", key]].concat()).await;
+    assert!(none["message"].as_str().unwrap().contains("found no set"), "{none}");
+    assert_eq!(calls(&world), Vec::<String>::new());
+    expect(2, &api, &recover).await;
+    let none = json(&api, &["verify", "--store", &store, "--key-file", key]).await;
+    assert_eq!((&none["clean"], none["sets"].as_array().unwrap().len()), (&Value::Bool(true), 0));
+}

@@ -68,7 +68,8 @@ impl fmt::Display for KeyFingerprint {
     }
 }
 
-/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`].
+/// The key of a set's data. Kept in memory only; at rest it is wrapped by the [`ClusterKey`]. Each copy is wiped when dropped.
+#[derive(Clone)]
 pub struct DataKey(Zeroizing<[u8; DATA_KEY_BYTES]>);
 
 impl DataKey {

@@ -4,7 +4,7 @@
 //!   sets/<set>/seg/<object>     segment: sealed extents
 //!   sets/<set>/map/<object>     page pack: sealed pages of the map
 //!   sets/<set>/root/<object>    map root of a checkpoint or snapshot
-//!   sets/<set>/generation       the generation object: swapped when a set is recovered from the store
+//!   sets/<set>/head             what a recovery starts from, and the fence between lives: swapped at each checkpoint
 //!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
 //!   check/<nonce>/...           written, read and deleted again by `store::check`
 //! ```
@@ -98,9 +98,16 @@ pub fn root(set: SetId, id: ObjectId) -> String {
     object(set, Kind::Root, id)
 }
 
-/// Key of the set's generation object.
-pub fn generation(set: SetId) -> String {
-    format!("sets/{}/generation", set.0)
+/// Key of the set's head.
+pub fn head(set: SetId) -> String {
+    format!("sets/{}/head", set.0)
+}
+
+/// The set that a key of ours belongs to, whatever it names. `None` for other keys.
+pub fn set_of(key: &str) -> Option<SetId> {
+    let mut parts = key.split('/');
+    (parts.next() == Some("sets")).then_some(())?;
+    set_from(parts.next()?)
 }
 
 /// Key of the set's manifest (etcd mode).
@@ -142,9 +149,11 @@ mod tests {
         assert_eq!(segment(set, ID), format!("sets/12/seg/{id}"));
         assert_eq!(map_pack(set, ID), format!("sets/12/map/{id}"));
         assert_eq!(root(set, ID), format!("sets/12/root/{id}"));
-        assert_eq!(generation(set), "sets/12/generation");
+        assert_eq!(head(set), "sets/12/head");
+        assert_eq!(set_of(&head(set)), Some(set));
+        assert_eq!((set_of("sets/012/head"), set_of("check/1/x")), (None, None));
         assert_eq!(manifest(set), "sets/12/manifest");
-        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), generation(set), manifest(set)] {
+        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), head(set), manifest(set)] {
             assert_eq!(check(&key), Ok(()));
         }
     }
@@ -156,7 +165,7 @@ mod tests {
         }
         let id = ID.to_string();
         for other in [
-            generation(GroupId(1)),
+            head(GroupId(1)),
             format!("sets/012/seg/{id}"),
             format!("sets/+1/seg/{id}"),
             format!("sets/1/other/{id}"),

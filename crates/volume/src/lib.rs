@@ -2,6 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod entry;
+pub mod head;
 pub mod index;
 pub mod machine;
 pub mod map;

@@ -310,6 +310,11 @@ impl SetMachine {
         self.sealed.clone()
     }
 
+    /// The state as of the last begin, until its end: what a checkpoint that is under way will say of the set.
+    pub fn begun(&self) -> Option<(LogId, &SetState)> {
+        self.copy.as_ref().map(|(at, state)| (*at, state))
+    }
+
     /// The state's snapshot: the last entry that it covers, and its bytes. `None` before the first checkpoint has ended.
     pub fn snapshot(&self) -> Option<(LogId, Vec<u8>)> {
         self.snapshot.as_ref().map(|(upto, state)| (*upto, snapshot::encode(*upto, state)))

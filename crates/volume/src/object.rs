@@ -1,7 +1,7 @@
 //! The frame that every object in the store has: a fixed header in clear, content, and one sealed part at the end.
 //!
 //! ```text
-//!   | header, 104 bytes | content: sealed extents or pages | sealed main part: the table of the content, or the root |
+//!   | header, 104 bytes | content: sealed extents or pages | sealed main part: the table of the content, the root, or the head |
 //! ```
 //! The table stands last, so that places are known while the content is packed, and its place is in the header: a
 //! reader of a whole unknown object needs two range reads. Header, version 1, little-endian:
@@ -37,6 +37,8 @@ pub enum ObjectKind {
     Pages,
     /// A map root.
     Root,
+    /// A set's head.
+    Head,
 }
 
 impl ObjectKind {
@@ -45,11 +47,13 @@ impl ObjectKind {
             ObjectKind::Segment => 1,
             ObjectKind::Pages => 2,
             ObjectKind::Root => 3,
+            ObjectKind::Head => 4,
         }
     }
 
     fn from_number(number: u32) -> Option<Self> {
-        [ObjectKind::Segment, ObjectKind::Pages, ObjectKind::Root].into_iter().find(|kind| kind.number() == number)
+        let all = [ObjectKind::Segment, ObjectKind::Pages, ObjectKind::Root, ObjectKind::Head];
+        all.into_iter().find(|kind| kind.number() == number)
     }
 }
 
@@ -59,6 +63,7 @@ impl fmt::Display for ObjectKind {
             ObjectKind::Segment => "segment",
             ObjectKind::Pages => "page pack",
             ObjectKind::Root => "root",
+            ObjectKind::Head => "head",
         })
     }
 }
@@ -219,7 +224,7 @@ impl ObjectHeader {
         }
         let wrong = |field, found, expected| Err(ObjectError::Field { field, found, expected });
         let kind = u32::from_le_bytes(field(header, 12));
-        let Some(kind) = ObjectKind::from_number(kind) else { return wrong("kind", kind.into(), "1, 2 or 3") };
+        let Some(kind) = ObjectKind::from_number(kind) else { return wrong("kind", kind.into(), "1 to 4") };
         let zeroes = u32::from_le_bytes(field(header, 20)) | u32::from_le_bytes(field(header, 96));
         if zeroes != 0 {
             return wrong("reserved bytes", zeroes.into(), "0");

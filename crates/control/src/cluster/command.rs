@@ -1,6 +1,7 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
 use super::state::Member;
+use crate::set::Restored;
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,25 @@ pub enum ClusterCommand {
         wrapped_key: Vec<u8>,
         /// Which cluster key wrapped it.
         key_id: u32,
+    },
+    /// A set that begins with what its former life left in the store. The same set of the same generation again is answered alike.
+    RestoreSet {
+        /// As in its former life: its objects are bound to it.
+        set: SetId,
+        /// As in its former life.
+        name: Name,
+        /// URL of the store that it was found in.
+        store: String,
+        /// Its data key, as its former life wrapped it.
+        wrapped_key: Vec<u8>,
+        /// Which data key.
+        key_id: u32,
+        /// The proposer, which also starts the group.
+        created_by: MemberId,
+        /// Raised in the store before: every older life is fenced. Its epochs lie above all of theirs.
+        generation: u64,
+        /// What it begins with.
+        restored: Restored,
     },
 }
 
@@ -244,10 +264,30 @@ pub enum ClusterRefusal {
         /// The most it may have.
         max: u64,
     },
+    /// The number belongs to a set already, or to one that was.
+    #[error("set {set} cannot be restored: that number was given to {}; recover into a new cluster", found_text(.found))]
+    SetIdTaken {
+        /// As asked for.
+        set: SetId,
+        /// Who has it now, if anyone.
+        found: Option<Name>,
+    },
+    /// A generation that no set can have.
+    #[error("generation: found {found}, expected 2 to {max}")]
+    BadGeneration {
+        /// As asked for.
+        found: u64,
+        /// `GENERATION_MAX`.
+        max: u64,
+    },
     /// The request id made something else before.
     #[error("request id {request} was used before, for something else: draw a new one")]
     RequestReused {
         /// As asked for.
         request: RequestId,
     },
+}
+
+fn found_text(found: &Option<Name>) -> String {
+    found.as_ref().map_or("a set before".to_owned(), |name| format!("set {name}"))
 }

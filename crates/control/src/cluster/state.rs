@@ -4,6 +4,7 @@ use super::command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
     WRAPPED_KEY_BYTES_MAX,
 };
+use crate::set::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,10 @@ pub struct SetEntry {
     pub initial_members: Vec<MemberId>,
     /// Every epoch of the set is above it; every replica's `SetState` starts from it.
     pub base_epoch: Epoch,
+    /// Which life of the set this is: it grows with each recovery from the store, and the store knows the latest.
+    pub generation: u64,
+    /// What every replica's `SetState` begins with: `None` for a set that was created empty.
+    pub restored: Option<Restored>,
 }
 
 /// What a request made (R12): asked again, it is answered alike.
@@ -137,10 +142,26 @@ impl ClusterState {
                     created_by: *created_by,
                     initial_members: members.clone(),
                     base_epoch: *base_epoch,
+                    generation: FIRST_GENERATION,
+                    restored: None,
                 };
                 self.create_set(entry, *request)
             }
             ClusterCommand::RewrapKey { set, wrapped_key, key_id } => self.rewrap(*set, wrapped_key, *key_id),
+            ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: store.clone(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: self.members.keys().copied().collect(),
+                    base_epoch: epoch_base(*generation),
+                    generation: *generation,
+                    restored: Some(restored.clone()),
+                };
+                self.restore_set(*set, entry)
+            }
         };
         result.unwrap_or_else(ClusterAnswer::Refused)
     }
@@ -277,6 +298,36 @@ impl ClusterState {
         entry.initial_members = voters.into_iter().collect();
         self.sets.insert(set, entry);
         self.requests.insert(request, Made::Set(set));
+        Ok(ClusterAnswer::SetCreated { set })
+    }
+
+    fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
+        if let Some(present) = self.sets.get(&set) {
+            // An earlier copy of this request, or an earlier run of the same recovery (R12).
+            let same = present.generation == entry.generation && present.name == entry.name;
+            let taken = ClusterRefusal::SetIdTaken { set, found: Some(present.name.clone()) };
+            return if same { Ok(ClusterAnswer::SetCreated { set }) } else { Err(taken) };
+        }
+        // C1: a number below the next one was given away here.
+        let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
+            return Err(ClusterRefusal::SetIdTaken { set, found: None });
+        };
+        if let Some((by, _)) = self.set_named(&entry.name) {
+            return Err(ClusterRefusal::SetNameTaken { name: entry.name, by });
+        }
+        check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
+        check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
+        if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
+            return Err(ClusterRefusal::BadGeneration { found: entry.generation, max: GENERATION_MAX });
+        }
+        if !self.members.contains_key(&entry.created_by) {
+            return Err(ClusterRefusal::NoSuchMember { id: entry.created_by });
+        }
+        if self.sets.len() >= SETS_MAX {
+            return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
+        }
+        self.next_set = next;
+        self.sets.insert(set, entry);
         Ok(ClusterAnswer::SetCreated { set })
     }
 

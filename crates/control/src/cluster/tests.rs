@@ -3,7 +3,8 @@
 use super::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, SETS_MAX,
 };
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId};
+use crate::set::{Restored, RootRef, Volume, epoch_base};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::Serialize;
@@ -38,6 +39,25 @@ fn create(name: &str, members: Vec<MemberId>, request: u128) -> ClusterCommand {
     }
 }
 
+fn restore(set: u64, name: &str, generation: u64) -> ClusterCommand {
+    let object = ObjectId { term: Term(1), member: MemberId(2), boot: 3, random: 4 };
+    let volume = Volume { name: Name::new("v").unwrap(), size: Sectors(8) };
+    ClusterCommand::RestoreSet {
+        set: GroupId(set),
+        name: Name::new(name).unwrap(),
+        store: "file:///s".to_owned(),
+        wrapped_key: vec![1, 2],
+        key_id: 3,
+        created_by: MemberId(1),
+        generation,
+        restored: Restored {
+            volumes: vec![(VolumeId(1), volume)],
+            next_volume: 2,
+            root: Some(RootRef { object, bytes: 5 }),
+        },
+    }
+}
+
 fn commands() -> impl Strategy<Value = ClusterCommand> {
     let request = || 1u128..40;
     prop_oneof![
@@ -53,6 +73,8 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
         }),
         4 => (0u8..9, vec((1u64..8).prop_map(MemberId), 0..3), request())
             .prop_map(|(name, members, request)| create(&format!("s{name}"), members, request)),
+        2 => (0u64..12, 0u8..9, 0u64..4)
+            .prop_map(|(set, name, generation)| restore(set, &format!("s{name}"), generation)),
         1 => (1u64..5).prop_map(|set| ClusterCommand::RewrapKey { set: GroupId(set), wrapped_key: vec![9], key_id: 7 }),
     ]
 }
@@ -105,6 +127,12 @@ proptest! {
                         made.insert(*request, answer.clone());
                     }
                 }
+                (ClusterCommand::RestoreSet { set, generation, .. }, ClusterAnswer::SetCreated { set: made }) => {
+                    prop_assert_eq!(set, made, "its objects are bound to its number");
+                    let again = before.sets.get(set).is_some_and(|entry| entry.generation == *generation);
+                    prop_assert!(set_ids.insert(*set) || again, "C1: {} twice", set);
+                    prop_assert!(again || state.sets[set].base_epoch == epoch_base(*generation), "R6");
+                }
                 (ClusterCommand::RegisterBoot { member, disk, boot, nonce }, outcome) => {
                     let present = state.members.get(member).is_some_and(|member| member.disk == *disk);
                     let lives = lives.entry(*disk).or_default();
@@ -147,6 +175,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         },
         add(0, "g2", 9, 8),
         ClusterCommand::RemoveMember { id: MemberId(2) },
+        restore(4, "s4", 2),
     ];
     let expected = "\
 00ac02
@@ -157,6 +186,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
 030103623a3103623a3203623a33
 01000267320265750903613a3103613a3203613a3308
 0202
+07040273340966696c653a2f2f2f73020102030102010101760802010102030405
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -166,7 +196,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         let bytes = postcard::to_stdvec(command).unwrap();
         assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
     }
-    let expected = "ac020101010267310265750503623a3103623a3203623a3301010273310966696c653a2f2f2f73010802010101040302010102ac02010902060001070101\n";
+    let expected = "ac020101010267310265750503623a3103623a3203623a3302010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010902060001070101\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
 }
@@ -208,4 +238,26 @@ fn addresses_have_a_length() {
         let answer = state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, request: RequestId(1) });
         assert_eq!(matches!(answer, ClusterAnswer::MemberAdded { .. }), fine, "{bytes}: {answer:?}");
     }
+}
+
+#[test]
+fn a_set_is_restored_once_under_its_own_number() {
+    let mut state = ClusterState::new();
+    state.apply(LogId::new(1, 1), &add(1, "g1", 5, 6));
+    let id = LogId::new(1, 2);
+    let made = ClusterAnswer::SetCreated { set: GroupId(4) };
+    assert_eq!(state.apply(id, &restore(4, "s4", 2)), made);
+    assert_eq!(state.apply(id, &restore(4, "s4", 2)), made, "R12: the same recovery once more");
+    let refused = |state: &mut ClusterState, command| match state.apply(id, &command) {
+        ClusterAnswer::Refused(refusal) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let taken = "set g4 cannot be restored: that number was given to set s4; recover into a new cluster";
+    assert_eq!(refused(&mut state, restore(4, "s4", 3)), taken);
+    let before = "set g3 cannot be restored: that number was given to a set before; recover into a new cluster";
+    assert_eq!(refused(&mut state, restore(3, "s3", 2)), before, "C1");
+    assert_eq!(refused(&mut state, restore(9, "s9", 1)), "generation: found 1, expected 2 to 32768");
+    let created = state.apply(id, &create("s5", vec![], 7));
+    assert_eq!(created, ClusterAnswer::SetCreated { set: GroupId(5) }, "C1");
+    state.self_check();
 }

@@ -111,7 +111,11 @@ impl AdminDoor {
         Ok(v1::InitClusterReply { already: false })
     }
 
-    async fn cluster_command(&self, adopted: &Adopted, command: &ClusterCommand) -> Result<ClusterAnswer, Refusal> {
+    pub(super) async fn cluster_command(
+        &self,
+        adopted: &Adopted,
+        command: &ClusterCommand,
+    ) -> Result<ClusterAnswer, Refusal> {
         self.node.cluster.command(&adopted.group, command).await.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
@@ -239,6 +243,8 @@ impl AdminDoor {
         let command = SetCommand::CreateVolume { name: name.clone(), size };
         match set.command("a new volume", &command).await {
             Ok(SetAnswer::VolumeCreated { volume: id }) => {
+                // A recovery knows the volumes that the last checkpoint had.
+                set.head.want_checkpoint();
                 Ok(v1::CreateVolumeReply { volume: Some(volume(id.0)), created: true })
             }
             Err(crate::set::server::SetError::Refused(SetRefusal::NameTaken { volume: id, size: found }))

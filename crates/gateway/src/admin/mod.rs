@@ -4,6 +4,7 @@
 mod lease;
 mod member;
 mod moves;
+mod recovery;
 mod snapshot;
 mod status;
 
@@ -111,6 +112,7 @@ impl AdminDoor {
         let code = match error {
             SetError::Propose(e) => return self.of_propose(&set.group, e),
             SetError::NotReady(_) => RefusalCode::Busy,
+            SetError::Fenced(_) => RefusalCode::Precondition,
             SetError::Answer { .. } => RefusalCode::Unknown,
             SetError::Refused(refusal) => match refusal {
                 SetRefusal::NameTaken { .. } | SetRefusal::SnapshotNameTaken { .. } => RefusalCode::Exists,
@@ -189,6 +191,8 @@ calls! {
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
     delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;
+    restore_set: RestoreSetRequest -> RestoreSetReply;
+    checkpoint_set: CheckpointSetRequest -> CheckpointSetReply;
     list_sets: ListSetsRequest -> ListSetsReply;
     get_set: GetSetRequest -> SetStatus;
     acquire_lease: AcquireLeaseRequest -> GrantReply;

@@ -263,6 +263,7 @@ impl NodeExports {
         match error {
             SetError::Propose(ProposeError::NotLeader { .. }) => self.elsewhere(set),
             SetError::Refused(refusal) => Refusal { kind: RefusalKind::NotPermitted, message: refusal.to_string() },
+            SetError::Fenced(why) => Refusal { kind: RefusalKind::NotPermitted, message: why.clone() },
             other => Refusal { kind: RefusalKind::NotHere, message: other.to_string() },
         }
     }

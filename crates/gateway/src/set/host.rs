@@ -3,6 +3,7 @@
 //! Everything under the lock is memory only: apply does no I/O, ever; a read takes the lock for its lookup alone.
 
 use bytes::Bytes;
+use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::{Lease, RootRef, SetAnswer, SetState};
 use holdfast_raft::StateMachine;
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
@@ -58,9 +59,12 @@ pub struct SetHost {
 }
 
 impl SetHost {
-    /// A set without history. `base`: epochs start above it.
-    pub fn new(base: Epoch) -> Self {
-        let machine = SetMachine::new(SetState::new(base));
+    /// A set before its first entry: empty, or as it was found in its store. Every replica begins alike.
+    pub fn new(entry: &SetEntry) -> Self {
+        let machine = SetMachine::new(match &entry.restored {
+            None => SetState::new(entry.base_epoch),
+            Some(restored) => SetState::restored(entry.base_epoch, restored),
+        });
         Self { inner: Mutex::new(Inner { machine, grant: None }), changed: Notify::new(), checkpoint: Notify::new() }
     }
 

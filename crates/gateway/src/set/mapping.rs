@@ -52,6 +52,7 @@ impl From<StoreError> for MapError {
 }
 
 /// The key under which a set's objects are sealed.
+#[derive(Clone)]
 pub struct SetKey {
     /// The set.
     pub set: SetId,

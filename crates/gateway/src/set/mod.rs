@@ -10,6 +10,7 @@
 
 pub mod device;
 pub mod gate;
+pub mod head;
 pub mod host;
 pub mod mapping;
 pub mod pace;

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::set::gate::Gate;
+use crate::set::head::HeadKeeper;
 use crate::set::host::{SetHost, decode_answer};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
@@ -94,6 +95,9 @@ pub enum SetError {
     /// This gateway leads the group but does not serve it yet, or no more.
     #[error("this gateway is not ready to serve the set: {0}")]
     NotReady(String),
+    /// Another life of the set has taken over; this gateway never serves it again.
+    #[error("{0}")]
+    Fenced(String),
     /// The answer was not one that fits the question.
     #[error("unexpected answer to {what}: {found}")]
     Answer {
@@ -118,6 +122,8 @@ pub struct SetParts {
     pub reader: Reader,
     /// How fast its writers may go.
     pub pace: Arc<JournalPace>,
+    /// Its head in the store.
+    pub head: Arc<HeadKeeper>,
     /// Times derived from the round trip.
     pub timing: Timing,
     /// Ends it.
@@ -136,6 +142,8 @@ pub struct SetServer {
     pub host: Arc<SetHost>,
     /// Its read path.
     pub reader: Reader,
+    /// Its head in the store.
+    pub head: Arc<HeadKeeper>,
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
@@ -156,7 +164,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SetServer {
     /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
     pub fn new(parts: SetParts) -> Arc<Self> {
-        let SetParts { id, name, group, host, reader, pace, timing, stop } = parts;
+        let SetParts { id, name, group, host, reader, pace, head, timing, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
             id,
@@ -164,6 +172,7 @@ impl SetServer {
             group,
             host,
             reader,
+            head,
             pace,
             timing,
             gate,
@@ -391,6 +400,10 @@ impl SetServer {
 
     /// Waits until this gateway may ask for a grant: leading, first entry of its term applied.
     async fn wait_ready(&self) -> Result<(), SetError> {
+        self.head.first_look().await;
+        if let Some(why) = self.head.fenced() {
+            return Err(SetError::Fenced(why));
+        }
         let deadline = tokio::time::Instant::now() + self.timing.election_max();
         loop {
             self.look();

@@ -102,7 +102,7 @@ impl SpaceKeeper {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(TURN) => {}
             }
-            let Some(term) = self.server.leading_ready() else {
+            let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 self.roots.clear();
                 self.swept = None;
                 continue;
@@ -209,7 +209,8 @@ impl SpaceKeeper {
         if !begun {
             self.swept = Some((term, since));
         }
-        if since.elapsed() < self.settings.sweep_interval {
+        // The head may name what an earlier leader put there and did not live to tell the group (ADR 0013): not ours to sweep.
+        if since.elapsed() < self.settings.sweep_interval || !self.server.head.committed_in(term) {
             return Ok(());
         }
         // Linearizable: the state below is not older than this leadership's confirmation.

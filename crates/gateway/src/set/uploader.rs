@@ -5,17 +5,19 @@
 //!   1  CheckpointBegin is applied at X: every replica seals its journal index
 //!   2  the sealed extents are read from the journal, compressed, sealed, packed: segments, several PUTs at once
 //!   3  each segment is noted by an entry once it is durable in the store
-//!   4  the pages that changed are written anew in page packs, then the root that lists them
+//!   4  the pages that changed are written anew in page packs, then the root that lists them; the set's head in the store names it,
+//!      unless another life of the set has taken over: a recovery starts from here now
 //!   5  CheckpointEnd{X, root} is applied: lookups go to the map, the raft snapshot covers X, the journal is purged
 //! ```
 //! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: the root is written after
 //! everything it names, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but the
 //! journal is needed for that (R7).
 
+use crate::set::head::{KeepError, content_at};
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::reader::{RawExtent, ReadError, Reader};
-use crate::set::server::{SetError, SetServer};
+use crate::set::server::{SetError, SetServer, unix_ms};
 use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
@@ -23,6 +25,7 @@ use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
 use holdfast_raft::ProposeError;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_volume::head::Covered;
 use holdfast_volume::index::Generation;
 use holdfast_volume::map::{
     Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
@@ -78,6 +81,8 @@ enum UploadError {
     #[error("store: {0}")]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Head(#[from] KeepError),
+    #[error(transparent)]
     Live(#[from] LiveError),
     #[error("another leader has begun anew")]
     Superseded,
@@ -130,7 +135,7 @@ impl Uploader {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(pause.min(Duration::from_millis(250))) => {}
             }
-            let Some(term) = self.server.leading_ready() else {
+            let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 dirty_since = None;
                 continue;
             };
@@ -142,7 +147,7 @@ impl Uploader {
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
             // A journal full of what no lookup needs any more is freed by a checkpoint too.
             let pressed = self.server.journal_pressed();
-            let asked = unfinished || self.snapshot_waits();
+            let asked = unfinished || self.snapshot_waits() || self.server.head.take_wanted();
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }
@@ -169,7 +174,7 @@ impl Uploader {
     }
 
     async fn checkpoint(&self, term: Term) -> Result<(), UploadError> {
-        let started = Instant::now();
+        let (started, at_unix_ms) = (Instant::now(), unix_ms());
         let begun = self.server.command("a checkpoint's begin", &SetCommand::CheckpointBegin { term }).await?;
         let SetAnswer::CheckpointBegun { at } = begun else {
             let found = format!("{begun:?}");
@@ -183,6 +188,7 @@ impl Uploader {
         let segments_took = started.elapsed();
         let (root_ref, root, moved) = self.upload_map(term, at, &generation, changes).await?;
         self.mapping.adopt_root(root_ref, root.clone());
+        self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
         self.note_garbage(&root, generation.is_empty() && !moved);
@@ -356,6 +362,33 @@ impl Uploader {
         let root_ref = RootRef { object, bytes: body.len() as u64 };
         self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
         Ok((root_ref, Arc::new(root), moved))
+    }
+
+    /// What a recovery starts from is this checkpoint, from now on. Before its end: the journal is purged only up to what a recovery
+    /// finds, and a gateway whose set was recovered elsewhere gets no further.
+    async fn commit_head(&self, term: Term, at: LogId, at_unix_ms: u64, root: RootRef) -> Result<(), UploadError> {
+        let content = self.host.with(|m| content_at(m.begun(), at, root));
+        let (epoch, content) = content.ok_or(UploadError::Superseded)?;
+        let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let outcome = tokio::select! {
+                outcome = self.server.head.commit(term, covered, epoch, content.clone()) => outcome,
+                () = self.stop.cancelled() => return Err(UploadError::Stopping),
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(e) if e.may_pass() && self.server.leading_ready() == Some(term) => {
+                    tracing::warn!(set = %self.server.name, error = %e, "the head was not replaced; trying again");
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return Err(UploadError::Stopping),
+                    }
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {

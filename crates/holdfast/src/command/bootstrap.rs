@@ -182,12 +182,23 @@ pub async fn carry_out(
     total: Duration,
     progress: &mut (dyn FnMut(&Step) + Send),
 ) -> Result<Report, CliError> {
+    carry_out_as(dialer, plan, None, total, progress).await
+}
+
+/// The same; a cluster that is founded gets this id, if one is given.
+pub async fn carry_out_as(
+    dialer: &Dialer,
+    plan: &Plan,
+    cluster_id: Option<&str>,
+    total: Duration,
+    progress: &mut (dyn FnMut(&Step) + Send),
+) -> Result<Report, CliError> {
     let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
     let mut work =
         Work { dialer, plan, door: Door::new(dialer, &addresses, total), report: Report::default(), progress };
     let nodes = work.look().await?;
     match nodes.values().any(|node| node.initialised) {
-        false => work.found(nodes).await?,
+        false => work.found(nodes, cluster_id).await?,
         true => work.complete(nodes).await?,
     }
     for set in &plan.sets {
@@ -265,7 +276,7 @@ impl Work<'_> {
     }
 
     /// Steps 2 and 3: no cluster yet, and all gateways answered.
-    async fn found(&mut self, mut nodes: Nodes) -> Result<(), CliError> {
+    async fn found(&mut self, mut nodes: Nodes, wanted: Option<&str>) -> Result<(), CliError> {
         let given: BTreeSet<&str> =
             nodes.values().map(|node| node.cluster_id.as_str()).filter(|id| !id.is_empty()).collect();
         if given.len() > 1 {
@@ -274,7 +285,8 @@ impl Work<'_> {
             let error = CliError::refused(format!("the gateways belong to different clusters: {}", list.join(", ")));
             return Err(error.next("give those that are wrong an empty data directory, if nothing on it is needed"));
         }
-        let cluster_id = given.first().map_or_else(|| hex128(rand::random::<u128>().max(1)), |id| id.to_string());
+        let drawn = || hex128(rand::random::<u128>().max(1));
+        let cluster_id = given.first().copied().or(wanted).map_or_else(drawn, str::to_string);
         let mut taken: BTreeSet<u64> = nodes.values().map(|node| node.member).filter(|&member| member != 0).collect();
         for at in 0..self.plan.gateways.len() {
             let Some(node) = nodes.get_mut(&at) else { continue };
@@ -365,7 +377,8 @@ impl Work<'_> {
     }
 }
 
-fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliError> {
+/// A gateway must be who the plan says.
+pub fn expect_named(gateway: &PlanGateway, node: &v1::Node) -> Result<(), CliError> {
     if node.name == gateway.name.as_str() && node.region == gateway.region.as_str() {
         return Ok(());
     }

@@ -88,7 +88,7 @@ fn table(lines: &[Line]) -> String {
 }
 
 /// Unix milliseconds as UTC, such as `2026-03-01T12:00:00Z`: without blanks, as every column but the last.
-fn time(unix_ms: u64) -> String {
+pub fn time(unix_ms: u64) -> String {
     let (days, seconds) = (unix_ms / 86_400_000, unix_ms / 1000 % 86_400);
     // The civil calendar from days since 1970, in eras of 400 years that begin in March.
     let z = days + 719_468;

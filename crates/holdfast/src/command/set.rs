@@ -14,6 +14,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
         SetCommand::Create { name, store, volumes } => create(common, &name, &store, &volumes).await,
         SetCommand::List => list(common).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
+        SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
     }
 }
 
@@ -76,6 +77,46 @@ async fn list(common: &Common) -> Result<(), CliError> {
 async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliError> {
     let status = status(&mut door(common), set.as_str(), any_view).await?;
     output::show(common.output, &status, || describe(&status))
+}
+
+/// Between two questions how far a checkpoint is.
+const CHECKPOINT_LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+
+async fn checkpoint(common: &Common, set: &Name) -> Result<(), CliError> {
+    let mut door = door(common);
+    let mut at_index = 0;
+    loop {
+        let request = v1::CheckpointSetRequest { set: set.to_string(), at_index };
+        let call = async |mut client: Client| client.checkpoint_set(request.clone()).await;
+        let asked = door.call(&format!("checkpoint of set {set}"), Effect::Reads, call).await;
+        let reply = match asked {
+            Ok(reply) => reply,
+            Err(error) if at_index > 0 && error.exit == crate::exit::Exit::Unreachable => {
+                let error = CliError::unknown(format!(
+                    "set {set} is not in the store up to index {at_index} yet: {}",
+                    error.message
+                ));
+                return Err(
+                    error.next("it goes on by itself: `holdfast set show` says how far it is; --timeout waits longer")
+                );
+            }
+            Err(error) => return Err(error),
+        };
+        if reply.checkpoint_index >= reply.at_index {
+            let moment = reply.checkpoint_unix_ms;
+            return output::show(common.output, &reply, || {
+                let when = if moment == 0 {
+                    String::new()
+                } else {
+                    format!(", acknowledged before {}", super::history::time(moment))
+                };
+                let (upto, generation) = (reply.checkpoint_index, reply.generation);
+                format!("set {set} is in the store up to index {upto} of generation {generation}{when}")
+            });
+        }
+        at_index = reply.at_index;
+        tokio::time::sleep(CHECKPOINT_LOOK).await;
+    }
 }
 
 /// A set in words and tables.

@@ -424,6 +424,16 @@ impl Admin for Door {
     async fn delete_snapshot(&self, _: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
         Err(Status::unimplemented("delete_snapshot"))
     }
+    async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
+        refuse(RefusalCode::Precondition, "there is no store here")
+    }
+
+    async fn checkpoint_set(&self, request: Request<v1::CheckpointSetRequest>) -> Answer<v1::CheckpointSetReply> {
+        let (world, asked) = (self.world.lock().unwrap(), request.into_inner());
+        self.lead(&world, find(&world, &asked.set)?.leader)?;
+        let checkpoint_index = 42 * asked.at_index.min(1); // Done when it is asked again.
+        Ok(Response::new(v1::CheckpointSetReply { at_index: 40, checkpoint_index, ..Default::default() }))
+    }
 
     async fn create_volume(&self, request: Request<v1::CreateVolumeRequest>) -> Answer<v1::CreateVolumeReply> {
         self.enter("create_volume").await?;

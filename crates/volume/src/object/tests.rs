@@ -87,7 +87,7 @@ fn each_wrong_header_has_its_name() {
     assert_eq!(text(&header().encode()[..103]), "object header: found 103 bytes, expected 104");
     assert!(text(&forged(|b| b[0] = b'X')).starts_with("object header: found magic [58, 4f, 4c"));
     assert_eq!(text(&forged(|b| b[8] = 2)), "object header: found version 2, expected 1");
-    assert_eq!(text(&forged(|b| b[12] = 9)), "object header: found 9 as kind, expected 1, 2 or 3");
+    assert_eq!(text(&forged(|b| b[12] = 9)), "object header: found 9 as kind, expected 1 to 4");
     assert_eq!(text(&forged(|b| b[20] = 1)), "object header: found 1 as reserved bytes, expected 0");
     assert_eq!(text(&forged(|b| b[97] = 1)), "object header: found 256 as reserved bytes, expected 0");
     let behind = "object header: found 103 as offset of the main part, expected a place behind the header";
@@ -148,7 +148,7 @@ fn a_whole_object_has_its_length() {
 proptest! {
     #[test]
     fn headers_come_back(
-        kind in prop_oneof![Just(ObjectKind::Segment), Just(ObjectKind::Pages), Just(ObjectKind::Root)],
+        kind in prop_oneof![Just(ObjectKind::Segment), Just(ObjectKind::Pages), Just(ObjectKind::Root), Just(ObjectKind::Head)],
         key_id: u32, set: u64, term: u64, member: u64, boot: u64, random: u128,
         main_offset in OBJECT_HEADER_BYTES as u64..1 << 62, main in TAG_BYTES as u64..1 << 62, bit in 0..OBJECT_HEADER_BYTES * 8,
     ) {

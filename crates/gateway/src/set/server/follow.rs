@@ -49,7 +49,8 @@ impl SetServer {
         let (lease, grant) = self.host.lease_and_grant();
         self.gate.tell(leading, applied.term, grant, lease.as_ref().map(|l| l.epoch));
         self.watch_expiry(leading, lease.as_ref(), boot_now());
-        let Some(term) = leading.filter(|t| applied.term == *t) else {
+        // A set that was recovered elsewhere is served here never again, whoever leads what is left of its group.
+        let Some(term) = leading.filter(|t| applied.term == *t && self.head.fenced().is_none()) else {
             self.end_serving(WriteFailure::Gone);
             return;
         };

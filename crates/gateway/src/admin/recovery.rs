@@ -1,0 +1,98 @@
+//! Calls for the day on which everything but the store is lost, and for being ready for it.
+
+use super::AdminDoor;
+use crate::keyring::open_store;
+use crate::recovery::{ReadError, read};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
+use holdfast_control::set::SetState;
+use holdfast_types::GroupId;
+use std::time::Duration;
+
+/// How long the store may take to show a set's head.
+const HEAD_LIMIT: Duration = Duration::from_secs(20);
+
+impl AdminDoor {
+    pub(super) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let set = GroupId(request.set);
+        let invalid = |message: String| Refusal::new(RefusalCode::Invalid, message);
+        let precondition = |message: String| Refusal::new(RefusalCode::Precondition, message);
+        if set == GroupId::CLUSTER {
+            return Err(invalid("set: found 0, expected a set's number".to_string()));
+        }
+        let store = open_store(&self.node.config, &request.store).map_err(|e| invalid(format!("store: {e}")))?;
+        let _one = self.creating.lock().await;
+        let state = self.node.cluster.state();
+        let created = !state.sets.contains_key(&set);
+        // What is restored is what this gateway itself reads and opens, not what the caller says.
+        let read = read(&request.store, store, self.node.cluster_key(), set);
+        let found = match tokio::time::timeout(HEAD_LIMIT, read).await {
+            Ok(Ok(Some(found))) => found,
+            Ok(Ok(None)) => {
+                let message = format!("set {set}: {} has no head of it", request.store);
+                return Err(Refusal::new(RefusalCode::NotFound, message));
+            }
+            Ok(Err(ReadError::Bad(why))) => {
+                return Err(precondition(format!(
+                    "{why}; the gateways need the cluster key that the set was made with"
+                )));
+            }
+            Ok(Err(ReadError::Store(e))) => return Err(Refusal::new(RefusalCode::Busy, format!("store: {e}"))),
+            Err(_) => {
+                let message = format!("store: no answer within {HEAD_LIMIT:?}");
+                return Err(Refusal::new(RefusalCode::Busy, message));
+            }
+        };
+        let life = found.head.life;
+        if (life.cluster, life.generation) != (state.cluster_id, request.generation) {
+            return Err(precondition(format!(
+                "set {}: found generation {} of cluster {:032x} in the store, expected generation {} of this cluster, {:032x}: another \
+                 recovery is at work, or this one was not raised",
+                found.head.name, life.generation, life.cluster, request.generation, state.cluster_id
+            )));
+        }
+        let name = found.head.name.clone();
+        let command = ClusterCommand::RestoreSet {
+            set,
+            name: name.clone(),
+            store: request.store.clone(),
+            wrapped_key: found.keyring.wrapped_key,
+            key_id: found.key.key_id,
+            created_by: adopted.member,
+            generation: life.generation,
+            restored: found.head.content,
+        };
+        match self.cluster_command(&adopted, &command).await? {
+            ClusterAnswer::SetCreated { set } => {
+                let summary = v1::SetSummary { id: set.0, name: name.to_string(), store: request.store };
+                Ok(v1::RestoreSetReply { set: Some(summary), created })
+            }
+            other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    pub(super) async fn checkpoint_set(
+        &self,
+        request: v1::CheckpointSetRequest,
+    ) -> Result<v1::CheckpointSetReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        self.confirm(&set).await?;
+        // Everything acknowledged before the call is applied here: at or below this index (R1).
+        let asked = if request.at_index == 0 { set.group.applied().index.0 } else { request.at_index };
+        let reached = |state: &SetState| state.checkpoint.map_or(0, |c| c.upto.index.0);
+        let under_way = |state: &SetState| state.begin.map_or(0, |b| b.at.index.0);
+        let (done, begun) = set.host.with(|m| (reached(m.state()), under_way(m.state())));
+        if done < asked && begun < asked {
+            set.head.want_checkpoint();
+        }
+        let covered =
+            set.head.covered().filter(|c| c.upto.index.0 == done && c.generation == set.head.life().generation);
+        Ok(v1::CheckpointSetReply {
+            at_index: asked,
+            checkpoint_index: done,
+            checkpoint_unix_ms: covered.map_or(0, |c| c.at_unix_ms),
+            generation: set.head.life().generation,
+        })
+    }
+}

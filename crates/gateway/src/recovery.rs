@@ -1,0 +1,236 @@
+//! What a cluster is rebuilt from when all its gateways are gone: the heads of its sets in a store, and the cluster key.
+//!
+//! A listing is a hint only (R7): each set that is found was read by its own key, and numbers around the listed ones are asked for as
+//! well. A set whose head is not found that way is not restored, and nothing of it is touched; later runs may still find it.
+
+use crate::config::KeyConfig;
+use crate::identity::random_u128;
+use crate::keyring::{KeyError, PASSPHRASE_SALT, load_cluster_key};
+use crate::set::head::open;
+use crate::set::mapping::SetKey;
+use futures_util::{StreamExt, stream};
+use holdfast_control::set::GENERATION_MAX;
+use holdfast_seal::ClusterKey;
+use holdfast_store::{Disposition, ObjectStore, StoreError, StoreOptions, Version, keys};
+use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
+use holdfast_volume::head::{Argon2id, Head, Keyring, read_keyring, seal_head};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Set numbers below and above those of the listing that are asked for by key: a stale listing may lack the newest sets.
+const NUMBERS_PROBED: u64 = 32;
+
+/// Sets that a listing may name: as many as a cluster may have, and some that are gone.
+const SETS_LISTED_MAX: usize = 4096;
+
+/// Heads that are read at once.
+const READS: usize = 8;
+
+/// A recovery cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// The cluster key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Somebody else replaced the head between the look and the raise.
+    #[error(
+        "set {name}: its head in the store changed while this ran: another recovery, or its own gateways, are at work; look again, then run it again"
+    )]
+    Changed {
+        /// The set.
+        name: String,
+    },
+    /// More sets than a cluster can have.
+    #[error("the store lists more than {max} sets; found {found} so far")]
+    TooMany {
+        /// Found.
+        found: usize,
+        /// At most.
+        max: usize,
+    },
+    /// Generations are used up.
+    #[error("set {name}: found generation {found}, which is the last one")]
+    LastGeneration {
+        /// The set.
+        name: String,
+        /// Its generation.
+        found: u64,
+    },
+}
+
+impl RecoveryError {
+    /// Whether the store may answer at another time.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RecoveryError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+            _ => false,
+        }
+    }
+}
+
+/// A set as its store has it.
+pub struct Found {
+    /// Its number.
+    pub set: SetId,
+    /// URL of the store.
+    pub url: String,
+    /// Its head.
+    pub head: Head,
+    /// What opens it.
+    pub keyring: Keyring,
+    /// Its key, opened.
+    pub key: SetKey,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    version: Version,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Found({} at {}, {:?})", self.set, self.url, self.head)
+    }
+}
+
+/// What was found in a store.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// By number.
+    pub sets: Vec<Found>,
+    /// Sets that are there and cannot be opened: another cluster key, or damage.
+    pub bad: Vec<(SetId, String)>,
+}
+
+/// The cluster key from where `config` says.
+///
+/// # Errors
+/// [`KeyError`].
+pub fn cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
+    load_cluster_key(config)
+}
+
+/// Opens the store at `url`; endpoint, region and credentials come from its query and the environment.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn open_store(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    holdfast_store::open(url, &StoreOptions::default())
+}
+
+/// Finds the sets of a store.
+///
+/// # Errors
+/// [`RecoveryError`]; sets that do not open are part of the answer.
+pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKey) -> Result<Survey, RecoveryError> {
+    let mut numbers = listed(&*store).await?;
+    let (first, last) = (numbers.first().copied().unwrap_or(1), numbers.last().copied().unwrap_or(0));
+    numbers.extend(first.saturating_sub(NUMBERS_PROBED).max(1)..=last.saturating_add(NUMBERS_PROBED));
+    let read = stream::iter(numbers).map(|number| {
+        let store = store.clone();
+        async move { (GroupId(number), read(url, store, key, GroupId(number)).await) }
+    });
+    let mut read = read.buffered(READS);
+    let mut survey = Survey::default();
+    while let Some((set, outcome)) = read.next().await {
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(found)) => survey.sets.push(found),
+            Err(ReadError::Store(e)) => return Err(e.into()),
+            Err(ReadError::Bad(why)) => survey.bad.push((set, why)),
+        }
+    }
+    Ok(survey)
+}
+
+/// The set numbers that a listing shows, one request for each.
+async fn listed(store: &dyn ObjectStore) -> Result<BTreeSet<u64>, RecoveryError> {
+    let mut numbers = BTreeSet::new();
+    let mut after: Option<String> = None;
+    loop {
+        let page = store.list("sets/", after.as_deref()).await?;
+        let key = page.objects.first().map(|object| object.key.clone());
+        after = match (key.as_deref().map(keys::set_of), page.more) {
+            // All of that set's keys come before this.
+            (Some(Some(set)), _) => {
+                numbers.insert(set.0);
+                Some(format!("sets/{}/zzzz", set.0))
+            }
+            (Some(None), _) => key,
+            (None, Some(more)) => Some(more),
+            (None, None) => return Ok(numbers),
+        };
+        if numbers.len() > SETS_LISTED_MAX {
+            return Err(RecoveryError::TooMany { found: numbers.len(), max: SETS_LISTED_MAX });
+        }
+    }
+}
+
+/// A set's head cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// It does not open.
+    #[error("{0}")]
+    Bad(String),
+}
+
+/// Reads and opens one set's head; `None` where there is none.
+///
+/// # Errors
+/// [`ReadError`].
+pub async fn read(
+    url: &str,
+    store: Arc<dyn ObjectStore>,
+    cluster_key: &ClusterKey,
+    set: SetId,
+) -> Result<Option<Found>, ReadError> {
+    let object = match store.get_object(&keys::head(set)).await {
+        Ok(object) => object,
+        Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+    let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
+    let ours = Argon2id::ours(PASSPHRASE_SALT);
+    if keyring.passphrase != ours {
+        let found = keyring.passphrase;
+        return Err(bad(&format!("its passphrase goes through Argon2id with {found:?}, this version uses {ours:?}")));
+    }
+    let key = cluster_key.unwrap(&keyring.wrapped_key, set, header.key_id).map_err(|e| bad(&e))?;
+    let key = SetKey { set, key_id: header.key_id, key };
+    let head = open(&key, &object.body).map_err(|e| bad(&e))?;
+    Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
+}
+
+/// Begins the next life of a set, in `cluster`, for the gateway with `disk`: every older life is fenced from then on (H1).
+///
+/// # Errors
+/// [`RecoveryError::Changed`] when the head is not what was found any more; nothing was changed then.
+pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, RecoveryError> {
+    let name = found.head.name.to_string();
+    let head = found.head.raised(cluster, disk);
+    if head.life.generation > GENERATION_MAX {
+        return Err(RecoveryError::LastGeneration { name, found: found.head.life.generation });
+    }
+    let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: random_u128() };
+    let body = seal_head(&head, &found.keyring, found.key.sealer(id));
+    // R12: an unknown outcome is found out about by the store's own retries; what stays unknown is seen by the next run, which finds its
+    // own disk in the head.
+    match found.store.swap(&keys::head(found.set), Some(&found.version), body).await {
+        Ok(version) => Ok(Found {
+            set: found.set,
+            url: found.url.clone(),
+            head,
+            keyring: found.keyring.clone(),
+            key: found.key.clone(),
+            store: found.store.clone(),
+            version,
+        }),
+        Err(e) if e.disposition() == Disposition::Conflict => Err(RecoveryError::Changed { name }),
+        Err(e) => Err(e.into()),
+    }
+}

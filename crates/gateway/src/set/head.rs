@@ -1,0 +1,391 @@
+//! The head of a set in its store, as its gateways keep it: replaced with every checkpoint, and looked at while the set is served.
+//!
+//! ```text
+//!   start, and every few seconds while leading ─▶ look ─▶ ours: go on     another life's: fenced, for good (H1)
+//!                                                   └──▶ no answer: go on (R8)
+//!   a checkpoint, before its end is proposed ──▶ commit: swapped only if it is still what was read, and still ours
+//! ```
+//! The swap is what fences: a gateway that was cut off, paused or restored from a copy cannot put its checkpoint in place of what a
+//! recovery raised, whatever it last saw. The look only makes it notice.
+
+use crate::set::mapping::SetKey;
+use crate::set::server::SetServer;
+use bytes::Bytes;
+use holdfast_control::set::{Restored, SetState};
+use holdfast_store::{Disposition, ObjectStore, StoreError, Version, keys};
+use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
+use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, seal_head};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks while this gateway leads, at least; up to [`LOOK_JITTER`] more, drawn each time.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// See [`LOOK_EVERY`].
+const LOOK_JITTER: Duration = Duration::from_secs(2);
+/// One look at most.
+const LOOK_LIMIT: Duration = Duration::from_secs(3);
+
+/// A gateway of an older life that still runs, and reaches the store, has noticed after so long.
+pub const NOTICED_AFTER: Duration = Duration::from_secs(8);
+const _: () = assert!(LOOK_EVERY.as_secs() + LOOK_JITTER.as_secs() + LOOK_LIMIT.as_secs() <= NOTICED_AFTER.as_secs());
+
+/// After a start, the first grant waits so long for the store's word; a store that is away must not stop serving (R8).
+const FIRST_LOOK_LIMIT: Duration = LOOK_LIMIT;
+
+/// How often a gateway that does not lead sees whether it does.
+const IDLE_LOOK: Duration = Duration::from_millis(200);
+
+/// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
+const SWAPS_MAX: u32 = 8;
+
+/// What a head is read from and written with.
+pub struct HeadParts {
+    /// The set's name.
+    pub name: Name,
+    /// Which life of the set this cluster has.
+    pub life: SetLife,
+    /// What opens the set's data.
+    pub keyring: Keyring,
+    /// The set's key.
+    pub key: SetKey,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    /// This member.
+    pub member: MemberId,
+    /// This start.
+    pub boot: u64,
+    /// Where it is noted that this life has ended.
+    pub note: PathBuf,
+}
+
+/// Why a head was not read or not replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// Another life has taken the set over (H1).
+    #[error("{0}")]
+    Taken(String),
+    /// It does not open.
+    #[error(
+        "{key} in the store is no head of this set, or a damaged one: {error}; if another cluster keeps a set there, give this one \
+         another prefix"
+    )]
+    Unreadable {
+        /// Its key.
+        key: String,
+        /// Why not.
+        #[source]
+        error: HeadError,
+    },
+    /// A newer checkpoint is named already (H2), or others were quicker again and again.
+    #[error("another checkpoint was committed to the store meanwhile")]
+    Superseded,
+    /// An older life's head was read.
+    #[error("the store answered with the head of an older generation ({found}, expected {expected}): a stale read")]
+    Stale {
+        /// As read.
+        found: u64,
+        /// Ours.
+        expected: u64,
+    },
+}
+
+impl KeepError {
+    /// Whether the same may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            KeepError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+            KeepError::Stale { .. } => true,
+            KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    NotYet,
+    /// Ours, or not answered: serve.
+    Go,
+    Fenced(String),
+}
+
+/// One set's head, at one gateway.
+pub struct HeadKeeper {
+    parts: HeadParts,
+    opened: Instant,
+    seen: watch::Sender<Seen>,
+    /// Why the head is not what it should be, for people.
+    trouble: Mutex<Option<String>>,
+    /// Somebody waits for a checkpoint.
+    wanted: AtomicBool,
+    covered: Mutex<Option<Covered>>,
+    /// The last term whose checkpoint the head was made to name here.
+    committed: Mutex<Option<Term>>,
+}
+
+impl HeadKeeper {
+    /// Remembers what an earlier start noted.
+    pub fn new(parts: HeadParts) -> Arc<Self> {
+        let seen = match std::fs::read_to_string(&parts.note) {
+            Ok(why) => Seen::Fenced(why.trim_end().to_string()),
+            Err(_) => Seen::NotYet,
+        };
+        Arc::new(Self {
+            parts,
+            opened: Instant::now(),
+            seen: watch::channel(seen).0,
+            trouble: Mutex::new(None),
+            wanted: AtomicBool::new(false),
+            covered: Mutex::new(None),
+            committed: Mutex::new(None),
+        })
+    }
+
+    /// Why this gateway must never serve the set again; `None` while it may.
+    pub fn fenced(&self) -> Option<String> {
+        match &*self.seen.borrow() {
+            Seen::Fenced(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// What a person should look at.
+    pub fn trouble(&self) -> Option<String> {
+        self.fenced().or_else(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Waits for the store's first word since the start, but not for long.
+    pub async fn first_look(&self) {
+        let mut seen = self.seen.subscribe();
+        let _ = tokio::time::timeout_at(self.opened + FIRST_LOOK_LIMIT, seen.wait_for(|s| *s != Seen::NotYet)).await;
+    }
+
+    /// Asks the uploader for a checkpoint soon.
+    pub fn want_checkpoint(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody asked since.
+    pub fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// The last checkpoint that was seen in the store or committed here.
+    pub fn covered(&self) -> Option<Covered> {
+        *self.covered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the head names a checkpoint that this gateway made as the leader of `term`. Until then it may name one of an earlier leader that
+    /// never came to be told to the group: to the Raft state alone its objects look like orphans, and a recovery needs them.
+    pub fn committed_in(&self, term: Term) -> bool {
+        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) == Some(term)
+    }
+
+    fn note_committed(&self, term: Term, covered: Covered) {
+        *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = Some(covered);
+        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(term);
+    }
+
+    /// Which life of the set this is.
+    pub fn life(&self) -> SetLife {
+        self.parts.life
+    }
+
+    fn key(&self) -> String {
+        keys::head(self.parts.key.set)
+    }
+
+    async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
+        let key = self.key();
+        let object = match self.parts.store.get_object(&key).await {
+            Ok(object) => object,
+            Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        match open(&self.parts.key, &object.body) {
+            Ok(head) => Ok(Some((head, object.version))),
+            Err(error) => Err(KeepError::Unreadable { key, error }),
+        }
+    }
+
+    /// Compares what was read with this life; fences where another one is found (H1).
+    fn judge(&self, head: &Head) -> Result<(), KeepError> {
+        let ours = self.parts.life;
+        match head.standing(ours) {
+            Standing::Ours => {
+                *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = head.covered;
+                Ok(())
+            }
+            Standing::Older => Err(KeepError::Stale { found: head.life.generation, expected: ours.generation }),
+            Standing::Taken => {
+                let why = format!(
+                    "set {} is fenced in its store: found generation {} of cluster {:032x}, expected generation {} of cluster {:032x}. It \
+                     was recovered elsewhere, and this cluster never serves it again. Stop this gateway, and wipe its data directory \
+                     before it joins another cluster",
+                    self.parts.name, head.life.generation, head.life.cluster, ours.generation, ours.cluster
+                );
+                self.fence(&why);
+                Err(KeepError::Taken(why))
+            }
+        }
+    }
+
+    fn fence(&self, why: &str) {
+        let first = self.seen.send_if_modified(|seen| {
+            let first = !matches!(seen, Seen::Fenced(_));
+            *seen = Seen::Fenced(why.to_string());
+            first
+        });
+        if !first {
+            return;
+        }
+        tracing::error!(set = %self.parts.name, "{why}");
+        metrics::counter!("holdfast_sets_fenced_total").increment(1);
+        // For the next start, should the store not answer then.
+        let write = || -> std::io::Result<()> {
+            std::fs::write(&self.parts.note, format!("{why}\n"))?;
+            std::fs::File::open(&self.parts.note)?.sync_all()
+        };
+        if let Err(error) = write() {
+            tracing::error!(note = %self.parts.note.display(), %error, "the fence is not noted on disk; the store has it");
+        }
+    }
+
+    /// Reads the head once, and draws the conclusions. `None` where the store has no head, or did not answer.
+    async fn look(&self) -> Option<Result<Option<Head>, KeepError>> {
+        let read = tokio::time::timeout(LOOK_LIMIT, self.read()).await.ok()?;
+        let judged = read.and_then(|found| match found {
+            None => Ok(None),
+            Some((head, _)) => self.judge(&head).map(|()| Some(head)),
+        });
+        let trouble = match &judged {
+            Err(e @ KeepError::Unreadable { .. }) => Some(format!("set {}: {e}", self.parts.name)),
+            _ => None,
+        };
+        if let Some(trouble) = &trouble {
+            tracing::error!("{trouble}");
+        }
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        Some(judged)
+    }
+
+    /// Looks at the start, and every few seconds while this gateway leads.
+    pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
+        let mut next = Instant::now();
+        while self.fenced().is_none() {
+            let led = server.leading_ready().is_some();
+            if (led || *self.seen.borrow() == Seen::NotYet) && Instant::now() >= next {
+                let looked = self.look().await;
+                self.seen.send_if_modified(|seen| {
+                    let first = *seen == Seen::NotYet;
+                    if first {
+                        *seen = Seen::Go;
+                    }
+                    first
+                });
+                if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
+                    self.begin(&server, term).await;
+                }
+                next = Instant::now() + LOOK_EVERY + LOOK_JITTER.mul_f64(rand::random::<f64>());
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(IDLE_LOOK) => {}
+            }
+        }
+    }
+
+    /// There is no head: a new set's leader makes the first. Where a checkpoint exists, the next one writes it.
+    async fn begin(&self, server: &SetServer, term: Term) {
+        if server.host.with(|m| m.state().checkpoint.is_some()) {
+            self.want_checkpoint();
+            return;
+        }
+        let head = self.head(Epoch(0), None, Restored::default());
+        let body = self.seal(&head, term);
+        let key = self.key();
+        match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {
+            Ok(Ok(_)) => {
+                tracing::info!(set = %self.parts.name, generation = self.parts.life.generation, "first head written")
+            }
+            // R12: the next look says what is there.
+            Ok(Err(error)) => tracing::debug!(set = %self.parts.name, %error, "first head not written yet"),
+            Err(_) => {}
+        }
+    }
+
+    fn head(&self, epoch: Epoch, covered: Option<Covered>, content: Restored) -> Head {
+        Head { life: self.parts.life, raised_for: 0, name: self.parts.name.clone(), epoch, covered, content }
+    }
+
+    /// A version of the head under an id of its own: no two versions have the same bytes (R12).
+    fn seal(&self, head: &Head, term: Term) -> Bytes {
+        let random = crate::identity::random_u128();
+        let id = ObjectId { term, member: self.parts.member, boot: self.parts.boot, random };
+        seal_head(head, &self.parts.keyring, self.parts.key.sealer(id))
+    }
+
+    /// Makes `content` what a recovery starts from. Everything that its root names must be in the store.
+    ///
+    /// # Errors
+    /// [`KeepError`]; one that may pass is to be tried again with the same content.
+    pub async fn commit(&self, term: Term, covered: Covered, epoch: Epoch, content: Restored) -> Result<(), KeepError> {
+        let head = self.head(epoch, Some(covered), content);
+        let body = self.seal(&head, term);
+        let key = self.key();
+        for _ in 0..SWAPS_MAX {
+            let found = self.read().await?;
+            if let Some((found, _)) = &found {
+                self.judge(found)?;
+                if found.covered == head.covered && found.content == head.content {
+                    // R12: our own, from an attempt whose answer was lost.
+                    self.note_committed(term, covered);
+                    return Ok(());
+                }
+                if found.covers(&covered) {
+                    return Err(KeepError::Superseded);
+                }
+            }
+            let version = found.map(|(_, version)| version);
+            match self.parts.store.swap(&key, version.as_ref(), body.clone()).await {
+                Ok(_) => {
+                    self.note_committed(term, covered);
+                    return Ok(());
+                }
+                // Somebody was quicker: what is there now decides.
+                Err(e) if e.disposition() == Disposition::Conflict => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(KeepError::Superseded)
+    }
+}
+
+/// Opens a head under the id that its own header names.
+///
+/// # Errors
+/// [`HeadError`].
+pub fn open(key: &SetKey, bytes: &[u8]) -> Result<Head, HeadError> {
+    let (header, _) = holdfast_volume::head::read_keyring(bytes)?;
+    open_head(&key.opener(header.object), bytes)
+}
+
+/// What a checkpoint at `at` will say of the set; `None` where another one has begun since.
+pub fn content_at(
+    begun: Option<(LogId, &SetState)>,
+    at: LogId,
+    root: holdfast_control::set::RootRef,
+) -> Option<(Epoch, Restored)> {
+    let (_, state) = begun.filter(|(begin, _)| *begin == at)?;
+    Some((state.epoch, Restored::of(state, Some(root))))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+use super::*;
+use crate::recovery;
+use holdfast_control::set::{RootRef, Volume};
+use holdfast_seal::{ClusterKey, DataKey};
+use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying};
+use holdfast_types::{GroupId, Sectors, VolumeId};
+use holdfast_volume::head::Argon2id;
+
+const SET: holdfast_types::SetId = GroupId(3);
+const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
+
+fn cluster_key() -> ClusterKey {
+    ClusterKey::from_key_file(&[5; 32]).unwrap()
+}
+
+fn keyring() -> Keyring {
+    let wrapped_key = cluster_key().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
+    Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) }
+}
+
+fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> Arc<HeadKeeper> {
+    HeadKeeper::new(HeadParts {
+        name: Name::new("demo").unwrap(),
+        life,
+        keyring: keyring(),
+        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        store,
+        member: MemberId(1),
+        boot: 1,
+        note: dir.join("fenced"),
+    })
+}
+
+fn covered(index: u64) -> Covered {
+    Covered { upto: LogId::new(2, index), generation: 1, at_unix_ms: index }
+}
+
+fn content(random: u128) -> Restored {
+    let object = ObjectId { term: Term(2), member: MemberId(1), boot: 1, random };
+    let volume = Volume { name: Name::new("vol1").unwrap(), size: Sectors(8) };
+    Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root: Some(RootRef { object, bytes: 9 }) }
+}
+
+async fn commit(keeper: &HeadKeeper, index: u64) -> Result<(), KeepError> {
+    keeper.commit(Term(2), covered(index), Epoch(4), content(index.into())).await
+}
+
+async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
+    let mut survey = recovery::survey("memory", store.clone(), &cluster_key()).await.unwrap();
+    assert!(survey.bad.is_empty(), "{:?}", survey.bad);
+    survey.sets.remove(0)
+}
+
+#[tokio::test]
+async fn a_recovery_fences_whoever_lived_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let old = keeper(store.clone(), FIRST, dir.path());
+    commit(&old, 10).await.unwrap();
+    let before = found(&store).await;
+    assert_eq!((before.head.covered, before.head.content.clone()), (Some(covered(10)), content(10)));
+    let raised = recovery::raise(&before, 8, 99).await.unwrap();
+    assert_eq!(raised.head.life, SetLife { cluster: 8, generation: 2 });
+    // The old leader knows nothing of it and has its next checkpoint ready.
+    let error = commit(&old, 20).await.unwrap_err().to_string();
+    assert!(error.contains("found generation 2") && error.contains("expected generation 1"), "{error}");
+    assert_eq!(found(&store).await.head, raised.head, "H1: the raised head stands");
+    assert!(old.fenced().is_some());
+    // For good, also where the store does not answer at the next start.
+    let again = keeper(Arc::new(Memory::new()), FIRST, dir.path());
+    assert_eq!(again.fenced(), old.fenced());
+    // The new life goes on from what it found.
+    let new = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
+    let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
+    new.commit(Term(1), next, Epoch(5), content(30)).await.unwrap();
+    assert_eq!(found(&store).await.head.raised_for, 0);
+    assert!(new.fenced().is_none());
+}
+
+/// The old leader has read the head, the recovery raises it, then the old leader's PUT arrives: only a conditional one is refused.
+#[tokio::test]
+async fn a_put_that_was_on_its_way_does_not_undo_a_recovery() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let old = keeper(store.clone(), FIRST, dir.path());
+    commit(&old, 10).await.unwrap();
+    let gate = Arc::new(Gated { within: store.clone(), armed: AtomicBool::new(false), cluster: 8 });
+    let paused = keeper(gate.clone(), FIRST, dir.path());
+    gate.armed.store(true, Ordering::Release);
+    let error = commit(&paused, 20).await.unwrap_err();
+    assert!(matches!(error, KeepError::Taken(_)), "{error}");
+    assert_eq!(found(&store).await.head.life, SetLife { cluster: 8, generation: 2 }, "H1");
+}
+
+#[tokio::test]
+async fn of_two_recoveries_one_wins_and_the_other_is_fenced() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    commit(&keeper(store.clone(), FIRST, dir.path()), 10).await.unwrap();
+    let seen = found(&store).await;
+    let won = recovery::raise(&seen, 8, 99).await.unwrap();
+    let lost = recovery::raise(&seen, 9, 98).await.unwrap_err().to_string();
+    assert!(lost.contains("run it again"), "{lost}");
+    let loser = keeper(store.clone(), SetLife { cluster: 9, generation: 2 }, &dir.path().join("b"));
+    assert!(matches!(loser.look().await, Some(Err(KeepError::Taken(_)))));
+    assert_eq!(found(&store).await.head, won.head);
+}
+
+#[tokio::test]
+async fn what_is_covered_never_goes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let (newer, older) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
+    commit(&newer, 20).await.unwrap();
+    assert!(matches!(commit(&older, 10).await, Err(KeepError::Superseded)), "H2");
+    commit(&newer, 20).await.unwrap();
+    assert_eq!(found(&store).await.head.covered, Some(covered(20)));
+}
+
+/// R12: each PUT is done and its answer lost, or not done, by chance; what is there in the end is the last commit, once.
+#[tokio::test]
+async fn lost_answers_are_found_out_about() {
+    for seed in 0..30 {
+        let faults = Faults { fail_before: 300, fail_after: 400, ..Faults::default() };
+        let policy = RetryPolicy { attempts_max: 3, backoff_first_ms: 1, backoff_max_ms: 1, ..RetryPolicy::default() };
+        let lossy = Arc::new(Retrying::new(Faulty::new(Memory::new(), seed, faults), policy));
+        let store: Arc<dyn ObjectStore> = lossy.clone();
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = keeper(store, FIRST, dir.path());
+        for index in [5, 9, 12] {
+            let mut tries = 0;
+            while let Err(e) = commit(&keeper, index).await {
+                assert!(e.may_pass(), "seed {seed}: {e}");
+                tries += 1;
+                assert!(tries < 1000, "seed {seed}: {e}");
+            }
+        }
+        lossy.within().set(Faults::default());
+        let quiet: Arc<dyn ObjectStore> = lossy;
+        assert_eq!(found(&quiet).await.head.covered, Some(covered(12)), "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn another_clusters_set_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let mut other = HeadParts {
+        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([1; 32]) },
+        ..parts(&store, dir.path())
+    };
+    other.keyring.wrapped_key = vec![1; 108];
+    commit(&HeadKeeper::new(other), 10).await.unwrap();
+    let before = store.get(&keys::head(SET)).await.unwrap();
+    let ours = keeper(store.clone(), FIRST, dir.path());
+    let error = commit(&ours, 20).await.unwrap_err();
+    assert!(matches!(error, KeepError::Unreadable { .. }) && !error.may_pass(), "{error}");
+    ours.look().await;
+    assert!(ours.trouble().is_some() && ours.fenced().is_none());
+    assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
+    let survey = recovery::survey("memory", store, &cluster_key()).await.unwrap();
+    assert_eq!((survey.sets.len(), survey.bad.len()), (0, 1));
+}
+
+/// R4: whatever else lies in the store, a recovery takes what the head names and nothing that came later.
+#[tokio::test]
+async fn segments_that_no_head_names_are_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    commit(&keeper(store.clone(), FIRST, dir.path()), 10).await.unwrap();
+    let before = found(&store).await.head;
+    for random in 1..20u128 {
+        let id = ObjectId { term: Term(9), member: MemberId(1), boot: 1, random };
+        for key in [keys::segment(SET, id), keys::root(SET, id), keys::map_pack(SET, id)] {
+            store.put_new(&key, Bytes::from_static(b"of a checkpoint that never ended")).await.unwrap();
+        }
+    }
+    assert_eq!(found(&store).await.head, before);
+}
+
+fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
+    HeadParts {
+        name: Name::new("other").unwrap(),
+        life: SetLife { cluster: 1, generation: 1 },
+        keyring: keyring(),
+        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        store: store.clone(),
+        member: MemberId(1),
+        boot: 1,
+        note: dir.join("other"),
+    }
+}
+
+/// A store in front of another: once armed, a recovery comes in between the read and the next swap.
+#[derive(Debug)]
+struct Gated {
+    within: Arc<dyn ObjectStore>,
+    armed: AtomicBool,
+    cluster: u128,
+}
+
+impl ObjectStore for Gated {
+    fn place(&self) -> &str {
+        self.within.place()
+    }
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> holdfast_store::BoxFuture<'a, Result<(), StoreError>> {
+        self.within.put_new(key, body)
+    }
+    fn get_object<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::Object, StoreError>> {
+        self.within.get_object(key)
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+    ) -> holdfast_store::BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.within.get_range(key, range)
+    }
+    fn head<'a>(&'a self, key: &'a str) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::Head, StoreError>> {
+        self.within.head(key)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> holdfast_store::BoxFuture<'a, Result<(), StoreError>> {
+        self.within.delete(key)
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> holdfast_store::BoxFuture<'a, Result<holdfast_store::ListPage, StoreError>> {
+        self.within.list(prefix, after)
+    }
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> holdfast_store::BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            if self.armed.swap(false, Ordering::AcqRel) {
+                let seen = found(&self.within).await;
+                recovery::raise(&seen, self.cluster, 99).await.unwrap();
+            }
+            self.within.swap(key, expected, body).await
+        })
+    }
+}

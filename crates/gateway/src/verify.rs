@@ -1,0 +1,362 @@
+//! Reads a set as its store has it, and names what is damaged: every byte that a read of the set could meet, from the head over root and
+//! pages to the sealed extents, each opened and authenticated (R9). Offline: no gateway is asked.
+//!
+//! What no map names any more (dead extents, objects of older checkpoints) is not read, and its damage harms nobody.
+
+use crate::recovery::Found;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_volume::head::Covered;
+use holdfast_volume::map::{Live, Page, PageRef, Root, open_page, open_root};
+use holdfast_volume::segment::{ExtentPlace, open_extent};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Neighbouring extents are fetched together up to so many bytes.
+const RUN_BYTES_MAX: u64 = 4 << 20;
+
+/// Pages that are checked at once; each has one request under way.
+const PAGES: usize = 8;
+
+/// Damaged places that are listed; more are counted.
+pub const DAMAGED_MAX: usize = 10_000;
+
+/// What to check.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Pages that are checked, in millionths of all.
+    pub millionths: u32,
+    /// Which of them: the same seed takes the same ones.
+    pub seed: u64,
+}
+
+impl Sample {
+    /// All of them.
+    pub const ALL: Sample = Sample { millionths: 1_000_000, seed: 0 };
+
+    fn takes(&self, volume: VolumeId, number: u32) -> bool {
+        // splitmix64: evenly spread over seeds and places.
+        let mut z = self.seed ^ (u64::from(volume.0) << 32 | u64::from(number));
+        z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % 1_000_000 < u64::from(self.millionths)
+    }
+
+    /// Whether nothing is left out.
+    pub fn is_all(&self) -> bool {
+        self.millionths >= 1_000_000
+    }
+}
+
+/// One damaged place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// `root`, `page`, `extent` or `map`.
+    pub part: &'static str,
+    /// Key of the object.
+    pub key: String,
+    /// Bytes of the object that are bad; absent where it is the object as a whole.
+    pub object_bytes: Option<[u64; 2]>,
+    /// The volume; empty where it is all of them.
+    pub volume: String,
+    /// First sector of 512 bytes that cannot be read.
+    pub lba: u64,
+    /// Sectors that cannot be read; 0 where it is the whole set.
+    pub sectors: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// What was read and found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The set.
+    pub set: String,
+    /// Its number.
+    pub id: u64,
+    /// Its generation.
+    pub generation: u64,
+    /// What the store holds; absent before the first checkpoint.
+    pub covered: Option<Covered>,
+    /// Pages of the map.
+    pub pages: u64,
+    /// Pages that were checked.
+    pub pages_checked: u64,
+    /// Sealed extents that were opened.
+    pub extents: u64,
+    /// Bytes that were read from the store.
+    pub bytes: u64,
+    /// Seed of the sample; absent when everything was checked.
+    pub seed: Option<u64>,
+    /// Damaged places, the first [`DAMAGED_MAX`].
+    pub damaged: Vec<Damage>,
+    /// How many there are in all.
+    pub damaged_total: u64,
+}
+
+impl Report {
+    fn note(&mut self, damage: Damage) {
+        self.damaged_total += 1;
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.push(damage);
+        }
+    }
+}
+
+/// What checking one page gave.
+#[derive(Default)]
+struct Checked {
+    live: Live,
+    extents: u64,
+    bytes: u64,
+    damaged: Vec<Damage>,
+    /// The page itself could be read.
+    whole: bool,
+}
+
+/// Whether an error means that the bytes are bad or gone, rather than that the store did not answer.
+fn is_damage(e: &StoreError) -> bool {
+    matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
+}
+
+/// Checks one set. `progress` hears of pages done and pages to do.
+///
+/// # Errors
+/// The store did not answer or refused: nothing is known then. Damage is no error but part of the report.
+pub async fn verify(found: &Found, sample: Sample, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Report, StoreError> {
+    let mut report = Report {
+        set: found.head.name.to_string(),
+        id: found.set.0,
+        generation: found.head.life.generation,
+        covered: found.head.covered,
+        seed: (!sample.is_all()).then_some(sample.seed),
+        ..Report::default()
+    };
+    let Some(at) = found.head.content.root else { return Ok(report) };
+    let key = keys::root(found.set, at.object);
+    let read = found.store.get(&key).await;
+    let opened = match &read {
+        Ok(bytes) => open_root(&found.key.opener(at.object), bytes).map_err(|e| e.to_string()),
+        Err(e) if is_damage(e) => Err(e.to_string()),
+        Err(e) => return Err(e.clone()),
+    };
+    report.bytes += read.map_or(0, |bytes| bytes.len() as u64);
+    let root = match opened {
+        Ok(root) => root,
+        Err(reason) => {
+            let volume = String::new();
+            report.note(Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason });
+            return Ok(report);
+        }
+    };
+    check_pages(found, &root, sample, progress, &mut report).await?;
+    Ok(report)
+}
+
+async fn check_pages(
+    found: &Found,
+    root: &Root,
+    sample: Sample,
+    progress: &(dyn Fn(u64, u64) + Sync),
+    report: &mut Report,
+) -> Result<(), StoreError> {
+    let chosen: Vec<(VolumeId, u32, PageRef)> = root.pages().filter(|(v, n, _)| sample.takes(*v, *n)).collect();
+    let total = chosen.len() as u64;
+    report.pages = root.pages().count() as u64;
+    progress(0, total);
+    let mut live = Live::new();
+    let mut whole = sample.is_all();
+    let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(found, volume, number, place));
+    let mut checks = std::pin::pin!(checks.buffered(PAGES));
+    while let Some(checked) = checks.next().await {
+        let checked = checked?;
+        report.pages_checked += 1;
+        report.extents += checked.extents;
+        report.bytes += checked.bytes;
+        whole &= checked.whole;
+        for (object, sectors) in checked.live {
+            live.entry(object).or_default().0 += sectors.0;
+        }
+        checked.damaged.into_iter().for_each(|damage| report.note(damage));
+        progress(report.pages_checked, total);
+    }
+    if whole {
+        check_sums(found, root, &live).into_iter().for_each(|damage| report.note(damage));
+    }
+    Ok(())
+}
+
+/// The root says of each segment how much of it the pages refer to.
+fn check_sums(found: &Found, root: &Root, live: &Live) -> Vec<Damage> {
+    let mut known: BTreeMap<ObjectId, Sectors> =
+        root.segments().map(|(object, usage)| (object, usage.live_sectors)).collect();
+    known.retain(|_, sectors| sectors.0 > 0);
+    let objects: std::collections::BTreeSet<_> = known.keys().chain(live.keys()).copied().collect();
+    let wrong = objects.into_iter().filter(|object| known.get(object) != live.get(object));
+    let sectors = |of: Option<&Sectors>| of.map_or(0, |s| s.0);
+    wrong
+        .map(|object| Damage {
+            part: "map",
+            key: keys::segment(found.set, object),
+            object_bytes: None,
+            volume: String::new(),
+            lba: 0,
+            sectors: 0,
+            reason: format!(
+                "the pages refer to {} of its sectors, the root says {}",
+                sectors(live.get(&object)),
+                sectors(known.get(&object))
+            ),
+        })
+        .collect()
+}
+
+fn volume_name(found: &Found, volume: VolumeId) -> String {
+    let known = found.head.content.volumes.iter().find(|(id, _)| *id == volume);
+    known.map_or_else(|| volume.to_string(), |(_, v)| v.name.to_string())
+}
+
+fn bounds(range: &Range<u64>) -> Option<[u64; 2]> {
+    Some([range.start, range.end])
+}
+
+async fn check_page(found: &Found, volume: VolumeId, number: u32, place: PageRef) -> Result<Checked, StoreError> {
+    let mut checked = Checked::default();
+    let key = keys::map_pack(found.set, place.object);
+    let opened = match found.store.get_range(&key, place.range()).await {
+        Ok(bytes) => {
+            checked.bytes += bytes.len() as u64;
+            open_page(&found.key.opener(place.object), &place, volume, number, &bytes).map_err(|e| e.to_string())
+        }
+        Err(e) if is_damage(&e) => Err(e.to_string()),
+        Err(e) => return Err(e),
+    };
+    let page = match opened {
+        Ok(page) => page,
+        Err(reason) => {
+            let covers = Page::new(volume, number);
+            checked.damaged.push(Damage {
+                part: "page",
+                key,
+                object_bytes: bounds(&place.range()),
+                volume: volume_name(found, volume),
+                lba: covers.lba().0,
+                sectors: covers.end().0 - covers.lba().0,
+                reason,
+            });
+            return Ok(checked);
+        }
+    };
+    checked.whole = true;
+    checked.live = page.live();
+    for run in runs(&page) {
+        check_run(found, volume, &run, &mut checked).await?;
+    }
+    Ok(checked)
+}
+
+/// A sealed extent and the sectors of the page that it is needed for.
+#[derive(Clone, Debug)]
+struct Needed {
+    object: ObjectId,
+    place: ExtentPlace,
+    sealed_lba: Lba,
+    parts: Vec<(Lba, Sectors)>,
+}
+
+/// The sealed extents that a page needs, each once, in runs of neighbours.
+fn runs(page: &Page) -> Vec<Vec<Needed>> {
+    let mut needed: BTreeMap<(ObjectId, u32), Needed> = BTreeMap::new();
+    for extent in page.extents() {
+        let entry = needed.entry((extent.object, extent.place.offset)).or_insert_with(|| Needed {
+            object: extent.object,
+            place: extent.place,
+            sealed_lba: extent.sealed_lba(),
+            parts: Vec::new(),
+        });
+        entry.parts.push((extent.lba, extent.sectors));
+    }
+    let mut runs: Vec<Vec<Needed>> = Vec::new();
+    for next in needed.into_values() {
+        let joins = runs.last().and_then(|run| Some((run.first()?, run.last()?))).is_some_and(|(first, last)| {
+            last.object == next.object
+                && last.place.range().end == next.place.range().start
+                && next.place.range().end - first.place.range().start <= RUN_BYTES_MAX
+        });
+        match runs.last_mut() {
+            Some(run) if joins => run.push(next),
+            _ => runs.push(vec![next]),
+        }
+    }
+    runs
+}
+
+async fn check_run(found: &Found, volume: VolumeId, run: &[Needed], checked: &mut Checked) -> Result<(), StoreError> {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+    let key = keys::segment(found.set, first.object);
+    let range = first.place.range().start..last.place.range().end;
+    let together = match found.store.get_range(&key, range.clone()).await {
+        Ok(bytes) => Some(bytes),
+        // The object ends early: one by one says which are still whole.
+        Err(e) if is_damage(&e) && run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
+        Err(e) if is_damage(&e) => {
+            for extent in run {
+                checked.damaged.extend(damage(found, volume, extent, &key, &e.to_string()));
+            }
+            return Ok(());
+        }
+        Err(e) => return Err(e),
+    };
+    for extent in run {
+        let at = extent.place.range();
+        let bytes: Result<Bytes, StoreError> = match &together {
+            Some(all) => Ok(all.slice((at.start - range.start) as usize..(at.end - range.start) as usize)),
+            None => found.store.get_range(&key, at).await,
+        };
+        let opened = match bytes {
+            Ok(bytes) => {
+                checked.bytes += bytes.len() as u64;
+                let opener = found.key.opener(extent.object);
+                open_extent(&opener, &extent.place, volume, extent.sealed_lba, &bytes).map_err(|e| e.to_string())
+            }
+            Err(e) if is_damage(&e) => Err(e.to_string()),
+            Err(e) => return Err(e),
+        };
+        checked.extents += 1;
+        if let Err(reason) = opened {
+            checked.damaged.extend(damage(found, volume, extent, &key, &reason));
+        }
+        // A run is up to 4 MiB of decryption: others want the thread too.
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+fn damage(found: &Found, volume: VolumeId, extent: &Needed, key: &str, reason: &str) -> Vec<Damage> {
+    let name = volume_name(found, volume);
+    let part = |(lba, sectors): &(Lba, Sectors)| Damage {
+        part: "extent",
+        key: key.to_string(),
+        object_bytes: bounds(&extent.place.range()),
+        volume: name.clone(),
+        lba: lba.0,
+        sectors: sectors.0,
+        reason: reason.to_string(),
+    };
+    extent.parts.iter().map(part).collect()
+}
+
+impl Damage {
+    /// The damaged bytes of the volume.
+    pub fn volume_bytes(&self) -> Range<u64> {
+        let start = self.lba.saturating_mul(SECTOR_BYTES);
+        start..start.saturating_add(self.sectors.saturating_mul(SECTOR_BYTES))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use crate::set::mapping::SetKey;
+use holdfast_control::set::{Restored, RootRef, Volume};
+use holdfast_seal::{ClusterKey, DataKey};
+use holdfast_store::{Memory, ObjectStore};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
+use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
+use holdfast_volume::map::{MapExtent, PackBuilder, seal_root};
+use holdfast_volume::segment::{Codec, SegmentBuilder};
+use std::sync::Arc;
+
+const SET: holdfast_types::SetId = GroupId(3);
+const V: VolumeId = VolumeId(1);
+const EXTENTS: u64 = 24;
+const SECTORS: u64 = 16;
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(2), member: MemberId(1), boot: 1, random }
+}
+
+/// A set of one volume: two segments, two pages in one pack, a root, a head.
+struct World {
+    store: Arc<dyn ObjectStore>,
+    key: ClusterKey,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (store, set_key) =
+            (Arc::new(Memory::new()), SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) });
+        let key = ClusterKey::from_key_file(&[5; 32]).unwrap();
+        let mut pages = [Page::new(V, 0), Page::new(V, 2)];
+        let mut root = Root::new(LogId::new(2, 10));
+        for segment in 0..2u64 {
+            let mut builder = SegmentBuilder::new(set_key.sealer(id(10 + u128::from(segment))), Codec::Lz4);
+            let page = &mut pages[segment as usize];
+            for n in 0..EXTENTS {
+                let lba = Lba(page.lba().0 + n * SECTORS);
+                let raw: Vec<u8> = (0..SECTORS * SECTOR_BYTES).map(|at| (at * 7 + at / 511 + n) as u8).collect();
+                let place = builder.push(V, lba, &raw);
+                page.overlay(&MapExtent::whole(builder.object(), lba, place));
+            }
+            let raw = builder.raw_bytes();
+            let object = builder.object();
+            let body = builder.finish();
+            root.add_segment(object, body.len() as u64, Sectors(raw / SECTOR_BYTES));
+            store.put_new(&keys::segment(SET, object), body).await.unwrap();
+        }
+        let mut pack = PackBuilder::new(set_key.sealer(id(20)));
+        for page in &pages {
+            let place = pack.push(page);
+            root.replace_page(V, page.number(), Some(place), &Live::new(), &page.live()).unwrap();
+        }
+        store.put_new(&keys::map_pack(SET, id(20)), pack.finish()).await.unwrap();
+        let body = seal_root(&root, set_key.sealer(id(30)));
+        let root = RootRef { object: id(30), bytes: body.len() as u64 };
+        store.put_new(&keys::root(SET, id(30)), body).await.unwrap();
+        let volume = Volume { name: Name::new("vol1").unwrap(), size: Sectors(1 << 20) };
+        let head = Head {
+            life: SetLife { cluster: 7, generation: 1 },
+            raised_for: 0,
+            name: Name::new("demo").unwrap(),
+            epoch: Epoch(4),
+            covered: Some(Covered { upto: LogId::new(2, 10), generation: 1, at_unix_ms: 5 }),
+            content: Restored { volumes: vec![(V, volume)], next_volume: 2, root: Some(root) },
+        };
+        let wrapped_key = key.wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
+        let keyring = Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) };
+        store.put_new(&keys::head(SET), seal_head(&head, &keyring, set_key.sealer(id(40)))).await.unwrap();
+        Self { store, key }
+    }
+
+    async fn verify(&self, sample: Sample) -> Report {
+        let survey = crate::recovery::survey("memory", self.store.clone(), &self.key).await.unwrap();
+        verify(&survey.sets[0], sample, &|_, _| ()).await.unwrap()
+    }
+
+    async fn replace(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.store.get(key).await.unwrap().to_vec();
+        change(&mut bytes);
+        self.store.delete(key).await.unwrap();
+        self.store.put_new(key, bytes.into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_whole_set_is_clean() {
+    let report = World::new().await.verify(Sample::ALL).await;
+    assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
+    assert_eq!((report.damaged, report.damaged_total), (Vec::new(), 0));
+}
+
+/// R9: whichever byte of a segment's extents is flipped, exactly the sectors of its extent are named.
+#[tokio::test]
+async fn a_flipped_byte_is_named_with_its_sectors() {
+    let world = World::new().await;
+    let key = keys::segment(SET, id(11));
+    let clean = world.store.get(&key).await.unwrap();
+    for at in (104..clean.len()).step_by(clean.len() / 40) {
+        world.replace(&key, |bytes| bytes[at] ^= 0x10).await;
+        let report = world.verify(Sample::ALL).await;
+        world.replace(&key, |bytes| bytes[at] ^= 0x10).await;
+        for damage in &report.damaged {
+            let [from, to] = damage.object_bytes.unwrap();
+            assert!((from..to).contains(&(at as u64)), "byte {at}: {damage:?}");
+            assert_eq!((damage.part, damage.key.as_str(), damage.volume.as_str()), ("extent", key.as_str(), "vol1"));
+            assert_eq!(damage.sectors, SECTORS);
+            assert_eq!((damage.lba - 2 * holdfast_volume::map::PAGE_SECTORS) % SECTORS, 0);
+            assert_eq!(damage.volume_bytes().start, damage.lba * 512);
+        }
+        // The table at the end serves no read.
+        assert!(report.damaged.len() == 1 || at > clean.len() * 9 / 10, "byte {at} of {}: {report:?}", clean.len());
+    }
+}
+
+#[tokio::test]
+async fn a_lost_or_cut_object_is_named() {
+    let world = World::new().await;
+    world.replace(&keys::segment(SET, id(10)), |bytes| bytes.truncate(bytes.len() / 2)).await;
+    let report = world.verify(Sample::ALL).await;
+    let lost = report.damaged.len() as u64;
+    assert!(lost > 1 && lost < EXTENTS, "only what is behind the cut: {lost}");
+    world.store.delete(&keys::segment(SET, id(10))).await.unwrap();
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!(report.damaged_total, EXTENTS);
+    assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
+}
+
+#[tokio::test]
+async fn a_damaged_page_and_root_are_named() {
+    let world = World::new().await;
+    world.replace(&keys::map_pack(SET, id(20)), |bytes| bytes[110] ^= 1).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!(report.damaged.len(), 1);
+    let page = &report.damaged[0];
+    assert_eq!((page.part, page.lba, page.sectors), ("page", 0, holdfast_volume::map::PAGE_SECTORS));
+    world.replace(&keys::root(SET, id(30)), |bytes| bytes[110] ^= 1).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "root"));
+}
+
+#[test]
+fn a_sample_takes_its_share() {
+    let sample = Sample { millionths: 100_000, seed: 9 };
+    let taken = (0..100_000).filter(|n| sample.takes(V, *n)).count();
+    assert!((9_000..11_000).contains(&taken), "{taken}");
+    assert!((0..1000).all(|n| Sample::ALL.takes(V, n)));
+    assert!((0..1000).all(|n| !Sample { millionths: 0, seed: 1 }.takes(V, n)));
+}

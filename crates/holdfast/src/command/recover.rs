@@ -1,0 +1,280 @@
+//! `holdfast cluster recover`: a new cluster from what a store has.
+//!
+//! 1. Look: which sets the stores have, who the plan's gateways are. Nothing is changed before all of it is known and allowed.
+//! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set.
+//! 3. Wait until an old gateway that still runs has noticed.
+//! 4. Found the new cluster (as `bootstrap` does), and let it begin each set with what its head names.
+//!
+//! Each step finds out what an earlier run has done: a head says which cluster it was raised for, and, until that has made a checkpoint, for
+//! which gateway. A run with other gateways raises it once more and so fences the earlier one.
+
+use super::stored::{KeyArgs, moment, of_recovery, survey};
+use super::{bootstrap, cluster, incomplete, set, tell};
+use crate::cli::{Common, store_url, with_codes};
+use crate::door::{Client, Door, Effect, request_id};
+use crate::exit::CliError;
+use crate::output;
+use bootstrap::Plan;
+use clap::Args;
+use holdfast_api::{hex128, v1};
+use holdfast_gateway::recovery::{self, Found};
+use holdfast_gateway::set::head::NOTICED_AFTER;
+use holdfast_types::SetId;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole command, where `--timeout` says nothing: founding a cluster, the wait, a store that is far away.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// `holdfast cluster recover`.
+#[derive(Debug, Args)]
+#[command(after_long_help = with_codes(RECOVER))]
+pub struct RecoverArgs {
+    /// A store of the lost cluster; all of them, if its sets were in several
+    #[arg(long = "from-store", value_name = "URL", required = true, value_parser = store_url)]
+    from_store: Vec<String>,
+    /// The new gateways: the plan of `cluster bootstrap`, without sets
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// No gateway of the old cluster serves any more: what it acknowledged after the last checkpoint is given up
+    #[arg(long)]
+    i_know_the_old_cluster_is_gone: bool,
+}
+
+const RECOVER: &str = "\
+Examples:
+  holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key
+      shows what the store has, and changes nothing
+  holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key --i-know-the-old-cluster-is-gone
+
+The plan lists new gateways with empty data directories, which run and have the same cluster key. Each set comes back as of its last
+checkpoint, which is printed: every write up to it, none after. The old gateways are fenced in the store. As long as a majority of the old
+gateways' disks is left, do not use this: start them, nothing is lost then.
+Run it again after a failure: what is done already is left alone.
+";
+
+/// One set, as restored.
+#[derive(Debug, Serialize)]
+struct Restored {
+    set: String,
+    id: u64,
+    store: String,
+    generation: u64,
+    /// Log index of the old life; absent where nothing was ever uploaded.
+    index: Option<u64>,
+    term: Option<u64>,
+    /// The generation in whose log that index is.
+    index_generation: Option<u64>,
+    /// What was acknowledged before is there.
+    at_unix_ms: Option<u64>,
+    volumes: Vec<Volume>,
+    /// It was raised by this run, not by an earlier one.
+    raised: bool,
+    served_by: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Volume {
+    name: String,
+    size_bytes: u64,
+}
+
+/// What the gateways of the plan said.
+struct Gateways {
+    /// In the plan's order.
+    nodes: Vec<v1::Node>,
+    /// The cluster that they are in already.
+    cluster: Option<String>,
+}
+
+/// `holdfast cluster recover`.
+pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
+    let total = common.timeout.unwrap_or(TIMEOUT);
+    let plan = Plan::load(&args.config)?;
+    if let Some(set) = plan.sets.first() {
+        let error = CliError::usage(format!("{}: found set {}, expected none", args.config.display(), set.name));
+        return Err(error.next("sets come from the store; take them out of the plan"));
+    }
+    let (found, bad) = survey(&args.key, &args.from_store).await?;
+    if let Some((set, why)) = bad.first() {
+        let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
+        return Err(error.next("use the cluster key that it was made with; `holdfast verify` says what is damaged"));
+    }
+    if found.is_empty() {
+        let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));
+        return Err(error.next("check the URL: it must be the one that `holdfast set list` showed, prefix included"));
+    }
+    for found in &found {
+        tell(common, &format!("set {}: {}", found.head.name, moment(found)));
+    }
+    let gateways = look(common, &plan, total).await?;
+    let cluster = choose(&found, &gateways)?;
+    let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
+    if !raise.is_empty() {
+        if !args.i_know_the_old_cluster_is_gone {
+            let error = CliError::refused(
+                "the old cluster may still live: what it acknowledged after the moments above would be given up. Nothing was changed",
+            );
+            return Err(error.next(
+                "if a majority of its gateways' disks is left, start those; else add --i-know-the-old-cluster-is-gone",
+            ));
+        }
+        check_room(common, &plan, &found, &raise, &gateways, total).await?;
+    }
+    let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
+    let mut show = |step: &bootstrap::Step| {
+        tell(common, &format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
+    };
+    bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await?;
+    let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+    let mut door = Door::new(&common.dialer, &addresses, total);
+    let mut restored = Vec::new();
+    for found in &found {
+        restored.push(restore(&mut door, found, raise.contains(&found.set)).await?);
+    }
+    let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
+    output::show(common.output, &json, || table(&found, &restored))
+}
+
+/// All gateways of the plan must answer: which of them were there before decides what this run may do.
+async fn look(common: &Common, plan: &Plan, total: Duration) -> Result<Gateways, CliError> {
+    let mut nodes = Vec::new();
+    for gateway in &plan.gateways {
+        let mut door = Door::new(&common.dialer, std::slice::from_ref(&gateway.api), total);
+        let node = cluster::node(&mut door).await?;
+        bootstrap::expect_named(gateway, &node)?;
+        nodes.push(node);
+    }
+    let mut clusters: Vec<String> = nodes.iter().map(|n| n.cluster_id.clone()).filter(|id| !id.is_empty()).collect();
+    clusters.sort();
+    clusters.dedup();
+    if clusters.len() > 1 {
+        let error = CliError::refused(format!("the gateways belong to different clusters: {}", clusters.join(", ")));
+        return Err(error.next("give the new gateways empty data directories"));
+    }
+    Ok(Gateways { nodes, cluster: clusters.pop() })
+}
+
+/// The new cluster's id: that of the gateways, or what an earlier run with one of these very gateways has chosen, or a new one.
+fn choose(found: &[Found], gateways: &Gateways) -> Result<String, CliError> {
+    if let Some(cluster) = &gateways.cluster {
+        return Ok(cluster.clone());
+    }
+    let ours = |found: &&Found| gateways.nodes.iter().any(|node| node.disk == hex128(found.head.raised_for));
+    let mut begun: Vec<u128> = found.iter().filter(ours).map(|f| f.head.life.cluster).collect();
+    begun.sort_unstable();
+    begun.dedup();
+    match begun.as_slice() {
+        [] => Ok(hex128(rand::random::<u128>().max(1))),
+        [cluster] => Ok(hex128(*cluster)),
+        _ => Err(CliError::refused("earlier runs have raised these sets for different clusters with these gateways")
+            .next("give the new gateways empty data directories, then run it again")),
+    }
+}
+
+/// Nothing is raised for a cluster that would have to refuse the set afterwards.
+async fn check_room(
+    common: &Common,
+    plan: &Plan,
+    found: &[Found],
+    raise: &[SetId],
+    gateways: &Gateways,
+    total: Duration,
+) -> Result<(), CliError> {
+    if !gateways.nodes.iter().any(|node| node.initialised) {
+        return Ok(());
+    }
+    let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+    let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
+    let there = Door::new(&common.dialer, &addresses, total).call("list the sets", Effect::Reads, call).await?.sets;
+    for new in found.iter().filter(|f| raise.contains(&f.set)) {
+        let clash = there.iter().find(|set| set.id >= new.set.0 || set.name == new.head.name.as_str());
+        if let Some(clash) = clash {
+            let error = CliError::refused(format!(
+                "set {} (number {}) cannot join the plan's cluster, which has set {} (number {})",
+                new.head.name, new.set.0, clash.name, clash.id
+            ));
+            return Err(error.next("recover into new gateways with empty data directories"));
+        }
+    }
+    Ok(())
+}
+
+/// Steps 2 and 3.
+async fn raise_all(
+    common: &Common,
+    found: Vec<Found>,
+    raise: &[SetId],
+    cluster: &str,
+    gateways: &Gateways,
+) -> Result<Vec<Found>, CliError> {
+    let cluster = holdfast_api::disk_from_text("cluster_id", cluster)
+        .map_err(|error| CliError::failed("the new cluster's id").because(&error))?;
+    let first = gateways.nodes.first().ok_or_else(|| incomplete("a gateway"))?;
+    let disk = holdfast_api::disk_from_text("disk", &first.disk)
+        .map_err(|error| CliError::failed(format!("gateway {}", first.name)).because(&error))?;
+    let mut all = Vec::new();
+    for found in found {
+        if !raise.contains(&found.set) {
+            all.push(found);
+            continue;
+        }
+        let raised = recovery::raise(&found, cluster, disk).await.map_err(|error| of_recovery(&error))?;
+        tell(common, &format!("+ set {}: generation {} in the store", raised.head.name, raised.head.life.generation));
+        all.push(raised);
+    }
+    if !raise.is_empty() {
+        tell(common, &format!("waiting {NOTICED_AFTER:?}: an old gateway that still runs notices until then"));
+        tokio::time::sleep(NOTICED_AFTER).await;
+    }
+    Ok(all)
+}
+
+/// Step 4, one set.
+async fn restore(door: &mut Door, found: &Found, raised: bool) -> Result<Restored, CliError> {
+    let request = v1::RestoreSetRequest {
+        store: found.url.clone(),
+        set: found.set.0,
+        generation: found.head.life.generation,
+        request_id: request_id(),
+    };
+    let call = async |mut client: Client| client.restore_set(request.clone()).await;
+    let name = found.head.name.as_str();
+    let reply = door.call(&format!("restore set {name}"), Effect::Changes, call).await?;
+    let summary = reply.set.ok_or_else(|| incomplete("the set"))?;
+    let status = set::status(door, name, false).await?;
+    let leader = status.leader.ok_or_else(|| incomplete("the set's leader"))?;
+    let covered = found.head.covered;
+    Ok(Restored {
+        set: summary.name,
+        id: summary.id,
+        store: summary.store,
+        generation: found.head.life.generation,
+        index: covered.map(|c| c.upto.index.0),
+        term: covered.map(|c| c.upto.term.0),
+        index_generation: covered.map(|c| c.generation),
+        at_unix_ms: covered.map(|c| c.at_unix_ms),
+        volumes: status.volumes.into_iter().map(|v| Volume { name: v.name, size_bytes: v.size_bytes }).collect(),
+        raised,
+        served_by: leader.name,
+    })
+}
+
+fn table(found: &[Found], restored: &[Restored]) -> String {
+    let rows = found.iter().zip(restored).map(|(found, set)| {
+        [
+            set.set.clone(),
+            set.generation.to_string(),
+            set.index.map_or(String::new(), |index| index.to_string()),
+            set.at_unix_ms.map_or(String::new(), super::history::time),
+            set.volumes.len().to_string(),
+            set.served_by.clone(),
+            found.url.clone(),
+        ]
+    });
+    let header = ["SET", "GENERATION", "RESTORED-TO-INDEX", "ACKNOWLEDGED-BEFORE", "VOLUMES", "SERVED-BY", "STORE"];
+    output::table(header, rows)
+}

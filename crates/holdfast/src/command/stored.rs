@@ -1,0 +1,67 @@
+//! What `recover` and `verify` share: the key, the stores, and what is found in them. No gateway is asked.
+
+use crate::exit::CliError;
+use clap::Args;
+use holdfast_gateway::config::KeyConfig;
+use holdfast_gateway::recovery::{self, Found, RecoveryError};
+use holdfast_types::SetId;
+use std::path::PathBuf;
+
+/// Where the cluster key is.
+#[derive(Clone, Debug, Default, Args)]
+#[group(id = "cluster_key", required = true, multiple = false)]
+pub struct KeyArgs {
+    /// File with the cluster key
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// File with the passphrase
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+    /// Environment variable with the passphrase
+    #[arg(long, value_name = "NAME")]
+    pub passphrase_env: Option<String>,
+}
+
+/// Finds the sets of these stores, by number. Sets that cannot be opened come back beside them.
+pub async fn survey(key: &KeyArgs, stores: &[String]) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
+    let config = KeyConfig {
+        file: key.key_file.clone(),
+        passphrase_file: key.passphrase_file.clone(),
+        passphrase_env: key.passphrase_env.clone(),
+    };
+    let key = recovery::cluster_key(&config).map_err(|error| CliError::usage("").because(&error))?;
+    let (mut sets, mut bad) = (Vec::new(), Vec::new());
+    for url in stores {
+        let store =
+            recovery::open_store(url).map_err(|error| CliError::usage(format!("store {url}")).because(&error))?;
+        let found = recovery::survey(url, store, &key).await.map_err(|error| of_recovery(&error))?;
+        sets.extend(found.sets);
+        bad.extend(found.bad);
+    }
+    sets.sort_by_key(|found| found.set);
+    Ok((sets, bad))
+}
+
+/// What a recovery's error means for the process.
+pub fn of_recovery(error: &RecoveryError) -> CliError {
+    let next = "credentials come from the AWS variables, endpoint and region from the URL or the environment";
+    match error {
+        RecoveryError::Store(_) if error.may_pass() => CliError::unreachable("").because(error).next(next),
+        RecoveryError::Store(_) => CliError::failed("").because(error).next(next),
+        RecoveryError::Changed { .. } => CliError::refused("").because(error),
+        _ => CliError::failed("").because(error),
+    }
+}
+
+/// Which moment of a set its store has, in words.
+pub fn moment(found: &Found) -> String {
+    match found.head.covered {
+        None => "nothing: no checkpoint was ever made".to_string(),
+        Some(c) => format!(
+            "index {} of generation {}, acknowledged before {}",
+            c.upto.index.0,
+            c.generation,
+            super::history::time(c.at_unix_ms)
+        ),
+    }
+}

@@ -1,0 +1,151 @@
+//! `holdfast verify`: sets as their store has them, checked to the last tag.
+
+use super::stored::{KeyArgs, moment, survey};
+use crate::cli::{Common, store_url, with_codes};
+use crate::exit::CliError;
+use crate::output;
+use clap::Args;
+use holdfast_gateway::recovery::Found;
+use holdfast_gateway::verify::{Damage, Report, Sample, verify};
+use holdfast_types::Name;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Damaged places that a table shows; `--output json` has more.
+const SHOWN_MAX: usize = 100;
+
+/// `holdfast verify`.
+#[derive(Debug, Args)]
+#[command(after_long_help = with_codes(VERIFY))]
+pub struct VerifyArgs {
+    /// Sets to check [default: all in the store]
+    sets: Vec<Name>,
+    /// The store
+    #[arg(long, value_name = "URL", value_parser = store_url)]
+    store: String,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Check a share of the map's pages only, chosen by chance
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    sample: Option<u32>,
+    /// Choose the same pages as an earlier run that printed this seed
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+}
+
+const VERIFY: &str = "\
+Examples:
+  holdfast verify --store s3://bucket/prefix --key-file cluster.key
+  holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
+  holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
+
+Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet. Gateways may run or not;
+where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes in it.
+";
+
+/// Reads `1%` or `0.5%` as millionths.
+fn share(text: &str) -> Result<u32, String> {
+    let bad = || format!("found {text:?}, expected a share above 0% and up to 100%, such as 1%");
+    let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(bad)?;
+    if percent > 0.0 && percent <= 100.0 { Ok(((percent * 10_000.0) as u32).max(1)) } else { Err(bad()) }
+}
+
+/// `holdfast verify`.
+pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
+    let (found, bad) = survey(&args.key, std::slice::from_ref(&args.store)).await?;
+    if let Some(missing) = args.sets.iter().find(|name| !found.iter().any(|f| f.head.name == **name)) {
+        let error = CliError::refused(format!("{} has no set {missing} that opens with this key", args.store));
+        return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));
+    }
+    let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
+    let mut reports = Vec::new();
+    for found in found.iter().filter(chosen) {
+        let bar = bar(common, found.head.name.as_str());
+        let progress = |done: u64, total: u64| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let checked = verify(found, sample, &progress).await;
+        bar.finish_and_clear();
+        let report = checked.map_err(|error| {
+            CliError::unreachable(format!("set {}: store", found.head.name))
+                .because(&error)
+                .next("nothing is known of it; run it again")
+        })?;
+        reports.push((report, moment(found)));
+    }
+    // A head that does not open is damage too, unless other sets were asked for.
+    let heads: Vec<String> =
+        if args.sets.is_empty() { bad.into_iter().map(|(_, why)| why).collect() } else { Vec::new() };
+    let damaged = heads.len() as u64 + reports.iter().map(|(report, _)| report.damaged_total).sum::<u64>();
+    let sets: Vec<&Report> = reports.iter().map(|(report, _)| report).collect();
+    let json = serde_json::json!({ "clean": damaged == 0, "sets": sets, "bad_heads": heads });
+    output::show(common.output, &json, || {
+        let mut text: Vec<String> = reports.iter().map(|(report, moment)| describe(report, moment)).collect();
+        text.extend(heads.iter().map(|why| format!("DAMAGED {why}")));
+        if text.is_empty() { format!("found no set in {}", args.store) } else { text.join("\n\n") }
+    })?;
+    match damaged {
+        0 => Ok(()),
+        _ => Err(CliError::damaged(format!("found {damaged} damaged places, expected none"))
+            .next("read those ranges through a gateway: what its journal or cache still holds can be written again; else restore them")),
+    }
+}
+
+/// Nothing where nobody looks.
+fn bar(common: &Common, set: &str) -> ProgressBar {
+    if common.output == output::Format::Json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    // The template is ours; were it wrong, the default style would do.
+    if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} pages, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.with_prefix(set.to_string())
+}
+
+fn describe(report: &Report, moment: &str) -> String {
+    let share = match report.seed {
+        None => String::new(),
+        Some(seed) => format!(" (a sample, --seed {seed})"),
+    };
+    let head = format!(
+        "set {}: {moment}\n{} of {} pages{share}, {} extents, {} read: {}",
+        report.set,
+        report.pages_checked,
+        report.pages,
+        report.extents,
+        output::bytes(report.bytes),
+        if report.damaged_total == 0 {
+            "clean".to_string()
+        } else {
+            format!("{} DAMAGED places", report.damaged_total)
+        }
+    );
+    if report.damaged.is_empty() {
+        return head;
+    }
+    let rows = report.damaged.iter().take(SHOWN_MAX).map(|d| {
+        let place = |d: &Damage| format!("{}+{}", d.lba, d.sectors);
+        let bytes = d.object_bytes.map_or("all".to_string(), |[from, to]| format!("{from}..{to}"));
+        [d.volume.clone(), place(d), d.part.to_string(), d.key.clone(), bytes, d.reason.clone()]
+    });
+    let table = output::table(["VOLUME", "LBA+SECTORS", "PART", "OBJECT", "BYTES", "REASON"], rows);
+    format!("{head}\n{table}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares() {
+        assert_eq!((share("1%"), share("100%"), share("0.5%")), (Ok(10_000), Ok(1_000_000), Ok(5_000)));
+        for bad in ["1", "0%", "101%", "-1%", "x%", "%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

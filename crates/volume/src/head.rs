@@ -1,0 +1,216 @@
+//! The head of a set in its store: what a cluster can be rebuilt from when every gateway is gone, and the fence between its lives.
+//!
+//! The one object of a set that is replaced, always by a conditional PUT. Its frame is that of [`crate::object`] under an id drawn
+//! anew for each version, which makes every version's bytes unique (R12):
+//!
+//! ```text
+//!   | header | keyring, in clear: "HFK" version(1), postcard of Keyring | sealed: "HFH" version(1), postcard of Keyring and Head |
+//! ```
+//! The keyring must be readable before the data key is known; the wrapped key in it authenticates itself, and a copy of all of it is
+//! sealed, so that a forged one is found (R9, R10).
+//!
+//! H1  Generations of a set's head only grow. Whoever finds a higher one than its own, or its own under another cluster's name, has
+//!     been replaced, and serves nothing any more.
+//! H2  Within a generation the log id that the head covers only grows, and everything that its root names was in the store before.
+//! H3  What the head names is the state at one log id, whole: a prefix of the set's order of writes (R4).
+
+use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
+use crate::segment::seal_frame;
+use bytes::Bytes;
+use holdfast_control::set::Restored;
+use holdfast_seal::{ObjectOpener, ObjectSealer, Part, SealError, argon2_parameters};
+use holdfast_types::{Epoch, LogId, Name};
+use serde::{Deserialize, Serialize};
+
+const KEYRING_MAGIC: &[u8] = b"HFK\x01";
+const HEAD_MAGIC: &[u8] = b"HFH\x01";
+
+/// Bytes of a head at most: 256 volumes with the longest names take a tenth of it.
+pub const HEAD_BYTES_MAX: usize = 512 << 10;
+
+/// How the cluster key comes from a passphrase. Means nothing for a key file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Argon2id {
+    /// Memory in KiB.
+    pub memory_kib: u32,
+    /// Passes over the memory.
+    pub passes: u32,
+    /// Lanes.
+    pub lanes: u32,
+    /// Salt; no secret.
+    pub salt: [u8; argon2_parameters::SALT_BYTES],
+}
+
+impl Argon2id {
+    /// What this build uses, with `salt`.
+    pub fn ours(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
+        use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
+        Self { memory_kib: MEMORY_KIB, passes: PASSES, lanes: LANES, salt }
+    }
+}
+
+/// What opens a set's data, given the cluster key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keyring {
+    /// The set's data key, wrapped by the cluster key.
+    pub wrapped_key: Vec<u8>,
+    /// Where a passphrase leads to the cluster key.
+    pub passphrase: Argon2id,
+}
+
+/// One life of a set: a recovery begins the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetLife {
+    /// The cluster that the set lives in.
+    pub cluster: u128,
+    /// Which life.
+    pub generation: u64,
+}
+
+/// A checkpoint as the head names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covered {
+    /// It holds every entry up to this one.
+    pub upto: LogId,
+    /// The generation in whose log that entry is.
+    pub generation: u64,
+    /// Wall clock of the gateway that made it, in Unix milliseconds, from just before: what was acknowledged earlier is in it. For people.
+    pub at_unix_ms: u64,
+}
+
+/// The head, opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Who may replace it.
+    pub life: SetLife,
+    /// Disk uuid of a gateway that a recovery raised the generation for, until that life's first checkpoint; then 0. A recovery that was
+    /// cut short goes on only with that very gateway.
+    pub raised_for: u128,
+    /// The set's name.
+    pub name: Name,
+    /// The last epoch granted as of the checkpoint, for people: the base of the next life lies above it by construction.
+    pub epoch: Epoch,
+    /// Which moment of the set this is; `None` before the first checkpoint.
+    pub covered: Option<Covered>,
+    /// The set at that moment.
+    pub content: Restored,
+}
+
+/// What a head says to somebody who lives `life`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is this life's.
+    Ours,
+    /// An older life's: a stale read. It proves nothing.
+    Older,
+    /// Another life has taken the set over (H1).
+    Taken,
+}
+
+impl Head {
+    /// What this head says to somebody who lives `life`.
+    pub fn standing(&self, life: SetLife) -> Standing {
+        match self.life.generation.cmp(&life.generation) {
+            std::cmp::Ordering::Less => Standing::Older,
+            std::cmp::Ordering::Equal if self.life.cluster == life.cluster => Standing::Ours,
+            // H1: two recoveries began from one life; the conditional PUT let one of them through.
+            _ => Standing::Taken,
+        }
+    }
+
+    /// Whether this head of the same life covers what `next` would: `next` is old then (H2).
+    pub fn covers(&self, next: &Covered) -> bool {
+        self.covered.is_some_and(|c| c.generation == next.generation && c.upto.index >= next.upto.index)
+    }
+
+    /// The head of the life after this one, which begins with the same content.
+    pub fn raised(&self, cluster: u128, raised_for: u128) -> Self {
+        let life = SetLife { cluster, generation: self.life.generation.saturating_add(1) };
+        Self { life, raised_for, ..self.clone() }
+    }
+}
+
+/// A head is not what it should be (R9).
+#[derive(Debug, thiserror::Error)]
+pub enum HeadError {
+    /// The object as a whole.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// The seal does not open.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// It does not decode.
+    #[error("{what} of a head: found {found}, expected {expected}")]
+    Form {
+        /// Keyring or body.
+        what: &'static str,
+        /// What was there.
+        found: String,
+        /// What should be there.
+        expected: &'static str,
+    },
+}
+
+fn form(what: &'static str, found: impl Into<String>, expected: &'static str) -> HeadError {
+    HeadError::Form { what, found: found.into(), expected }
+}
+
+fn write<T: Serialize>(magic: &[u8], value: &T) -> Vec<u8> {
+    let mut out = magic.to_vec();
+    let body = postcard::to_stdvec(value);
+    // Postcard refuses only what has no length ahead, and nothing here is of that kind.
+    assert!(body.is_ok(), "R9: a head cannot be written: {:?}", body.err());
+    out.extend_from_slice(&body.unwrap_or_default());
+    out
+}
+
+fn read<T: for<'a> Deserialize<'a>>(what: &'static str, magic: &'static [u8], bytes: &[u8]) -> Result<T, HeadError> {
+    let body = bytes
+        .strip_prefix(magic)
+        .ok_or_else(|| form(what, format!("{:02x?}", &bytes[..bytes.len().min(4)]), "its magic and version 1"))?;
+    let (value, rest) =
+        postcard::take_from_bytes(body).map_err(|e| form(what, e.to_string(), "what a gateway wrote"))?;
+    if rest.is_empty() { Ok(value) } else { Err(form(what, format!("{} bytes more", rest.len()), "its end")) }
+}
+
+/// A new version of the head, as an object. The sealer's id must have been drawn for it.
+pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> Bytes {
+    let mut object = vec![0; OBJECT_HEADER_BYTES];
+    object.extend_from_slice(&write(KEYRING_MAGIC, keyring));
+    seal_frame(ObjectKind::Head, &mut sealer, Part::Header, &write(HEAD_MAGIC, &(keyring, head)), &mut object);
+    Bytes::from(object)
+}
+
+/// The part of a head that can be read without its key: the header and the keyring. Not authentic before [`open_head`].
+///
+/// # Errors
+/// [`HeadError`].
+pub fn read_keyring(object: &[u8]) -> Result<(ObjectHeader, Keyring), HeadError> {
+    if object.len() > HEAD_BYTES_MAX {
+        return Err(form("object", format!("{} bytes", object.len()), "at most 512 KiB"));
+    }
+    let header = ObjectHeader::decode(object)?;
+    let end = usize::try_from(header.main_offset).unwrap_or(usize::MAX);
+    let clear = object
+        .get(OBJECT_HEADER_BYTES..end)
+        .ok_or_else(|| form("keyring", format!("{} bytes in all", object.len()), "a whole object"))?;
+    Ok((header, read("keyring", KEYRING_MAGIC, clear)?))
+}
+
+/// Opens what [`seal_head`] made.
+///
+/// # Errors
+/// [`HeadError`] where the object is not exactly this head.
+pub fn open_head(opener: &ObjectOpener, object: &[u8]) -> Result<Head, HeadError> {
+    let (_, clear) = read_keyring(object)?;
+    let (_, main) = ObjectHeader::of_whole(ObjectKind::Head, opener, object)?;
+    let plain = opener.open_part(Part::Header, main)?;
+    let (keyring, head): (Keyring, Head) = read("body", HEAD_MAGIC, &plain)?;
+    if keyring != clear {
+        return Err(form("keyring", "another one in clear", "the one that was sealed with it"));
+    }
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+use super::*;
+use crate::object::tests::{OBJECT, assert_golden, framed, from_hex, object, opener, sealer};
+use holdfast_control::set::{RootRef, Volume};
+use holdfast_types::{Sectors, VolumeId};
+use proptest::prelude::*;
+
+fn keyring() -> Keyring {
+    Keyring { wrapped_key: vec![7; 5], passphrase: Argon2id { memory_kib: 300, passes: 2, lanes: 1, salt: [9; 16] } }
+}
+
+fn head() -> Head {
+    let volume = Volume { name: Name::new("vol1").unwrap(), size: Sectors(300) };
+    Head {
+        life: SetLife { cluster: 77, generation: 2 },
+        raised_for: 0,
+        name: Name::new("demo").unwrap(),
+        epoch: Epoch(1 << 48),
+        covered: Some(Covered { upto: LogId::new(3, 400), generation: 1, at_unix_ms: 5 }),
+        content: Restored {
+            volumes: vec![(VolumeId(1), volume)],
+            next_volume: 2,
+            root: Some(RootRef { object: object(4), bytes: 500 }),
+        },
+    }
+}
+
+#[test]
+fn head_bytes_are_pinned() {
+    let kept = include_str!("../../golden/head.hex");
+    assert_golden("head", &seal_head(&head(), &keyring(), sealer(OBJECT)), kept);
+    let bytes = from_hex(kept);
+    assert_eq!(read_keyring(&bytes).unwrap().1, keyring());
+    assert_eq!(open_head(&opener(OBJECT), &bytes).unwrap(), head());
+}
+
+#[test]
+fn a_head_says_whose_it_is() {
+    let ours = SetLife { cluster: 77, generation: 2 };
+    assert_eq!(head().standing(ours), Standing::Ours);
+    assert_eq!(head().standing(SetLife { generation: 1, ..ours }), Standing::Taken, "H1: a recovery raised it");
+    assert_eq!(head().standing(SetLife { cluster: 78, ..ours }), Standing::Taken, "H1: another recovery won");
+    assert_eq!(head().standing(SetLife { generation: 3, ..ours }), Standing::Older, "a stale read is no proof");
+    let raised = head().raised(99, 5);
+    assert_eq!(raised.life, SetLife { cluster: 99, generation: 3 });
+    assert_eq!((raised.content.clone(), raised.covered, raised.raised_for), (head().content, head().covered, 5));
+    assert_eq!(raised.standing(ours), Standing::Taken);
+}
+
+#[test]
+fn what_is_covered_only_grows() {
+    let next = |generation, index| Covered { upto: LogId::new(3, index), generation, at_unix_ms: 9 };
+    assert!(head().covers(&next(1, 400)) && head().covers(&next(1, 399)));
+    assert!(!head().covers(&next(1, 401)), "H2");
+    assert!(!head().covers(&next(2, 1)), "another life's log begins anew");
+}
+
+#[test]
+fn a_keyring_in_clear_is_bound_to_the_sealed_one() {
+    let mut forged = vec![0; OBJECT_HEADER_BYTES];
+    let other = Keyring { wrapped_key: vec![8; 5], ..keyring() };
+    forged.extend_from_slice(&write(KEYRING_MAGIC, &other));
+    let plain = write(HEAD_MAGIC, &(keyring(), head()));
+    seal_frame(ObjectKind::Head, &mut sealer(OBJECT), Part::Header, &plain, &mut forged);
+    let error = open_head(&opener(OBJECT), &forged).unwrap_err().to_string();
+    assert_eq!(error, "keyring of a head: found another one in clear, expected the one that was sealed with it");
+}
+
+#[test]
+fn another_object_is_no_head() {
+    let root = framed(ObjectKind::Root, Part::Root, &write(KEYRING_MAGIC, &keyring()), b"x");
+    let error = open_head(&opener(OBJECT), &root).unwrap_err().to_string();
+    assert!(error.ends_with("found a root, expected a head"), "{error}");
+    let error = read_keyring(&vec![0; HEAD_BYTES_MAX + 1]).unwrap_err().to_string();
+    assert!(error.contains("expected at most 512 KiB"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn a_flipped_bit_is_found(at in 0usize..600, bit in 0u8..8) {
+        let whole = seal_head(&head(), &keyring(), sealer(OBJECT)).to_vec();
+        let mut damaged = whole.clone();
+        let at = at % whole.len();
+        damaged[at] ^= 1 << bit;
+        prop_assert!(open_head(&opener(OBJECT), &damaged).is_err(), "byte {}", at);
+        prop_assert!(open_head(&opener(OBJECT), &whole[..at]).is_err(), "cut to {}", at);
+    }
+}
