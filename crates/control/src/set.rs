@@ -14,12 +14,15 @@
 //! S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
 //!     expired names what it judged (epoch and last renewal), and apply compares.
 //! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
+//! S6  A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
+//!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 
 mod command;
 mod state;
 
 pub use command::{
-    Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
+    Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
+    TTL_MS_MAX, TTL_MS_MIN,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 

@@ -95,7 +95,7 @@ fn the_bytes_of_a_state_are_pinned() {
     }
     state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
     let expected =
-        "e807010104766f6c310801016101ed070700b81707050901ac02ed07010101060101020102030109010102030205060200\n";
+        "e807010104766f6c310801016101ed070700b81707050901ac02ed0701010106010102010203010901010203020506020107\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);
