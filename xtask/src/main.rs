@@ -1,4 +1,4 @@
-//! Chores: `cargo xtask demo | test | verify | fix | bench | dev | setup | e2e | tidy`.
+//! Chores: `cargo xtask demo | test | verify | fix | bench | dev | setup | e2e | mutations | tidy`.
 //!
 //! Owns: everything that runs `holdfast` from outside, as its users do. Does not own: any code of the product; it depends on
 //! no sibling crate, so that it compiles in seconds on a fresh machine and tests nothing with the tested code.
@@ -13,6 +13,7 @@ mod demo;
 mod e2e;
 mod jepsen;
 mod ledger;
+mod mutations;
 mod nbd;
 mod pg;
 mod pgwire;
@@ -43,6 +44,8 @@ enum Chore {
     Chaos(chaos::Args),
     /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
     Jepsen(jepsen::Args),
+    /// Known bugs, put into a copy of the tree one by one: which test finds each?
+    Mutations(mutations::Args),
     /// Format, clippy, tidy, docs; writes nothing
     Verify,
     /// The part of verify that needs no build: crate arrows, file length, leftovers, links
@@ -80,6 +83,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::E2e(args) => e2e::chore(&args),
         Chore::Chaos(args) => chaos::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
+        Chore::Mutations(args) => mutations::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {
             let mut count = say::Count::default();

@@ -112,7 +112,8 @@ fn cargo_tests() -> Result<Count> {
     Ok(count)
 }
 
-fn counted(text: &str) -> Count {
+/// What a line `test result: …` of cargo says; nothing for any other line.
+pub fn counted(text: &str) -> Count {
     let mut count = Count::default();
     let Some(rest) = text.strip_prefix("test result: ") else { return count };
     for part in rest.split(['.', ';']) {

@@ -14,6 +14,8 @@
 //! S4  A lease ends by a release or by another grant, never by time alone: apply has no clock. A proposer that judged it
 //!     expired names what it judged (epoch and last renewal), and apply compares.
 //! S5  A checkpoint ends only for the latest begin, proposed in the term of its own entry (R4, R7).
+//! S10 A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
+//!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
 //! S6 to S9, snapshots and garbage: see `set/space.rs`.
 
@@ -23,7 +25,8 @@ mod space;
 mod state;
 
 pub use command::{
-    Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT, TTL_MS_MAX, TTL_MS_MIN,
+    Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
+    TTL_MS_MAX, TTL_MS_MIN,
 };
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use space::{

@@ -47,7 +47,7 @@ impl ClockSuspicion {
 /// Compares successive looks at the two clocks.
 ///
 /// The shell looks every [`Timing::clock_tick`], and once more before it answers a read that it had to wait for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClockWatch {
     apart_max: Duration,
     gap_max: Duration,
@@ -57,7 +57,7 @@ pub struct ClockWatch {
     trusted_offset: i128,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Look {
     boot: MonoTime,
     monotonic: MonoTime,

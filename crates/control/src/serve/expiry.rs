@@ -8,14 +8,14 @@ use std::time::Duration;
 /// Judges a lease on the leader's clock: expired once its time to live has passed since the last renewal was applied *here*,
 /// and not before it has passed since this gateway was elected (what it did not see as a leader it cannot hold against the
 /// owner). The judgement is only a proposal: apply compares it with the state (S4 of [`crate::set`]).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExpiryJudge {
     /// Since when this gateway has led, moved forward by what it did not see. `None`: it does not lead, and judges nothing.
     watching_since: Option<MonoTime>,
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Seen {
     epoch: Epoch,
     renewed: LogIndex,
@@ -81,7 +81,7 @@ impl ExpiryJudge {
 
 /// After a process start a member takes no part in elections for a while: before it died it may have promised a leader its
 /// silence, and it has forgotten (R3). The promise itself is in no log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoteEmbargo {
     until: MonoTime,
 }

@@ -9,7 +9,7 @@ use holdfast_types::{Epoch, LogId, MemberId, MonoTime, Term};
 use std::time::Duration;
 
 /// A fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GateEvent {
     /// This gateway is the leader of `term`.
     TermStarted {
@@ -116,7 +116,7 @@ impl WhyNot {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grant {
     id: LogId,
     epoch: Epoch,
@@ -125,7 +125,7 @@ struct Grant {
 }
 
 /// One set's gate at one gateway.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServeGate {
     me: MemberId,
     timing: Timing,

@@ -30,7 +30,7 @@ const ELECTION_MIN_MS_FLOOR: u64 = 300;
 ///   clock_tick    = drift_margin / 4              between two looks at the clocks
 ///   gap_max       = clock_tick + drift_margin     a longer silence between two looks voids the read lease
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     rtt_ms: u64,
     election_min_ms: u64,

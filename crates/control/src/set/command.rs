@@ -17,6 +17,9 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(3);
 pub const TTL_MS_MIN: u32 = 100;
 /// Longest lease in milliseconds: a dead owner must not hold a set for hours.
 pub const TTL_MS_MAX: u32 = 600_000;
+/// How many granted requests are remembered, so that late copies of them are known (R12). A copy outlives its request by the
+/// caller's patience, seconds; this many grants within that time is a client gone mad.
+pub const REQUESTS_REMEMBERED: usize = 16;
 /// Segments noted between a begin and its end at most: at 16 MiB each 256 GiB, far above any journal, so that only an
 /// uploader gone mad meets it.
 pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
@@ -24,7 +27,7 @@ pub const SEGMENT_NOTES_MAX: usize = 1 << 14;
 const _: () = assert!((TTL_MS_MIN as u128) < TTL_DEFAULT.as_millis() && TTL_DEFAULT.as_millis() < TTL_MS_MAX as u128);
 
 /// What the proposer saw when it judged a lease expired. Apply grants only if it is still so (S4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Judged {
     /// Epoch of the lease that was judged.
     pub epoch: Epoch,
@@ -33,7 +36,7 @@ pub struct Judged {
 }
 
 /// A map root in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RootRef {
     /// The object that holds it.
     pub object: ObjectId,
@@ -304,9 +307,9 @@ pub enum SetRefusal {
         /// Of the lease.
         epoch: Epoch,
     },
-    /// The grant of this request was released already: this is a late copy of it.
+    /// The grant of this request is over: this is a late copy of it (S10).
     #[error(
-        "this request was granted before and its lease (epoch {epoch}) has been released: ask anew, under another request id"
+        "this request was granted before and its lease is over (the last epoch is {epoch}): ask anew, under another request id"
     )]
     RequestEnded {
         /// The last epoch that was granted.

@@ -1,6 +1,9 @@
 //! R2 and R6 against a dumb model: a list of everything that ever happened, searched from its end for each question.
 
-use super::{Admit, Judged, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject};
+use super::{
+    Admit, Judged, REQUESTS_REMEMBERED, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
+    StoredObject,
+};
 use holdfast_types::{
     Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, WriteSeq,
 };
@@ -13,8 +16,8 @@ const BASE: u64 = 5_000;
 /// What is asked, in words that the model's history turns into numbers.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
-    Acquire { owner: u8, gateway: u8, again: bool, how: How, plain: bool },
-    Continue { owner: u8, gateway: u8, token: Back, again: bool },
+    Acquire { owner: u8, gateway: u8, again: Option<Back>, how: How, plain: bool },
+    Continue { owner: u8, gateway: u8, token: Back, again: Option<Back> },
     Renew { epoch: Back },
     Release { epoch: Back, token: Option<Back> },
     Write { epoch: Back, seq: Pick },
@@ -48,6 +51,11 @@ fn who_asks() -> impl Strategy<Value = u8> {
     prop_oneof![6 => Just(0u8), 1 => Just(1u8), 1 => Just(2u8)]
 }
 
+/// A copy of the request that was granted so many grants ago; mostly none, but a new request.
+fn copy() -> impl Strategy<Value = Option<Back>> {
+    prop_oneof![6 => Just(None), 1 => Just(Some(0u8)), 2 => (1u8..4).prop_map(Some), 1 => (4u8..20).prop_map(Some)]
+}
+
 fn asks() -> impl Strategy<Value = Ask> {
     let how = prop_oneof![
         3 => Just(How::Politely), 1 => Just(How::Forced), 1 => Just(How::JudgedNow), 1 => (1u8..4).prop_map(How::JudgedBefore)
@@ -56,9 +64,9 @@ fn asks() -> impl Strategy<Value = Ask> {
         8 => Just(Pick::Next), 2 => (0u8..4).prop_map(Pick::Repeat), 1 => (1u8..3).prop_map(Pick::Skip), 1 => Just(Pick::Zero)
     ];
     prop_oneof![
-        3 => (who_asks(), 0u8..3, any::<bool>(), how, prop::bool::weighted(0.2))
+        3 => (who_asks(), 0u8..3, copy(), how, prop::bool::weighted(0.2))
             .prop_map(|(owner, gateway, again, how, plain)| Ask::Acquire { owner, gateway, again, how, plain }),
-        4 => (who_asks(), 0u8..3, back(), prop::bool::weighted(0.2))
+        4 => (who_asks(), 0u8..3, back(), copy())
             .prop_map(|(owner, gateway, token, again)| Ask::Continue { owner, gateway, token, again }),
         2 => back().prop_map(|epoch| Ask::Renew { epoch }),
         1 => (back(), prop::option::of(back())).prop_map(|(epoch, token)| Ask::Release { epoch, token }),
@@ -165,6 +173,11 @@ impl Model {
         token == grant.token || (unused && Some(token) == grant.from)
     }
 
+    /// R12: of the last granted requests, each was granted once and for all.
+    fn ended(&self, request: u128) -> bool {
+        self.grants().iter().rev().take(REQUESTS_REMEMBERED).any(|grant| grant.request == request)
+    }
+
     fn written(&self, epoch: u64) -> u64 {
         self.history.iter().filter(|h| matches!(h, Happened::Wrote { epoch: e } if *e == epoch)).count() as u64
     }
@@ -179,9 +192,15 @@ impl Model {
                 Some(grant) => {
                     let last = *self.renewals(grant).last().unwrap();
                     let seen = Judged { epoch: Epoch(grant.epoch()), renewed: LogIndex(last) };
-                    if *force || *judged_expired == Some(seen) { Expect::NewGrant } else { refused(grant) }
+                    if !*force && *judged_expired != Some(seen) {
+                        refused(grant)
+                    } else if self.ended(request.0) {
+                        Expect::Ended
+                    } else {
+                        Expect::NewGrant
+                    }
                 }
-                None if self.last(0).is_some_and(|grant| grant.request == request.0) => Expect::Ended,
+                None if self.ended(request.0) => Expect::Ended,
                 None => Expect::NewGrant,
             },
             SetCommand::Continue { owner, token, request, .. } => match held {
@@ -189,8 +208,9 @@ impl Model {
                 Some(grant) if grant.owner != who(owner) => refused(grant),
                 Some(grant) if grant.plain => Expect::Plain,
                 Some(grant) if grant.request == request.0 => Expect::OldGrant(grant.index),
-                Some(grant) if self.opens(grant, token.0) => Expect::NewGrant,
-                Some(_) => Expect::Stale,
+                Some(grant) if !self.opens(grant, token.0) => Expect::Stale,
+                Some(_) if self.ended(request.0) => Expect::Ended,
+                Some(_) => Expect::NewGrant,
             },
             SetCommand::Renew { epoch } if current == Some(epoch.0) => Expect::Renewed,
             SetCommand::Release { epoch, token } => match held {
@@ -260,7 +280,8 @@ fn command(model: &Model, ask: Ask, index: u64) -> Result<SetCommand, (u64, u64)
     let fresh = u128::from(index);
     let epoch_of = |back: Back| model.last(back).map_or(BASE, |grant| grant.epoch());
     let token_of = |back: Back| Token(model.last(back).map_or(0, |grant| grant.token));
-    let request_of = |again: bool| RequestId(model.last(0).filter(|_| again).map_or(fresh, |grant| grant.request));
+    let request_of =
+        |again: Option<Back>| RequestId(again.and_then(|back| model.last(back)).map_or(fresh, |grant| grant.request));
     Ok(match ask {
         Ask::Acquire { owner: o, gateway, again, how, plain } => {
             let last = model.last(0);

@@ -1,7 +1,8 @@
 //! The state, and how each command changes it.
 
 use super::command::{
-    Admit, Judged, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX, TTL_MS_MIN,
+    Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX,
+    TTL_MS_MIN,
 };
 use super::space::{PendingSnapshot, Snapshot, StoredKind};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
@@ -12,7 +13,7 @@ use imbl::{OrdMap, Vector};
 use serde::{Deserialize, Serialize};
 
 /// A volume: what the client sees of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Volume {
     /// Unique in the set.
     pub name: Name,
@@ -21,7 +22,7 @@ pub struct Volume {
 }
 
 /// Who may write, where, under which epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
     /// Who.
     pub owner: Owner,
@@ -48,7 +49,7 @@ pub struct Lease {
 }
 
 /// A checkpoint under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Begin {
     /// The entry that sealed: the checkpoint covers everything up to it.
     pub at: LogId,
@@ -57,7 +58,7 @@ pub struct Begin {
 }
 
 /// The current checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// It holds every entry up to this one.
     pub upto: LogId,
@@ -66,7 +67,7 @@ pub struct Checkpoint {
 }
 
 /// A segment of the checkpoint under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SegmentNote {
     /// The object.
     pub object: ObjectId,
@@ -77,7 +78,7 @@ pub struct SegmentNote {
 }
 
 /// The small replicated state of one set. A clone is cheap (persistent structures): `CheckpointBegin` keeps one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SetState {
     /// Every epoch is above this one: a recovered set starts above whatever its former life granted.
     pub base_epoch: Epoch,
@@ -97,8 +98,9 @@ pub struct SetState {
     pub segments: Vector<SegmentNote>,
     /// The next volume's id.
     pub next_volume: u32,
-    /// The request whose grant was released last, until the next grant: a late copy of it must not take the set again.
-    pub released: Option<RequestId>,
+    /// The requests that were granted last, oldest first, `REQUESTS_REMEMBERED` at most, with that of the present lease. A late
+    /// copy of one of them must not take the set again, whoever held it since (S10).
+    pub granted_requests: Vector<RequestId>,
     /// Kept checkpoints, by name.
     pub snapshots: OrdMap<Name, Snapshot>,
     /// Snapshots that were asked for and wait for their checkpoint.
@@ -134,7 +136,7 @@ impl SetState {
             checkpoint: None,
             segments: Vector::new(),
             next_volume: 1,
-            released: None,
+            granted_requests: Vector::new(),
             snapshots: OrdMap::new(),
             pending: OrdMap::new(),
             dropped: OrdMap::new(),
@@ -283,10 +285,18 @@ impl SetState {
             if grant.token == lease.token || Some(grant.token) == lease.previous_token {
                 return Err(SetRefusal::TokenReused);
             }
-        } else if self.released == Some(grant.request) {
+        }
+        self.check_not_granted_before(grant.request)?;
+        Ok(self.grant(id, grant))
+    }
+
+    /// S10: nobody waits for the answer to a copy of a request whose grant is over. Granting it would take the set from whoever
+    /// holds it now, or leave it with an owner that knows nothing of it.
+    fn check_not_granted_before(&self, request: RequestId) -> Result<(), SetRefusal> {
+        if self.granted_requests.contains(&request) {
             return Err(SetRefusal::RequestEnded { epoch: self.epoch });
         }
-        Ok(self.grant(id, grant))
+        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one command")]
@@ -320,6 +330,7 @@ impl SetState {
         if new_token == lease.token || Some(new_token) == lease.previous_token {
             return Err(SetRefusal::TokenReused);
         }
+        self.check_not_granted_before(request)?;
         // `token` is what the caller is known to have. Where that is the previous one, the current one never reached it.
         let ttl_ms = lease.ttl_ms;
         Ok(self.grant(
@@ -355,7 +366,10 @@ impl SetState {
         };
         self.epoch = epoch;
         self.last_seq = WriteSeq(0);
-        self.released = None;
+        if self.granted_requests.len() >= REQUESTS_REMEMBERED {
+            self.granted_requests.pop_front();
+        }
+        self.granted_requests.push_back(lease.request);
         self.lease = Some(lease.clone());
         SetAnswer::Granted(lease)
     }
@@ -389,7 +403,6 @@ impl SetState {
                 since_unix_ms: lease.since_unix_ms,
             });
         }
-        self.released = Some(lease.request);
         self.lease = None;
         Ok(SetAnswer::Released)
     }
@@ -447,13 +460,14 @@ impl SetState {
             assert_ne!(lease.previous_token, Some(lease.token), "S3: a token is never reused");
             assert!(self.last_seq.0 <= lease.renewed.0 - lease.granted.0, "S2: each number took an entry");
             assert!(self.last_seq.0 == 0 || lease.previous_token.is_none(), "S3: a write kills the token before");
-            assert!(self.released.is_none(), "S4: held and released");
+            assert_eq!(self.granted_requests.last(), Some(&lease.request), "S10: the present request is remembered");
         }
         assert!(self.segments.is_empty() || self.begin.is_some(), "S5: segments without a begin");
         if let (Some(begin), Some(done)) = (self.begin, self.checkpoint) {
             assert!(begin.at >= done.upto, "S5: began at {} below {}", begin.at, done.upto);
         }
         self.self_check_space();
+        assert!(self.granted_requests.len() <= REQUESTS_REMEMBERED, "S10: more requests than the limit");
         assert!(self.volumes.len() <= VOLUMES_PER_SET_MAX, "more volumes than the limit");
         assert!(self.volumes.keys().all(|id| id.0 < self.next_volume), "a volume id that was not handed out yet");
     }

@@ -442,6 +442,20 @@ fn what_nobody_wrote_is_zero_before_a_checkpoint_and_the_map_s_after() {
     assert_eq!(machine.lookup(VolumeId(1), Lba(0), Sectors(0)), vec![]);
 }
 
+/// R4: a root at X holds what was there at X, also where it is overwritten before it is uploaded.
+#[test]
+fn what_is_sealed_stays_as_it_was_at_the_begin() {
+    let mut machine = held();
+    let epoch = machine.state().epoch;
+    machine.apply(LogId::new(1, 4), &entry(epoch, WriteSeq(1), &[write(1, 0, 8), write(1, 16, 8)])).expect("write");
+    machine.apply(LogId::new(1, 5), &control(&SetCommand::CheckpointBegin { term: Term(1) })).expect("begin");
+    let (_, at_begin) = machine.sealed().expect("sealed");
+    let at_begin = Generation::clone(&at_begin);
+    machine.apply(LogId::new(1, 6), &entry(epoch, WriteSeq(2), &[write(1, 0, 8), write(1, 20, 2)])).expect("write");
+    let (_, later) = machine.sealed().expect("still sealed");
+    assert_eq!(*later, at_begin);
+}
+
 #[test]
 fn a_begin_over_an_unfinished_one_keeps_what_that_sealed() {
     let mut machine = held();

@@ -1,0 +1,182 @@
+//! The list: what each bug changes, which rule it breaks, and which tests are to find it, the quickest first.
+
+mod control;
+mod data;
+mod gateway;
+mod raft;
+
+use anyhow::{Result, ensure};
+
+/// All of them, room by room.
+pub(super) const MUTATIONS: &[&[Mutation]] =
+    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS];
+
+/// What cannot be mutated, because it is not built. Told on the page.
+pub(super) const NOT_YET: &str = "
+Not in the list, because the code that could have them is not there: an old leader deletes, an orphan is deleted while its commit is in flight,
+a clone's object is deleted by its origin (nothing deletes objects yet: [known limits](../known-limits.md)).
+";
+
+/// A bug.
+pub(super) struct Mutation {
+    pub(super) name: &'static str,
+    /// What it does, in a sentence.
+    pub(super) bug: &'static str,
+    /// The rule that it breaks.
+    pub(super) rule: &'static str,
+    pub(super) edits: &'static [Edit],
+    /// Asked in this order, until one is red.
+    pub(super) tests: &'static [Test],
+    /// Part of what CI runs.
+    pub(super) smoke: bool,
+}
+
+/// A replacement of text.
+pub(super) struct Edit {
+    pub(super) file: &'static str,
+    /// There exactly once.
+    pub(super) old: &'static str,
+    pub(super) new: &'static str,
+}
+
+/// What sort of test it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum Layer {
+    Model,
+    Property,
+    Crash,
+    Story,
+    Unit,
+    Cluster,
+    Scenario,
+}
+
+impl Layer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Layer::Model => "model",
+            Layer::Property => "property",
+            Layer::Crash => "crash",
+            Layer::Story => "story",
+            Layer::Unit => "unit",
+            Layer::Cluster => "cluster",
+            Layer::Scenario => "scenario",
+        }
+    }
+}
+
+/// A test to ask.
+pub(super) enum Test {
+    /// `cargo test -p PACKAGE TARGET -- FILTER`.
+    Cargo { layer: Layer, package: &'static str, target: &'static [&'static str], filter: &'static [&'static str] },
+    /// `cargo xtask e2e NAME`.
+    Scenario(&'static str),
+}
+
+/// A test in the library's own modules.
+const fn lib(layer: Layer, package: &'static str, filter: &'static [&'static str]) -> Test {
+    Test::Cargo { layer, package, target: &["--lib"], filter }
+}
+
+/// A test in a file of `tests/`.
+const fn file(
+    layer: Layer,
+    package: &'static str,
+    target: &'static [&'static str],
+    filter: &'static [&'static str],
+) -> Test {
+    Test::Cargo { layer, package, target, filter }
+}
+
+impl Test {
+    pub(super) fn layer(&self) -> Layer {
+        match self {
+            Test::Cargo { layer, .. } => *layer,
+            Test::Scenario(_) => Layer::Scenario,
+        }
+    }
+
+    /// As a person types it.
+    pub(super) fn command(&self) -> String {
+        match self {
+            Test::Cargo { package, target, filter, .. } => {
+                let mut words = vec!["cargo", "test", "-p", *package];
+                words.extend(*target);
+                if !filter.is_empty() {
+                    words.push("--");
+                    words.extend(*filter);
+                }
+                words.join(" ")
+            }
+            Test::Scenario(name) => format!("cargo xtask e2e {name}"),
+        }
+    }
+}
+
+impl Edit {
+    /// The text with the bug in it.
+    ///
+    /// # Errors
+    /// When what is to be replaced is not there exactly once.
+    pub(super) fn apply(&self, text: &str) -> Result<String> {
+        let found = text.matches(self.old).count();
+        ensure!(found == 1, "found {found} times, expected once: {:?}", self.old);
+        Ok(text.replacen(self.old, self.new, 1))
+    }
+}
+
+impl Mutation {
+    /// Changes with whatever would make an earlier result say nothing.
+    pub(super) fn fingerprint(&self) -> String {
+        // FNV-1a: no secret, no dependency, the same on every machine.
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        let mut eat = |text: &str| {
+            for byte in text.bytes().chain([0]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+        };
+        for edit in self.edits {
+            [edit.file, edit.old, edit.new].into_iter().for_each(&mut eat);
+        }
+        self.tests.iter().for_each(|test| eat(&test.command()));
+        format!("{hash:016x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::binary::root;
+    use std::collections::BTreeSet;
+
+    /// The list cannot rot: every text to replace is in the tree, exactly once, and edits of one bug do not undo each other.
+    #[test]
+    fn every_bug_can_be_put_in() {
+        let mut wrong = Vec::new();
+        for mutation in MUTATIONS.iter().copied().flatten() {
+            for edit in mutation.edits {
+                let outcome = std::fs::read_to_string(root().join(edit.file)).map_err(anyhow::Error::from);
+                match outcome.and_then(|text| edit.apply(&text)) {
+                    Ok(changed) => assert!(changed.contains(edit.new), "{}", mutation.name),
+                    Err(e) => wrong.push(format!("{}: {}: {e:#}", mutation.name, edit.file)),
+                }
+                assert_ne!(edit.old, edit.new, "{}", mutation.name);
+            }
+        }
+        assert!(wrong.is_empty(), "the sources have changed; change the list:\n{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn the_list_is_long_enough_and_names_are_unique() {
+        let all: Vec<&Mutation> = MUTATIONS.iter().copied().flatten().collect();
+        assert!(all.len() >= 25, "only {}", all.len());
+        let names: BTreeSet<&str> = all.iter().map(|mutation| mutation.name).collect();
+        assert_eq!(names.len(), all.len(), "a name twice");
+        for mutation in &all {
+            assert!(!mutation.edits.is_empty() && !mutation.tests.is_empty(), "{}", mutation.name);
+            let cheap = !mutation.tests.iter().any(|test| matches!(test, Test::Scenario(_)));
+            assert!(!mutation.smoke || cheap, "{}: no scenario in the smoke run", mutation.name);
+        }
+        assert!(all.iter().filter(|mutation| mutation.smoke).count() >= 3);
+    }
+}

@@ -1,0 +1,210 @@
+//! Lease, epochs and the right to serve.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const STATE: &str = "crates/control/src/set/state.rs";
+const GATE: &str = "crates/control/src/serve/gate.rs";
+const EXPIRY: &str = "crates/control/src/serve/expiry.rs";
+
+const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
+const LEASES: Test = lib(Layer::Property, "holdfast-control", &["r2_r6_s3_like_a_list_of_what_happened"]);
+const CHECKPOINTS: Test =
+    lib(Layer::Property, "holdfast-control", &["r4_replay_from_a_checkpoint_is_the_straight_run"]);
+const GRANTS: Test = file(Layer::Model, "holdfast-control", &["--test", "model"], &["grants_keep_the_rules"]);
+const CLOCKS: Test = file(Layer::Model, "holdfast-control", &["--test", "model"], &["clocks_keep_the_rules"]);
+const TOLD: Test = lib(Layer::Property, "holdfast-control", &["r3_the_gate_like_a_list_of_what_was_told"]);
+const VOTERS: Test = lib(Layer::Property, "holdfast-control", &["r3_no_reads_once_a_voter_is_free"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "epoch-check-gone",
+        bug: "apply takes a write of any epoch",
+        rule: "R2",
+        edits: &[Edit {
+            file: STATE,
+            old: "        if current != Some(epoch) {
+            return Admit::Refused(SetRefusal::WrongEpoch { found: epoch, current });
+        }
+",
+            new: "        let epoch = current.unwrap_or(epoch);
+",
+        }],
+        tests: &[GRANTS, LEASES, STORIES],
+        smoke: true,
+    },
+    Mutation {
+        name: "gap-accepted",
+        bug: "apply takes a write although one before it is missing",
+        rule: "R4",
+        edits: &[Edit { file: STATE, old: "if seq.0 == 0 || seq > expected {", new: "if seq.0 == 0 {" }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "applied-twice",
+        bug: "a retried proposal is applied once more",
+        rule: "R2",
+        edits: &[Edit {
+            file: STATE,
+            old: "            return Admit::Duplicate;
+",
+            new: "            return Admit::Apply;
+",
+        }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "judgement-not-compared",
+        bug: "a lease is taken from an owner who renewed it after it was judged expired",
+        rule: "R2",
+        edits: &[Edit {
+            file: STATE,
+            old: "j.epoch == lease.epoch && j.renewed == lease.renewed",
+            new: "j.epoch == lease.epoch",
+        }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-copy-granted",
+        bug: "a late copy of a request that was granted and ended takes the set again",
+        rule: "R12",
+        edits: &[Edit {
+            file: STATE,
+            old: "if self.granted_requests.contains(&request) {",
+            new: "if self.granted_requests.is_empty() && request.0 == 0 {",
+        }],
+        tests: &[GRANTS, LEASES, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-token-lives",
+        bug: "a token opens the set although the newer one was used",
+        rule: "R2",
+        edits: &[Edit {
+            file: STATE,
+            old: "                lease.previous_token = None;
+",
+            new: "",
+        }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "stale-release",
+        bug: "a late release of an old epoch ends the lease of a newer one",
+        rule: "R2",
+        edits: &[Edit {
+            file: STATE,
+            old: "        if lease.epoch != epoch {
+            return Err(SetRefusal::WrongEpoch { found: epoch, current: Some(lease.epoch) });
+        }
+",
+            new: "",
+        }],
+        tests: &[GRANTS, LEASES],
+        smoke: false,
+    },
+    Mutation {
+        name: "old-begin-ended",
+        bug: "the end of a checkpoint counts although a later one was begun",
+        rule: "R4",
+        edits: &[Edit { file: STATE, old: "if latest != Some(begin) {", new: "if latest.is_none() {" }],
+        tests: &[CHECKPOINTS, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "work-of-an-older-term",
+        bug: "a checkpoint's entry counts in a later term than the one that it was made in",
+        rule: "R4",
+        edits: &[Edit { file: STATE, old: "if id.term == found { Ok(()) }", new: "if id.term >= found { Ok(()) }" }],
+        tests: &[CHECKPOINTS, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "serves-without-grant",
+        bug: "a new leader goes on under the grant of an earlier term",
+        rule: "R6",
+        edits: &[Edit { file: GATE, old: "if grant.id.term != term {", new: "if grant.id.term > term {" }],
+        tests: &[GRANTS, TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "no-drift-margin",
+        bug: "reads are answered until the followers' silence ends, on the leader's own clock",
+        rule: "R3",
+        edits: &[Edit {
+            file: GATE,
+            old: "sent.saturating_add(self.timing.read_lease())",
+            new: "sent.saturating_add(self.timing.leader_lease())",
+        }],
+        tests: &[CLOCKS, VOTERS, TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "old-acknowledgement-counts",
+        bug: "a heartbeat sent in an earlier term renews the read lease of this one",
+        rule: "R3",
+        edits: &[Edit {
+            file: GATE,
+            old: "let fresh = sent >= self.term_started && self.suspected",
+            new: "let fresh = self.suspected",
+        }],
+        tests: &[CLOCKS, TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "suspected-clock-believed",
+        bug: "the read lease outlives a suspended clock",
+        rule: "R3",
+        edits: &[Edit {
+            file: GATE,
+            old: "            GateEvent::ClockSuspicion => {
+                self.end_read_lease(now);
+",
+            new: "            GateEvent::ClockSuspicion => {
+",
+        }],
+        tests: &[CLOCKS, TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "serves-through-a-transfer",
+        bug: "the old leader answers on while it hands over",
+        rule: "R3",
+        edits: &[Edit {
+            file: GATE,
+            old: "GateEvent::TransferStarted => self.transfer_started = true,",
+            new: "GateEvent::TransferStarted => self.transfer_started = false,",
+        }],
+        tests: &[CLOCKS, TOLD],
+        smoke: false,
+    },
+    Mutation {
+        name: "restarted-voter-votes",
+        bug: "a member votes right after its start, which has forgotten its promise",
+        rule: "R3",
+        edits: &[Edit {
+            file: EXPIRY,
+            old: "        now >= self.until
+",
+            new: "        now >= self.until || self.until > MonoTime(0)
+",
+        }],
+        tests: &[CLOCKS, VOTERS, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "judged-before-its-time",
+        bug: "a new leader holds against the owner what it did not see as a leader",
+        rule: "R8",
+        edits: &[Edit {
+            file: EXPIRY,
+            old: "Some(self.seen?.at.max(self.watching_since?))",
+            new: "Some(self.seen?.at.min(self.watching_since?))",
+        }],
+        tests: &[CLOCKS, lib(Layer::Property, "holdfast-control", &["a_judgement_waits_the_whole_time"])],
+        smoke: false,
+    },
+];

@@ -1,0 +1,227 @@
+//! Connections, requests and answers: the gateway's front, its serving of a set, and the device on a host.
+
+use super::{Edit, Layer, Mutation, Test, lib};
+
+const DEVICE: &str = "crates/gateway/src/set/device.rs";
+const SLOTS: &str = "crates/gateway/src/front/slots.rs";
+
+const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
+const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
+const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-gateway", &["front::"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "lease-checked-before-the-read",
+        bug: "the read lease is checked before the data is there and not after",
+        rule: "R3",
+        edits: &[
+            Edit {
+                file: DEVICE,
+                old: "        let mut out = Vec::new();
+        let end = offset + u64::from(len);
+",
+                new: "        self.check_read().await?;
+        let mut out = Vec::new();
+        let end = offset + u64::from(len);
+",
+            },
+            Edit {
+                file: DEVICE,
+                old: "        // R3: after the data is there and right before the answer.
+        self.check_read().await?;
+",
+                new: "",
+            },
+        ],
+        tests: &[Test::Scenario("paused-gateway")],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-before-commit",
+        bug: "a write is answered once it is in the sequencer's hands",
+        rule: "R1",
+        edits: &[Edit {
+            file: DEVICE,
+            old: "        for answer in pending {
+            match answer.await {
+",
+            new: "        for mut answer in pending {
+            let now = answer.try_recv().unwrap_or(Ok(()));
+            match Ok::<_, tokio::sync::oneshot::error::RecvError>(now) {
+",
+        }],
+        tests: &[Test::Scenario("flush-kill-all")],
+        smoke: false,
+    },
+    Mutation {
+        name: "named-before-the-put",
+        bug: "a segment that the store did not take is named as if it were there",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/uploader.rs",
+            old: "                Ok(()) => return Ok(()),
+                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+",
+            new: "                Ok(()) => return Ok(()),
+                Err(e) if e.disposition() == Disposition::Retry => return Ok(()),
+                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+",
+        }],
+        tests: &[Test::Scenario("s3-outage")],
+        smoke: false,
+    },
+    Mutation {
+        name: "token-not-checked",
+        bug: "a connection is let in whatever token it shows",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/server.rs",
+            old: "self.join(|s| !s.plain && s.token == token)",
+            new: "self.join(|s| !s.plain)",
+        }],
+        tests: &[Test::Scenario("two-owners")],
+        smoke: false,
+    },
+    Mutation {
+        name: "goes-on-after-an-unknown",
+        bug: "after an entry whose outcome is unknown the next one is answered as written",
+        rule: "R12",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/sequencer.rs",
+            old: "            (Some(why), _) => Err(why),
+            (None, Ok(done)) => verdict.judge(&done.answer),
+            (None, Err(e)) => {",
+            new: "            (_, Ok(done)) => verdict.judge(&done.answer),
+            (_, Err(e)) => {",
+        }],
+        tests: &[Test::Scenario("moves")],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-connection-takes-the-slot",
+        bug: "a connection that comes late displaces a newer one of its device",
+        rule: "R6",
+        edits: &[Edit { file: SLOTS, old: "(known && found <= newest)", new: "(known && found == newest)" }],
+        tests: &[OF_SLOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "two-connections-of-a-slot",
+        bug: "a new connection of a device reads requests while the old one still executes some",
+        rule: "R6",
+        edits: &[Edit {
+            file: SLOTS,
+            old: "            living.ended.cancelled().await;
+",
+            new: "            let _ = &living.ended;
+",
+        }],
+        tests: &[OF_SLOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "reply-to-the-wrong-request",
+        bug: "the server answers with the cookie of another request",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/reply.rs",
+            old: "        head.put_u32(error);
+        head.put_u64(to.cookie);
+",
+            new: "        head.put_u32(error);
+        head.put_u64(to.cookie ^ 1);
+",
+        }],
+        tests: &[CLIENT],
+        smoke: true,
+    },
+    Mutation {
+        name: "half-a-read-is-a-read",
+        bug: "the client takes a read for answered of which pieces are missing",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/nbd/src/client/transmission.rs",
+            old: "None if request.is_read && request.covered != request.len => return",
+            new: "None if request.is_read && request.covered > request.len => return",
+        }],
+        tests: &[CLIENT],
+        smoke: false,
+    },
+    Mutation {
+        name: "beyond-the-end",
+        bug: "a request may reach one sector beyond the end of its volume",
+        rule: "R5",
+        edits: &[Edit {
+            file: "crates/nbd/src/server/request.rs",
+            old: "is_none_or(|end| end > size)",
+            new: "is_none_or(|end| end > size + SECTOR_BYTES)",
+        }],
+        tests: &[CLIENT],
+        smoke: false,
+    },
+    Mutation {
+        name: "replay-out-of-order",
+        bug: "after a reconnect the youngest unanswered request is sent first",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/attach/src/machine/table.rs",
+            old: "!held(number, entry)).map(|(number, _)| *number).collect()",
+            new: "!held(number, entry)).map(|(number, _)| *number).rev().collect()",
+        }],
+        tests: &[REGISTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "overlapping-writes-in-flight",
+        bug: "a write is sent while one that it overlaps is unanswered: a replay may turn them around",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/attach/src/machine/table.rs",
+            old: "free = place.held.is_empty() && !place.overlaps(intake.offset, intake.end());",
+            new: "free = place.held.is_empty();",
+        }],
+        tests: &[REGISTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "answer-of-an-older-connection",
+        bug: "an answer that comes late over a connection that was given up counts",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/attach/src/machine/life.rs",
+            old: "        if generation != self.generation || !self.carries() {
+            return;
+        }
+        if self.table.get_mut(number).is_none_or(|entry| entry.sent != Some(generation)) {
+            return;
+        }
+        if matches!",
+            new: "        if self.table.get_mut(number).is_none_or(|entry| entry.sent.is_none()) {
+            return;
+        }
+        if matches!",
+        }],
+        tests: &[REGISTERS],
+        smoke: false,
+    },
+    Mutation {
+        name: "error-at-a-failover",
+        bug: "a gateway that loses its leadership answers with errors: a file system takes them for a broken disk",
+        rule: "R8",
+        edits: &[Edit {
+            file: DEVICE,
+            old: "            DeviceError::Fenced
+        } else {
+            DeviceError::Disconnect
+        }
+",
+            new: "            DeviceError::Fenced
+        } else {
+            DeviceError::Fenced
+        }
+",
+        }],
+        tests: &[Test::Scenario("moves"), Test::Scenario("attach-failover")],
+        smoke: false,
+    },
+];

@@ -1,0 +1,129 @@
+//! The log on a real disk, and the members that share it.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group::"]);
+const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "real_disk"], &[]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "vote-not-persisted",
+        bug: "a vote is kept in memory only: after a restart the member votes again in the same term",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/log/src/group.rs",
+            old: "Ok((Some(Op::Vote { group: self.group.id, payload: vote }), Removed::default()))",
+            new: "Ok((None, Removed::default()))",
+        }],
+        tests: &[DISK, GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-before-sync",
+        bug: "the writer calls back before it writes",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
+",
+            new: "                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
+                done(Ok(()));
+                let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
+",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &[]), DISK, Test::Scenario("flush-kill-all")],
+        smoke: false,
+    },
+    Mutation {
+        name: "failed-disk-acknowledges",
+        bug: "after a failed write or sync the node acknowledges on",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/log/src/writer.rs",
+            old: "                    Some(why) => done(Err(stopped(Some(why)))),
+",
+            new: "                    Some(_) => done(Ok(())),
+",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &[]), DISK],
+        smoke: false,
+    },
+    Mutation {
+        name: "voter-under-embargo",
+        bug: "a member answers votes right after its start, at the door between gateways",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/raft/src/server.rs",
+            old: "            return Err(Status::unavailable(format!(\"vote embargo after a start: {left:?} left; asked by {from}\")));
+",
+            new: "            tracing::debug!(%from, ?left, \"votes all the same\");
+",
+        }],
+        tests: &[GROUPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-goes-back",
+        bug: "an older snapshot replaces a newer one",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/raft/src/machine.rs",
+            old: "        && current.last() >= snapshot.last()
+",
+            new: "        && current.last() == snapshot.last()
+",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &[])],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-not-synced-first",
+        bug: "a snapshot from the leader is adopted in memory and not made durable before the log is purged",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/machine.rs",
+            old: "        save(&self.shared, snapshot).await?;
+",
+            new: "        *lock(&self.shared.current) = Some(snapshot);
+",
+        }],
+        tests: &[lib(Layer::Cluster, "holdfast-raft", &[])],
+        smoke: false,
+    },
+    Mutation {
+        name: "lost-log-unnoticed",
+        bug: "a follower that denies what it acknowledged is simply sent it again",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/reversion.rs",
+            old: "*t == term && conflict.index <= acked.index",
+            new: "*t == term && conflict.index > acked.index",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["reversion::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "restored-disk-accepted",
+        bug: "a member restored from an older copy of its disk may speak for itself",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "Some((seen, _)) if life.boot < seen => Err(format!(",
+            new: "Some((seen, _)) if life.boot > seen.saturating_mul(2) => Err(format!(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["lives::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "headless-log-believed",
+        bug: "a group whose oldest journal file is gone without a trace takes part",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/raft/src/quarantine.rs",
+            old: "state.purged.is_none() && first.0 > 0",
+            new: "state.purged.is_some() && first.0 > 0",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+];

@@ -1,0 +1,92 @@
+//! The copy of the tree that a bug is put into.
+
+use super::list::Mutation;
+use crate::binary::root;
+use crate::cmd::cmd;
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A copy of every file of the tree, below `target/`. Held by one process at a time.
+pub(super) struct Scratch {
+    tree: PathBuf,
+    files: BTreeSet<PathBuf>,
+    _lock: std::fs::File,
+}
+
+impl Scratch {
+    /// Makes the copy what the tree is now, changes that are not committed included.
+    ///
+    /// # Errors
+    /// When another run has it, or a file cannot be copied.
+    pub(super) fn open() -> Result<Self> {
+        let tree = root().join("target/mutations");
+        std::fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
+        let lock = std::fs::File::create(tree.with_extension("lock"))?;
+        lock.try_lock().with_context(|| format!("{}: another run uses it; wait for its end", tree.display()))?;
+        let listed =
+            cmd("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).dir(root()).out()?;
+        let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
+        let files = files.filter(|name| root().join(name).is_file()).collect();
+        let scratch = Self { tree, files, _lock: lock };
+        scratch.restore()?;
+        Ok(scratch)
+    }
+
+    pub(super) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// An empty file for what a program says.
+    pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
+        let path = root().join(format!("target/mutations-{name}.log"));
+        std::fs::write(&path, "").with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
+    /// Writes what differs from the tree, and only that: what is built depends on the times of the files.
+    pub(super) fn restore(&self) -> Result<()> {
+        for name in &self.files {
+            let (from, to) = (root().join(name), self.tree.join(name));
+            let expected = std::fs::read(&from).with_context(|| from.display().to_string())?;
+            if std::fs::read(&to).is_ok_and(|found| found == expected) {
+                continue;
+            }
+            if let Some(dir) = to.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            std::fs::write(&to, expected).with_context(|| to.display().to_string())?;
+        }
+        self.remove_others(&self.tree)
+    }
+
+    /// Removes what is not of the tree: files that are gone from it, and what a test left.
+    fn remove_others(&self, dir: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            let Ok(name) = path.strip_prefix(&self.tree) else { continue };
+            if path.is_dir() {
+                if name != Path::new("target") {
+                    self.remove_others(&path)?;
+                }
+            } else if !self.files.contains(name) {
+                std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the bug in.
+    ///
+    /// # Errors
+    /// When a text to replace is not there exactly once.
+    pub(super) fn apply(&self, mutation: &Mutation) -> Result<()> {
+        for edit in mutation.edits {
+            let path = self.tree.join(edit.file);
+            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let text = edit.apply(&text).with_context(|| format!("{}: {}", mutation.name, edit.file))?;
+            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+}
