@@ -1,6 +1,6 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
-use crate::command::{AgentArgs, AttachArgs, HistoryArgs};
+use crate::command::{AgentArgs, AttachArgs, HistoryArgs, WatchArgs};
 use crate::exit::EXIT_CODES;
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -115,6 +115,8 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Show what the agents did: takeovers with the time of each phase, restarts, fences
     History(HistoryArgs),
+    /// Watch sets, leases and gateways as they change
+    Watch(WatchArgs),
     /// Run a whole cluster on this machine, to try out and to develop with
     Dev(DevArgs),
     /// Print the completions of a shell

@@ -11,6 +11,7 @@ mod lease;
 mod moves;
 mod set;
 mod status;
+mod watch;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
@@ -22,6 +23,7 @@ pub use agent::AgentArgs;
 pub use attach::AttachArgs;
 pub use cluster::node;
 pub use history::HistoryArgs;
+pub use watch::WatchArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -52,6 +54,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
         Command::History(args) => history::run(&common, &args).await,
+        Command::Watch(args) => watch::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),
         Command::Man { dir } => extras::man(dir.as_deref()),
