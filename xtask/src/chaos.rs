@@ -9,10 +9,8 @@
 
 mod access;
 mod client;
-mod gateways;
 mod history;
 mod nemesis;
-mod net;
 mod seed;
 mod siege;
 mod verdict;
@@ -23,6 +21,7 @@ use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::{Count, line, note, step};
 use crate::verify::missing;
+use crate::{gateways, net};
 use anyhow::{Context, Result};
 use history::History;
 use serde::{Deserialize, Serialize};
@@ -30,6 +29,24 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use verdict::{Check, Figures};
+
+/// The set, and its volume as an export.
+const SET: &str = "chaos";
+const EXPORT: &str = "chaos/vol1";
+
+/// Small bounds and frequent checkpoints, so that a short run sees the store, purging and snapshots as well.
+const SMALL: &str = r#"[journal]
+bound = "1GiB"
+reserve = "128MiB"
+file = "16MiB"
+tail = "16MiB"
+[cache]
+memory = "32MiB"
+disk = "0B"
+[upload]
+interval_ms = 3000
+bytes = "16MiB"
+"#;
 
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
@@ -199,7 +216,9 @@ fn inside(args: &Args, judge: &Path) -> Result<()> {
         None => (format!("file://{}/store", dir.display()), Vec::new()),
     };
     let windows = 16 + args.seconds.div_ceil(client::WINDOW_S) * 4;
-    let mut cluster = gateways::Gateways::start(&net, &bin, &dir, &url, env, windows * client::WINDOW_BYTES)?;
+    let size = windows * client::WINDOW_BYTES;
+    let plan = gateways::Plan { set: SET, size, store: &url, env, settings: SMALL };
+    let mut cluster = gateways::Gateways::start(&net, &bin, &dir, plan)?;
     let history = History::default();
     let access = access::Access::new(cluster.door());
     let with_store = store.is_some();

@@ -381,7 +381,8 @@ impl Stopped {
 /// Entries behind its leader with which a member still counts as caught up.
 const CLOSE_ENTRIES: u64 = 64;
 
-fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
+/// Of a `cluster status`: what is not up and close to its leader.
+pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
     let none = Vec::new();
     let groups = status["groups"].as_array().unwrap_or(&none);
     let mut behind = Vec::new();

@@ -6,6 +6,8 @@
 //!     └──▶ ledger files on the local disk: one line for each acknowledged commit; compared with the table afterwards
 //! ```
 
+pub mod failover;
+
 use crate::attach::Device;
 use crate::binary::{Build, fresh_dir, public_dir};
 use crate::cluster::{Cluster, Options};
@@ -20,9 +22,19 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Other demos.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Other {
+    /// Two PostgreSQL hosts behind HAProxy: a killed host, a switchover, a killed gateway, a cut; a timeline for each, nothing acknowledged lost
+    Failover(failover::Args),
+}
+
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// How often to kill the serving gateway
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -137,6 +149,9 @@ impl Host {
 /// # Errors
 /// When anything does not work, or an acknowledged commit is lost.
 pub fn demo(args: &Args) -> Result<()> {
+    if let Some(Other::Failover(args)) = &args.other {
+        return failover::chore(args);
+    }
     let begun = Instant::now();
     setup::must_be_able_to_mount()?;
     if !args.no_setup {

@@ -2,8 +2,10 @@
 
 mod agent;
 mod attach;
+mod attach_postgresql;
 mod blocks;
 mod damaged;
+mod failover;
 mod flush;
 mod memory;
 mod moves;
@@ -148,6 +150,18 @@ const SCENARIOS: &[Scenario] = &[
         run: space::run,
     },
     Scenario {
+        name: "attach-postgresql",
+        shows: "pgbench on ext4 on `holdfast attach`: gateways are killed, and PostgreSQL sees no error",
+        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: attach_postgresql::run,
+    },
+    Scenario {
+        name: "failover",
+        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off: no commit is lost, the cut-off host cannot write",
+        needs: failover::NEEDS,
+        run: failover::run,
+    },
+    Scenario {
         name: "memory",
         shows: "random 8 KiB writes all over a 1 TiB volume: every gateway stays below 1 GiB resident",
         needs: &["fio"],
@@ -177,7 +191,7 @@ pub fn run(args: &Args) -> Result<Count> {
     step("End-to-end scenarios");
     let mut count = Count::default();
     for scenario in SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name)) {
-        if let Some(why) = missing(scenario.needs) {
+        if let Some(why) = lacking(scenario.needs) {
             count.skip(scenario.name, &why);
             continue;
         }
@@ -189,6 +203,15 @@ pub fn run(args: &Args) -> Result<Count> {
         count.check(scenario.name, result);
     }
     Ok(count)
+}
+
+/// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
+const NAMESPACES: &str = "network namespaces";
+
+fn lacking(needs: &[&'static str]) -> Option<String> {
+    let programs: Vec<&str> = needs.iter().copied().filter(|need| *need != NAMESPACES).collect();
+    let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
+    missing(&programs).or_else(spaces)
 }
 
 /// How long a takeover may last before a scenario calls it failed.

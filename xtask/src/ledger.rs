@@ -4,8 +4,11 @@
 //! appends n to a file on the local disk once the commit has been acknowledged. After a crash every row of the files must be
 //! in the table. A row that was under way when the connection went may be there or not (R12): it is never tried again
 //! under the same n, and it counts as neither acknowledged nor lost. Any other row in the table was never written: found and named.
+//!
+//! Lasting writers go on after that: they connect anew, as a user's program behind a load balancer does, and try the next n.
 
-use crate::pg::Postgres;
+use crate::pg::{self, Postgres};
+use crate::pgwire::{Client, Reach};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +16,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The ledger's files and how far each writer got.
 #[derive(Debug)]
@@ -30,13 +35,20 @@ pub struct Ledger {
 pub struct Writers {
     threads: Vec<JoinHandle<Result<Outcome>>>,
     stop: Arc<AtomicBool>,
-    acknowledged: Arc<AtomicU64>,
+    tally: Arc<Tally>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: AtomicU64,
+    /// Of lasting writers: when each commit was acknowledged, Unix milliseconds, and the writer.
+    moments: Mutex<Vec<(u64, usize)>>,
+}
+
+#[derive(Debug, Default)]
 struct Outcome {
     tried: u64,
-    in_doubt: Option<u64>,
+    in_doubt: Vec<u64>,
 }
 
 /// What the table says about the ledger.
@@ -74,22 +86,57 @@ impl Ledger {
         self.dir.join(format!("writer-{writer}.ledger"))
     }
 
-    /// Sets the writers to work, each after what it tried last.
+    /// Sets the writers to work, each after what it tried last. A lost session ends a writer.
     ///
     /// # Errors
     /// When a session cannot be opened.
     pub fn start(&self, pg: &Postgres) -> Result<Writers> {
         let stop = Arc::new(AtomicBool::new(false));
-        let acknowledged = Arc::new(AtomicU64::new(0));
+        let tally = Arc::new(Tally::default());
         let mut threads = Vec::new();
         for (w, tried) in self.tried.iter().enumerate() {
             let mut client = pg.client()?;
             client.query("set synchronous_commit = on")?;
             let file = File::options().append(true).open(self.file(w))?;
-            let (stop, acknowledged, tried) = (stop.clone(), acknowledged.clone(), *tried);
-            threads.push(std::thread::spawn(move || write_rows(w, tried, client, file, &stop, &acknowledged)));
+            let (stop, tally) = (stop.clone(), tally.clone());
+            let mut outcome = Outcome { tried: *tried, in_doubt: Vec::new() };
+            threads.push(std::thread::spawn(move || {
+                write_rows(w, &mut outcome, client, &file, &stop, |_| tally.count(None))?;
+                Ok(outcome)
+            }));
         }
-        Ok(Writers { threads, stop, acknowledged })
+        Ok(Writers { threads, stop, tally })
+    }
+
+    /// The same, with writers that connect anew whenever their session is lost, until they are taken back.
+    ///
+    /// # Errors
+    /// When a file cannot be opened.
+    pub fn start_lasting(&self, reach: &Reach) -> Result<Writers> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tally = Arc::new(Tally::default());
+        let mut threads = Vec::new();
+        for (w, tried) in self.tried.iter().enumerate() {
+            let file = File::options().append(true).open(self.file(w))?;
+            let (stop, tally, reach) = (stop.clone(), tally.clone(), reach.clone());
+            let mut outcome = Outcome { tried: *tried, in_doubt: Vec::new() };
+            threads.push(std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let session = pg::client(&reach).and_then(|mut client| {
+                        client.query("set synchronous_commit = on")?;
+                        Ok(client)
+                    });
+                    match session {
+                        Ok(client) => {
+                            write_rows(w, &mut outcome, client, &file, &stop, |at| tally.count(Some((at, w))))?
+                        }
+                        Err(_) => std::thread::sleep(AGAIN),
+                    }
+                }
+                Ok(outcome)
+            }));
+        }
+        Ok(Writers { threads, stop, tally })
     }
 
     /// Takes the writers back, once they ended.
@@ -101,7 +148,7 @@ impl Ledger {
         for (w, thread) in writers.threads.into_iter().enumerate() {
             let outcome = thread.join().map_err(|_| anyhow::anyhow!("writer {w} panicked"))??;
             self.tried[w] = outcome.tried;
-            self.in_doubt.extend(outcome.in_doubt.map(|n| (w, n)));
+            self.in_doubt.extend(outcome.in_doubt.into_iter().map(|n| (w, n)));
         }
         Ok(())
     }
@@ -111,6 +158,14 @@ impl Ledger {
     /// # Errors
     /// When either cannot be read.
     pub fn check(&self, pg: &Postgres) -> Result<Verdict> {
+        self.check_through(&mut pg.client()?)
+    }
+
+    /// The same through a given session.
+    ///
+    /// # Errors
+    /// As [`Ledger::check`].
+    pub fn check_through(&self, client: &mut Client) -> Result<Verdict> {
         let mut acknowledged = BTreeSet::new();
         for w in 0..self.tried.len() {
             for line in std::fs::read_to_string(self.file(w))?.lines() {
@@ -118,7 +173,7 @@ impl Ledger {
             }
         }
         let mut table = BTreeSet::new();
-        for row in pg.client()?.query("select writer, n from ledger")? {
+        for row in client.query("select writer, n from ledger")? {
             let [Some(w), Some(n)] = row.as_slice() else { bail!("row {row:?}") };
             table.insert((w.parse::<usize>()?, n.parse::<u64>()?));
         }
@@ -139,32 +194,63 @@ fn compare(
     }
 }
 
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Now.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Writes until told to stop, or until the session is lost.
 fn write_rows(
     writer: usize,
-    mut tried: u64,
-    mut client: crate::pgwire::Client,
-    mut file: File,
+    outcome: &mut Outcome,
+    mut client: Client,
+    mut file: &File,
     stop: &AtomicBool,
-    acknowledged: &AtomicU64,
-) -> Result<Outcome> {
+    acknowledged: impl Fn(u64),
+) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
-        tried += 1;
-        match client.query(&format!("insert into ledger (writer, n) values ({writer}, {tried})")) {
+        outcome.tried += 1;
+        let n = outcome.tried;
+        match client.query(&format!("insert into ledger (writer, n) values ({writer}, {n})")) {
             Ok(_) => {
-                writeln!(file, "{tried}").context("the ledger file")?;
-                acknowledged.fetch_add(1, Ordering::Relaxed);
+                let at = unix_ms();
+                writeln!(file, "{n}").context("the ledger file")?;
+                acknowledged(at);
             }
             // A server that dies says so in several ways; none of them tells whether the commit happened.
-            Err(_) => return Ok(Outcome { tried, in_doubt: Some(tried) }),
+            Err(_) => {
+                outcome.in_doubt.push(n);
+                return Ok(());
+            }
         }
     }
-    Ok(Outcome { tried, in_doubt: None })
+    Ok(())
+}
+
+impl Tally {
+    fn count(&self, moment: Option<(u64, usize)>) {
+        if let Some(moment) = moment {
+            self.moments.lock().unwrap_or_else(PoisonError::into_inner).push(moment);
+        }
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Writers {
     /// Rows acknowledged since these writers started.
     pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
+        self.tally.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// When each commit of lasting writers was acknowledged, Unix milliseconds in order, and by which writer.
+    pub fn moments(&self) -> Vec<(u64, usize)> {
+        let mut moments = self.tally.moments.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        moments.sort_unstable();
+        moments
     }
 
     /// Whether each of them still writes.

@@ -1,9 +1,10 @@
 //! A PostgreSQL 15 server of our own, on a folder of our choice, reached over a Unix socket only; and pgbench.
 
 use crate::cmd::{Cmd, cmd};
-use crate::pgwire::{Client, PgError};
+use crate::pgwire::{Client, PgError, Reach};
 use crate::process::{Proc, Signal};
 use anyhow::{Context, Result};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,6 +74,16 @@ impl Postgres {
         Ok(())
     }
 
+    /// Lets clients from `network` in without a password.
+    ///
+    /// # Errors
+    /// When pg_hba.conf cannot be written.
+    pub fn trust(&self, network: &str) -> Result<()> {
+        let path = self.data.join("pg_hba.conf");
+        let rules = std::fs::read_to_string(&path)? + &format!("host all all {network} trust\n");
+        Ok(std::fs::write(&path, rules)?)
+    }
+
     /// Starts the server and waits until it answers a query, recovery included. Gives the time that took.
     ///
     /// # Errors
@@ -110,7 +121,27 @@ impl Postgres {
     /// # Errors
     /// When the server is not there or not ready.
     pub fn client(&self) -> Result<Client, PgError> {
-        Client::connect(&self.sockets, PORT, USER, USER)
+        client(&self.reach())
+    }
+
+    /// Its Unix socket.
+    pub fn reach(&self) -> Reach {
+        Reach::Socket(self.sockets.join(format!(".s.PGSQL.{PORT}")))
+    }
+
+    /// pgbench over TCP in the background, started again whenever it ends: a load that outlives its server. Each start is a line
+    /// `run N` in `log`.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub fn pgbench_again(&self, args: &[&str], at: SocketAddr, log: &Path) -> Result<Proc> {
+        let script = "n=0; while :; do n=$((n+1)); echo \"run $n\"; \"$@\"; sleep 0.2; done";
+        let mut command = Command::new("sh");
+        command.current_dir("/").env("LC_ALL", "C.UTF-8").uid(self.uid).gid(self.gid);
+        command.env("PGHOST", at.ip().to_string()).env("PGPORT", at.port().to_string());
+        command.args(["-c", script, "sh"]).arg(Path::new(BIN).join("pgbench"));
+        command.args(["-n", "-T", "86400"]).args(args).arg(USER);
+        Proc::spawn("pgbench", command, log)
     }
 
     /// Fills pgbench's tables: about 15 MB for each unit of `scale`.
@@ -176,6 +207,14 @@ impl Postgres {
         anyhow::ensure!(row.iter().all(|v| *v == row[0]), "pgbench's books do not balance: {row:?}");
         Ok(())
     }
+}
+
+/// A new session as the tests' user.
+///
+/// # Errors
+/// When the server is not there or not ready.
+pub fn client(reach: &Reach) -> Result<Client, PgError> {
+    Client::connect(reach, USER, USER)
 }
 
 fn tps_of(report: &str) -> Result<f64> {

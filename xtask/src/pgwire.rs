@@ -1,12 +1,13 @@
-//! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket, simple query.
+//! The few messages of PostgreSQL's wire protocol that a ledger needs: connect over the Unix socket or TCP, simple query.
 //!
 //! By hand and not by psql or a client crate: an acknowledged commit is exactly a CommandComplete message that has been
 //! read here, with no buffer of somebody else's between.
 
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What went wrong with a query or a connection.
@@ -35,9 +36,29 @@ impl From<std::io::Error> for PgError {
     }
 }
 
+/// Where a server, or what stands in front of it, is reached.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// Its Unix socket.
+    Socket(PathBuf),
+    /// Over TCP.
+    Tcp(SocketAddr),
+}
+
+/// How long a statement may stay unanswered. Over TCP less: whoever stands there must notice a server that is gone much sooner.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(120);
+const TCP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+trait Stream: Read + Write + Send + std::fmt::Debug {}
+impl Stream for UnixStream {}
+impl Stream for TcpStream {}
+
 /// One session.
 #[derive(Debug)]
-pub struct Client(UnixStream);
+pub struct Client(Box<dyn Stream>);
 
 /// Rows of text; NULL is `None`.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -51,10 +72,20 @@ impl Client {
     ///
     /// # Errors
     /// When the server is not there, not ready or asks for a password.
-    pub fn connect(socket_dir: &Path, port: u16, user: &str, database: &str) -> Result<Self, PgError> {
-        let stream = UnixStream::connect(socket_dir.join(format!(".s.PGSQL.{port}")))?;
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        let mut client = Self(stream);
+    pub fn connect(reach: &Reach, user: &str, database: &str) -> Result<Self, PgError> {
+        let mut client = match reach {
+            Reach::Socket(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(SOCKET_PATIENCE))?;
+                Self(Box::new(stream))
+            }
+            Reach::Tcp(at) => {
+                let stream = TcpStream::connect_timeout(at, CONNECT_LIMIT)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(TCP_PATIENCE))?;
+                Self(Box::new(stream))
+            }
+        };
         let mut body = 196_608u32.to_be_bytes().to_vec();
         for text in ["user", user, "database", database, "application_name", "xtask"] {
             body.extend(text.as_bytes());

@@ -24,14 +24,19 @@ const DEMO: &[Package] = &[
     package("postgresql-15", "/usr/lib/postgresql/15/bin/postgres", "the database on the volume"),
 ];
 
+/// What the demo of failovers needs on top.
+const FAILOVER: &[Package] = &[
+    package("iproute2", "ip", "network namespaces"),
+    package("iptables", "iptables", "a host that is cut off"),
+    package("haproxy", "haproxy", "one address for two hosts of PostgreSQL"),
+];
+
 /// What the tests and the benchmark need on top.
 const TESTS: &[Package] = &[
     package("nbdkit", "nbdkit", "the server to compare with"),
     package("qemu-utils", "qemu-img", "a second NBD client"),
     package("fio", "fio", "load, and verification of what was written"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
-    package("iproute2", "ip", "network namespaces"),
-    package("iptables", "iptables", "partitions"),
 ];
 
 /// The S3 server that the tests talk to on loopback.
@@ -41,6 +46,7 @@ const VERSITYGW: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
     Demo,
+    Failover,
     Tests,
 }
 
@@ -67,7 +73,8 @@ fn is_there(package: &Package) -> bool {
 }
 
 fn packages(what: For) -> Result<()> {
-    let wanted = DEMO.iter().chain(if what == For::Tests { TESTS } else { &[] });
+    let failover = if what == For::Demo { &[] } else { FAILOVER };
+    let wanted = DEMO.iter().chain(failover).chain(if what == For::Tests { TESTS } else { &[] });
     let missing: Vec<&Package> = wanted.filter(|p| !is_there(p)).collect();
     if missing.is_empty() {
         say::note("all there");

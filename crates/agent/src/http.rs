@@ -6,10 +6,14 @@
 
 mod moves;
 
+pub(crate) use moves::keep_schedule;
+
 use crate::clock;
 use crate::config::{AgentConfig, Mode};
 use crate::history::History;
-use crate::machine::{AttachPhase, Command, DatabaseView, LeaseView, Machine, Refused, Role, StateName};
+use crate::machine::{AttachPhase, Command, DatabaseView, Event, LeaseView, Machine, Record, Refused, Role, StateName};
+use crate::plan::Plan;
+use crate::schedule::{Schedule, Scheduled};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
@@ -75,6 +79,9 @@ pub struct View {
     pub peers: std::collections::BTreeMap<String, String>,
     /// Version of the program.
     pub version: String,
+    /// The switchover that is to come, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<Scheduled>,
     /// When this was so.
     #[serde(skip)]
     pub at: MonoTime,
@@ -115,6 +122,8 @@ impl View {
             obstacle: machine.may_take_over(now).err().unwrap_or_default(),
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
+            // The door knows.
+            scheduled: None,
             at: now,
         }
     }
@@ -155,6 +164,7 @@ pub(crate) struct Door {
     pub view: watch::Receiver<Arc<View>>,
     pub history: Arc<Mutex<History>>,
     pub commands: mpsc::Sender<Asked>,
+    pub schedule: Arc<Schedule>,
 }
 
 impl Door {
@@ -174,6 +184,15 @@ impl Door {
 
     fn view(&self) -> Arc<View> {
         self.view.borrow().clone()
+    }
+
+    /// A line of the history that is not the machine's.
+    fn note(&self, event: Event, reason: &str) {
+        let record =
+            Record { event, reason: reason.into(), other: String::new(), epoch: self.view().epoch, phases: None };
+        tracing::info!(%event, reason, "history");
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.add(&self.config.name, &self.config.set, record);
     }
 
     /// H2
@@ -207,8 +226,21 @@ impl Reply {
         Self { code: StatusCode::OK, body: serde_json::json!({ "message": message.into() }) }
     }
 
+    /// With a plan beside the words.
+    fn with(mut self, plan: &Plan) -> Self {
+        self.body["plan"] = serde_json::to_value(plan).unwrap_or_default();
+        self
+    }
+
     fn no(code: StatusCode, message: impl Into<String>) -> Self {
         Self { code, body: serde_json::json!({ "message": message.into() }) }
+    }
+}
+
+impl Reply {
+    /// What it says.
+    fn words(&self) -> String {
+        self.body["message"].as_str().unwrap_or_default().into()
     }
 }
 
@@ -231,6 +263,7 @@ pub(crate) async fn serve(listener: tokio::net::TcpListener, door: Door) -> std:
         .route("/status", any(status))
         .route("/patroni", any(status))
         .route("/switchover", post(command))
+        .route("/switchover/cancel", post(command))
         .route("/claim", post(command))
         .route("/failover", post(command))
         .route("/pause", post(command))
@@ -267,7 +300,8 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
 }
 
 async fn status(State(door): State<Door>) -> Response {
-    json(StatusCode::OK, &shown(&door.view()))
+    let view = View { scheduled: door.schedule.get(), ..View::clone(&door.view()) };
+    json(StatusCode::OK, &shown(&view))
 }
 
 async fn history(State(door): State<Door>) -> Response {
@@ -292,6 +326,7 @@ async fn command(
         "/restart" => door.command(Command::Restart).await.map(Reply::yes),
         "/claim" => moves::claim(&door, &body).await,
         "/failover" => moves::failover(&door, &body).await,
+        "/switchover/cancel" => moves::cancel(&door),
         _ => moves::switchover(&door, &body).await,
     };
     done.unwrap_or_else(|reply| reply).into_response()

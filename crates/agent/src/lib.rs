@@ -19,8 +19,10 @@ pub mod history;
 mod host;
 mod http;
 pub mod machine;
+pub mod plan;
 mod process;
 mod run;
+pub mod schedule;
 pub mod watchdog;
 
 pub use http::View;

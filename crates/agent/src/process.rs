@@ -168,6 +168,7 @@ pub fn kill_postgres(data: &Path, limit: Duration) -> Result<(), String> {
         if left.is_empty() {
             return Ok(());
         }
+        left.iter().for_each(|pid| signal(*pid, Signal::KILL));
         if begun.elapsed() >= limit {
             return Err(format!(
                 "{} processes of PostgreSQL are left {} ms after SIGKILL",
@@ -175,7 +176,6 @@ pub fn kill_postgres(data: &Path, limit: Duration) -> Result<(), String> {
                 limit.as_millis()
             ));
         }
-        left.into_iter().for_each(|pid| signal(pid, Signal::KILL));
         std::thread::sleep(LOOK_PAUSE);
     }
 }

@@ -10,6 +10,7 @@ use crate::history::History;
 use crate::host::{AttachLook, Host};
 use crate::http::{self, Asked, Door, View};
 use crate::machine::{Action, AttachPhase, DatabaseView, Input, Job, LeaseView, Machine, StateName};
+use crate::schedule::Schedule;
 use crate::watchdog;
 use holdfast_types::MonoTime;
 use std::future::Future;
@@ -156,7 +157,9 @@ impl<H: Host> Agent<H> {
         let (news, told) = mpsc::channel(NEWS_MAX);
         let (probing, plan) = watch::channel(None);
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
-        let door = Door { config: config.clone(), token, view, history: history.clone(), commands: asks };
+        let schedule = Arc::new(Schedule::open(&config.dir));
+        let door = Door { config: config.clone(), token, view, history: history.clone(), commands: asks, schedule };
+        let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
         let http = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, door).await {
                 tracing::error!(%error, "health checks are answered no more");
@@ -164,6 +167,7 @@ impl<H: Host> Agent<H> {
         });
         let tasks = vec![
             http,
+            scheduler,
             tokio::spawn(prober(host.clone(), plan, news.clone())),
             tokio::spawn(poller(host.clone(), poll_ms.clone(), config.lease.eager_poll_ms, news.clone())),
         ];

@@ -176,8 +176,9 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                         tracing::error!(why, "PostgreSQL and its device are ended");
                     }
                     killing = true;
-                    let first = process::kill_postgres(data, KILL_LIMIT);
-                    // Processes that wait on the device end only once it answers, if with an error.
+                    // Each of them has its signal, and does nothing more, before the device begins to fail.
+                    let first = process::kill_postgres(data, Duration::ZERO);
+                    // Those that wait on the device end only once it answers, if with an error.
                     attach::kill(&attach_dir);
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                 }

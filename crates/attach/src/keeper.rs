@@ -566,7 +566,7 @@ async fn renew(shared: &Shared, doors: &Doors, set: &Name, number: u64, epoch: E
     let call = call!(renew_lease, request);
     let said = doors.ask(api, RENEW_LIMIT, &call).await;
     shared.act(|machine, now, out| match said {
-        Said::Done(_) => machine.renewed(now, number),
+        Said::Done(_) => machine.renewed(now, number, out),
         // Taken, but not known to have happened: the gateway is there, and the next one will show.
         Said::Refused(refusal) if refusal.code == RefusalCode::Unknown => machine.renew_failed(now, number, None, out),
         Said::Refused(refusal) => machine.renew_failed(now, number, Some(refusal.message), out),

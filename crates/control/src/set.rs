@@ -38,4 +38,6 @@ pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
 mod tests;

@@ -5,30 +5,22 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod start_set;
+
 use crate::boots;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
-use crate::config::{Compression, GatewayConfig};
+use crate::config::GatewayConfig;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::keyring::{KeyError, keyring_of, load_cluster_key, open_store};
-use crate::set::head::{HeadKeeper, HeadParts};
-use crate::set::host::SetHost;
-use crate::set::mapping::{Mapping, SetKey};
-use crate::set::pace::JournalPace;
-use crate::set::reader::Reader;
-use crate::set::server::{SetParts, SetServer};
-use crate::set::space::{SpaceKeeper, SpaceSettings};
-use crate::set::uploader::{UploadSettings, Uploader};
-use holdfast_control::cluster::SetEntry;
+use crate::keyring::{KeyError, load_cluster_key};
+use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::{LogConfig, NodeLog};
 use holdfast_raft::{Group, Life, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
-use holdfast_types::{GroupId, MemberId, Name, SetId};
-use holdfast_volume::head::SetLife;
-use holdfast_volume::segment::Codec;
+use holdfast_types::{GroupId, MemberId, Name};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -418,7 +410,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             if node.set(&entry.name).is_some() || waits {
                 continue;
             }
-            let outcome = start_set(&node, &adopted, *id, entry, &state).await;
+            let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;
             let mut troubles = lock(&node.troubles);
             match outcome {
                 Ok(()) => {
@@ -448,87 +440,6 @@ fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book
         Ok(()) => *book = peers,
         Err(error) => tracing::warn!(%error, "the list of the other gateways is not on disk"),
     }
-}
-
-async fn start_set(
-    node: &Arc<Node>,
-    adopted: &Adopted,
-    id: SetId,
-    entry: &SetEntry,
-    state: &holdfast_control::cluster::ClusterState,
-) -> Result<(), NodeError> {
-    let config = &node.config;
-    let data_key = node.key.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
-        NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
-    })?;
-    let store = open_store(config, &entry.store_url).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
-    let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
-    let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
-    let boot = node.identity().boot;
-    let head = HeadKeeper::new(HeadParts {
-        name: entry.name.clone(),
-        life: SetLife { cluster: state.cluster_id, generation: entry.generation },
-        keyring: keyring_of(entry),
-        key: key.clone(),
-        store: store.clone(),
-        member: adopted.member,
-        boot,
-        note: config.data_dir.join(format!("fenced-{}", id.0)),
-    });
-    let mapping = Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone());
-    let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
-    let host = Arc::new(SetHost::new(entry));
-    let group = adopted.raft.start_group(id, host.clone(), None).await?;
-    let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
-    let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
-    let server = SetServer::new(SetParts {
-        id,
-        name: entry.name.clone(),
-        group: group.clone(),
-        host,
-        reader,
-        pace,
-        head: head.clone(),
-        timing: node.timing,
-        stop: node.stop.clone(),
-    });
-    tokio::spawn(server.clone().run());
-    tokio::spawn(head.watch(server.clone(), node.stop.clone()));
-    let settings = UploadSettings {
-        bytes: config.upload.bytes.0,
-        interval: Duration::from_millis(config.upload.interval_ms),
-        parallel: usize::try_from(config.upload.parallel).unwrap_or(1),
-        codec: match config.upload.compression {
-            Compression::None => Codec::None,
-            Compression::Lz4 => Codec::Lz4,
-            Compression::Zstd => Codec::Zstd,
-        },
-        target_percent: config.space.target_percent,
-    };
-    let space = SpaceSettings {
-        grace: Duration::from_millis(config.space.grace_ms),
-        deletes_per_second: config.space.deletes_per_second,
-        sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
-    };
-    tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
-    tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
-    node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
-    // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.
-    if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {
-        let members = state
-            .members
-            .values()
-            .filter(|m| entry.initial_members.contains(&m.id))
-            .map(|m| (m.id, m.peer_addr.clone()))
-            .collect::<BTreeMap<_, _>>();
-        // A member that was removed since is not among them; then the group has long been initialised by the others.
-        if members.len() == entry.initial_members.len()
-            && let Err(e) = group.initialize(&members).await
-        {
-            tracing::warn!(set = %entry.name, error = %e, "group not initialised here");
-        }
-    }
-    Ok(())
 }
 
 /// At each group that this node leads: the voters are the cluster's members.

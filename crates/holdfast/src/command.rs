@@ -16,6 +16,7 @@ mod snapshot;
 mod status;
 mod stored;
 mod verify;
+mod watch;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
 use crate::door::Door;
@@ -32,6 +33,7 @@ pub use history::HistoryArgs;
 pub use recover::RecoverArgs;
 pub use snapshot::SnapshotCommand;
 pub use verify::VerifyArgs;
+pub use watch::WatchArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
 const GATEWAY_LOG: &str = "info,openraft=error";
@@ -71,6 +73,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Agent(args) => agent::run(&common, *args).await,
         Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
+        Command::Watch(args) => watch::run(&common, &args).await,
         Command::Dev(args) => dev::run(&common, args).await,
         Command::Completions { shell } => extras::completions(shell),
         Command::Man { dir } => extras::man(dir.as_deref()),

@@ -9,6 +9,7 @@ mod dev;
 mod door;
 mod duration;
 mod exit;
+mod moment;
 mod output;
 mod route;
 mod serve;

@@ -2,8 +2,9 @@
 //!
 //! Owns: the current grant, and every change of it (all go through the command line, one at a time). Does not own: the clients.
 
-use super::gateways::{Door, SET, name};
+use super::SET;
 use super::history::History;
+use crate::gateways::{Door, name};
 use anyhow::{Context, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -4,10 +4,11 @@
 //! of 4 KiB, and a range of 64 KiB. Every five seconds all clients go on to fresh ones, so that each has a short history; now
 //! and then they look back.
 
+use super::EXPORT;
 use super::access::{Access, Grant};
-use super::gateways::{EXPORT, GATEWAYS, name, nbd};
 use super::history::{History, Kind, Op, Outcome};
 use super::seed::Seeded;
+use crate::gateways::{GATEWAYS, name, nbd};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use anyhow::Result;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! What the clients did and what they were answered, for the judge. The file format is described in docs/proof/chaos.md.
 
-use super::gateways::{GATEWAYS, name};
+use crate::gateways::{GATEWAYS, name};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::Write;

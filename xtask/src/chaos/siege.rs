@@ -1,10 +1,10 @@
 //! Carries out the schedule against the running cluster, heals after each step, and asks for progress.
 
 use super::access::Access;
-use super::gateways::{GATEWAYS, Gateways, name};
 use super::history::History;
 use super::nemesis::{Fault, Step};
-use super::net::{HUB, Net, address};
+use crate::gateways::{GATEWAYS, Gateways, name};
+use crate::net::{HUB, Net, address};
 use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::note;

@@ -9,6 +9,7 @@
 use super::blocks::{BLOCK, Load};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
+use crate::bridge::Bridge;
 use crate::cluster::{Cluster, SET, VOLUME};
 use crate::cmd::{cmd, tail_of};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
@@ -17,8 +18,6 @@ use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::BufRead;
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -44,12 +43,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (dir, _guard) = public_dir("attach")?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let first = Attached::start(lab, &cluster, &dir.join("a"), "host-a")?;
-    let bridge = Bridge::to(&first.socket())?;
+    let bridge = Bridge::to(&first.socket(), &export())?;
     survive(lab, &mut cluster, &first, &bridge, &mut load)?;
 
     let second = usurp(lab, &cluster, first, &bridge, &dir)?;
     // What the first was acknowledged is there for whoever comes next.
-    let bridge = Bridge::to(&second.socket())?;
+    let bridge = Bridge::to(&second.socket(), &export())?;
     let mut client = Client::connect(&bridge.uri, PATIENCE)?;
     load.check(&mut client).context("through the second attach")?;
     client.disconnect();
@@ -131,6 +130,10 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
         progress.slowest().as_secs_f64() * 1e3
     ));
     Ok(())
+}
+
+fn export() -> String {
+    format!("{SET}/{VOLUME}")
 }
 
 fn serves_anew(now: &Value, before: &Value) -> bool {
@@ -289,40 +292,4 @@ impl Attached {
         let mut command = cmd(&self.bin).args(["attach", SET, what, "--dir"]).arg(&self.dir).into_command();
         command.output()?.status.code().context("ended by a signal")
     }
-}
-
-/// TCP connections passed on to a Unix socket: our own client speaks TCP.
-#[derive(Debug)]
-struct Bridge {
-    uri: Uri,
-}
-
-impl Bridge {
-    fn to(socket: &Path) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let addr = listener.local_addr()?.to_string();
-        let socket = socket.to_path_buf();
-        std::thread::spawn(move || {
-            for tcp in listener.incoming().flatten() {
-                // A socket that is gone closes the user's connection.
-                let Ok(unix) = UnixStream::connect(&socket) else { continue };
-                pass_on(tcp, unix);
-            }
-        });
-        Ok(Self { uri: Uri { addr, export: format!("{SET}/{VOLUME}") } })
-    }
-}
-
-fn pass_on(tcp: TcpStream, unix: UnixStream) {
-    let (Ok(mut tcp_in), Ok(mut unix_in)) = (tcp.try_clone(), unix.try_clone()) else { return };
-    let (mut tcp_out, mut unix_out) = (tcp, unix);
-    let _ = tcp_out.set_nodelay(true);
-    std::thread::spawn(move || {
-        let _ = std::io::copy(&mut tcp_in, &mut unix_out);
-        let _ = unix_out.shutdown(Shutdown::Write);
-    });
-    std::thread::spawn(move || {
-        let _ = std::io::copy(&mut unix_in, &mut tcp_out);
-        let _ = tcp_out.shutdown(Shutdown::Both);
-    });
 }

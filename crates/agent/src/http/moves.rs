@@ -8,9 +8,12 @@
 //! ```
 //! A claim that never comes true ends by itself. Nothing of this decides who may write: the lease does.
 
-use super::{Door, Reply};
+use super::{Door, Reply, View};
 use crate::client::{self, ClientError};
-use crate::machine::{Command, StateName};
+use crate::clock;
+use crate::machine::{Command, Event, Role, StateName};
+use crate::plan;
+use crate::schedule::{self, Due, Scheduled};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -18,6 +21,9 @@ use std::time::Duration;
 
 /// For one question to another agent.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
+
+/// Between two looks at a switchover that is to come.
+const SCHEDULE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The longest claim.
 const CLAIM_MAX: Duration = Duration::from_secs(7200);
@@ -29,6 +35,8 @@ struct Switchover {
     leader: Option<String>,
     candidate: Option<String>,
     dry_run: bool,
+    /// When, Unix milliseconds; now if none.
+    scheduled_at_unix_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -44,6 +52,8 @@ struct Claim {
 struct Failover {
     candidate: Option<String>,
     reason: String,
+    dry_run: bool,
+    allow_data_loss: bool,
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a Bytes) -> Result<T, Reply> {
@@ -65,24 +75,61 @@ pub(super) async fn claim(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn failover(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
-    let Failover { candidate, reason } = read(body)?;
+    let Failover { candidate, reason, dry_run, allow_data_loss } = read(body)?;
     let own = &door.config.name;
     if candidate.is_some_and(|candidate| candidate != *own) {
         return Err(refused(format!("this is {own}: ask the agent of the host that shall take over")));
     }
-    let reason = if reason.is_empty() { "by command".to_string() } else { reason };
-    door.command(Command::Failover { reason }).await.map(Reply::yes)
+    let plan = plan::failover(&door.view(), &peers(door).await);
+    let may_go = plan.may_go(allow_data_loss, &reason);
+    if dry_run {
+        let words = may_go.map_or_else(|why| format!("would be refused: {why}"), |()| format!("{own} would take over"));
+        return Ok(Reply::yes(words).with(&plan));
+    }
+    may_go.map_err(|why| refused(why).with(&plan))?;
+    let reason = match (reason.is_empty(), allow_data_loss) {
+        (true, _) => "by command".to_string(),
+        (false, false) => reason,
+        (false, true) => format!("{reason} (data loss allowed)"),
+    };
+    door.command(Command::Failover { reason }).await.map(|words| Reply::yes(words).with(&plan))
+}
+
+/// What the other hosts' agents show, all asked at once.
+async fn peers(door: &Door) -> Vec<plan::Peer> {
+    let mut asked = tokio::task::JoinSet::new();
+    for (name, address) in door.config.peers.0.clone() {
+        asked.spawn(async move {
+            let answer = client::ask(&address, "/status", None, None, PEER_LIMIT).await;
+            let view = answer.map_err(|error| error.to_string()).and_then(|answer| {
+                serde_json::from_str::<View>(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))
+            });
+            (name, view)
+        });
+    }
+    let mut peers = asked.join_all().await;
+    peers.sort_by(|(a, _), (b, _)| a.cmp(b));
+    peers
 }
 
 pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
-    let Switchover { leader, candidate, dry_run } = read(body)?;
-    let (config, view) = (&door.config, door.view());
+    let Switchover { leader, candidate, dry_run, scheduled_at_unix_ms } = read(body)?;
+    let config = &door.config;
     if let Some(leader) = leader.filter(|leader| *leader != config.name) {
         return Err(refused(format!(
             "found leader {leader}, this is {}: ask the agent of the present primary",
             config.name
         )));
     }
+    match scheduled_at_unix_ms {
+        Some(at_unix_ms) => plan_ahead(door, candidate, dry_run, at_unix_ms).await,
+        None => switch(door, candidate, dry_run).await,
+    }
+}
+
+/// The checks that a switchover makes: to whom, at which address, and in which words.
+async fn checked(door: &Door, candidate: Option<String>) -> Result<(String, String, String), Reply> {
+    let (config, view) = (&door.config, door.view());
     if view.state != StateName::Primary {
         let owner = if view.lease_owner.is_empty() { "nobody".into() } else { view.lease_owner.clone() };
         let words = format!("{} is in state {}, expected primary; {owner} holds the lease", config.name, view.state);
@@ -99,6 +146,79 @@ pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply
         return Err(refused(format!("{to} is none of this agent's peers ({known}): add it under [peers]")));
     };
     let words = able(&to, address, &config.set).await?;
+    Ok((to, address.clone(), words))
+}
+
+/// Keeps a switchover for later. Who shall take over is asked now and again then.
+async fn plan_ahead(door: &Door, to: Option<String>, dry_run: bool, at_unix_ms: u64) -> Result<Reply, Reply> {
+    schedule::may_ask(at_unix_ms, clock::unix_ms()).map_err(refused)?;
+    let (host, _, words) = checked(door, to.clone()).await?;
+    let seconds = at_unix_ms.saturating_sub(clock::unix_ms()) / 1000;
+    let set = &door.config.set;
+    if dry_run {
+        return Ok(Reply::yes(format!("would move {set} to {host} in {seconds} s: {words} now")));
+    }
+    let kept = door.schedule.set(Scheduled { at_unix_ms, to });
+    let failed = |error: std::io::Error| {
+        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, format!("not kept, {}: {error}", door.config.dir.display()))
+    };
+    let earlier = kept.map_err(failed)?;
+    let instead = if earlier.is_some() { ", in the place of an earlier one" } else { "" };
+    door.note(Event::Scheduled, &format!("switchover to {host} in {seconds} s{instead}"));
+    Ok(Reply::yes(format!(
+        "{set} moves to {host} in {seconds} s{instead}; `holdfast agent switchover --cancel` ends that"
+    )))
+}
+
+pub(super) fn cancel(door: &Door) -> Result<Reply, Reply> {
+    let failed = |error: std::io::Error| {
+        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, format!("not cancelled, {}: {error}", door.config.dir.display()))
+    };
+    match door.schedule.take().map_err(failed)? {
+        Some(_) => {
+            door.note(Event::Scheduled, "cancelled by command");
+            Ok(Reply::yes("cancelled"))
+        }
+        None => Err(refused(format!(
+            "no switchover is scheduled at {}: `holdfast agent status` shows where one is",
+            door.config.name
+        ))),
+    }
+}
+
+/// Looks at the kept switchover now and then, for as long as the agent runs.
+pub(crate) async fn keep_schedule(door: Door) {
+    let mut ticks = tokio::time::interval(SCHEDULE_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let Some(scheduled) = door.schedule.get() else { continue };
+        let is_primary = door.view().state == StateName::Primary && door.view().role == Role::Primary;
+        let due = schedule::due(&scheduled, clock::unix_ms(), is_primary);
+        if due == Due::Later {
+            continue;
+        }
+        // T1
+        if let Err(error) = door.schedule.take() {
+            tracing::error!(%error, "a scheduled switchover is due and cannot be taken off the disk: not begun");
+            continue;
+        }
+        let outcome = match due {
+            Due::Dropped(why) => Err(why),
+            Due::Later | Due::Now => match switch(&door, scheduled.to, false).await {
+                Ok(_) => Ok(()),
+                Err(reply) => Err(reply.words()),
+            },
+        };
+        match outcome {
+            Ok(()) => door.note(Event::Scheduled, "begun in time"),
+            Err(why) => door.note(Event::Scheduled, &format!("dropped: {why}")),
+        }
+    }
+}
+
+async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result<Reply, Reply> {
+    let config = &door.config;
+    let (to, address, words) = checked(door, candidate).await?;
     if dry_run {
         let steps = "checkpoint, stop PostgreSQL, export the pool, detach and give the lease back";
         return Ok(Reply::yes(format!(
@@ -112,7 +232,7 @@ pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply
         + Duration::from_millis(config.attach.detach_timeout_ms);
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let body = serde_json::json!({ "from": config.name, "set": config.set, "within_ms": within_ms });
-    match client::ask(address, "/claim", Some(&body), door.token.as_deref(), PEER_LIMIT).await {
+    match client::ask(&address, "/claim", Some(&body), door.token.as_deref(), PEER_LIMIT).await {
         Ok(answer) if answer.code == 200 => {}
         Ok(answer) => return Err(refused(format!("{to} does not take over: {}", answer.words()))),
         // Whether it heard it does not matter: we keep the lease, and the claim ends by itself.
@@ -129,7 +249,7 @@ fn unreached(to: &str, error: &ClientError) -> Reply {
 async fn able(to: &str, address: &str, set: &str) -> Result<String, Reply> {
     let answer =
         client::ask(address, "/status", None, None, PEER_LIMIT).await.map_err(|error| unreached(to, &error))?;
-    let view: super::View = serde_json::from_str(&answer.body)
+    let view: View = serde_json::from_str(&answer.body)
         .map_err(|error| refused(format!("{address} does not answer as an agent does: {error}")))?;
     if view.name != to || view.set != set {
         return Err(refused(format!("{address}: found {} of set {}, expected {to} of set {set}", view.name, view.set)));

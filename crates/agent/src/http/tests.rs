@@ -21,6 +21,7 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         obstacle: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
+        scheduled: None,
         at: clock::now(),
     }
 }
@@ -49,7 +50,8 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
     std::mem::forget(shows);
     let history = Arc::new(Mutex::new(History::open(dir.path()).unwrap()));
     let config = Arc::new(AgentConfig { name: "db1".into(), ..AgentConfig::default() });
-    (Door { config, token: token.map(Into::into), view, history, commands }, asked, dir)
+    let schedule = Arc::new(Schedule::open(dir.path()));
+    (Door { config, token: token.map(Into::into), view, history, commands, schedule }, asked, dir)
 }
 
 #[test]
@@ -101,5 +103,14 @@ async fn asked_over_a_real_socket() {
     assert_eq!(answer.code, 412);
     assert!(answer.words().contains("expected primary"), "{}", answer.words());
     assert_eq!(post("/claim", serde_json::json!({ "from": 1 })).await.code, 400);
+    // A plan is told whether or not it may be carried out.
+    let answer = post("/failover", serde_json::json!({ "dry_run": true, "candidate": "db1" })).await;
+    assert_eq!(answer.code, 200);
+    let plan: crate::plan::Plan =
+        serde_json::from_value(serde_json::from_str::<serde_json::Value>(&answer.body).unwrap()["plan"].clone())
+            .unwrap();
+    assert_eq!((plan.to.as_str(), plan.checks.is_empty()), ("db1", false));
+    let answer = post("/switchover/cancel", serde_json::json!({})).await;
+    assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
     serving.abort();
 }

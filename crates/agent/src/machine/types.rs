@@ -343,6 +343,8 @@ pub enum Event {
     Paused,
     /// An operator resumed it.
     Resumed,
+    /// About a switchover that was asked for at a time.
+    Scheduled,
 }
 
 impl fmt::Display for Event {
@@ -360,6 +362,7 @@ impl fmt::Display for Event {
             Event::Stuck => "stuck",
             Event::Paused => "paused",
             Event::Resumed => "resumed",
+            Event::Scheduled => "scheduled",
         })
     }
 }

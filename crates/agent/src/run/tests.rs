@@ -236,8 +236,14 @@ async fn a_standby_waits_until_it_is_told_to_take_over() {
     while lab.get("/readiness").await.0 != 200 {
         assert!(begun.elapsed() < Duration::from_secs(30), "the lease is never seen");
     }
-    assert_eq!(lab.post("/failover", serde_json::json!({ "reason": "test" })).await.0, 200);
+    // db2 is no agent's host that could be asked how it does.
+    let (code, why) = lab.post("/failover", serde_json::json!({ "reason": "test" })).await;
+    assert!(code == 412 && why.contains("--allow-data-loss"), "{code}: {why}");
+    assert!(lab.did().is_empty());
+    let wanted = serde_json::json!({ "reason": "test", "allow_data_loss": true });
+    assert_eq!(lab.post("/failover", wanted).await.0, 200);
     lab.state("primary").await;
+    assert!(lab.get("/history").await.1.contains("data loss allowed"));
     assert_eq!(lab.did(), ["attach by force", "import -f", "start", "first write", "hook Primary"]);
     lab.end().await;
 }

@@ -17,6 +17,8 @@ const CALM: Duration = Duration::from_secs(60);
 const SUSPICION: Duration = Duration::from_millis(250);
 /// Between two such questions.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
+/// Renewals within one time to live: one that is lost, and an election right after it, leave enough of the lease to go on with.
+const RENEWALS_PER_TTL: u32 = 6;
 /// After a renewal that could not be sent, before the next.
 const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// First and longest pause after a reconnect that came to nothing.
@@ -57,7 +59,7 @@ pub struct View {
     pub longest_outage_ms: Option<u64>,
     /// Why the last one happened.
     pub last_loss: Option<String>,
-    /// When the last acknowledged renewal or grant was asked for.
+    /// When the last acknowledged renewal or grant was sent: the lease lasts for its time to live from then on, at least.
     pub renewed: Option<Moment>,
     /// Who took the set.
     pub fenced_by: Option<String>,
@@ -66,7 +68,10 @@ pub struct View {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     number: u64,
+    /// The first try: since then the gateway is silent.
     first: Moment,
+    /// The try with this number. It renews nothing before it is sent.
+    sent: Moment,
     /// The last try failed at this moment; the next one comes later.
     failed: Option<Moment>,
 }
@@ -182,7 +187,9 @@ impl Machine {
         if self.silent.take().is_some_and(|silent| silent == grant.api) {
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
         }
-        self.renew_at = now.plus(grant.ttl / 3);
+        // The grant counts from its first question only: an earlier try may have had it applied (R12), and elections take their time. A renewal
+        // of its own, at once, is what shows that the lease is young.
+        self.renew_at = now;
         self.outstanding = None;
         self.view.renewed = Some(self.asked_at);
         self.grant = Some(grant);
@@ -233,6 +240,13 @@ impl Machine {
             self.send(now, number, out);
         }
         self.end_if_drained(out);
+    }
+
+    /// Whether there is a grant that nothing speaks against, with or without its connections.
+    fn holds(&self) -> bool {
+        let phase = matches!(self.phase, Phase::Connecting | Phase::Reconnecting | Phase::Serving | Phase::Detaching);
+        let continuing = self.lost_at.is_some() && self.missing.is_empty();
+        phase && self.grant.is_some() && !self.releasing && !continuing
     }
 
     fn carries(&self) -> bool {
@@ -365,9 +379,11 @@ impl Machine {
     }
 
     /// Renewal `number` was acknowledged.
-    pub fn renewed(&mut self, now: Moment, number: u64) {
+    pub fn renewed(&mut self, now: Moment, number: u64, out: &mut Vec<Action>) {
         if let Some(asked) = self.outstanding.take_if(|asked| asked.number == number) {
-            self.view.renewed = Some(asked.first);
+            self.view.renewed = Some(asked.sent);
+            // Whoever stops PostgreSQL by it must not go by an old one.
+            out.push(Action::Show);
             if now.since(self.calm_since) >= CALM {
                 self.patience = PATIENCE_MIN;
             }
@@ -392,7 +408,7 @@ impl Machine {
                 out.push(Action::Continue { request, token });
             }
         }
-        if !self.carries() {
+        if !self.holds() {
             return;
         }
         let Some(grant) = &self.grant else { return };
@@ -406,6 +422,7 @@ impl Machine {
                 if asked.failed.is_some_and(|at| now.since(at) >= RENEW_PAUSE) {
                     self.renewal += 1;
                     asked.number = self.renewal;
+                    asked.sent = now;
                     asked.failed = None;
                     out.push(Action::Renew { number: self.renewal, epoch, token, api });
                 }
@@ -416,8 +433,8 @@ impl Machine {
                 if now >= self.renew_at || suspicious {
                     self.renewal += 1;
                     self.asked_last = now;
-                    self.renew_at = now.plus(ttl / 3);
-                    self.outstanding = Some(Asked { number: self.renewal, first: now, failed: None });
+                    self.renew_at = now.plus(ttl / RENEWALS_PER_TTL);
+                    self.outstanding = Some(Asked { number: self.renewal, first: now, sent: now, failed: None });
                     out.push(Action::Renew { number: self.renewal, epoch, token, api });
                 }
             }

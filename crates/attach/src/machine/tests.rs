@@ -62,7 +62,14 @@ fn serving(slots: u8) -> Machine {
         machine.connected(Moment(2), Lane { generation: 1, volume: 0, slot }, &mut out);
     }
     assert_eq!(machine.phase(), Phase::Serving);
+    machine.tick(Moment(2), &mut out);
+    machine.renewed(Moment(3), 1, &mut out);
     machine
+}
+
+fn renewed(machine: &mut Machine, at: u64) {
+    let number = machine.renewal;
+    step(|out| machine.renewed(Moment(at), number, out));
 }
 
 fn step(run: impl FnOnce(&mut Vec<Action>)) -> Vec<String> {
@@ -126,14 +133,14 @@ fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));
     assert!(step(|out| m.tick(Moment(100), out)).is_empty());
     // Old enough to ask whether the gateway is there (M7).
-    assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #1 e1 at h1:1"]);
-    m.renewed(Moment(610), 1);
+    assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #2 e1 at h1:1"]);
+    renewed(&mut m, 610);
     let mut asked = 0;
     for at in (650..5000).step_by(50) {
         for line in step(|out| m.tick(Moment(at), out)) {
             assert!(line.starts_with("renew"), "{line}: the gateway answers, however old the request");
             asked += 1;
-            m.renewed(Moment(at), m.renewal);
+            renewed(&mut m, at);
         }
     }
     assert!((6..=10).contains(&asked), "asked {asked} times");
@@ -146,6 +153,48 @@ fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     let lane = Lane { generation: 2, volume: 0, slot: 0 };
     step(|out| m.connected(noticed.plus(Duration::from_millis(10)), lane, out));
     assert_eq!(m.view().last_outage_ms, Some(760), "since it fell silent");
+}
+
+#[test]
+fn a_lease_is_as_young_as_the_renewal_that_succeeded() {
+    let mut m = serving(1);
+    assert_eq!(m.view().renewed, Some(Moment(2)));
+    // A try that was not heard of renews nothing; the next one counts from when it was sent itself.
+    assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #2 e1 at h1:1"]);
+    step(|out| m.renew_failed(Moment(610), 2, None, out));
+    assert_eq!(step(|out| m.tick(Moment(800), out)), ["renew #3 e1 at h1:1"]);
+    step(|out| m.renewed(Moment(820), 2, out));
+    assert_eq!(m.view().renewed, Some(Moment(2)), "an answer to the older try comes too late to say when");
+    let mut out = Vec::new();
+    m.renewed(Moment(830), 3, &mut out);
+    assert_eq!(m.view().renewed, Some(Moment(800)));
+    assert_eq!(out, [Action::Show], "whoever stops PostgreSQL by it sees it at once");
+
+    // An election that takes two seconds: the grant counts from its first question, since an earlier try may have had it applied (R12) ...
+    step(|out| m.lost(Moment(1000), 1, &Lost::Connection("reset".into()), out));
+    assert!(step(|out| m.tick(Moment(2000), out)).is_empty(), "nobody to ask while it is being continued");
+    step(|out| m.granted(Moment(3000), RequestId(102), grant(2), 1, out));
+    assert_eq!(m.view().renewed, Some(Moment(1000)));
+    // ... and so it is renewed at once, before its connections are there.
+    assert_eq!(step(|out| m.tick(Moment(3010), out)), ["renew #4 e2 at h2:1"]);
+    step(|out| m.renewed(Moment(3020), 4, out));
+    assert_eq!(m.view().renewed, Some(Moment(3010)));
+    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    step(|out| m.connected(Moment(3030), lane, out));
+    assert!(step(|out| m.tick(Moment(3500), out)).is_empty());
+    // Six times within a time to live: two that are lost leave half of it.
+    assert_eq!(step(|out| m.tick(Moment(3510), out)), ["renew #5 e2 at h2:1"]);
+}
+
+#[test]
+fn a_gateway_that_falls_silent_between_grant_and_connections_is_given_up() {
+    let mut m = serving(1);
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
+    assert_eq!(step(|out| m.tick(Moment(50), out)), ["renew #2 e2 at h2:1"]);
+    assert!(step(|out| m.tick(Moment(700), out)).is_empty());
+    assert_eq!(step(|out| m.tick(Moment(800), out)), ["shut gen=2"]);
+    assert_eq!(step(|out| m.tick(Moment(830), out)), ["continue r103 token=2"]);
 }
 
 #[test]
@@ -375,7 +424,7 @@ impl World {
             self.act(|m, now, out| {
                 m.tick(now, out);
             });
-            self.act(|m, now, _| m.renewed(now, m.renewal));
+            self.act(|m, now, out| m.renewed(now, m.renewal, out));
             self.reconnect();
             while self.machine.carries() && !self.flying.is_empty() {
                 self.answer(0);

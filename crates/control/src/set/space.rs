@@ -63,7 +63,7 @@ pub enum RetireOf {
 }
 
 /// A set as it was at one entry of its log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Snapshot {
     /// It shows every entry up to this one, and none after (R4).
     pub upto: LogId,
@@ -78,7 +78,7 @@ pub struct Snapshot {
 }
 
 /// A snapshot that was asked for and waits for a checkpoint that began after that.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PendingSnapshot {
     /// As in [`Snapshot`].
     pub request: RequestId,

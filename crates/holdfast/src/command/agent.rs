@@ -2,6 +2,8 @@
 //!
 //! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
 
+mod moves;
+
 use super::{confirm, tell};
 use crate::cli::{self, Common};
 use crate::exit::CliError;
@@ -18,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
 
 /// What an agent logs by default.
 pub const LOG: &str = "warn,holdfast_agent=info,holdfast=info";
@@ -28,9 +29,6 @@ const ASK_LIMIT: Duration = Duration::from_secs(3);
 
 /// A switchover is answered after another agent was asked.
 const MOVE_LIMIT: Duration = Duration::from_secs(12);
-
-/// Between two looks at a move that is under way.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Agents that are asked at most, peers included.
 const AGENTS_MAX: usize = 64;
@@ -83,6 +81,12 @@ pub enum AgentCommand {
         /// The host that shall be primary [default: the only other one]
         #[arg(long, value_name = "HOST")]
         to: Option<String>,
+        /// When: a time such as 2026-11-22T04:00:00Z or 2026-11-22T05:00+01:00, or from now, such as 10m [default: now]
+        #[arg(long, value_name = "TIME", value_parser = crate::moment::parse, conflicts_with = "cancel")]
+        scheduled: Option<crate::moment::Moment>,
+        /// Cancel the one that is scheduled
+        #[arg(long, conflicts_with_all = ["to", "dry_run"])]
+        cancel: bool,
         /// Say what would be done, after the checks
         #[arg(long)]
         dry_run: bool,
@@ -90,12 +94,21 @@ pub enum AgentCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Make the host of this agent primary now, by force: whoever holds the set is fenced
+    /// Make a host primary now, by force: whoever holds the set is fenced
     #[command(after_long_help = cli::with_codes(FAILOVER))]
     Failover {
+        /// The host that shall be primary [default: the one of --agent]
+        #[arg(long, value_name = "HOST")]
+        candidate: Option<String>,
         /// Why, for the history
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
+        /// Show the checks and what would be done, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Go on where the checks find that data would be lost
+        #[arg(long, requires = "reason")]
+        allow_data_loss: bool,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -133,16 +146,22 @@ const SWITCHOVER: &str = "\
 Examples:
   holdfast agent switchover --to db2 --dry-run
   holdfast agent switchover --agent 10.0.0.1:8008 --to db2 --yes
+  holdfast agent switchover --to db2 --scheduled 2026-11-22T04:00:00Z
+  holdfast agent switchover --cancel
 
-Asked of the present primary's agent (--agent); the host that shall take over is one of its peers.
+The primary is found among the agents of --agent and their peers. A scheduled one is kept by the primary's agent, across its restarts, and
+checked again when it is due; where it is more than a minute late or PostgreSQL has moved meanwhile, it is dropped (`holdfast history` says so).
 ";
 
 const FAILOVER: &str = "\
 Examples:
+  holdfast agent failover --candidate db2 --dry-run
   holdfast agent failover --agent 10.0.0.2:8008 --reason burning
+  holdfast agent failover --candidate db2 --allow-data-loss --reason evacuation
 
-Asked of the agent of the host that shall take over. Nothing acknowledged is lost: the old primary's writes are refused from the grant on.
-Prefer `holdfast agent switchover` while the old primary is well.
+Nothing is lost that was acknowledged as durable: the old primary's writes are refused from the grant on. While the old primary is well it is
+refused, since its PostgreSQL would be ended as by a crash (what was acknowledged under synchronous_commit = off and unlogged tables would be
+lost): `holdfast agent switchover` loses nothing.
 ";
 
 /// Runs `holdfast agent`.
@@ -152,8 +171,14 @@ pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
         AgentCommand::Run { config, check } => agent(common, &config, check).await,
         AgentCommand::Config => sample(),
         AgentCommand::Status => status(common, agents).await,
-        AgentCommand::Switchover { to, dry_run, yes } => switchover(common, agents, to, dry_run, yes).await,
-        AgentCommand::Failover { reason, yes } => failover(common, agents, &reason, yes).await,
+        AgentCommand::Switchover { cancel: true, .. } => moves::cancel(common, agents).await,
+        AgentCommand::Switchover { to, scheduled, dry_run, yes, .. } => {
+            moves::switchover(common, agents, to, scheduled, dry_run, yes).await
+        }
+        AgentCommand::Failover { candidate, reason, dry_run, allow_data_loss, yes } => {
+            let wanted = moves::Forced { candidate, reason, dry_run, allow_data_loss, yes };
+            moves::failover(common, agents, wanted).await
+        }
         AgentCommand::Pause => each(common, agents, "/pause").await,
         AgentCommand::Resume => each(common, agents, "/resume").await,
         AgentCommand::Restart { yes } => {
@@ -228,10 +253,16 @@ fn token(agents: &Agents) -> Result<Option<String>, CliError> {
     Ok(Some(text.trim().to_string()))
 }
 
-/// Sends a command to one agent.
+/// Sends a command to one agent; its words.
 async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<String, CliError> {
+    let answer = command(agents, address, path, body).await?;
+    taken(&answer).map(|()| answer.words())
+}
+
+/// Sends a command to one agent; its answer, which may be a refusal.
+async fn command(agents: &Agents, address: &str, path: &str, body: serde_json::Value) -> Result<Answer, CliError> {
     let token = token(agents)?;
-    let answer = client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
+    client::ask(address, path, Some(&body), token.as_deref(), MOVE_LIMIT).await.map_err(|error| {
         let words = error.to_string();
         match error {
             ClientError::NotSent { .. } => CliError::unreachable(words).next("check --agent (or HOLDFAST_AGENT)"),
@@ -239,9 +270,12 @@ async fn post(agents: &Agents, address: &str, path: &str, body: serde_json::Valu
                 CliError::unknown(words).next("look with `holdfast agent status` before repeating it")
             }
         }
-    })?;
+    })
+}
+
+fn taken(answer: &Answer) -> Result<(), CliError> {
     match answer.code {
-        200 => Ok(answer.words()),
+        200 => Ok(()),
         503 => Err(CliError::unreachable(answer.words())),
         _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
     }
@@ -313,6 +347,7 @@ fn table(seen: &[Seen]) -> String {
             let role = if view.role == Role::Primary { "primary" } else { "standby" };
             let notes = [
                 view.paused.then(|| "paused".to_string()),
+                view.scheduled.as_ref().map(moves::scheduled_text),
                 Some(view.why.clone()).filter(|why| !why.is_empty()),
                 Some(view.obstacle.clone())
                     .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),
@@ -335,92 +370,4 @@ fn table(seen: &[Seen]) -> String {
         }
     });
     output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
-}
-
-async fn switchover(
-    common: &Common,
-    agents: &Agents,
-    to: Option<String>,
-    dry_run: bool,
-    yes: bool,
-) -> Result<(), CliError> {
-    let before = survey(agents).await;
-    let named = |seen: &&Seen| seen.view.as_ref().is_some_and(|view| view.role == Role::Primary);
-    let Some(primary) = before.iter().find(named) else {
-        tell(common, &table(&before));
-        return Err(CliError::refused("found no primary among the agents, expected one")
-            .next("`holdfast agent failover` on the host that shall take over"));
-    };
-    let address = primary.address.clone();
-    let from = primary.view.as_ref().map(|view| view.name.clone()).unwrap_or_default();
-    let mut body = serde_json::json!({ "leader": from, "dry_run": dry_run });
-    if let Some(to) = &to {
-        body["candidate"] = to.as_str().into();
-    }
-    if dry_run {
-        let words = post(agents, &address, "/switchover", body).await?;
-        return output::show(common.output, &serde_json::json!({ "plan": words }), || words.clone());
-    }
-    if !yes {
-        tell(common, &table(&before));
-        let whom = to.as_deref().map_or("the other host".to_string(), str::to_string);
-        confirm(&format!("Move PostgreSQL from {from} to {whom}? Its clients are thrown out."))?;
-    }
-    let begun = Instant::now();
-    let words = post(agents, &address, "/switchover", body).await?;
-    tell(common, &format!("{from}: {words}"));
-    let others = before.iter().filter(|seen| seen.address != address).map(|seen| seen.address.clone()).collect();
-    arrived(common, others, begun).await
-}
-
-async fn failover(common: &Common, agents: &Agents, reason: &str, yes: bool) -> Result<(), CliError> {
-    let [address] = agents.agent.as_slice() else {
-        let found = agents.agent.len();
-        return Err(CliError::usage(format!(
-            "found {found} agents, expected the one of the host that shall take over"
-        )));
-    };
-    if !yes {
-        tell(common, &table(&survey(agents).await));
-        confirm("Take the set by force? Whoever holds it is fenced: its writes are refused from then on.")?;
-    }
-    let begun = Instant::now();
-    let words = post(agents, address, "/failover", serde_json::json!({ "reason": reason })).await?;
-    tell(common, &words);
-    arrived(common, vec![address.clone()], begun).await
-}
-
-/// Waits until one of these is primary, and says so.
-async fn arrived(common: &Common, addresses: Vec<String>, begun: Instant) -> Result<(), CliError> {
-    let deadline = begun + common.timeout();
-    let mut last = BTreeMap::new();
-    loop {
-        for address in &addresses {
-            let Some(view) = look(address).await.view else { continue };
-            let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            if last.insert(view.name.clone(), view.state) != Some(view.state) {
-                tell(
-                    common,
-                    &format!(
-                        "{ms:>7} ms  {} is {}{}{}",
-                        view.name,
-                        view.state,
-                        if view.why.is_empty() { "" } else { ": " },
-                        view.why
-                    ),
-                );
-            }
-            if view.role == Role::Primary {
-                let done = serde_json::json!({ "primary": view.name, "epoch": view.epoch, "took_ms": ms });
-                return output::show(common.output, &done, || {
-                    format!("{} is primary under {} after {ms} ms", view.name, super::epoch_text(view.epoch))
-                });
-            }
-        }
-        if Instant::now() >= deadline {
-            return Err(CliError::unknown(format!("no primary within {:?}", common.timeout()))
-                .next("`holdfast agent status` shows how far it is; `holdfast history` what happened"));
-        }
-        sleep(LOOK_INTERVAL).await;
-    }
 }

@@ -1,7 +1,7 @@
 //! Three `holdfast gateway run`, each in its namespace: started, killed, paused, started again; and the command line beside them.
 
-use super::net::{Net, address};
 use crate::cmd::{cmd, tail_of};
+use crate::net::{Net, address};
 use crate::process::{self, Proc, Signal, wait_until};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,23 @@ use std::time::Duration;
 /// How many.
 pub const GATEWAYS: usize = 3;
 
-/// The set and its volume.
-pub const SET: &str = "chaos";
-pub const EXPORT: &str = "chaos/vol1";
+/// The one volume of the set.
+pub const VOLUME: &str = "vol1";
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// Name of the set.
+    pub set: &'a str,
+    /// Size of its volume in bytes.
+    pub size: u64,
+    /// Store URL.
+    pub store: &'a str,
+    /// More environment, such as keys of the store.
+    pub env: Vec<(String, String)>,
+    /// Further sections of every gateway's settings.
+    pub settings: &'a str,
+}
 
 /// Address of a gateway's NBD door.
 pub fn nbd(gateway: usize) -> String {
@@ -35,18 +49,11 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    /// Starts them all and makes a cluster of them, with one volume of `size` bytes.
+    /// Starts them all and makes a cluster of them, with one set and its volume.
     ///
     /// # Errors
     /// When they do not come up.
-    pub fn start(
-        net: &Net,
-        bin: &Path,
-        dir: &Path,
-        store: &str,
-        env: Vec<(String, String)>,
-        size: u64,
-    ) -> Result<Self> {
+    pub fn start(net: &Net, bin: &Path, dir: &Path, wanted: Plan<'_>) -> Result<Self> {
         std::fs::create_dir_all(dir.join("store"))?;
         let key = dir.join("cluster.key");
         // Not a secret: the data is ours, and gone with the folder.
@@ -55,16 +62,20 @@ impl Gateways {
         let mut plan = String::new();
         for gateway in 0..GATEWAYS {
             let (name, at) = (name(gateway), address(gateway));
-            std::fs::write(dir.join(format!("{name}.toml")), settings(dir, &name, &at))?;
+            std::fs::write(dir.join(format!("{name}.toml")), settings(dir, &name, &at) + wanted.settings)?;
             plan += &format!("[[gateways]]\nname = \"{name}\"\nregion = \"local\"\napi = \"{at}:7400\"\n");
         }
-        plan +=
-            &format!("[[sets]]\nname = \"{SET}\"\nstore = \"{store}\"\nvolumes = {{ vol1 = \"{}MiB\" }}\n", size >> 20);
+        plan += &format!(
+            "[[sets]]\nname = \"{}\"\nstore = \"{}\"\nvolumes = {{ {VOLUME} = \"{}MiB\" }}\n",
+            wanted.set,
+            wanted.store,
+            wanted.size >> 20
+        );
         std::fs::write(dir.join("cluster.toml"), plan)?;
         let mut all = Self {
             bin: bin.into(),
             dir: dir.into(),
-            env,
+            env: wanted.env,
             procs: (0..GATEWAYS).map(|_| None).collect(),
             paused: [false; GATEWAYS],
         };
@@ -192,7 +203,6 @@ impl Door {
     }
 }
 
-/// Small bounds and frequent checkpoints, so that a short run sees the store, purging and snapshots as well.
 fn settings(dir: &Path, name: &str, at: &str) -> String {
     let dir = dir.display();
     format!(
@@ -203,17 +213,6 @@ peer_listen = "{at}:7401"
 nbd_listen = "{at}:10809"
 plain_exports = true
 plaintext_network = true
-[journal]
-bound = "1GiB"
-reserve = "128MiB"
-file = "16MiB"
-tail = "16MiB"
-[cache]
-memory = "32MiB"
-disk = "0B"
-[upload]
-interval_ms = 3000
-bytes = "16MiB"
 [key]
 file = "{dir}/cluster.key"
 "#

@@ -1,21 +1,21 @@
-//! Network namespaces of our own: one per gateway, and one with the bridge between them, in which this program, its clients and
-//! the object store live.
+//! Network namespaces of our own: one per node (a gateway, or a host of PostgreSQL), and one with the bridge between them, in which this
+//! program, its clients and the object store live.
 //!
 //! ```text
-//!   hub (this process): bridge 10.98.0.1 ── veth ── g1 10.98.0.11
-//!                                        ├─ veth ── g2 10.98.0.12     partitions: iptables in the namespace of a gateway
-//!                                        └─ veth ── g3 10.98.0.13
+//!   hub (this process): bridge 10.98.0.1 ── veth ── n1 10.98.0.11
+//!                                        ├─ veth ── n2 10.98.0.12     partitions: iptables in the namespace of a node
+//!                                        └─ veth ── n3 10.98.0.13
 //! ```
 //! Owns: namespaces, links, packet rules. Does not own: what runs in them.
 //!
 //! N1  No namespace has a name, and nothing is made in the machine's own: two runs at once cannot meet.
-//! N2  A namespace lives as long as the processes in it. Ours is held by this process, a gateway's by one `sleep` that is registered
+//! N2  A namespace lives as long as the processes in it. Ours is held by this process, a node's by one `sleep` that is registered
 //!     for taking back; when they end, in whatever way, the kernel takes bridge, links and rules with it.
 
 use crate::cmd::{Cmd, cmd};
 use crate::process::{Proc, wait_until};
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Programs that this needs.
@@ -24,9 +24,9 @@ pub const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter", "sleep"];
 /// Where the clients and the store are.
 pub const HUB: &str = "10.98.0.1";
 
-/// Address of a gateway.
-pub fn address(gateway: usize) -> String {
-    format!("10.98.0.{}", 11 + gateway)
+/// Address of a node.
+pub fn address(node: usize) -> String {
+    format!("10.98.0.{}", 11 + node)
 }
 
 /// Why there can be no namespaces here, if so. Tries, in namespaces that are gone afterwards.
@@ -40,14 +40,14 @@ pub fn why_not() -> Option<String> {
     tried.err().map(|e| format!("no network namespaces with bridge, veth and iptables here: {e:#}"))
 }
 
-/// The namespaces of the gateways; this process must be in a namespace of its own already.
+/// The namespaces of the nodes; this process must be in a namespace of its own already.
 #[derive(Debug)]
 pub struct Net {
     holders: Vec<Proc>,
 }
 
 impl Net {
-    /// Makes the bridge here, and a namespace with a link to it for each of `n` gateways.
+    /// Makes the bridge here, and a namespace with a link to it for each of `n` nodes.
     ///
     /// # Errors
     /// When one of the commands fails.
@@ -57,17 +57,17 @@ impl Net {
         ip(&["addr", "add", &format!("{HUB}/24"), "dev", "br0"])?;
         ip(&["link", "set", "br0", "up"])?;
         let mut net = Self { holders: Vec::new() };
-        for gateway in 0..n {
+        for node in 0..n {
             // Longer than any run; it is ended with us.
             let holder = cmd("unshare").args(["--net", "--", "sleep", "1000000"]).into_command();
             net.holders.push(Proc::spawn("namespace holder", holder, log)?);
-            net.link(gateway)?;
+            net.link(node)?;
         }
         Ok(net)
     }
 
-    fn link(&self, gateway: usize) -> Result<()> {
-        let (pid, name) = (self.holders[gateway].pid(), format!("g{}", gateway + 1));
+    fn link(&self, node: usize) -> Result<()> {
+        let (pid, name) = (self.holders[node].pid(), format!("n{}", node + 1));
         let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let apart = || space(&pid.to_string()).is_some_and(|theirs| Some(theirs) != space("self"));
         anyhow::ensure!(wait_until(Duration::from_secs(5), apart), "process {pid} did not get a namespace of its own");
@@ -75,26 +75,41 @@ impl Net {
         ip(&["link", "set", &name, "master", "br0", "up"])?;
         for args in [
             vec!["link", "set", "lo", "up"],
-            vec!["addr", "add", &format!("{}/24", address(gateway)), "dev", "eth0"],
+            vec!["addr", "add", &format!("{}/24", address(node)), "dev", "eth0"],
             vec!["link", "set", "eth0", "up"],
         ] {
-            self.within(gateway, "ip").args(args).run().context("in a gateway's namespace")?;
+            self.within(node, "ip").args(args).run().context("in a node's namespace")?;
         }
         Ok(())
     }
 
-    /// A command to be run in a gateway's namespace; what it runs keeps its pid.
-    pub fn within(&self, gateway: usize, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
-        let space = format!("--net=/proc/{}/ns/net", self.holders[gateway].pid());
-        cmd("nsenter").arg(space).arg("--").arg(program)
+    /// The namespace of a node, as a file.
+    pub fn space(&self, node: usize) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.holders[node].pid()))
     }
 
-    /// From now on `gateway` receives nothing from `from`. One direction only, but no TCP connection survives it for long.
+    /// A command to be run in a node's namespace; what it runs keeps its pid.
+    pub fn within(&self, node: usize, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
+        cmd("nsenter").arg(format!("--net={}", self.space(node).display())).arg("--").arg(program)
+    }
+
+    /// From now on `node` hears nobody and is heard by nobody, and goes on running: its cable is pulled.
     ///
     /// # Errors
     /// When iptables fails.
-    pub fn deafen(&self, gateway: usize, from: &str) -> Result<()> {
-        self.within(gateway, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
+    pub fn isolate(&self, node: usize) -> Result<()> {
+        for (chain, side) in [("INPUT", "-i"), ("OUTPUT", "-o")] {
+            self.within(node, "iptables").args(["-w", "5", "-A", chain, "!", side, "lo", "-j", "DROP"]).run()?;
+        }
+        Ok(())
+    }
+
+    /// From now on `node` receives nothing from `from`. One direction only, but no TCP connection survives it for long.
+    ///
+    /// # Errors
+    /// When iptables fails.
+    pub fn deafen(&self, node: usize, from: &str) -> Result<()> {
+        self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
     }
 
     /// Neither hears the other.
@@ -111,7 +126,7 @@ impl Net {
     /// # Errors
     /// As [`Net::deafen`].
     pub fn heal(&self) -> Result<()> {
-        (0..self.holders.len()).try_for_each(|g| self.within(g, "iptables").args(["-w", "5", "-F", "INPUT"]).run())
+        (0..self.holders.len()).try_for_each(|node| self.within(node, "iptables").args(["-w", "5", "-F"]).run())
     }
 }
 

@@ -1,0 +1,197 @@
+//! What a forced takeover would meet, before anything is done. Decides from what the agents show; no I/O.
+//!
+//! P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
+//! P2  Every refusal says what would make it possible.
+//!
+//! The gateways lose nothing in a takeover: what they acknowledged is there (R1). PostgreSQL does where it is killed while it is well: commits
+//! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
+
+use crate::http::View;
+use crate::machine::{Role, StateName};
+use serde::{Deserialize, Serialize};
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finding {
+    /// As it should be.
+    Good,
+    /// Nothing against it, but worth knowing.
+    Note,
+    /// Data would be lost.
+    LosesData,
+    /// It cannot be done.
+    Impossible,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// How it came out.
+    pub finding: Finding,
+    /// What was found.
+    pub found: String,
+    /// What would make it possible, or better; "" where nothing has to be.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub next: String,
+}
+
+/// A takeover as it would go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The set.
+    pub set: String,
+    /// Who holds the lease now; "" for nobody or unknown.
+    pub from: String,
+    /// Who would hold it.
+    pub to: String,
+    /// What was looked at.
+    pub checks: Vec<Check>,
+    /// What would be done, in order.
+    pub steps: Vec<String>,
+}
+
+/// Another host's agent: its name, and what it shows or why it shows nothing.
+pub type Peer = (String, Result<View, String>);
+
+impl Plan {
+    fn check(&mut self, finding: Finding, found: impl Into<String>, next: impl Into<String>) {
+        self.checks.push(Check { finding, found: found.into(), next: next.into() });
+    }
+
+    fn all(&self, finding: Finding) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(move |check| check.finding == finding)
+    }
+
+    /// Whether it may be carried out (P1).
+    ///
+    /// # Errors
+    /// Why not, and what would make it possible (P2).
+    pub fn may_go(&self, allow_data_loss: bool, reason: &str) -> Result<(), String> {
+        let told = |check: &Check| {
+            if check.next.is_empty() { check.found.clone() } else { format!("{}: {}", check.found, check.next) }
+        };
+        let impossible: Vec<String> = self.all(Finding::Impossible).map(told).collect();
+        if !impossible.is_empty() {
+            return Err(impossible.join("; "));
+        }
+        let losing: Vec<String> = self.all(Finding::LosesData).map(told).collect();
+        match (losing.is_empty(), allow_data_loss) {
+            (true, _) => Ok(()),
+            (false, true) if !reason.trim().is_empty() => Ok(()),
+            (false, true) => {
+                let words = "data would be lost, and no reason is given: --reason \"...\" goes into the history";
+                Err(format!("{words}; {}", losing.join("; ")))
+            }
+            (false, false) => Err(losing.join("; ")),
+        }
+    }
+}
+
+/// The plan of a forced takeover by the host that shows `own`.
+pub fn failover(own: &View, peers: &[Peer]) -> Plan {
+    let (to, set) = (own.name.clone(), own.set.clone());
+    let mut plan = Plan { set, from: own.lease_owner.clone(), to: to.clone(), checks: Vec::new(), steps: Vec::new() };
+    match own.state {
+        StateName::Standby => plan.check(Finding::Good, format!("{to} stands by"), ""),
+        StateName::Primary => plan.check(
+            Finding::Impossible,
+            format!("{to} is primary already"),
+            "name another host with --candidate, or leave it",
+        ),
+        state => {
+            let why = if own.why.is_empty() { String::new() } else { format!(" ({})", own.why) };
+            let next = "wait until it stands by, `holdfast agent status` shows it";
+            plan.check(Finding::Impossible, format!("{to} is in state {state}{why}, expected standby"), next);
+        }
+    }
+    if own.cluster_answers {
+        plan.check(Finding::Good, format!("{to} reaches gateways"), "");
+    } else {
+        plan.check(
+            Finding::Impossible,
+            format!("{to} reaches no gateway that could grant it the lease"),
+            "start the gateways (`holdfast cluster status`), or mend the network between them and this host",
+        );
+    }
+    for (name, view) in peers {
+        peer(&mut plan, own, name, view);
+    }
+    lease(&mut plan, own, peers);
+    if own.paused {
+        plan.check(
+            Finding::Note,
+            format!("{to} is paused: it takes over all the same, and does nothing by itself then"),
+            "",
+        );
+    }
+    if own.nofailover {
+        plan.check(Finding::Note, format!("nofailover is set for {to}: it takes over all the same"), "");
+    }
+    let whose = if plan.from.is_empty() {
+        "take the lease, which is free".into()
+    } else {
+        format!("take the lease from {} by force: each of its writes is refused from then on", plan.from)
+    };
+    plan.steps = vec![
+        whose,
+        format!("attach the devices of {}, check and mount the file system or import the pool", plan.set),
+        "start PostgreSQL, which recovers as after a crash".into(),
+        "make a first commit durable; from then on load balancers are sent here".into(),
+    ];
+    plan
+}
+
+fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
+    let to = own.name.as_str();
+    let view = match view {
+        Ok(view) => view,
+        Err(why) => {
+            let found =
+                format!("the agent of {name} does not answer ({why}): what still runs there is fenced by the grant");
+            return plan.check(Finding::Note, found, "");
+        }
+    };
+    if view.set != own.set || view.name != name {
+        let found = format!("{name}: found {} of set {}, expected {name} of set {}", view.name, view.set, own.set);
+        return plan.check(Finding::Note, found, format!("mend [peers] in the settings of {to}"));
+    }
+    match (view.role, view.state) {
+        (Role::Primary, _) if view.database == "ready" => plan.check(
+            Finding::LosesData,
+            format!(
+                "{name} is primary and well: this ends its PostgreSQL as a crash would. Commits acknowledged under synchronous_commit = off and the \
+                 contents of unlogged tables are lost, transactions under way fail"
+            ),
+            format!("`holdfast agent switchover --to {to}` loses nothing; or say --allow-data-loss --reason \"...\""),
+        ),
+        (Role::Primary, _) | (_, StateName::Primary) => {
+            plan.check(Finding::Note, format!("{name} is primary, and its PostgreSQL is {}", view.database), "");
+        }
+        (_, StateName::Standby) => plan.check(Finding::Good, format!("{name} stands by"), ""),
+        (_, state) => plan.check(Finding::Note, format!("{name} is in state {state}: it is fenced by the grant"), ""),
+    }
+}
+
+fn lease(plan: &mut Plan, own: &View, peers: &[Peer]) {
+    let owner = own.lease_owner.as_str();
+    if owner.is_empty() {
+        let found = if own.cluster_answers { "nobody holds the lease" } else { "who holds the lease is not known" };
+        plan.check(if own.cluster_answers { Finding::Good } else { Finding::Note }, found, "");
+    } else if owner == own.name || peers.iter().any(|(name, _)| name == owner) {
+        plan.check(Finding::Note, format!("{owner} holds the lease"), "");
+    } else {
+        plan.check(
+            Finding::LosesData,
+            format!("{owner} holds the lease and is no host of an agent here: whatever it has not written yet is lost"),
+            format!(
+                "let it go with `holdfast attach {} --detach` where it is attached; or say --allow-data-loss --reason \"...\"",
+                own.set
+            ),
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

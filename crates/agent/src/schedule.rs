@@ -1,0 +1,168 @@
+//! A switchover that was asked for at a time of day: kept on the disk until it is due, carried out once or dropped with words.
+//!
+//! T1  At most once: it is taken off the disk before it is begun. An agent that ends in between has not done it, and says so in its log only.
+//! T2  Never late by more than [`LATE_MAX`]: whoever chose a time meant that time.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How late it may begin: an agent may be restarted meanwhile.
+pub const LATE_MAX: Duration = Duration::from_secs(60);
+
+/// How far ahead it may be asked for.
+pub const AHEAD_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// One that is to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scheduled {
+    /// When, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// To which host; the only other one if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// What is to be done with it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing yet.
+    Later,
+    /// It begins.
+    Now,
+    /// It is dropped, and why.
+    Dropped(String),
+}
+
+/// What is to be done at `now_unix_ms` by a host that is primary or not.
+pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
+    if now_unix_ms < scheduled.at_unix_ms {
+        return Due::Later;
+    }
+    let late = Duration::from_millis(now_unix_ms - scheduled.at_unix_ms);
+    if late > LATE_MAX {
+        return Due::Dropped(format!(
+            "it was due {} s ago, at most {} s late are allowed: ask for it anew",
+            late.as_secs(),
+            LATE_MAX.as_secs()
+        ));
+    }
+    if !is_primary {
+        return Due::Dropped("this host is not primary now: ask the agent of the one that is".into());
+    }
+    Due::Now
+}
+
+/// Whether a time may be asked for.
+///
+/// # Errors
+/// Why not, and what would do.
+pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), String> {
+    if at_unix_ms <= now_unix_ms {
+        let ago = (now_unix_ms - at_unix_ms) / 1000;
+        return Err(format!(
+            "that time was {ago} s ago by the clock of this host, expected one to come: leave it out to switch over now"
+        ));
+    }
+    let ahead = Duration::from_millis(at_unix_ms - now_unix_ms);
+    if ahead > AHEAD_MAX {
+        let days = AHEAD_MAX.as_secs() / 86_400;
+        return Err(format!("found a time {} days ahead, at most {days} are allowed", ahead.as_secs() / 86_400));
+    }
+    Ok(())
+}
+
+/// The one that an agent keeps.
+#[derive(Debug)]
+pub struct Schedule {
+    path: PathBuf,
+    kept: Mutex<Option<Scheduled>>,
+}
+
+impl Schedule {
+    /// What this directory has. A file that cannot be read is as none.
+    pub fn open(dir: &Path) -> Self {
+        let path = dir.join("scheduled.json");
+        let kept = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { path, kept: Mutex::new(kept) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Scheduled>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one to come.
+    pub fn get(&self) -> Option<Scheduled> {
+        self.lock().clone()
+    }
+
+    /// Keeps it, in the place of any earlier one, which is given back.
+    ///
+    /// # Errors
+    /// It could not be written: it is not kept.
+    pub fn set(&self, scheduled: Scheduled) -> std::io::Result<Option<Scheduled>> {
+        let mut kept = self.lock();
+        let new = self.path.with_extension("new");
+        let file = std::fs::File::create(&new)?;
+        serde_json::to_writer(&file, &scheduled)?;
+        file.sync_all()?;
+        std::fs::rename(&new, &self.path)?;
+        Ok(kept.replace(scheduled))
+    }
+
+    /// Takes it away (T1).
+    ///
+    /// # Errors
+    /// It could not be removed: it is still kept.
+    pub fn take(&self) -> std::io::Result<Option<Scheduled>> {
+        let mut kept = self.lock();
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(kept.take()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(at_unix_ms: u64) -> Scheduled {
+        Scheduled { at_unix_ms, to: Some("db2".into()) }
+    }
+
+    #[test]
+    fn it_begins_in_time_at_the_primary_or_not_at_all() {
+        assert_eq!(due(&at(1000), 999, true), Due::Later);
+        assert_eq!(due(&at(1000), 999, false), Due::Later, "it may be primary by then");
+        assert_eq!(due(&at(1000), 1000, true), Due::Now);
+        assert_eq!(due(&at(1000), 61_000, true), Due::Now);
+        assert!(matches!(due(&at(1000), 61_001, true), Due::Dropped(why) if why.contains("anew")));
+        assert!(matches!(due(&at(1000), 1000, false), Due::Dropped(why) if why.contains("not primary")));
+    }
+
+    #[test]
+    fn only_times_to_come_and_near_ones() {
+        assert!(may_ask(1000, 1000).unwrap_err().contains("leave it out"));
+        assert_eq!(may_ask(1001, 1000), Ok(()));
+        let month = u64::try_from(AHEAD_MAX.as_millis()).unwrap();
+        assert_eq!(may_ask(1000 + month, 1000), Ok(()));
+        assert!(may_ask(1001 + month, 1000).unwrap_err().contains("at most 30"));
+    }
+
+    #[test]
+    fn it_survives_the_agent_and_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let schedule = Schedule::open(dir.path());
+        assert_eq!(schedule.get(), None);
+        assert_eq!(schedule.set(at(5)).unwrap(), None);
+        assert_eq!(schedule.set(at(7)).unwrap(), Some(at(5)), "one at a time");
+        let schedule = Schedule::open(dir.path());
+        assert_eq!(schedule.take().unwrap(), Some(at(7)));
+        assert_eq!((schedule.get(), schedule.take().unwrap()), (None, None));
+        assert_eq!(Schedule::open(dir.path()).get(), None);
+        std::fs::write(dir.path().join("scheduled.json"), "{").unwrap();
+        assert_eq!(Schedule::open(dir.path()).get(), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! `holdfast watch`: sets, leases and gateways as they change. On a terminal a table that is drawn anew, elsewhere a line for each change.
+
+use super::{cluster, epoch_text, set};
+use crate::cli::{self, Common};
+use crate::door::Door;
+use crate::duration;
+use crate::exit::CliError;
+use crate::moment;
+use crate::output;
+use clap::Args;
+use holdfast_api::v1;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+const WATCH: &str = "\
+Examples:
+  holdfast watch --api 10.0.0.1:7400,10.0.0.2:7400
+  holdfast watch --output json
+  holdfast watch --every 200ms --count 10
+
+Ends with Ctrl-C. While no gateway answers it says so and goes on asking. With --output json, and wherever it does not write to a terminal, there is
+a line for the first look and one for each change after it.
+";
+
+/// Clears a terminal and puts the cursor into its corner.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// `holdfast watch`.
+#[derive(Debug, Args)]
+#[command(after_long_help = cli::with_codes(WATCH))]
+pub struct WatchArgs {
+    /// Between two looks
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
+    pub every: Duration,
+    /// End after so many looks [default: never]
+    #[arg(long, value_name = "COUNT")]
+    pub count: Option<u64>,
+}
+
+/// What one look found. Only what is worth a line when it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Seen {
+    /// Why nothing was found.
+    error: Option<String>,
+    gateways: BTreeMap<String, String>,
+    sets: BTreeMap<String, SetSeen>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct SetSeen {
+    gateway: String,
+    owner: String,
+    epoch: u64,
+    #[serde(skip)]
+    remaining_ms: u32,
+    #[serde(skip)]
+    ttl_ms: u32,
+}
+
+impl SetSeen {
+    /// What a line is about: the time that is left changes always.
+    fn words(&self) -> String {
+        let gateway = if self.gateway.is_empty() { "nobody" } else { &self.gateway };
+        match self.owner.as_str() {
+            "" => format!("served by {gateway}, free"),
+            owner => format!("served by {gateway}, held by {owner} under {}", epoch_text(self.epoch)),
+        }
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+/// Runs `holdfast watch`.
+pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
+    let live = std::io::stdout().is_terminal() && common.output == output::Format::Table;
+    let mut before: Option<Seen> = None;
+    let mut left = args.count;
+    let mut ticks = tokio::time::interval(args.every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        if left == Some(0) {
+            return Ok(());
+        }
+        left = left.map(|left| left - 1);
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let seen = tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+            seen = look(common) => seen,
+        };
+        let now = moment::now();
+        match (live, common.output) {
+            (true, _) => output::say(&format!("{CLEAR}{now}\n\n{}", table(&seen))),
+            (false, output::Format::Table) => {
+                changes(before.as_ref(), &seen).iter().for_each(|line| output::say(&format!("{now}  {line}")));
+            }
+            (false, output::Format::Json)
+                if before.as_ref().is_none_or(|before| !changes(Some(before), &seen).is_empty()) =>
+            {
+                output::show(common.output, &serde_json::json!({ "at": now.to_string(), "seen": seen }), String::new)?;
+            }
+            (false, output::Format::Json) => {}
+        }
+        before = Some(seen);
+    }
+}
+
+async fn look(common: &Common) -> Seen {
+    let mut door = Door::new(&common.dialer, &common.api, common.timeout());
+    let status = match cluster::status(&mut door).await {
+        Ok(status) => status,
+        Err(error) => return Seen { error: Some(error.message), ..Seen::default() },
+    };
+    let mut seen = Seen { gateways: gateways(&status), ..Seen::default() };
+    for summary in &status.sets {
+        // Any gateway's view: a set without a leader is worth seeing too.
+        if let Ok(status) = set::status(&mut door, &summary.name, true).await {
+            seen.sets.insert(summary.name.clone(), set_seen(&status));
+        }
+    }
+    seen
+}
+
+fn gateways(status: &v1::ClusterStatusReply) -> BTreeMap<String, String> {
+    let of = status.members.iter().map(|member| {
+        let name = member.member.as_ref().map(|known| known.name.clone()).unwrap_or_default();
+        let state = match &member.node {
+            None => "unreachable".to_string(),
+            Some(node) if node.not_ready.is_empty() => "ready".into(),
+            Some(node) => node.not_ready.clone(),
+        };
+        (name, state)
+    });
+    of.collect()
+}
+
+fn set_seen(status: &v1::SetStatus) -> SetSeen {
+    let lease = status.lease.clone().unwrap_or_default();
+    SetSeen {
+        gateway: status.leader.as_ref().map(|leader| leader.name.clone()).unwrap_or_default(),
+        owner: lease.owner,
+        epoch: if status.lease.is_some() { lease.epoch } else { status.epoch },
+        remaining_ms: lease.remaining_ms,
+        ttl_ms: lease.ttl_ms,
+    }
+}
+
+/// A line for everything that is other than before, or for everything.
+fn changes(before: Option<&Seen>, now: &Seen) -> Vec<String> {
+    if let Some(error) = &now.error {
+        let known = before.is_some_and(|before| before.error.is_some());
+        return if known { Vec::new() } else { vec![format!("no answer: {error}")] };
+    }
+    // What was there before the cluster fell silent is not known here: everything is told again.
+    let before = before.filter(|before| before.error.is_none());
+    let mut lines = Vec::new();
+    for (name, state) in &now.gateways {
+        if before.and_then(|before| before.gateways.get(name)) != Some(state) {
+            lines.push(format!("gateway {name}: {state}"));
+        }
+    }
+    for (name, set) in &now.sets {
+        if !before.and_then(|before| before.sets.get(name)).is_some_and(|before| before.same(set)) {
+            lines.push(format!("set {name}: {}", set.words()));
+        }
+    }
+    let Some(before) = before else { return lines };
+    let gone = before.gateways.keys().filter(|name| !now.gateways.contains_key(*name));
+    lines.extend(gone.map(|name| format!("gateway {name}: no member any more")));
+    let gone = before.sets.keys().filter(|name| !now.sets.contains_key(*name));
+    lines.extend(gone.map(|name| format!("set {name}: nobody says anything of it")));
+    lines
+}
+
+fn table(seen: &Seen) -> String {
+    if let Some(error) = &seen.error {
+        return format!("no answer: {error}");
+    }
+    let sets = seen.sets.iter().map(|(name, set)| {
+        let owner = if set.owner.is_empty() { "(free)".to_string() } else { set.owner.clone() };
+        let left =
+            if set.owner.is_empty() { String::new() } else { format!("{} of {} ms", set.remaining_ms, set.ttl_ms) };
+        [name.clone(), set.gateway.clone(), owner, epoch_text(set.epoch), left]
+    });
+    let gateways = seen.gateways.iter().map(|(name, state)| {
+        let serves = seen.sets.iter().filter(|(_, set)| set.gateway == *name).map(|(set, _)| set.as_str());
+        [name.clone(), state.clone(), serves.collect::<Vec<_>>().join(",")]
+    });
+    let sets = output::table(["SET", "GATEWAY", "OWNER", "EPOCH", "LEASE"], sets);
+    format!("{sets}\n\n{}", output::table(["GATEWAY", "STATE", "SERVES"], gateways))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(gateway: &str, owner: &str, epoch: u64, g2: &str) -> Seen {
+        let set = SetSeen { gateway: gateway.into(), owner: owner.into(), epoch, remaining_ms: 1700, ttl_ms: 3000 };
+        Seen {
+            error: None,
+            gateways: BTreeMap::from([("g1".into(), "ready".into()), ("g2".into(), g2.into())]),
+            sets: BTreeMap::from([("demo".into(), set)]),
+        }
+    }
+
+    #[test]
+    fn a_line_for_each_change_and_none_for_the_time_that_is_left() {
+        let first = seen("g1", "db1", 17, "ready");
+        let all = ["gateway g1: ready", "gateway g2: ready", "set demo: served by g1, held by db1 under e17"];
+        assert_eq!(changes(None, &first), all);
+        let mut later = first.clone();
+        later.sets.get_mut("demo").unwrap().remaining_ms = 3;
+        assert!(changes(Some(&first), &later).is_empty());
+        let moved = seen("g2", "db1", 19, "ready");
+        assert_eq!(changes(Some(&first), &moved), ["set demo: served by g2, held by db1 under e19"]);
+        let lost = seen("", "", 19, "unreachable");
+        assert_eq!(changes(Some(&moved), &lost), ["gateway g2: unreachable", "set demo: served by nobody, free"]);
+        let mut fewer = moved.clone();
+        fewer.gateways.remove("g2");
+        fewer.sets.clear();
+        assert_eq!(
+            changes(Some(&moved), &fewer),
+            ["gateway g2: no member any more", "set demo: nobody says anything of it"]
+        );
+    }
+
+    #[test]
+    fn silence_is_told_once_and_everything_after_it() {
+        let first = seen("g1", "db1", 17, "ready");
+        let silent = Seen { error: Some("nobody is there".into()), ..Seen::default() };
+        assert_eq!(changes(Some(&first), &silent), ["no answer: nobody is there"]);
+        assert!(changes(Some(&silent), &silent).is_empty());
+        assert_eq!(changes(Some(&silent), &first).len(), 3);
+    }
+
+    #[test]
+    fn the_table_has_what_a_person_looks_for() {
+        let text = table(&seen("g1", "db1", 17, "unreachable"));
+        for words in ["demo", "g1", "db1", "e17", "1700 of 3000 ms", "unreachable"] {
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(table(&seen("g1", "", 17, "ready")).contains("(free)"));
+    }
+}

@@ -1,0 +1,269 @@
+//! The four faults of a round. Each goes: load, the fault, PostgreSQL takes writes again (somewhere), clients go on, the ledger is compared.
+
+use super::lab::{LIMIT, Lab, PROBE_AT, export, node};
+use super::report::Act;
+use super::timeline::{Kind, Line, Moment, longest_pause, shown, way};
+use crate::bridge::Bridge;
+use crate::gateways;
+use crate::hosts::Host;
+use crate::ledger::{Writers, unix_ms};
+use crate::nbd::{Client, NbdError, pattern, tag_of};
+use crate::pg;
+use crate::pgwire::Reach;
+use crate::process::wait_until;
+use crate::say::{note, step};
+use crate::stats;
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// Commits that are waited for before a fault, and after it.
+const COMMITS: u64 = 100;
+
+/// Bytes of the probe's block.
+const BLOCK: usize = 4096;
+
+/// Between two looks at the processes of a host: each reads all of /proc.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a fault tells of itself.
+#[derive(Debug, Default)]
+struct Story {
+    /// When it was made, Unix milliseconds.
+    at: u64,
+    moments: Vec<Moment>,
+    stopped_ms: Option<u64>,
+}
+
+impl Story {
+    fn begins(&mut self, what: impl Into<String>) {
+        self.at = unix_ms();
+        self.moments.push(Moment::new(self.at, "", what));
+    }
+
+    fn tell(&mut self, who: &str, what: impl Into<String>) {
+        self.moments.push(Moment::new(unix_ms(), who, what));
+    }
+}
+
+/// What was counted before and while it happened.
+struct Counted {
+    /// Lines that each history had before.
+    before: [usize; 2],
+    /// Connections of pgbench that broke.
+    broken: u64,
+}
+
+impl Lab {
+    /// One fault, from load to the ledger.
+    ///
+    /// # Errors
+    /// When clients do not get on within [`LIMIT`], or the host that was cut off can still write.
+    pub fn act(&mut self, round: u32, kind: Kind) -> Result<Act> {
+        let from = self.primary()?;
+        step(format!("Round {round}: {} (primary is {})", kind.words(), self.hosts[from].name));
+        let writers = self.ledger.start_lasting(&Reach::Tcp(self.proxy.at()))?;
+        let mut story = Story::default();
+        let done = self.under_load(kind, from, &writers, &mut story);
+        let moments = writers.moments();
+        self.ledger.join(writers)?;
+        let counted = done?;
+
+        let to = self.primary()?;
+        let verdict = self.ledger.check_through(&mut self.session()?)?;
+        let lines = self.lines_since(counted.before);
+        let way_up = lines.iter().rev().find(|line| line.host == self.hosts[to].name && line.phases.is_some());
+        let (last, first) = longest_pause(&moments).context("no commit was acknowledged")?;
+
+        let mut told = story.moments;
+        for line in &lines {
+            match &line.phases {
+                Some(_) => told.extend(way(line)),
+                None => told.push(Moment::new(line.at_unix_ms, &line.host, format!("{}: {}", line.event, line.reason))),
+            }
+        }
+        told.push(Moment::new(last, "", "the last commit acknowledged before the clients' longest pause"));
+        told.push(Moment::new(first, "", "the first commit acknowledged after it, through HAProxy"));
+        let timeline = shown(story.at, told);
+        timeline.iter().for_each(note);
+        let machine = stats::machine();
+        note(format!(
+            "clients paused for {} ms; {} commits acknowledged so far, {} lost, {} in doubt found; {machine}",
+            first - last,
+            verdict.acknowledged,
+            verdict.lost,
+            verdict.in_doubt_found,
+        ));
+        let act = Act {
+            round,
+            kind,
+            from: self.hosts[from].name.into(),
+            to: self.hosts[to].name.into(),
+            phases: way_up.and_then(|line| line.phases.clone()).unwrap_or_default(),
+            primary_ms: way_up.map(|line| line.at_unix_ms.saturating_sub(story.at)),
+            first_commit_ms: first.saturating_sub(story.at),
+            pause_ms: first - last,
+            stopped_ms: story.stopped_ms,
+            broken: counted.broken,
+            commits_acknowledged: verdict.acknowledged,
+            commits_lost: verdict.lost,
+            in_doubt_found: verdict.in_doubt_found,
+            rows_invented: verdict.invented,
+            machine,
+            timeline,
+        };
+        self.mend(kind, from)?;
+        Ok(act)
+    }
+
+    /// Load, the fault, and load again.
+    fn under_load(&mut self, kind: Kind, from: usize, writers: &Writers, story: &mut Story) -> Result<Counted> {
+        let begun = Instant::now();
+        let busy = wait_until(LIMIT, || writers.acknowledged() >= COMMITS && begun.elapsed() >= self.load);
+        anyhow::ensure!(busy, "only {} commits acknowledged within {LIMIT:?}", writers.acknowledged());
+        let before = [0, 1].map(|host: usize| self.hosts[host].history().len());
+        let connections = self.broken();
+        match kind {
+            Kind::HostKilled => self.kill_host(from, story)?,
+            Kind::Switchover => self.switch_over(from, story)?,
+            Kind::GatewayKilled => self.kill_gateway(from, story)?,
+            Kind::HostCutOff => self.cut_off(from, story)?,
+        }
+        let so_far = writers.acknowledged();
+        let on = wait_until(LIMIT, || writers.acknowledged() >= so_far + COMMITS);
+        anyhow::ensure!(
+            on,
+            "clients do not get on: {} commits acknowledged within {LIMIT:?}; {}; {}",
+            writers.acknowledged() - so_far,
+            self.hosts[0].said(),
+            self.hosts[1].said()
+        );
+        Ok(Counted { before, broken: self.broken() - connections })
+    }
+
+    /// What a fault left broken is put right, so that the next one finds everything there.
+    fn mend(&mut self, kind: Kind, from: usize) -> Result<()> {
+        match kind {
+            Kind::HostKilled => self.hosts[from].boot()?,
+            Kind::GatewayKilled => self.gateways.heal(&self.net)?,
+            Kind::Switchover | Kind::HostCutOff => {}
+        }
+        self.caught_up()?;
+        let primary = self.primary()?;
+        self.hosts[1 - primary].stands_by(LIMIT)
+    }
+
+    /// A session where HAProxy leads to.
+    fn session(&self) -> Result<crate::pgwire::Client> {
+        let reach = Reach::Tcp(self.proxy.at());
+        let mut last = pg::client(&reach);
+        wait_until(LIMIT, || {
+            if last.is_err() {
+                last = pg::client(&reach);
+            }
+            last.is_ok()
+        });
+        last.context("through HAProxy")
+    }
+
+    /// What both agents have added to their histories, in order.
+    fn lines_since(&self, before: [usize; 2]) -> Vec<Line> {
+        let new = self.hosts.iter().zip(before).flat_map(|(host, before)| host.history().into_iter().skip(before));
+        let mut lines: Vec<Line> = new.filter_map(|line| serde_json::from_value(line).ok()).collect();
+        lines.sort_by_key(|line| line.at_unix_ms);
+        lines
+    }
+
+    fn kill_host(&mut self, from: usize, story: &mut Story) -> Result<()> {
+        let name = self.hosts[from].name;
+        story.begins(format!("kill -9 of every process of {name}"));
+        let (killed, had) = self.hosts[from].kill()?;
+        story.tell("", format!("the last of its {had} processes is gone"));
+        self.hosts[1 - from].becomes_primary(killed, LIMIT).map(drop)
+    }
+
+    fn switch_over(&mut self, from: usize, story: &mut Story) -> Result<()> {
+        let to = self.hosts[1 - from].name;
+        story.begins(format!("holdfast agent switchover --to {to}"));
+        self.hosts[from].holdfast(&["agent", "switchover", "--to", to, "--yes"])?;
+        self.hosts[1 - from].becomes_primary(Instant::now(), LIMIT).map(drop)
+    }
+
+    fn kill_gateway(&mut self, from: usize, story: &mut Story) -> Result<()> {
+        let status = self.hosts[from].attach_status();
+        let serving = status["gateway"].as_str().context("attach names no gateway")?.to_owned();
+        let index = (0..gateways::GATEWAYS).find(|index| gateways::name(*index) == serving);
+        let index = index.with_context(|| format!("no gateway is called {serving}"))?;
+        story.begins(format!("kill -9 of the serving gateway {serving}"));
+        self.gateways.kill(index)?;
+        let mut now = serde_json::Value::Null;
+        let elsewhere = wait_until(LIMIT, || {
+            let Some(primary) = self.hosts.iter().position(Host::is_primary) else { return false };
+            now = self.hosts[primary].attach_status();
+            now["phase"] == "serving" && now["gateway"] != serving.as_str()
+        });
+        anyhow::ensure!(elsewhere, "no other gateway serves after {LIMIT:?}: attach shows {now}");
+        let outage = &now["last_outage_ms"];
+        story.tell("", format!("seen: {} serves; requests waited {outage} ms at attach", now["gateway"]));
+        Ok(())
+    }
+
+    /// The host's cable is pulled while everything on it goes on. Its PostgreSQL must end by itself, and what its users still ask the device to
+    /// write must never be carried out, also after the cable is in again.
+    fn cut_off(&mut self, from: usize, story: &mut Story) -> Result<()> {
+        let name = self.hosts[from].name;
+        let mut probe = Probe::at(&self.hosts[from], 1).context("before the cut")?;
+        story.begins(format!("{name} is cut off from everything and goes on running"));
+        self.net.isolate(node(from))?;
+        // On its way at once: into a connection that looks well still.
+        let late = std::thread::spawn(move || probe.write(2));
+        let stopped = wait_until(LIMIT, || {
+            let gone = self.hosts[from].postgres().is_empty();
+            if !gone {
+                std::thread::sleep(LOOK);
+            }
+            gone
+        });
+        let said = || self.hosts[from].said();
+        anyhow::ensure!(stopped, "PostgreSQL still runs on {name} {LIMIT:?} after it was cut off; {}", said());
+        story.stopped_ms = Some(unix_ms() - story.at);
+        story.tell(name, "no process of PostgreSQL is left");
+        self.hosts[1 - from].becomes_primary(Instant::now(), LIMIT)?;
+        let mut other = Probe::at(&self.hosts[1 - from], 3).context("at the new primary")?;
+
+        story.tell("", format!("{name} is connected again"));
+        self.net.heal()?;
+        let outcome = late.join().map_err(|_| anyhow::anyhow!("the probe panicked"))?;
+        anyhow::ensure!(
+            matches!(outcome, Err(NbdError::Errno(_) | NbdError::Gone(_))),
+            "R2: a write through the device of {name}, which was cut off, was answered with {outcome:?}"
+        );
+        self.hosts[from].stands_by(LIMIT)?;
+        story.tell(name, "stands by");
+        let running = self.hosts[from].postgres();
+        anyhow::ensure!(running.is_empty(), "PostgreSQL runs on {name}, which stands by: {running:?}");
+        let found = other.read()?;
+        anyhow::ensure!(found == 3, "R2: found write {found} in the block of the probe, expected 3, the new primary's");
+        Ok(())
+    }
+}
+
+/// Somebody who writes to the device itself, behind the file system.
+struct Probe(Client);
+
+impl Probe {
+    /// Through a host's attach, where it writes `tag` first: it can.
+    fn at(host: &Host, tag: u64) -> Result<Self> {
+        let bridge = Bridge::to(&host.socket(gateways::VOLUME), &export())?;
+        let mut probe = Self(Client::connect(&bridge.uri, LIMIT)?);
+        probe.write(tag).with_context(|| format!("a write through the device of {}", host.name))?;
+        Ok(probe)
+    }
+
+    fn write(&mut self, tag: u64) -> Result<(), NbdError> {
+        self.0.write(PROBE_AT, &pattern(tag, PROBE_AT, BLOCK))
+    }
+
+    fn read(&mut self) -> Result<u64> {
+        tag_of(&self.0.read(PROBE_AT, u32::try_from(BLOCK)?)?, PROBE_AT)
+    }
+}

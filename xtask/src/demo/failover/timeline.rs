@@ -1,0 +1,137 @@
+//! What one fault came to: phases from the agents' histories, the clients' pause from the ledger. No I/O.
+
+use serde::{Deserialize, Serialize};
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    HostKilled,
+    Switchover,
+    GatewayKilled,
+    HostCutOff,
+}
+
+/// In the order of a round.
+pub const KINDS: [Kind; 4] = [Kind::HostKilled, Kind::Switchover, Kind::GatewayKilled, Kind::HostCutOff];
+
+impl Kind {
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::HostKilled => "host killed",
+            Kind::Switchover => "switchover",
+            Kind::GatewayKilled => "gateway killed",
+            Kind::HostCutOff => "host cut off",
+        }
+    }
+}
+
+/// Milliseconds that each phase of becoming primary took, as an agent's history has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phases {
+    pub detect_ms: Option<u64>,
+    pub lease_ms: Option<u64>,
+    pub attach_ms: Option<u64>,
+    pub mount_ms: Option<u64>,
+    pub recover_ms: Option<u64>,
+    pub first_write_ms: Option<u64>,
+}
+
+impl Phases {
+    /// In their order.
+    pub fn all(&self) -> [(&'static str, Option<u64>); 6] {
+        [
+            ("detect", self.detect_ms),
+            ("lease", self.lease_ms),
+            ("attach", self.attach_ms),
+            ("mount", self.mount_ms),
+            ("recover", self.recover_ms),
+            ("first write", self.first_write_ms),
+        ]
+    }
+}
+
+/// A line of an agent's history, as far as it is read here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Line {
+    pub at_unix_ms: u64,
+    pub host: String,
+    pub event: String,
+    pub reason: String,
+    pub epoch: u64,
+    pub phases: Option<Phases>,
+}
+
+/// Something that happened, Unix milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub at: u64,
+    pub who: String,
+    pub what: String,
+}
+
+impl Moment {
+    pub fn new(at: u64, who: &str, what: impl Into<String>) -> Self {
+        Self { at, who: who.into(), what: what.into() }
+    }
+}
+
+/// Moments of a way to primary: its phases counted back from its end.
+pub fn way(line: &Line) -> Vec<Moment> {
+    let phases = line.phases.clone().unwrap_or_default();
+    let whole: u64 = phases.all().iter().filter_map(|(_, took)| *took).sum();
+    let mut at = line.at_unix_ms.saturating_sub(whole);
+    let mut moments = Vec::new();
+    for (phase, took) in phases.all() {
+        let Some(took) = took else { continue };
+        at += took;
+        let what = match phase {
+            "detect" => "detect: the lease has run out, or was let go of".into(),
+            "lease" => format!("lease: granted under e{}", line.epoch),
+            "attach" => "attach: the device is there".into(),
+            "mount" => "mount: the file system is mounted".into(),
+            "recover" => "recover: PostgreSQL takes connections".into(),
+            _ => "first write: a commit is durable".to_owned(),
+        };
+        moments.push(Moment::new(at, &line.host, format!("{what} ({took} ms)")));
+    }
+    moments
+}
+
+/// The longest time in which no writer had a commit acknowledged: from which moment to which. `moments` are in order.
+pub fn longest_pause(moments: &[(u64, usize)]) -> Option<(u64, u64)> {
+    let pauses = moments.windows(2).map(|pair| (pair[0].0, pair[1].0));
+    pauses.max_by_key(|(from, to)| to - from)
+}
+
+/// In order, with times relative to the fault.
+pub fn shown(fault: u64, mut moments: Vec<Moment>) -> Vec<String> {
+    moments.sort_by_key(|moment| moment.at);
+    let relative = |at: u64| i128::from(at) - i128::from(fault);
+    moments.iter().map(|m| format!("{:>8} ms  {:<5} {}", relative(m.at), m.who, m.what)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_counted_back_from_its_end() {
+        let text = r#"{"at_unix_ms":10000,"host":"db2","set":"demo","total_ms":4000,"event":"failover","reason":"","epoch":7,
+            "phases":{"detect_ms":3000,"lease_ms":40,"recover_ms":900,"first_write_ms":60}}"#;
+        let line: Line = serde_json::from_str(text).unwrap();
+        let lines = shown(6200, way(&line));
+        assert_eq!(lines.len(), 4);
+        assert_eq!(lines[0], "    2800 ms  db2   detect: the lease has run out, or was let go of (3000 ms)");
+        assert_eq!(lines[1], "    2840 ms  db2   lease: granted under e7 (40 ms)");
+        assert!(lines[3].starts_with("    3800 ms"), "{}", lines[3]);
+    }
+
+    #[test]
+    fn the_longest_pause() {
+        assert_eq!(longest_pause(&[(5, 0)]), None);
+        assert_eq!(longest_pause(&[(5, 0), (6, 1), (4006, 1), (4010, 0)]), Some((6, 4006)));
+    }
+}

@@ -1,0 +1,24 @@
+//! One round of `cargo xtask demo failover`: fails for a lost commit, a host that was cut off and can still write, or a PostgreSQL that takes no
+//! writes again; never for how long something took.
+
+use super::{Lab, NAMESPACES};
+use crate::demo::failover::{Run, run as round};
+use crate::setup;
+use anyhow::Result;
+
+pub(super) const NEEDS: &[&str] = &[
+    "ip",
+    "iptables",
+    "unshare",
+    "nsenter",
+    "nbdfuse",
+    "/usr/sbin/haproxy",
+    "/usr/lib/postgresql/15/bin/postgres",
+    NAMESPACES,
+];
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    setup::must_be_able_to_mount()?;
+    let rounds = if lab.long { 5 } else { 1 };
+    round(&Run { bin: &lab.bin, dir: &lab.dir, rounds, load: 1, scale: 1 })
+}

@@ -1,0 +1,293 @@
+//! Hosts of PostgreSQL as pid, mount and IPC namespaces, where wanted with a network of their own: killed, one is gone with every process and
+//! mount at once, as a machine is. Each runs `holdfast agent` over the same set: ext4 on the attached device, PostgreSQL by pg_ctl.
+//!
+//! Owns: a host's settings, its processes, what is asked of its agent. Does not own: gateways, networks.
+
+mod first;
+mod proxy;
+
+pub use first::{First, attach, fill, status};
+pub use proxy::Proxy;
+
+use crate::cmd::{Cmd, cmd, tail_of};
+use crate::pg::{BIN, Postgres};
+use crate::process::{Proc, Signal, wait_until};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Port of the agents' health checks.
+const HTTP: u16 = 8008;
+
+/// What a host is made of.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    pub name: &'static str,
+    /// Of PostgreSQL and of the health checks.
+    pub address: String,
+    /// The other host's name and address.
+    pub peer: (&'static str, String),
+    pub set: &'a str,
+    /// Admin addresses of the gateways.
+    pub gateways: Vec<String>,
+    /// For settings, logs, history.
+    pub dir: PathBuf,
+    /// For the mount and PostgreSQL's socket: the system user postgres must get there, and a socket's path is short.
+    pub open: PathBuf,
+    pub bin: PathBuf,
+    /// Its network namespace; that of this process if none.
+    pub space: Option<PathBuf>,
+    /// The agents' token: needed where they talk over more than loopback.
+    pub token: Option<PathBuf>,
+    /// Further sections of the agent's settings.
+    pub settings: &'a str,
+}
+
+/// One host.
+#[derive(Debug)]
+pub struct Host {
+    pub name: &'static str,
+    pub address: String,
+    pub pg: Rc<Postgres>,
+    dir: PathBuf,
+    open: PathBuf,
+    bin: PathBuf,
+    space: Option<PathBuf>,
+    token: Option<PathBuf>,
+    process: Option<Proc>,
+}
+
+impl Host {
+    /// Writes its settings; nothing runs yet.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn new(plan: Plan<'_>) -> Result<Self> {
+        let Plan { name, address, dir, open, .. } = plan;
+        for dir in [&dir, &open] {
+            std::fs::create_dir_all(dir)?;
+        }
+        let (mount, sockets) = (open.join("mnt"), open.join("sockets"));
+        let pg = Rc::new(Postgres::new(&mount.join("data"), &sockets, &dir.join("unused.log"))?);
+        let gateways: Vec<String> = plan.gateways.iter().map(|api| format!("{api:?}")).collect();
+        let token = plan.token.as_ref().map_or(String::new(), |path| format!("token_file = {path:?}\n"));
+        let settings = format!(
+            "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n\
+             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = \"ext4\"\nmount = {mount:?}\n\
+             [database]\ndata = {:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n\
+             options = \"-c listen_addresses={address} -c unix_socket_directories={}\"\n\
+             [http]\nlisten = \"{address}:{HTTP}\"\n{token}[peers]\n{} = \"{}:{HTTP}\"\n{}",
+            plan.set,
+            gateways.join(", "),
+            dir.join("lib"),
+            dir.join("run"),
+            mount.join("data"),
+            sockets.display(),
+            plan.peer.0,
+            plan.peer.1,
+            plan.settings,
+        );
+        std::fs::write(dir.join("agent.toml"), settings)?;
+        Ok(Self { name, address, pg, dir, open, bin: plan.bin, space: plan.space, token: plan.token, process: None })
+    }
+
+    /// Where the file system is mounted, in its own mount namespace.
+    pub fn mount(&self) -> PathBuf {
+        self.open.join("mnt")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("agent.log")
+    }
+
+    fn within(&self, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
+        match &self.space {
+            Some(space) => cmd("nsenter").arg(format!("--net={}", space.display())).arg("--").arg(program),
+            None => cmd(program),
+        }
+    }
+
+    /// Switches it on.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub fn boot(&mut self) -> Result<()> {
+        // Its first process stays when the agent ends: what a host's init is.
+        let script = "\"$0\" agent run --config \"$1\" & while :; do wait; sleep 1; done";
+        let command =
+            self.within("unshare").args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc"]);
+        let command = command.args(["sh", "-c", script]).arg(&self.bin).arg(self.dir.join("agent.toml"));
+        self.process = Some(Proc::spawn(self.name, command.into_command(), &self.log())?);
+        Ok(())
+    }
+
+    /// Pulls its plug. The moment, and how many processes it had.
+    ///
+    /// # Errors
+    /// When it is off, or a process survives that.
+    pub fn kill(&mut self) -> Result<(Instant, usize)> {
+        let space = self.pids();
+        let mut process = self.process.take().context("it is off already")?;
+        // Held until its processes are gone: else the last of them unmounts what it serves itself (nbdfuse below ext4), and waits for itself for ever.
+        let mounts = std::fs::File::open(format!("/proc/{}/ns/mnt", process.pid()))?;
+        let had = in_space(space.as_deref()).len();
+        let moment = Instant::now();
+        process.signal(Signal::KILL);
+        process.wait(Duration::from_secs(20))?;
+        let gone = wait_until(Duration::from_secs(20), || in_space(space.as_deref()).is_empty());
+        let left = in_space(space.as_deref());
+        anyhow::ensure!(gone, "{}: still there after SIGKILL: {left:?}", self.name);
+        drop(mounts);
+        self.forget_device();
+        Ok((moment, had))
+    }
+
+    /// A host that loses its power has no loop devices left; ours shares its kernel with us.
+    fn forget_device(&self) {
+        let status = self.attach_status();
+        for volume in status["volumes"].as_array().map_or(&[][..], Vec::as_slice) {
+            let Some(name) = volume["device"].as_str().and_then(|device| device.strip_prefix("/dev/loop")) else {
+                continue;
+            };
+            let backing = format!("/sys/block/loop{name}/loop/backing_file");
+            let backing = std::fs::read_to_string(backing).unwrap_or_default();
+            // With the host's mounts the path has lost all but its last part. The number may be somebody else's by now: their path has not.
+            if Path::new(backing.trim()).starts_with(&self.dir) || backing.trim() == "/device" {
+                cmd("losetup").arg("--detach").arg(format!("/dev/loop{name}")).succeeds();
+            }
+        }
+    }
+
+    /// Which pid namespace is its own, while it runs.
+    fn pids(&self) -> Option<PathBuf> {
+        let pid = self.process.as_ref()?.pid();
+        let space = |which: &str| std::fs::read_link(format!("/proc/{pid}/ns/{which}")).ok();
+        // Until `unshare` has made one, it would be ours.
+        space("pid_for_children").filter(|theirs| Some(theirs) != space("pid").as_ref())
+    }
+
+    /// Processes of PostgreSQL on it now.
+    pub fn postgres(&self) -> Vec<u32> {
+        let mut found = in_space(self.pids().as_deref());
+        found.retain(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
+        });
+        found
+    }
+
+    /// What its attach shows of itself; null where there is none.
+    pub fn attach_status(&self) -> Value {
+        status(&self.dir.join("run/attach")).unwrap_or_default()
+    }
+
+    /// Socket of its attach for a volume.
+    pub fn socket(&self, volume: &str) -> PathBuf {
+        self.dir.join("run/attach").join(format!("{volume}.sock"))
+    }
+
+    /// Lines of its agent's history, oldest first.
+    pub fn history(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.dir.join("lib/history.jsonl")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The end of its agent's log, for messages.
+    pub fn said(&self) -> String {
+        format!("{}: {}", self.name, tail_of(&self.log(), 3))
+    }
+
+    /// The code that a health check gets; 0 where nobody answers in time.
+    pub fn asks(&self, path: &str) -> u16 {
+        let ask = || -> Result<u16> {
+            let address = format!("{}:{HTTP}", self.address).parse()?;
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
+            stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+            write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
+            let mut head = [0; 12];
+            stream.read_exact(&mut head)?;
+            Ok(std::str::from_utf8(&head[9..])?.parse()?)
+        };
+        ask().unwrap_or(0)
+    }
+
+    /// Whether its agent says that PostgreSQL takes writes there.
+    pub fn is_primary(&self) -> bool {
+        self.asks("/primary") == 200
+    }
+
+    /// Waits until it is primary; how long after `since`.
+    ///
+    /// # Errors
+    /// When it is not within `limit` from now.
+    pub fn becomes_primary(&self, since: Instant, limit: Duration) -> Result<Duration> {
+        if wait_until(limit, || self.is_primary()) {
+            return Ok(since.elapsed());
+        }
+        bail!("{} is not primary after {limit:?}: {}", self.name, tail_of(&self.log(), 6))
+    }
+
+    /// Waits until it would take over.
+    ///
+    /// # Errors
+    /// When it would not within `limit`.
+    pub fn stands_by(&self, limit: Duration) -> Result<()> {
+        let ready = wait_until(limit, || self.asks("/readiness") == 200 && !self.is_primary());
+        anyhow::ensure!(ready, "{} does not stand by after {limit:?}: {}", self.name, tail_of(&self.log(), 6));
+        Ok(())
+    }
+
+    /// `holdfast ARGS --agent` this host.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0, or prints no JSON.
+    pub fn holdfast(&self, args: &[&str]) -> Result<Value> {
+        let agent = format!("{}:{HTTP}", self.address);
+        let mut command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
+        if let Some(token) = &self.token {
+            command = command.arg("--token-file").arg(token);
+        }
+        let said = command.out()?;
+        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+
+    /// Number of its agent's process, as seen from here.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn agent_pid(&self) -> Result<u32> {
+        let config = self.dir.join("agent.toml");
+        let config = config.to_str().context("path")?;
+        let is_agent = |pid: &u32| {
+            let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let args: Vec<&[u8]> = args.split(|byte| *byte == 0).collect();
+            args.len() > 4 && args[1] == b"agent" && args[2] == b"run" && args[4] == config.as_bytes()
+        };
+        let found = processes().find(is_agent);
+        found.with_context(|| format!("{}: found no agent", self.name))
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Processes of a pid namespace.
+fn in_space(space: Option<&Path>) -> Vec<u32> {
+    let Some(space) = space else { return Vec::new() };
+    processes()
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|theirs| theirs == space))
+        .collect()
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            let _ = self.kill();
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The first use of a set: a file system with a PostgreSQL in it, which nobody owns afterwards.
+
+use crate::cmd::cmd;
+use crate::pg::Postgres;
+use crate::process::{Proc, Signal};
+use crate::undo::{Guard, Undo};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What to fill.
+#[derive(Clone, Debug)]
+pub struct First<'a> {
+    pub bin: &'a Path,
+    pub set: &'a str,
+    pub volume: &'a str,
+    /// Admin addresses of the gateways.
+    pub gateways: Vec<String>,
+    /// Run directory of attach, and its log beside it.
+    pub dir: PathBuf,
+    /// Where to mount: PostgreSQL's data directory is below.
+    pub mount: PathBuf,
+    /// Size of the file system, as mkfs wants it; all of the volume if none.
+    pub size: Option<&'a str>,
+    pub pg: &'a Postgres,
+    /// PostgreSQL's settings beside those of the agent's command line.
+    pub settings: &'a str,
+    /// Clients from there are let in without a password.
+    pub network: Option<&'a str>,
+}
+
+/// Runs `holdfast attach` for `owner`, in `dir`, until its device of `volume` is there. The process, and the device.
+///
+/// # Errors
+/// When it is not there within a minute.
+pub fn attach(
+    bin: &Path,
+    (set, volume): (&str, &str),
+    gateways: &[String],
+    dir: &Path,
+    owner: &str,
+) -> Result<(Proc, PathBuf)> {
+    let command = cmd(bin).args(["attach", set, "--owner", owner, "--device", "nbdfuse"]);
+    let command = command.args(["--api", &gateways.join(","), "--dir"]).arg(dir);
+    let mut attach = Proc::spawn("holdfast attach", command.into_command(), &dir.with_extension("log"))?;
+    let mut device = None;
+    attach.ready_when("ready", Duration::from_secs(60), || {
+        let shown = status(dir).filter(|status| status["ready"] == true);
+        device = shown.and_then(|status| {
+            let volumes = status["volumes"].as_array()?.clone();
+            let volume = volumes.into_iter().find(|found| found["name"] == *volume)?;
+            Some(PathBuf::from(volume["device"].as_str()?))
+        });
+        device.is_some()
+    })?;
+    Ok((attach, device.context("no device")?))
+}
+
+/// What an attach shows of itself.
+pub fn status(dir: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(dir.join("status.json")).ok()?).ok()
+}
+
+/// Attaches, makes the file system and PostgreSQL's data directory, and lets go.
+///
+/// # Errors
+/// When a step fails.
+pub fn fill(first: &First<'_>) -> Result<()> {
+    let First { bin, set, volume, gateways, dir, mount, size, pg, settings, network } = first;
+    let (mut attach, device) = attach(bin, (set, volume), gateways, dir, "first")?;
+    cmd("mkfs.ext4").arg("-q").arg(&device).args(*size).run()?;
+    std::fs::create_dir_all(mount)?;
+    let guard = Guard::new(Undo::Umount(mount.clone()))?;
+    cmd("mount").arg(&device).arg(mount).run()?;
+    // initdb writes no paths: it does not matter where it was mounted then.
+    let made = pg.initdb(settings).and_then(|()| network.map_or(Ok(()), |network| pg.trust(network)));
+    drop(guard);
+    made?;
+    attach.stop(Signal::TERM, Duration::from_secs(30))
+}

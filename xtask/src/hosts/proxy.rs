@@ -1,0 +1,75 @@
+//! HAProxy with the sample configuration of deploy/.
+
+use super::Host;
+use crate::cmd::{cmd, on_path};
+use crate::pg::BIN;
+use crate::process::{Proc, wait_until};
+use anyhow::Result;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Where Debian's package puts it, which is on root's PATH only.
+const PROGRAM: &str = "/usr/sbin/haproxy";
+
+/// A running HAProxy.
+#[derive(Debug)]
+pub struct Proxy {
+    proc: Proc,
+    at: SocketAddr,
+}
+
+impl Proxy {
+    /// Whether it is installed.
+    pub fn is_there() -> bool {
+        on_path("haproxy") || Path::new(PROGRAM).is_file()
+    }
+
+    /// Starts it in front of the two hosts; its files are put into `dir`.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(dir: &Path, at: SocketAddr, hosts: [&Host; 2]) -> Result<Self> {
+        let sample = std::fs::read_to_string(crate::binary::root().join("deploy/haproxy/haproxy.cfg"))?;
+        let mut config = sample.replace("*:5000", &at.to_string());
+        for (host, theirs) in hosts.iter().zip(["10.0.0.1", "10.0.0.2"]) {
+            anyhow::ensure!(config.contains(theirs), "the sample names no {theirs}");
+            config = config.replace(theirs, &host.address);
+        }
+        let path = dir.join("haproxy.cfg");
+        std::fs::write(&path, config)?;
+        let program = if on_path("haproxy") { "haproxy" } else { PROGRAM };
+        let command = cmd(program).args(["-db", "-f"]).arg(&path).into_command();
+        let mut proc = Proc::spawn("haproxy", command, &dir.join("haproxy.log"))?;
+        let listening = || std::net::TcpStream::connect(at).is_ok();
+        proc.ready_when("listening", Duration::from_secs(30), listening)?;
+        Ok(Self { proc, at })
+    }
+
+    /// Where clients connect.
+    pub fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// A client that knows only the proxy gets to this host; how long that took.
+    ///
+    /// # Errors
+    /// When it does not within `limit`, or the proxy has ended.
+    pub fn reaches(&mut self, host: &Host, limit: Duration) -> Result<Duration> {
+        self.proc.must_run()?;
+        let (address, port) = (self.at.ip().to_string(), self.at.port().to_string());
+        let psql = || {
+            let command = cmd(Path::new(BIN).join("psql")).env("PGCONNECT_TIMEOUT", "2");
+            let command = command.args(["-X", "-A", "-t", "-h", &address, "-p", &port, "-U", "postgres"]);
+            command.args(["-c", "select host(inet_server_addr())"]).out()
+        };
+        let begun = Instant::now();
+        let mut last = String::new();
+        let there = wait_until(limit, || {
+            last = psql().map_or_else(|error| format!("{error:#}"), |said| said.trim().to_owned());
+            last == host.address
+        });
+        anyhow::ensure!(there, "through HAProxy: found {last}, expected {} at {}", host.name, host.address);
+        Ok(begun.elapsed())
+    }
+}
