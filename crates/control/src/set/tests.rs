@@ -108,7 +108,7 @@ fn the_bytes_of_a_state_are_pinned() {
         assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
     }
     state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
-    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed0701010106010102010203010901010201020301090101020302050602010700000000\n";
+    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed070101010601010203010901010201020301090101020302050602010700000000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);

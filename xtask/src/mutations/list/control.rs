@@ -110,7 +110,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "old-begin-ended",
         bug: "the end of a checkpoint counts although a later one was begun",
         rule: "R4",
-        edits: &[Edit { file: STATE, old: "if latest != Some(begin) {", new: "if latest.is_none() {" }],
+        edits: &[Edit { file: STATE, old: "self.begin.filter(|latest| latest.at == begin)", new: "self.begin" }],
         tests: &[CHECKPOINTS, STORIES],
         smoke: false,
     },
