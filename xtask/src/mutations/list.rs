@@ -4,17 +4,17 @@ mod control;
 mod data;
 mod gateway;
 mod raft;
+mod space;
 
 use anyhow::{Result, ensure};
 
 /// All of them, room by room.
 pub(super) const MUTATIONS: &[&[Mutation]] =
-    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS];
+    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS, space::MUTATIONS];
 
 /// What cannot be mutated, because it is not built. Told on the page.
 pub(super) const NOT_YET: &str = "
-Not in the list, because the code that could have them is not there: an old leader deletes, an orphan is deleted while its commit is in flight,
-a clone's object is deleted by its origin (nothing deletes objects yet: [known limits](../known-limits.md)).
+Not in the list, because the code that could have it is not there: a clone's object is deleted by its origin ([known limits](../known-limits.md)).
 ";
 
 /// A bug.
