@@ -258,6 +258,15 @@ impl HeadKeeper {
         }
     }
 
+    /// Whether the store says, in answer to this question, that the set is this life's. No answer in time, no head, or one that cannot be read
+    /// are no yes: who asks is about to delete.
+    pub async fn still_ours(&self) -> bool {
+        match tokio::time::timeout(LOOK_LIMIT, self.read()).await {
+            Ok(Ok(Some((head, _)))) => self.judge(&head).is_ok(),
+            _ => false,
+        }
+    }
+
     /// Reads the head once, and draws the conclusions. `None` where the store has no head, or did not answer.
     async fn look(&self) -> Option<Result<Option<Head>, KeepError>> {
         let read = tokio::time::timeout(LOOK_LIMIT, self.read()).await.ok()?;

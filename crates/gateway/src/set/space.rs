@@ -250,6 +250,12 @@ impl SpaceKeeper {
         let set = self.server.name.to_string();
         metrics::gauge!("holdfast_space_listed_bytes", "set" => set.clone()).set(stored as f64);
         metrics::gauge!("holdfast_space_listed_objects", "set" => set.clone()).set(count as f64);
+        // Terms tell orphans apart within one life of the set only: another life begins at term 1 again. What was listed before the head is found to
+        // be still ours was written before anybody could recover the set (ADR 0013).
+        if !found.is_empty() && !self.server.head.still_ours().await {
+            tracing::warn!(%set, orphans = found.len(), "nothing is swept: the store does not say that the set is still this cluster's");
+            return Ok(());
+        }
         if !found.is_empty() {
             tracing::info!(%set, orphans = found.len(), "objects that no checkpoint came to name are retired");
         }

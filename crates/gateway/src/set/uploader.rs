@@ -26,7 +26,7 @@ use holdfast_raft::ProposeError;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
-use holdfast_volume::index::Generation;
+use holdfast_volume::index::{Generation, Source};
 use holdfast_volume::map::{
     Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
 };
@@ -302,7 +302,7 @@ impl Uploader {
             None => Root::new(upto),
         };
         let collected = self.collect(term, &base, generation).await?;
-        let moved = !collected.moves.is_empty() || !collected.pages.is_empty();
+        let mut moved = !collected.moves.is_empty();
         let mut root = base;
         root.upto = upto;
         for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
@@ -327,17 +327,34 @@ impl Uploader {
                 let place = base.page(volume, number).copied();
                 async move {
                     let old = match place {
-                        Some(place) => Some(self.mapping.page(&place, volume, number).await?),
-                        None => None,
+                        Some(place) => self.mapping.page(&place, volume, number).await.map(Some),
+                        None => Ok(None),
                     };
-                    Ok::<_, UploadError>((volume, number, extents, old))
+                    (volume, number, extents, old)
                 }
             })
             .buffered(PAGES_AHEAD);
-        while let Some((volume, number, extents, old)) = pages.try_next().await? {
+        while let Some((volume, number, extents, old)) = pages.next().await {
+            let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
+            let old = match old.map_err(UploadError::from) {
+                Ok(old) => old,
+                // R9: nothing was written there and nothing need move: it stays as it is and where it is. The checkpoint must not fail for it.
+                Err(e)
+                    if collect::damaged(&e)
+                        && moves.is_empty()
+                        && extents.is_empty()
+                        && untouched(generation, volume, number) =>
+                {
+                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a map page cannot be collected");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            moved |= collected.pages.contains(&(volume, number));
             let before = old.as_ref().map_or_else(Live::new, |page| page.live());
             let old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
-            let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
             let page = fold_page(old, generation, &extents, moves);
             let after = page.live();
             let place = if page.is_empty() {
@@ -398,6 +415,13 @@ impl Uploader {
         root.add_pack(object, body.len() as u64);
         self.put(term, &key, body).await
     }
+}
+
+/// Whether the generation says nothing of the page's range.
+fn untouched(generation: &Generation, volume: VolumeId, number: u32) -> bool {
+    let page = Page::new(volume, number);
+    let sectors = Sectors(page.end().0 - page.lba().0);
+    generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
 }
 
 /// What `work` answers; the PUTs go on meanwhile, and the first that fails ends it.

@@ -107,6 +107,16 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));
         return Err(error.next("check the URL: it must be the one that `holdfast set list` showed, prefix included"));
     }
+    for (at, one) in found.iter().enumerate() {
+        // Both would be fenced, and one of them not restored.
+        if let Some(other) = found[..at].iter().find(|o| o.set == one.set || o.head.name == one.head.name) {
+            let error = CliError::refused(format!(
+                "set {} ({}) of {} and set {} ({}) of {} cannot be in one cluster; nothing was changed",
+                other.set, other.head.name, other.url, one.set, one.head.name, one.url
+            ));
+            return Err(error.next("name one --from-store of the two; recover the other into a cluster of its own"));
+        }
+    }
     for found in &found {
         tell(common, &format!("set {}: {}", found.head.name, moment(found)));
     }
@@ -226,7 +236,8 @@ async fn raise_all(
         tell(common, &format!("+ set {}: generation {} in the store", raised.head.name, raised.head.life.generation));
         all.push(raised);
     }
-    if !raise.is_empty() {
+    // Also where an earlier run raised them and ended: whether it has waited is not known.
+    if !raise.is_empty() || all.iter().any(|found| found.head.raised_for != 0) {
         tell(common, &format!("waiting {NOTICED_AFTER:?}: an old gateway that still runs notices until then"));
         tokio::time::sleep(NOTICED_AFTER).await;
     }

@@ -211,7 +211,7 @@ fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
 }
 
 /// It will be no better when it is asked for again.
-fn damaged(error: &UploadError) -> bool {
+pub(super) fn damaged(error: &UploadError) -> bool {
     match error {
         UploadError::Map(MapError::Bad { .. }) => true,
         UploadError::Map(MapError::Store(e)) => !matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
