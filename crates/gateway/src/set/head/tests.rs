@@ -106,6 +106,30 @@ async fn of_two_recoveries_one_wins_and_the_other_is_fenced() {
     assert_eq!(found(&store).await.head, won.head);
 }
 
+/// A sweep of another life's objects would take them for orphans: nothing but a plain yes of the store lets it go on.
+#[tokio::test]
+async fn only_the_stores_plain_yes_lets_a_sweep_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let old = keeper(store.clone(), FIRST, dir.path());
+    assert!(!old.still_ours().await, "no head");
+    assert!(!old.committed_in(Term(2)));
+    commit(&old, 10).await.unwrap();
+    assert!(old.committed_in(Term(2)) && !old.committed_in(Term(3)), "each term has to commit its own");
+    assert!(old.still_ours().await);
+    let key = keys::head(SET);
+    let good = store.get_object(&key).await.unwrap();
+    store.swap(&key, Some(&good.version), Bytes::from_static(b"a head of a later release")).await.unwrap();
+    assert!(!old.still_ours().await, "one that cannot be read may be another life's");
+    assert!(old.fenced().is_none());
+    let odd = store.get_object(&key).await.unwrap();
+    store.swap(&key, Some(&odd.version), good.body).await.unwrap();
+    assert!(old.still_ours().await);
+    recovery::raise(&found(&store).await, 8, 99).await.unwrap();
+    assert!(!old.still_ours().await, "another life's");
+    assert!(old.fenced().is_some());
+}
+
 #[tokio::test]
 async fn what_is_covered_never_goes_back() {
     let dir = tempfile::tempdir().unwrap();
