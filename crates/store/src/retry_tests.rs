@@ -179,6 +179,17 @@ async fn another_content_is_a_conflict() {
     assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Conflict);
 }
 
+/// A length tells nothing: what is there counts as ours only where every byte of it is (R12).
+#[tokio::test]
+async fn a_content_of_the_same_length_or_less_is_a_conflict_too() {
+    for theirs in [Bytes::from_static(b"our"), Bytes::from_static(b"Ours"), Bytes::new()] {
+        assert!(theirs.len() <= OURS.len() && theirs != OURS);
+        let store = store([]);
+        store.put_new("k", theirs.clone()).await.expect("put");
+        assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Conflict, "{theirs:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_swap_that_may_have_been_overtaken_stays_unknown() {
     let store = store([]);
