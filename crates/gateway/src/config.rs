@@ -122,7 +122,7 @@ settings! {
         bound: ByteSize = ByteSize(8 * GIB);
         /// Part of the bound that only control entries may use: leases and checkpoints go on when writers wait. At most half of it.
         reserve: ByteSize = ByteSize(512 * MIB);
-        /// Size of one file, 8MiB to 1GiB. Space is given back file by file.
+        /// Size of one file, 16MiB to 1GiB. Space is given back file by file.
         file: ByteSize = ByteSize(64 * MIB);
         /// Newest entries kept in memory, so that followers and reads of fresh data need no disk. At least 8MiB.
         tail: ByteSize = ByteSize(128 * MIB);
@@ -132,7 +132,7 @@ settings! {
 settings! {
     /// The cache of what was read from the store.
     pub struct CacheConfig {
-        /// In memory, at least 16MiB.
+        /// In memory, at least 32MiB.
         memory: ByteSize = ByteSize(256 * MIB);
         /// On disk under data_dir: 0B for none, else at least 64MiB.
         disk: ByteSize = ByteSize(2 * GIB);
@@ -204,6 +204,11 @@ settings! {
         region: Option<String> = None, sample "us-east-1";
         /// Bucket in the path rather than in the host name: most servers that are not AWS want it.
         path_style: bool = false;
+        /// How long one try to read, list or delete may take, in milliseconds, 100 to 120000. Shorter: a connection that hangs is noticed sooner; too
+        /// short for the line: nothing is ever read.
+        read_timeout_ms: u64 = 10_000;
+        /// The same for a write: a segment of 16 MiB has to get through in it. 100 to 120000.
+        write_timeout_ms: u64 = 60_000;
     }
 }
 

@@ -41,7 +41,12 @@ async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<Prometheus
 
 async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
     match node.not_ready() {
-        None => (StatusCode::OK, "ok\n".to_string()),
+        // A store in trouble stops no gateway from serving: said, but no reason to send clients elsewhere (R8).
+        None => {
+            let warnings: String =
+                node.store_warnings().iter().map(|warning| format!("warning: {warning}\n")).collect();
+            (StatusCode::OK, format!("ok\n{warnings}"))
+        }
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }

@@ -4,7 +4,7 @@
 use crate::config::{GatewayConfig, KeyConfig};
 use holdfast_control::cluster::SetEntry;
 use holdfast_seal::{ClusterKey, SealError};
-use holdfast_store::{ObjectStore, StoreError, StoreOptions};
+use holdfast_store::{Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
 use holdfast_volume::head::{Argon2id, Keyring};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,13 +72,21 @@ pub(crate) fn keyring_of(entry: &SetEntry) -> Keyring {
     Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: Argon2id::ours(PASSPHRASE_SALT) }
 }
 
-/// Opens the store at `url` with this gateway's settings; credentials come from the environment.
-pub(crate) fn open_store(config: &GatewayConfig, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+/// Opens the store at `url` with this gateway's settings; credentials come from the environment. `health` is told of every attempt.
+pub(crate) fn open_store(
+    config: &GatewayConfig,
+    url: &str,
+    health: Arc<Health>,
+) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let (read_timeout_ms, write_timeout_ms) = (config.store.read_timeout_ms, config.store.write_timeout_ms);
+    let defaults = StoreOptions::default();
     let options = StoreOptions {
         endpoint: config.store.endpoint.clone(),
         region: config.store.region.clone(),
         path_style: config.store.path_style.then_some(true),
-        ..StoreOptions::default()
+        connect_timeout_ms: defaults.connect_timeout_ms.min(read_timeout_ms),
+        retry: RetryPolicy { read_timeout_ms, write_timeout_ms, ..defaults.retry.clone() },
+        ..defaults
     };
-    holdfast_store::open(url, &options.filled_from(|name| std::env::var(name).ok()))
+    holdfast_store::open_observed(url, &options.filled_from(|name| std::env::var(name).ok()), health)
 }

@@ -315,6 +315,7 @@ impl Node {
     /// Puts the gauges that are read, not counted, into the metrics.
     pub fn record_gauges(&self) {
         self.cache.publish("extents");
+        self.record_store_gauges();
         if let Some(raft) = self.raft() {
             metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
             metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());

@@ -82,6 +82,8 @@ pub struct Report {
     pub generation: u64,
     /// What the store holds; absent before the first checkpoint.
     pub covered: Option<Covered>,
+    /// Objects that the checkpoint names: its root, page packs and segments.
+    pub objects: u64,
     /// Pages of the map.
     pub pages: u64,
     /// Pages that were checked.
@@ -153,6 +155,7 @@ pub async fn verify(found: &Found, sample: Sample, progress: &(dyn Fn(u64, u64) 
             return Ok(report);
         }
     };
+    report.objects = 1 + root.packs().len() as u64 + root.segments().count() as u64;
     check_pages(found, &root, sample, progress, &mut report).await?;
     Ok(report)
 }

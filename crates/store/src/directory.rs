@@ -16,6 +16,7 @@
 //! An error in 4 leaves the outcome unknown; before that nothing has happened.
 
 use crate::error::{At, Cause, Op, StoreError};
+use crate::health::Kind as Trouble;
 use crate::memory::{admit, admit_range};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
@@ -106,6 +107,10 @@ fn not_done(at: Box<At>, error: &io::Error) -> StoreError {
         }
         Kind::NotADirectory | Kind::IsADirectory => {
             StoreError::Denied { at, cause, hint: "a key must not continue another one with a slash" }
+        }
+        Kind::StorageFull | Kind::QuotaExceeded => {
+            let cause = Cause::of_kind(Trouble::Full, error.to_string());
+            StoreError::Unavailable { at, attempts: 1, cause }
         }
         _ => StoreError::Unavailable { at, attempts: 1, cause },
     }

@@ -1,5 +1,6 @@
 //! What a failed request means, and what to do about it.
 
+use crate::health::Kind;
 use crate::keys::KeyError;
 use crate::options::StoreUrlError;
 use crate::version::Version;
@@ -97,11 +98,17 @@ pub struct Cause {
     pub code: Option<String>,
     /// In words.
     pub message: String,
+    /// What sort of trouble, where the answer itself does not say: there was none.
+    pub(crate) kind: Option<Kind>,
 }
 
 impl Cause {
     pub(crate) fn text(message: impl Into<String>) -> Box<Self> {
         Box::new(Self { message: message.into(), ..Self::default() })
+    }
+
+    pub(crate) fn of_kind(kind: Kind, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { message: message.into(), kind: Some(kind), ..Self::default() })
     }
 }
 
@@ -243,6 +250,15 @@ impl StoreError {
             | StoreError::Url(_) => Disposition::Denied,
             StoreError::TooLarge { at, .. } if at.op.writes() => Disposition::Denied,
             StoreError::Length { .. } | StoreError::TooLarge { .. } => Disposition::Corrupt,
+        }
+    }
+
+    /// Whether the same request may work one day, by itself or once somebody has acted. Not: what is there or is not, and what cannot be asked.
+    pub fn may_pass(&self) -> bool {
+        match self.disposition() {
+            Disposition::Retry | Disposition::Unknown => true,
+            Disposition::Denied => self.kind().is_some(),
+            Disposition::NotFound | Disposition::Conflict | Disposition::Corrupt => false,
         }
     }
 

@@ -30,6 +30,12 @@ pub struct Faults {
     pub stale_list: u16,
     /// A read answers with one bit flipped and says nothing: no store may do that, and readers must notice (R9).
     pub flip_bit: u16,
+    /// A write is done, and answered as if somebody else's content were there (412): it is our own.
+    pub own_conflict: u16,
+    /// Refused before anything happened, until somebody acts (403, the credentials ran out).
+    pub deny: u16,
+    /// A write is refused before anything happened: no room (507).
+    pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
 }
@@ -51,6 +57,10 @@ pub struct FaultCounts {
     pub stale: u64,
     /// [`Faults::flip_bit`]
     pub flipped: u64,
+    /// [`Faults::own_conflict`]
+    pub own_conflicts: u64,
+    /// [`Faults::deny`] and [`Faults::full`]
+    pub refused: u64,
 }
 
 /// See the module.
@@ -92,6 +102,9 @@ struct Plan {
     slow_by: Option<Duration>,
     before: bool,
     after: bool,
+    deny: bool,
+    full: bool,
+    own_conflict: bool,
 }
 
 impl<S: ObjectStore> Faulty<S> {
@@ -122,17 +135,24 @@ impl<S: ObjectStore> Faulty<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self, op: Op) -> Plan {
         let mut state = self.state();
         let faults = state.faults.clone();
         // Always the same number of draws, so that one fault's rate does not shift another's moments.
         let slow = state.hit(faults.slow);
         let before = state.hit(faults.fail_before) || faults.down;
-        let after = state.hit(faults.fail_after) && !before;
+        let puts = matches!(op, Op::Put | Op::Swap);
+        let deny = state.hit(faults.deny) && !before;
+        let full = state.hit(faults.full) && puts && !before && !deny;
+        let refused = before || deny || full;
+        let after = state.hit(faults.fail_after) && !refused;
+        let own_conflict = state.hit(faults.own_conflict) && puts && !refused && !after;
+        state.counts.refused += u64::from(deny || full);
+        state.counts.own_conflicts += u64::from(own_conflict);
         state.counts.slowed += u64::from(slow);
         state.counts.failed_before += u64::from(before);
         state.counts.failed_after += u64::from(after);
-        Plan { slow_by: slow.then_some(faults.slow_by), before, after }
+        Plan { slow_by: slow.then_some(faults.slow_by), before, after, deny, full, own_conflict }
     }
 
     fn failed(&self, op: Op, key: &str, unknown: bool, text: &str) -> StoreError {
@@ -150,18 +170,37 @@ impl<S: ObjectStore> Faulty<S> {
         key: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let plan = self.plan();
+        let plan = self.plan(op);
         if let Some(wait) = plan.slow_by {
             tokio::time::sleep(wait).await;
         }
         if plan.before {
             return Err(self.failed(op, key, false, "played: refused"));
         }
+        if plan.deny {
+            let cause = Box::new(Cause { status: Some(403), code: Some("ExpiredToken".into()), ..Cause::default() });
+            return Err(StoreError::Denied {
+                at: At::new(&self.place, op, key),
+                cause,
+                hint: "played: new credentials",
+            });
+        }
+        if plan.full {
+            let cause = Box::new(Cause { status: Some(507), ..*Cause::text("played: no room") });
+            return Err(StoreError::Unavailable { at: At::new(&self.place, op, key), attempts: 1, cause });
+        }
         let result = request.await;
         // What is refused without asking the store has no answer that could be lost.
         let asked = !matches!(&result, Err(error) if error.disposition() == Disposition::Denied);
         if plan.after && asked {
             return Err(self.failed(op, key, op.writes(), "played: the answer was lost"));
+        }
+        if plan.own_conflict && asked {
+            let at = At::new(&self.place, op, key);
+            return Err(match op {
+                Op::Swap => StoreError::Changed { at, found: None, expected: None },
+                _ => StoreError::Exists { at, found_bytes: 0, expected_bytes: 0 },
+            });
         }
         result
     }

@@ -23,6 +23,7 @@ mod check;
 mod directory;
 mod error;
 mod faulty;
+pub mod health;
 pub mod keys;
 mod memory;
 mod options;
@@ -41,6 +42,7 @@ pub use check::{CheckReport, check};
 pub use directory::Directory;
 pub use error::{At, Cause, Disposition, Op, StoreError};
 pub use faulty::{FaultCounts, Faults, Faulty};
+pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
 pub use retry::{RetryPolicy, Retrying};
@@ -172,10 +174,31 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, StoreError> {
     match Location::parse(url).map_err(StoreError::Url)? {
         Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
-        Location::S3(target) => {
-            let options = options.clone().filled_from(|name| std::env::var(name).ok());
-            let policy = options.retry.clone();
-            Ok(Arc::new(Retrying::new(s3::S3::connect(&target, &options)?, policy)))
-        }
+        Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
     }
+}
+
+/// As [`open`], and `health` is told of every attempt.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_observed(
+    url: &str,
+    options: &StoreOptions,
+    health: Arc<Health>,
+) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    match Location::parse(url).map_err(StoreError::Url)? {
+        Location::Directory(path) => {
+            // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
+            let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
+            Ok(Arc::new(Retrying::new(Directory::open(&path)?, once).observed(health)))
+        }
+        Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
+    }
+}
+
+fn open_s3(target: &options::S3Target, options: &StoreOptions) -> Result<Retrying<s3::S3>, StoreError> {
+    let options = options.clone().filled_from(|name| std::env::var(name).ok());
+    let policy = options.retry.clone();
+    Ok(Retrying::new(s3::S3::connect(target, &options)?, policy))
 }

@@ -14,6 +14,7 @@
 //! T2  The number of attempts, each attempt, and all of them together are bounded.
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::health::{Health, Kind};
 use crate::options::StoreUrlError;
 use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Version};
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
@@ -108,11 +109,13 @@ pub struct Retrying<S> {
     within: S,
     policy: RetryPolicy,
     place: Arc<str>,
+    health: Option<Arc<Health>>,
 }
 
 /// One call: its attempts so far.
 struct Call<'a> {
     policy: &'a RetryPolicy,
+    health: Option<&'a Health>,
     at: Box<At>,
     started: Instant,
     made: u32,
@@ -130,10 +133,13 @@ impl Call<'_> {
         let result = match timeout(limit, request).await {
             Ok(result) => result,
             Err(_) => {
-                let cause = Cause::text(format!("no answer within {} ms", limit.as_millis()));
+                let cause = Cause::of_kind(Kind::NoAnswer, format!("no answer within {} ms", limit.as_millis()));
                 Err(self.failed(cause, self.at.op.writes()))
             }
         };
+        if let Some(health) = self.health {
+            health.attempt(unix_ms(), self.at.op, result.as_ref().err());
+        }
         let outcome = result.as_ref().map_or_else(|e| outcome_name(e.disposition()), |_| "ok");
         let op = self.at.op.name();
         metrics::counter!("holdfast_store_attempts_total", "op" => op, "outcome" => outcome).increment(1);
@@ -173,9 +179,18 @@ impl Call<'_> {
     fn last_word(&self, error: StoreError) -> StoreError {
         match &self.unknown {
             None => error,
-            Some(first) => self.failed(Cause::text(format!("{first}; then: {error}")), true),
+            Some(first) => {
+                let cause = Cause::text(format!("{first}; then: {error}"));
+                self.failed(Box::new(Cause { kind: error.kind(), ..*cause }), true)
+            }
         }
     }
+}
+
+/// The wall clock, shown to people only.
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn outcome_name(disposition: Disposition) -> &'static str {
@@ -193,7 +208,13 @@ impl<S: ObjectStore> Retrying<S> {
     /// Wraps `within`.
     pub fn new(within: S, policy: RetryPolicy) -> Self {
         let place = Arc::from(within.place());
-        Self { within, policy, place }
+        Self { within, policy, place, health: None }
+    }
+
+    /// The same, and `health` is told of every attempt.
+    #[must_use]
+    pub fn observed(self, health: Arc<Health>) -> Self {
+        Self { health: Some(health), ..self }
     }
 
     /// The store within.
@@ -204,6 +225,7 @@ impl<S: ObjectStore> Retrying<S> {
     fn call(&self, op: Op, key: &str) -> Call<'_> {
         Call {
             policy: &self.policy,
+            health: self.health.as_deref(),
             at: At::new(&self.place, op, key),
             started: Instant::now(),
             made: 0,

@@ -6,6 +6,7 @@
 mod classify;
 
 use crate::error::{At, Cause, Op, StoreError};
+use crate::health::Kind;
 use crate::memory::{admit, admit_range};
 use crate::options::{S3Target, StoreOptions, StoreUrlError};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
@@ -237,7 +238,7 @@ async fn collect(
     let mut only: Option<Bytes> = None;
     while let Some(chunk) = body.next().await {
         let chunk = chunk.map_err(|error| {
-            let cause = Cause::text(format!("the body ended early: {error}"));
+            let cause = Cause::of_kind(Kind::Broken, format!("the body ended early: {error}"));
             StoreError::Unavailable { at: at(), attempts: 1, cause }
         })?;
         let have = whole.len() + only.as_ref().map_or(0, Bytes::len);
@@ -259,7 +260,10 @@ async fn collect(
     let body = only.unwrap_or_else(|| whole.freeze());
     match expected {
         Some(expected) if expected != body.len() as u64 => {
-            let cause = Cause::text(format!("the body ended early: found {} bytes, expected {expected}", body.len()));
+            let cause = Cause::of_kind(
+                Kind::Broken,
+                format!("the body ended early: found {} bytes, expected {expected}", body.len()),
+            );
             Err(StoreError::Unavailable { at: at(), attempts: 1, cause })
         }
         _ => Ok(body),

@@ -374,7 +374,9 @@ async fn faulty_memory() {
         slow_by: Duration::from_millis(1),
         truncate: 100,
         missing_once: 100,
-        // Not: stale listings, which the suite's expectations exclude, and flipped bits, which nobody below the reader
+        own_conflict: 50,
+        full: 50,
+        // Not: what is denied, which nobody asks again below the callers, stale listings, which the suite's expectations exclude, and flipped bits, which nobody below the reader
         // of an object can see.
         ..Faults::default()
     };
@@ -382,7 +384,15 @@ async fn faulty_memory() {
         let faulty = Arc::new(Retrying::new(Faulty::new(Memory::new(), seed, faults.clone()), support::quick()));
         Suite { store: faulty.clone(), many: 100, may_stay_unknown: true }.run().await;
         let counts = faulty.within().counts();
-        let each = [counts.failed_before, counts.failed_after, counts.slowed, counts.truncated, counts.missed];
+        let each = [
+            counts.failed_before,
+            counts.failed_after,
+            counts.slowed,
+            counts.truncated,
+            counts.missed,
+            counts.own_conflicts,
+            counts.refused,
+        ];
         assert!(each.iter().all(|count| *count > 5), "seed {seed} played too little: {counts:?}");
     }
 }

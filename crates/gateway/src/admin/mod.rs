@@ -7,6 +7,7 @@ mod moves;
 mod recovery;
 mod snapshot;
 mod status;
+mod stores;
 
 use crate::cluster::ClusterError;
 use crate::node::{Adopted, Node};

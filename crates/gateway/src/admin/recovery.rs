@@ -6,7 +6,9 @@ use crate::recovery::{ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_control::set::SetState;
+use holdfast_store::Health;
 use holdfast_types::GroupId;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the store may take to show a set's head.
@@ -21,7 +23,9 @@ impl AdminDoor {
         if set == GroupId::CLUSTER {
             return Err(invalid("set: found 0, expected a set's number".to_string()));
         }
-        let store = open_store(&self.node.config, &request.store).map_err(|e| invalid(format!("store: {e}")))?;
+        let health = Arc::new(Health::new(format!("group {set}")));
+        let store =
+            open_store(&self.node.config, &request.store, health).map_err(|e| invalid(format!("store: {e}")))?;
         let _one = self.creating.lock().await;
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);

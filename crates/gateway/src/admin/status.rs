@@ -1,5 +1,6 @@
 //! Calls that only look.
 
+use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use holdfast_api::{Refusal, v1};
 use holdfast_raft::GroupStatus;
@@ -63,6 +64,7 @@ impl AdminDoor {
             uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             pid: std::process::id(),
             not_ready: node.not_ready().unwrap_or_default(),
+            stores: node.store_healths(),
             ..v1::Node::default()
         };
         if let Some(adopted) = node.adopted() {
@@ -172,6 +174,7 @@ impl AdminDoor {
             confirmed: !request.any_view,
             voters: message.voters,
             learners: message.learners,
+            store_health: Some(store_health(&set)),
         })
     }
 }

@@ -97,7 +97,8 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("lease_ttl_ms", config.lease_ttl_ms.into(), ttl_min.into(), 600_000);
     out.number("worker_threads", config.worker_threads.into(), 0, 64);
     journal(config, &mut out);
-    out.size("cache.memory", config.cache.memory, 16 * MIB, 1 << 50);
+    // A quarter of it is for map pages, and no cache works with less than 8 MiB.
+    out.size("cache.memory", config.cache.memory, 32 * MIB, 1 << 50);
     let disk = config.cache.disk;
     out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
     let flight = &config.in_flight;
@@ -112,6 +113,8 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
     out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
     out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);
+    out.number("store.read_timeout_ms", config.store.read_timeout_ms, 100, 120_000);
+    out.number("store.write_timeout_ms", config.store.write_timeout_ms, 100, 120_000);
     let key = &config.key;
     let sources = [key.file.is_some(), key.passphrase_file.is_some(), key.passphrase_env.is_some()];
     let count = sources.iter().filter(|&&given| given).count();
@@ -140,7 +143,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
 
 fn journal(config: &GatewayConfig, out: &mut Problems) {
     let journal = &config.journal;
-    out.size("journal.file", journal.file, 8 * MIB, GIB);
+    out.size("journal.file", journal.file, 16 * MIB, GIB);
     out.size("journal.bound", journal.bound, JOURNAL_FILES_MIN.saturating_mul(journal.file.0), 1 << 50);
     out.size("journal.reserve", journal.reserve, 4 * MIB, journal.bound.0 / 2);
     out.size("journal.tail", journal.tail, 8 * MIB, 1 << 40);

@@ -12,6 +12,7 @@ use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
+use holdfast_store::Health;
 use holdfast_types::SetId;
 use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
@@ -31,7 +32,9 @@ pub(super) async fn start_set(
     let data_key = node.key.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
-    let store = open_store(config, &entry.store_url).map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
+    let health = Arc::new(Health::new(entry.name.to_string()));
+    let store = open_store(config, &entry.store_url, health.clone())
+        .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
     let boot = node.identity().boot;
@@ -45,7 +48,7 @@ pub(super) async fn start_set(
         boot,
         note: config.data_dir.join(format!("fenced-{}", id.0)),
     });
-    let mapping = Mapping::new(key, store, node.cache.clone(), page_bytes, node.stop.clone());
+    let mapping = Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, node.stop.clone());
     let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
     let host = Arc::new(SetHost::new(entry));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
@@ -59,6 +62,7 @@ pub(super) async fn start_set(
         reader,
         pace,
         head: head.clone(),
+        health,
         timing: node.timing,
         stop: node.stop.clone(),
     });

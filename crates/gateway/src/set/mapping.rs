@@ -5,10 +5,11 @@
 
 use crate::cache::{BlockKey, Cache, CacheError, ReadCache};
 use crate::set::reader::Part;
+use crate::set::server::unix_ms;
 use bytes::Bytes;
 use holdfast_control::set::RootRef;
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
-use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
+use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, SetId, VolumeId};
 use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, open_root, split_by_page};
 use holdfast_volume::segment::open_extent;
@@ -23,6 +24,13 @@ const ROOTS_MAX: usize = 6;
 
 /// Between two tries of a read that the store did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// An object that a root names is there (H2), whatever one answer says: so often it is asked for again before it is taken for lost. With the pauses between, three
+/// seconds; a stale answer does not last as long.
+const MISSING_TRIES: u32 = 6;
+
+/// Bytes that are not what was written are fetched anew so often before the object is taken for damaged: they may have been spoilt on their way.
+const DAMAGED_TRIES: u32 = 3;
 
 /// What a read from the store failed with.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +88,7 @@ pub struct Mapping {
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
+    health: Arc<Health>,
     cache: Cache,
     roots: Mutex<Vec<(RootRef, Arc<Root>)>>,
     pages: ReadCache<Arc<Page>>,
@@ -94,12 +103,13 @@ impl Mapping {
     pub fn new(
         key: SetKey,
         store: Arc<dyn ObjectStore>,
+        health: Arc<Health>,
         cache: Cache,
         page_bytes: usize,
         stop: CancellationToken,
     ) -> Result<Self, CacheError> {
         let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
-        Ok(Self { key, store, cache, roots: Mutex::new(Vec::new()), pages, stop })
+        Ok(Self { key, store, health, cache, roots: Mutex::new(Vec::new()), pages, stop })
     }
 
     /// Reads the range as `root` has it.
@@ -174,13 +184,11 @@ impl Mapping {
 
     async fn fetch_root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let key = keys::root(self.key.set, at.object);
-        let bytes = self.patient(|| self.store.get(&key)).await?;
-        let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| MapError::Bad {
-            what: "root",
-            object: at.object,
-            reason: e.to_string(),
-        })?;
-        Ok(Arc::new(root))
+        let open = |bytes: &Bytes| {
+            let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
+            open_root(&self.key.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
+        };
+        self.unspoilt(|| async { open(&self.patient(|| self.store.get(&key)).await?).map(Arc::new) }).await
     }
 
     /// A whole segment, past the cache: for who empties it.
@@ -198,16 +206,16 @@ impl Mapping {
     /// [`MapError`].
     pub async fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Result<Arc<Page>, MapError> {
         let key = BlockKey { object: place.object, number: place.number };
-        let fetch = || async {
-            let object_key = keys::map_pack(self.key.set, place.object);
-            self.patient(|| self.store.get_range(&object_key, place.range())).await
-        };
         let open = |sealed: &Bytes| {
             open_page(&self.key.opener(place.object), place, volume, number, sealed)
                 .map(Arc::new)
                 .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })
         };
-        self.pages.get_or_open(key, fetch, open).await
+        let fetch = || async {
+            let object_key = keys::map_pack(self.key.set, place.object);
+            self.patient(|| self.store.get_range(&object_key, place.range())).await
+        };
+        self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await
     }
 
     /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again. It is in memory only; what falls out of
@@ -219,11 +227,6 @@ impl Mapping {
     /// The part of a sealed extent that the map names.
     async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
         let key = BlockKey { object: extent.object, number: extent.place.number };
-        let fetch = || async {
-            let object_key = keys::segment(self.key.set, extent.object);
-            let range: Range<u64> = extent.place.range();
-            self.patient(|| self.store.get_range(&object_key, range.clone())).await
-        };
         // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
         let open = |sealed: &Bytes| {
             let opener = self.key.opener(extent.object);
@@ -231,7 +234,12 @@ impl Mapping {
                 .map(Bytes::from)
                 .map_err(|e| MapError::Bad { what: "extent", object: extent.object, reason: e.to_string() })
         };
-        let raw = self.cache.get_or_open(key, fetch, open).await?;
+        let fetch = || async {
+            let object_key = keys::segment(self.key.set, extent.object);
+            let range: Range<u64> = extent.place.range();
+            self.patient(|| self.store.get_range(&object_key, range.clone())).await
+        };
+        let raw = self.unspoilt(|| self.cache.get_or_open(key, fetch, open)).await?;
         let part = extent.raw_range();
         if part.end > raw.len() {
             let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
@@ -240,12 +248,51 @@ impl Mapping {
         Ok(raw.slice(part))
     }
 
-    /// Asks until the store answers: slow and unreachable is no answer (R8).
+    /// Loads anew what turned out not to be what was written: bytes may be spoilt on their way, and what is stored never changes. What stays bad is bad
+    /// where it lies (R9).
+    async fn unspoilt<T, F>(&self, load: impl Fn() -> F) -> Result<T, MapError>
+    where
+        F: Future<Output = Result<T, MapError>>,
+    {
+        let mut tries = 1;
+        loop {
+            match load().await {
+                Err(MapError::Bad { what, object, reason }) if tries < DAMAGED_TRIES => {
+                    tracing::warn!(%object, what, reason, "R9: not what was written; fetched anew");
+                    metrics::counter!("holdfast_store_spoilt_total").increment(1);
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Shows people that what a root names is missing or damaged. For who knows that it is still named.
+    pub fn note_object_trouble(&self, error: &MapError) {
+        let now = unix_ms();
+        match error {
+            MapError::Store(e) => {
+                if let StoreError::NotFound { at } = &**e {
+                    let words =
+                        format!("{e}, although a root names it; look for what deleted it, and see `holdfast verify`");
+                    self.health.object(now, &at.key, Kind::Missing, &words);
+                }
+            }
+            MapError::Bad { object, .. } => {
+                let words = format!("{error}; see `holdfast verify`");
+                self.health.object(now, &object.to_string(), Kind::Damaged, &words);
+            }
+            MapError::Stopping => {}
+        }
+    }
+
+    /// Asks until the store answers: slow, unreachable, and refused until somebody acts is no answer (R8).
     async fn patient<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, MapError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut pause = Duration::from_millis(50);
+        let mut missed = 0;
         loop {
             let answer = tokio::select! {
                 answer = ask() => answer,
@@ -253,7 +300,8 @@ impl Mapping {
             };
             match answer {
                 Ok(value) => return Ok(value),
-                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+                Err(e) if e.may_pass() || (e.disposition() == Disposition::NotFound && missed < MISSING_TRIES) => {
+                    missed += u32::from(e.disposition() == Disposition::NotFound);
                     tracing::warn!(error = %e, "the store does not answer a read; asking again");
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}

@@ -107,6 +107,10 @@ impl Reader {
                 {
                     continue;
                 }
+                Err(ReadError::Map(e)) => {
+                    self.mapping.note_object_trouble(&e);
+                    return Err(e.into());
+                }
                 other => return other,
             }
         }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_raft::{Group, ProposeError, boot_now};
+use holdfast_store::Health;
 use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -124,6 +125,8 @@ pub struct SetParts {
     pub pace: Arc<JournalPace>,
     /// Its head in the store.
     pub head: Arc<HeadKeeper>,
+    /// How its store has answered.
+    pub health: Arc<Health>,
     /// Times derived from the round trip.
     pub timing: Timing,
     /// Ends it.
@@ -144,6 +147,8 @@ pub struct SetServer {
     pub reader: Reader,
     /// Its head in the store.
     pub head: Arc<HeadKeeper>,
+    /// How its store has answered this gateway.
+    pub health: Arc<Health>,
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
@@ -164,7 +169,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SetServer {
     /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
     pub fn new(parts: SetParts) -> Arc<Self> {
-        let SetParts { id, name, group, host, reader, pace, head, timing, stop } = parts;
+        let SetParts { id, name, group, host, reader, pace, head, health, timing, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
             id,
@@ -173,6 +178,7 @@ impl SetServer {
             host,
             reader,
             head,
+            health,
             pace,
             timing,
             gate,

@@ -22,12 +22,15 @@ use holdfast_volume::map::Root;
 use holdfast_volume::space::{Amplification, Confirmed, Garbage, NoDeletion, Orphans, Reaper};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks at the state.
 const TURN: Duration = Duration::from_millis(500);
+/// The same after turns in which the store or the group did not do as asked: doubled each time, up to this.
+const TURN_MAX: Duration = Duration::from_secs(30);
 /// Dropped roots that one turn looks through at most.
 const ROOTS_PER_TURN: usize = 8;
 /// Objects that one turn deletes at most.
@@ -79,6 +82,8 @@ pub struct SpaceKeeper {
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
+    /// A deletion of this turn did not work.
+    undeleted: AtomicBool,
 }
 
 impl SpaceKeeper {
@@ -91,16 +96,18 @@ impl SpaceKeeper {
     ) -> Self {
         let host = server.host.clone();
         let (reaper, roots) = (Reaper::new(), BTreeMap::new());
-        Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None }
+        let undeleted = AtomicBool::new(false);
+        Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None, undeleted }
     }
 
     /// Runs until told to stop.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
+        let mut pause = TURN;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(TURN) => {}
+                () = tokio::time::sleep(pause) => {}
             }
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 self.roots.clear();
@@ -111,6 +118,8 @@ impl SpaceKeeper {
                 () = stop.cancelled() => return,
                 turn = self.turn(term) => turn,
             };
+            let undone = turn.is_err() || std::mem::take(self.undeleted.get_mut());
+            pause = if undone { (pause * 2).min(TURN_MAX) } else { TURN };
             if let Err(e) = turn {
                 tracing::debug!(set = %self.server.name, error = %e, "garbage is looked after again later");
             }
@@ -313,6 +322,10 @@ impl SpaceKeeper {
                 gone.extend(under_way.next().await.flatten());
             }
             pace.tick().await;
+            // A store that refuses some is not asked for the rest at once.
+            if self.undeleted.load(Ordering::Relaxed) {
+                break;
+            }
             // The last question, after all waiting. An old confirmation is asked for anew, once.
             for again in [true, false] {
                 match self.may_delete(&confirmed, stored.object) {
@@ -359,6 +372,7 @@ impl SpaceKeeper {
             Ok(Ok(())) => Some(stored.object),
             Ok(Err(e)) => {
                 tracing::warn!(key, error = %e, "the store did not delete an object; trying again later");
+                self.undeleted.store(true, Ordering::Relaxed);
                 None
             }
             Err(_) => {
@@ -366,6 +380,7 @@ impl SpaceKeeper {
                     key,
                     "the store did not answer a deletion within {DELETION_LIMIT:?}; trying again later"
                 );
+                self.undeleted.store(true, Ordering::Relaxed);
                 None
             }
         }

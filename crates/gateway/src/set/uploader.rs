@@ -23,7 +23,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
 use holdfast_raft::ProposeError;
-use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_store::{StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Generation, Source};
@@ -158,6 +158,9 @@ impl Uploader {
                 }
                 Err(UploadError::Stopping) => return,
                 Err(e) => {
+                    if let UploadError::Map(e) | UploadError::Read(ReadError::Map(e)) = &e {
+                        self.mapping.note_object_trouble(e);
+                    }
                     tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; it is begun again");
                     pause = (pause * 2).min(RETRY_PAUSE_MAX);
                     tokio::select! {
@@ -272,7 +275,8 @@ impl Uploader {
             };
             match outcome {
                 Ok(()) => return Ok(()),
-                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
+                // Also what lasts until somebody acts (rights, keys, clock, room): the same bytes wait here, so that nothing is sealed and sent twice.
+                Err(e) if e.may_pass() => {
                     tracing::warn!(key, error = %e, "the store did not take an object; trying again");
                     metrics::counter!("holdfast_store_retries_total").increment(1);
                     if self.server.leading_ready() != Some(term) {

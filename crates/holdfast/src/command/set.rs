@@ -134,6 +134,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["log".to_string(), format!("term {}, applied {} of {}", status.term, status.applied_index, status.last_index)],
         ["checkpoint".to_string(), format!("up to {}", status.checkpoint_index)],
         ["not in the store yet".to_string(), output::bytes(status.backlog_bytes)],
+        ["store answers".to_string(), status.store_health.as_ref().map_or(String::new(), store_text)],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
     ];
     if !status.confirmed {
@@ -143,6 +144,25 @@ pub fn describe(status: &v1::SetStatus) -> String {
     let facts =
         facts.into_iter().map(|[fact, value]| format!("{fact:<22}{}", if value.is_empty() { "-" } else { &value }));
     format!("{}\n\n{}", facts.collect::<Vec<_>>().join("\n"), output::table(["VOLUME", "SIZE"], volumes))
+}
+
+/// How a store has answered, in one line.
+pub fn store_text(health: &v1::StoreHealth) -> String {
+    let over = |last: &v1::StoreTrouble| format!("ok; {} until {}", last.kind, since(last.ended_unix_ms));
+    match (&health.now, &health.last) {
+        (Some(now), _) => {
+            let who = if now.needs_operator { "SOMEBODY MUST ACT" } else { "tried again" };
+            let failures = now.failures;
+            format!(
+                "{}, first {}, {failures} failures in a row, {who}: {}",
+                now.kind,
+                since(now.since_unix_ms),
+                now.error
+            )
+        }
+        (None, Some(last)) => over(last),
+        (None, None) => "ok".to_string(),
+    }
 }
 
 /// A lease in one line.
@@ -183,6 +203,19 @@ fn ago(now_ms: u64, then_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_in_trouble_is_told_with_its_reason() {
+        let mut health = v1::StoreHealth { set: "demo".into(), ..Default::default() };
+        assert_eq!(store_text(&health), "ok");
+        let full =
+            v1::StoreTrouble { kind: "full".into(), error: "put: HTTP 507".into(), failures: 7, ..Default::default() };
+        health.now = Some(v1::StoreTrouble { needs_operator: true, ..full.clone() });
+        assert_eq!(store_text(&health), "full, first unknown, 7 failures in a row, SOMEBODY MUST ACT: put: HTTP 507");
+        health.now = None;
+        health.last = Some(full);
+        assert_eq!(store_text(&health), "ok; full until unknown");
+    }
 
     #[test]
     fn times_for_people() {

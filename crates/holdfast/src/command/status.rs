@@ -1,6 +1,6 @@
 //! `holdfast cluster status`.
 
-use super::{cluster, door, member_text};
+use super::{cluster, door, member_text, set};
 use crate::cli::Common;
 use crate::exit::CliError;
 use crate::output;
@@ -20,8 +20,8 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
         output::table(["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"], members);
     let groups = status.groups.iter().map(|group| group_row(status, group));
     let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (BEHIND)"], groups);
-    let sets = status.sets.iter().map(|set| [set.name.clone(), set.id.to_string(), set.store.clone()]);
-    let sets = output::table(["SET", "GROUP", "STORE"], sets);
+    let sets = status.sets.iter().map(|set| set_row(status, set));
+    let sets = output::table(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets);
     format!("{head}\n\n{members}\n\n{groups}\n\n{sets}")
 }
 
@@ -31,6 +31,18 @@ fn group_name(group: u64, set: &str) -> String {
         (group, "") => format!("g{group}"),
         (_, set) => set.to_string(),
     }
+}
+
+/// With what the set's leader says of the store.
+fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5] {
+    let leader = status.groups.iter().find(|group| group.group == set.id).map_or(0, |group| group.leader);
+    let of_leader = |member: &&v1::MemberStatus| member.member.as_ref().is_some_and(|m| m.id == leader && leader != 0);
+    let node = status.members.iter().find(of_leader).and_then(|member| member.node.as_ref());
+    let health = node.and_then(|node| node.stores.iter().find(|health| health.set == set.name));
+    let (backlog, answers) = health.map_or((String::new(), String::new()), |health| {
+        (output::bytes(health.backlog_bytes), set::store_text(health))
+    });
+    [set.name.clone(), set.id.to_string(), set.store.clone(), backlog, answers]
 }
 
 fn member_row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> [String; 9] {

@@ -447,6 +447,7 @@ impl Admin for Door {
             confirmed: !request.any_view,
             voters: world.members.iter().map(|member| member.id).collect(),
             learners: Vec::new(),
+            store_health: None,
         }))
     }
 

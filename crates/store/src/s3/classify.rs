@@ -1,6 +1,7 @@
 //! What an answer from S3, or its absence, means. All knowledge of status and error codes is in this file.
 
 use crate::error::{At, Cause, Op, StoreError};
+use crate::health::Kind;
 use crate::version::Version;
 use aws_sdk_s3::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
@@ -20,11 +21,21 @@ where
             StoreError::Denied { at, cause: Cause::text(context()), hint: "correct the store's options" }
         }
         SdkError::DispatchFailure(_) | SdkError::TimeoutError(_) => {
-            let perhaps = at.op.writes() && !never_sent(error);
-            lost(at, Cause::text(context()), perhaps)
+            let never = never_sent(error);
+            let kind = match error {
+                _ if never => Kind::Unreachable,
+                SdkError::TimeoutError(_) => Kind::NoAnswer,
+                SdkError::DispatchFailure(failure) if failure.is_timeout() => Kind::NoAnswer,
+                _ => Kind::Broken,
+            };
+            let perhaps = at.op.writes() && !never;
+            lost(at, Cause::of_kind(kind, context()), perhaps)
         }
         SdkError::ResponseError(answer) => {
-            let cause = Box::new(Cause { status: Some(answer.raw().status().as_u16()), ..*Cause::text(context()) });
+            let cause = Box::new(Cause {
+                status: Some(answer.raw().status().as_u16()),
+                ..*Cause::of_kind(Kind::Broken, context())
+            });
             let perhaps = at.op.writes();
             lost(at, cause, perhaps)
         }
@@ -43,7 +54,7 @@ where
         }
         _ => {
             let perhaps = at.op.writes();
-            lost(at, Cause::text(context()), perhaps)
+            lost(at, Cause::of_kind(Kind::Broken, context()), perhaps)
         }
     }
 }
@@ -86,6 +97,7 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
         status: Some(answer.status),
         code: answer.code.map(str::to_owned),
         message: answer.message.chars().take(300).collect(),
+        kind: None,
     });
     let denied = |at, cause, hint| StoreError::Denied { at, cause, hint };
     let not_done = |at, cause| StoreError::Unavailable { at, attempts: 1, cause };
@@ -108,8 +120,11 @@ fn judge(at: Box<At>, bucket: &str, expected: Option<&Version>, answer: Answer<'
             let whole = answer.content_range.as_deref().and_then(|text| text.strip_prefix("bytes */")?.parse().ok());
             StoreError::Length { at, found_bytes: whole.unwrap_or(0), expected_bytes: 0 }
         }
-        // Refused before they were begun, by the store's own word.
-        ("ConditionalRequestConflict" | "OperationAborted", _) | (_, 409) => not_done(at, cause),
+        // "Another request was under way": that may have been an attempt of ours, which may have been done.
+        ("ConditionalRequestConflict" | "OperationAborted", _) | (_, 409) => {
+            let perhaps = at.op.writes();
+            lost(at, cause, perhaps)
+        }
         ("SlowDown" | "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequests", _)
         | (_, 429) => not_done(at, cause),
         // The store did not get all of the body, so it wrote nothing.

@@ -21,7 +21,7 @@ fn answers_mean_what_the_table_says() {
         (Op::Put, 412, Some("PreconditionFailed"), Conflict),
         (Op::Swap, 412, None, Conflict),
         (Op::Swap, 404, Some("NoSuchKey"), Conflict),
-        (Op::Put, 409, Some("ConditionalRequestConflict"), Retry),
+        (Op::Put, 409, Some("ConditionalRequestConflict"), Unknown),
         (Op::Put, 503, Some("SlowDown"), Retry),
         (Op::Put, 429, None, Retry),
         (Op::Put, 507, None, Retry),

@@ -8,7 +8,6 @@ use super::{UploadError, Uploader};
 use crate::set::mapping::MapError;
 use bytes::Bytes;
 use holdfast_seal::ObjectOpener;
-use holdfast_store::Disposition;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
 use holdfast_volume::map::{MapExtent, Root, page_number};
@@ -214,7 +213,7 @@ fn bad(object: ObjectId, error: &SegmentError) -> UploadError {
 pub(super) fn damaged(error: &UploadError) -> bool {
     match error {
         UploadError::Map(MapError::Bad { .. }) => true,
-        UploadError::Map(MapError::Store(e)) => !matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+        UploadError::Map(MapError::Store(e)) => !e.may_pass(),
         _ => false,
     }
 }

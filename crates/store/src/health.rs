@@ -1,0 +1,272 @@
+//! What a store's answers say of it over time, for people: what is wrong, since when, and whether somebody has to act.
+//!
+//! Told of every attempt, not of every call: a call may go on for minutes before it gives up. Takes the time from whoever tells it.
+//!
+//! ```text
+//!   attempt failed ── trouble of that request: since the first failure, as the last one said
+//!   attempt done ──── ends the trouble of that request, and of its kin (all reads; all writes) unless it says something of that request alone
+//!   object missing or damaged ── until nobody has met it for [`OBJECT_TROUBLE_MS`]
+//! ```
+
+use crate::error::{Cause, Op, StoreError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A missing or damaged object that nobody has met again for so long is not shown any more.
+pub const OBJECT_TROUBLE_MS: u64 = 600_000;
+
+/// Characters of an error's text that are kept.
+const TEXT_CHARS_MAX: usize = 600;
+
+/// What sort of trouble. The names are shown and used as labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It asks for fewer requests (503 SlowDown, 429).
+    Throttled,
+    /// No connection comes about.
+    Unreachable,
+    /// No answer in time.
+    NoAnswer,
+    /// The connection broke, or a body ended early.
+    Broken,
+    /// It answers that it has a fault of its own (5xx).
+    Failing,
+    /// No room, or a quota is used up.
+    Full,
+    /// Rights.
+    Denied,
+    /// Keys that are unknown, wrong, or ran out.
+    Credentials,
+    /// Its clock and ours differ too much for signatures.
+    Clock,
+    /// No such bucket.
+    BucketMissing,
+    /// It does not understand something that we rely on.
+    Unsupported,
+    /// An object that must be there is not.
+    Missing,
+    /// An object is there and is not what was written.
+    Damaged,
+}
+
+impl Kind {
+    /// For people, JSON and labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Throttled => "throttled",
+            Kind::Unreachable => "unreachable",
+            Kind::NoAnswer => "no-answer",
+            Kind::Broken => "broken",
+            Kind::Failing => "failing",
+            Kind::Full => "full",
+            Kind::Denied => "denied",
+            Kind::Credentials => "credentials",
+            Kind::Clock => "clock",
+            Kind::BucketMissing => "bucket-missing",
+            Kind::Unsupported => "unsupported",
+            Kind::Missing => "object-missing",
+            Kind::Damaged => "object-damaged",
+        }
+    }
+
+    /// Whether it lasts until somebody does something.
+    pub fn needs_operator(self) -> bool {
+        match self {
+            Kind::Throttled | Kind::Unreachable | Kind::NoAnswer | Kind::Broken | Kind::Failing => false,
+            Kind::Full
+            | Kind::Denied
+            | Kind::Credentials
+            | Kind::Clock
+            | Kind::BucketMissing
+            | Kind::Unsupported
+            | Kind::Missing
+            | Kind::Damaged => true,
+        }
+    }
+
+    /// Whether another request of the same sort that works proves that it is over.
+    fn ends_with_kin(self) -> bool {
+        // The small head may fit where a segment does not; a policy may allow one request and not the other.
+        !matches!(self, Kind::Full | Kind::Denied | Kind::Unsupported)
+    }
+}
+
+impl StoreError {
+    /// What sort of trouble this is; `None` where the store did what it must: nothing there, something else there, or not asked at all.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            StoreError::NotFound { .. }
+            | StoreError::Exists { .. }
+            | StoreError::Changed { .. }
+            | StoreError::Key(_)
+            | StoreError::Url(_) => None,
+            StoreError::Unknown { cause, .. } | StoreError::Unavailable { cause, .. } => {
+                Some(of_cause(cause, Kind::Failing))
+            }
+            StoreError::Denied { cause, .. } => Some(of_cause(cause, Kind::Denied)),
+            StoreError::BucketMissing { .. } => Some(Kind::BucketMissing),
+            StoreError::ClockSkew { .. } => Some(Kind::Clock),
+            StoreError::Length { .. } => Some(Kind::Damaged),
+            StoreError::TooLarge { at, .. } => (!at.op.writes()).then_some(Kind::Damaged),
+        }
+    }
+}
+
+fn of_cause(cause: &Cause, otherwise: Kind) -> Kind {
+    if let Some(kind) = cause.kind {
+        return kind;
+    }
+    match (cause.code.as_deref().unwrap_or_default(), cause.status.unwrap_or(0)) {
+        ("QuotaExceeded" | "XMinioStorageFull", _) | (_, 507) => Kind::Full,
+        ("SlowDown" | "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequests", _)
+        | (_, 429) => Kind::Throttled,
+        (
+            "ExpiredToken"
+            | "InvalidToken"
+            | "TokenRefreshRequired"
+            | "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+            | "XAdminUserNotFound",
+            _,
+        ) => Kind::Credentials,
+        ("NotImplemented", _) | (_, 501) => Kind::Unsupported,
+        ("RequestTimeout" | "IncompleteBody" | "BadDigest" | "XAmzContentSHA256Mismatch", _) => Kind::Broken,
+        _ => otherwise,
+    }
+}
+
+/// Trouble, while it lasts or after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// As the last failure said.
+    pub kind: Kind,
+    /// The last failure, in words, with what to do.
+    pub error: String,
+    /// The first failure in a row: wall clock in Unix milliseconds.
+    pub since_unix_ms: u64,
+    /// The last one.
+    pub last_unix_ms: u64,
+    /// How many in a row.
+    pub failures: u64,
+}
+
+/// What to show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// What is wrong now; of several, one that needs somebody first, then the one met last.
+    pub now: Option<Trouble>,
+    /// The last trouble that is over, and when it ended.
+    pub last: Option<(Trouble, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: BTreeMap<&'static str, (Op, Trouble)>,
+    object: Option<(String, Trouble)>,
+    last: Option<(Trouble, u64)>,
+}
+
+/// See the module. One per set and gateway.
+#[derive(Debug)]
+pub struct Health {
+    label: String,
+    state: Mutex<State>,
+}
+
+impl Health {
+    /// Of the store of what people call `label`.
+    pub fn new(label: impl Into<String>) -> Self {
+        Self { label: label.into(), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One attempt of `op` ended: `None` where the store did what it must.
+    pub fn attempt(&self, now_unix_ms: u64, op: Op, failure: Option<&StoreError>) {
+        match failure.and_then(|error| Some((error, error.kind()?))) {
+            Some((error, kind)) => self.failed(now_unix_ms, op, kind, error),
+            None => self.done(now_unix_ms, op),
+        }
+    }
+
+    fn failed(&self, now: u64, op: Op, kind: Kind, error: &StoreError) {
+        metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
+            .increment(1);
+        let mut state = self.state();
+        let known = state.requests.get(op.name()).map(|(_, trouble)| (trouble.kind, trouble.since_unix_ms));
+        if kind.needs_operator() && known.is_none_or(|(before, _)| before != kind) {
+            tracing::error!(set = %self.label, kind = kind.name(), %error, "the store needs somebody to act; tried again until then");
+        }
+        let fresh = Trouble { kind, error: text(error), since_unix_ms: now, last_unix_ms: now, failures: 0 };
+        let (_, trouble) = state.requests.entry(op.name()).or_insert((op, fresh));
+        *trouble = Trouble {
+            kind,
+            error: text(error),
+            since_unix_ms: trouble.since_unix_ms,
+            last_unix_ms: now,
+            failures: trouble.failures.saturating_add(1),
+        };
+    }
+
+    fn done(&self, now: u64, op: Op) {
+        let mut state = self.state();
+        if state.requests.is_empty() {
+            return;
+        }
+        let over = |known: &Op, trouble: &Trouble| {
+            *known == op || (known.writes() == op.writes() && trouble.kind.ends_with_kin())
+        };
+        let State { requests, last, .. } = &mut *state;
+        requests.retain(|_, (known, trouble)| {
+            let ends = over(known, trouble);
+            if ends {
+                end(&self.label, last, trouble, now);
+            }
+            !ends
+        });
+    }
+
+    /// An object that must be there is not (`Missing`), or is not what was written (`Damaged`).
+    pub fn object(&self, now_unix_ms: u64, key: &str, kind: Kind, error: &dyn std::fmt::Display) {
+        metrics::counter!("holdfast_store_errors_total", "set" => self.label.clone(), "kind" => kind.name())
+            .increment(1);
+        let mut state = self.state();
+        let known = state.object.as_ref().filter(|(known, _)| known == key).map(|(_, trouble)| trouble);
+        let (since_unix_ms, failures) = known.map_or((now_unix_ms, 1), |t| (t.since_unix_ms, t.failures + 1));
+        let error = text(error);
+        state.object =
+            Some((key.to_owned(), Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures }));
+    }
+
+    /// What to show at `now_unix_ms`.
+    pub fn standing(&self, now_unix_ms: u64) -> Standing {
+        let mut state = self.state();
+        let stale = |t: &Trouble| now_unix_ms.saturating_sub(t.last_unix_ms) > OBJECT_TROUBLE_MS;
+        if let Some((_, trouble)) = state.object.take_if(|(_, trouble)| stale(trouble)) {
+            let at = trouble.last_unix_ms;
+            end(&self.label, &mut state.last, &trouble, at);
+        }
+        let all = state.requests.values().map(|(_, trouble)| trouble).chain(state.object.as_ref().map(|(_, t)| t));
+        // One that was met just now says more than one whose request has not been tried since.
+        let now = all.max_by_key(|trouble| (trouble.kind.needs_operator(), trouble.last_unix_ms)).cloned();
+        Standing { now, last: state.last.clone() }
+    }
+}
+
+fn end(label: &str, last: &mut Option<(Trouble, u64)>, trouble: &Trouble, now: u64) {
+    if trouble.kind.needs_operator() {
+        let lasted_ms = now.saturating_sub(trouble.since_unix_ms);
+        tracing::info!(set = label, kind = trouble.kind.name(), lasted_ms, "the store does what it should again");
+    }
+    *last = Some((trouble.clone(), now));
+}
+
+fn text(error: &dyn std::fmt::Display) -> String {
+    error.to_string().chars().take(TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;
