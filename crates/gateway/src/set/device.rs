@@ -79,6 +79,14 @@ impl VolumeDevice {
         }
     }
 
+    /// Right before any answer: another life may have taken the set over, and then nothing is answered any more (ADR 0013).
+    async fn still_ours(&self) -> Result<(), DeviceError> {
+        self.server().head.before_answer().await.map_err(|why| {
+            tracing::debug!(%why, "not served here any more");
+            self.gone()
+        })
+    }
+
     /// Puts operations into the set's order, now, and waits for all of them.
     async fn write_ops(&self, ops: Vec<Op>) -> Result<(), DeviceError> {
         self.check(self.server().may_write())?;
@@ -91,7 +99,8 @@ impl VolumeDevice {
                 Ok(Err(WriteFailure::Gone)) | Err(_) => outcome = Err(self.gone()),
             }
         }
-        outcome
+        outcome?;
+        self.still_ours().await
     }
 
     async fn clear(&self, kind: OpKind, offset: u64, len: u32) -> Result<(), DeviceError> {
@@ -124,6 +133,7 @@ impl VolumeDevice {
             }
             at += step;
         }
+        self.still_ours().await?;
         // R3: after the data is there and right before the answer.
         self.check_read().await?;
         Ok(out)
@@ -178,7 +188,10 @@ impl Device for VolumeDevice {
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
         // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours.
-        Box::pin(async move { self.check(self.server().may_write()) })
+        Box::pin(async move {
+            self.still_ours().await?;
+            self.check(self.server().may_write())
+        })
     }
 
     fn cache(self: Arc<Self>, _offset: u64, _len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {

@@ -1,38 +1,31 @@
 //! The head of a set in its store, as its gateways keep it: replaced with every checkpoint, and looked at while the set is served.
 //!
 //! ```text
-//!   start, and every few seconds while leading ─▶ look ─▶ ours: go on     another life's: fenced, for good (H1)
-//!                                                   └──▶ no answer: go on (R8)
+//!   start, and while leading: before an answer leaves that ─▶ look ─▶ ours: go on     another life's: fenced, for good (H1)
+//!   no look of the last seconds covers (`looks`)                └──▶ no answer: go on (R8)
 //!   a checkpoint, before its end is proposed ──▶ commit: swapped only if it is still what was read, and still ours
 //! ```
 //! The swap is what fences: a gateway that was cut off, paused or restored from a copy cannot put its checkpoint in place of what a
-//! recovery raised, whatever it last saw. The look only makes it notice.
+//! recovery raised, whatever it last saw. The look makes it stop answering clients.
 
 use crate::set::mapping::SetKey;
 use crate::set::server::SetServer;
+pub use looks::NOTICED_AFTER;
+
 use bytes::Bytes;
 use holdfast_control::set::{Restored, SetState};
+use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, ObjectStore, StoreError, Version, keys};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, seal_head};
+use looks::{LOOK_LIMIT, Looks, Word};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// Between two looks while this gateway leads, at least; up to [`LOOK_JITTER`] more, drawn each time.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// See [`LOOK_EVERY`].
-const LOOK_JITTER: Duration = Duration::from_secs(2);
-/// One look at most.
-const LOOK_LIMIT: Duration = Duration::from_secs(3);
-
-/// A gateway of an older life that still runs, and reaches the store, has noticed after so long.
-pub const NOTICED_AFTER: Duration = Duration::from_secs(8);
-const _: () = assert!(LOOK_EVERY.as_secs() + LOOK_JITTER.as_secs() + LOOK_LIMIT.as_secs() <= NOTICED_AFTER.as_secs());
 
 /// After a start, the first grant waits so long for the store's word; a store that is away must not stop serving (R8).
 const FIRST_LOOK_LIMIT: Duration = LOOK_LIMIT;
@@ -42,6 +35,9 @@ const IDLE_LOOK: Duration = Duration::from_millis(200);
 
 /// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
 const SWAPS_MAX: u32 = 8;
+
+/// A head that does not open is read so often before it counts as damaged.
+const READS_MAX: u32 = 3;
 
 /// What a head is read from and written with.
 pub struct HeadParts {
@@ -101,7 +97,7 @@ impl KeepError {
     /// Whether the same may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
-            KeepError::Store(e) => matches!(e.disposition(), Disposition::Retry | Disposition::Unknown),
+            KeepError::Store(e) => e.may_pass(),
             KeepError::Stale { .. } => true,
             KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
         }
@@ -128,6 +124,11 @@ pub struct HeadKeeper {
     covered: Mutex<Option<Covered>>,
     /// The last term whose checkpoint the head was made to name here.
     committed: Mutex<Option<Term>>,
+    looks: Looks,
+    /// Somebody waits for a look.
+    wake: Notify,
+    /// Counts the looks that have ended.
+    looked: watch::Sender<u64>,
 }
 
 impl HeadKeeper {
@@ -145,6 +146,9 @@ impl HeadKeeper {
             wanted: AtomicBool::new(false),
             covered: Mutex::new(None),
             committed: Mutex::new(None),
+            looks: Looks::default(),
+            wake: Notify::new(),
+            looked: watch::channel(0).0,
         })
     }
 
@@ -165,6 +169,23 @@ impl HeadKeeper {
     pub async fn first_look(&self) {
         let mut seen = self.seen.subscribe();
         let _ = tokio::time::timeout_at(self.opened + FIRST_LOOK_LIMIT, seen.wait_for(|s| *s != Seen::NotYet)).await;
+    }
+
+    /// Waits until an answer may leave as far as the store is concerned: a look of the last seconds found the set to be this life's, or the store said
+    /// nothing (R8). While a set is used the looks are ahead of this, and it does not wait; nor for longer than a look or two may take.
+    ///
+    /// # Errors
+    /// The set is fenced: nothing may be answered any more.
+    pub async fn before_answer(&self) -> Result<(), String> {
+        if !self.looks.may_answer(boot_now()) {
+            let mut looked = self.looked.subscribe();
+            self.wake.notify_one();
+            let answered = async {
+                while !self.looks.may_answer(boot_now()) && self.fenced().is_none() && looked.changed().await.is_ok() {}
+            };
+            let _ = tokio::time::timeout(LOOK_LIMIT * 2, answered).await;
+        }
+        self.fenced().map_or(Ok(()), Err)
     }
 
     /// Asks the uploader for a checkpoint soon.
@@ -204,14 +225,19 @@ impl HeadKeeper {
 
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
         let key = self.key();
-        let object = match self.parts.store.get_object(&key).await {
-            Ok(object) => object,
-            Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
-            Err(e) => return Err(e.into()),
-        };
-        match open(&self.parts.key, &object.body) {
-            Ok(head) => Ok(Some((head, object.version))),
-            Err(error) => Err(KeepError::Unreadable { key, error }),
+        let mut tries = 1;
+        loop {
+            let object = match self.parts.store.get_object(&key).await {
+                Ok(object) => object,
+                Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
+                Err(e) => return Err(e.into()),
+            };
+            match open(&self.parts.key, &object.body) {
+                Ok(head) => return Ok(Some((head, object.version))),
+                // Bytes may be spoilt on their way; what is bad in the store stays bad.
+                Err(error) if tries == READS_MAX => return Err(KeepError::Unreadable { key, error }),
+                Err(_) => tries += 1,
+            }
         }
     }
 
@@ -269,6 +295,16 @@ impl HeadKeeper {
 
     /// Reads the head once, and draws the conclusions. `None` where the store has no head, or did not answer.
     async fn look(&self) -> Option<Result<Option<Head>, KeepError>> {
+        let sent = boot_now();
+        self.looks.send(sent);
+        let looked = self.look_once().await;
+        let word = if matches!(looked, Some(Ok(Some(_)))) { Word::Ours } else { Word::None };
+        self.looks.told(sent, word);
+        self.looked.send_modify(|count| *count += 1);
+        looked
+    }
+
+    async fn look_once(&self) -> Option<Result<Option<Head>, KeepError>> {
         let read = tokio::time::timeout(LOOK_LIMIT, self.read()).await.ok()?;
         let judged = read.and_then(|found| match found {
             None => Ok(None),
@@ -285,12 +321,15 @@ impl HeadKeeper {
         Some(judged)
     }
 
-    /// Looks at the start, and every few seconds while this gateway leads.
+    /// Looks at the start; at the begin of each leadership; and while this gateway leads, as often as [`looks`] says or somebody waits for it.
     pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
-        let mut next = Instant::now();
+        let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
         while self.fenced().is_none() {
-            let led = server.leading_ready().is_some();
-            if (led || *self.seen.borrow() == Seen::NotYet) && Instant::now() >= next {
+            let led = server.leading_ready();
+            let begins = led.is_some() && led != led_in;
+            led_in = led.or(led_in);
+            let due = led.is_some() && self.looks.due(boot_now(), chance);
+            if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
                 let looked = self.look().await;
                 self.seen.send_if_modified(|seen| {
                     let first = *seen == Seen::NotYet;
@@ -302,12 +341,13 @@ impl HeadKeeper {
                 if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
                     self.begin(&server, term).await;
                 }
-                next = Instant::now() + LOOK_EVERY + LOOK_JITTER.mul_f64(rand::random::<f64>());
+                chance = rand::random::<f64>();
             }
-            tokio::select! {
+            waited_for = tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(IDLE_LOOK) => {}
-            }
+                () = self.wake.notified() => !self.looks.may_answer(boot_now()),
+                () = tokio::time::sleep(IDLE_LOOK) => false,
+            };
         }
     }
 
@@ -350,9 +390,12 @@ impl HeadKeeper {
         let body = self.seal(&head, term);
         let key = self.key();
         for _ in 0..SWAPS_MAX {
+            let sent = boot_now();
             let found = self.read().await?;
             if let Some((found, _)) = &found {
                 self.judge(found)?;
+                // As good as a look: it spares one.
+                self.looks.told(sent, Word::Ours);
                 if found.covered == head.covered && found.content == head.content {
                     // R12: our own, from an attempt whose answer was lost.
                     self.note_committed(term, covered);
@@ -396,5 +439,6 @@ pub fn content_at(
     Some((state.epoch, Restored::of(state, Some(root))))
 }
 
+mod looks;
 #[cfg(test)]
 mod tests;

@@ -284,6 +284,7 @@ impl SetServer {
     ) -> Result<Lease, SetError> {
         let _one = self.granting.lock().await;
         self.wait_ready().await?;
+        self.head.before_answer().await.map_err(SetError::Fenced)?;
         let command = SetCommand::Acquire {
             owner,
             gateway: self.group.me(),

@@ -1,0 +1,162 @@
+//! When a set's head is looked at, and how long what was seen counts. Told the time; asks nobody (ADR 0013, "What a look is for").
+//!
+//! ```text
+//!   a look found the head ours, sent at t ── answers to clients may leave until t + FRESH_FOR
+//!   a look sent at t was not answered ────── the same until t + SILENT_FOR (R8); the next one is sent before
+//!   neither ──────────────────────────────── a look first, then the answer
+//!   nobody is served ─────────────────────── no answers, so nothing to look for but for people: every few minutes
+//! ```
+
+use holdfast_types::MonoTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Between the sending of two looks while somebody is served, or the store is silent; up to [`LOOK_JITTER`] more, drawn each time.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// See [`LOOK_EVERY`].
+const LOOK_JITTER: Duration = Duration::from_secs(2);
+/// One look at most.
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(3);
+/// The same while nobody is served: 20 to 30 an hour.
+const IDLE_EVERY: Duration = Duration::from_secs(120);
+/// See [`IDLE_EVERY`].
+const IDLE_JITTER: Duration = Duration::from_secs(60);
+/// Somebody is served who was answered so short a time ago.
+const USED_FOR: Duration = Duration::from_secs(10);
+/// An answer may leave so long after the sending of a look that found the head ours. Longer than the looks are apart, so that nobody waits for one
+/// as long as the store answers within two seconds.
+const FRESH_FOR: Duration = Duration::from_secs(7);
+/// A store that said nothing is not asked again before an answer leaves for so long: the next look was sent, and given up, before (R8).
+const SILENT_FOR: Duration = Duration::from_secs(10);
+
+/// A gateway of an older life that still runs, and reaches the store, answers nobody any more after so long.
+pub const NOTICED_AFTER: Duration = Duration::from_secs(8);
+
+const _: () = {
+    assert!(FRESH_FOR.as_secs() < NOTICED_AFTER.as_secs());
+    assert!(LOOK_EVERY.as_secs() + LOOK_JITTER.as_secs() + 1 < FRESH_FOR.as_secs());
+    assert!(LOOK_EVERY.as_secs() + LOOK_JITTER.as_secs() + LOOK_LIMIT.as_secs() <= NOTICED_AFTER.as_secs());
+    assert!(LOOK_EVERY.as_secs() + LOOK_JITTER.as_secs() + LOOK_LIMIT.as_secs() < SILENT_FOR.as_secs());
+    assert!(3600 / IDLE_EVERY.as_secs() <= 30);
+};
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The head is this life's.
+    Ours,
+    /// No answer, or one that proves nothing: no head, a stale or a spoilt one.
+    None,
+}
+
+/// See the module. Zero stands for never.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    ours: AtomicU64,
+    silent: AtomicU64,
+    sent: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Looks {
+    /// Whether an answer may leave at `now`; counts as being used.
+    pub fn may_answer(&self, now: MonoTime) -> bool {
+        self.used.fetch_max(now.0, Ordering::Relaxed);
+        within(&self.ours, now, FRESH_FOR) || within(&self.silent, now, SILENT_FOR)
+    }
+
+    /// A look is about to be sent.
+    pub fn send(&self, now: MonoTime) {
+        self.sent.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// A look, or a conditional PUT, that was sent at `sent` came to `word`.
+    pub fn told(&self, sent: MonoTime, word: Word) {
+        self.sent.fetch_max(sent.0, Ordering::Relaxed);
+        match word {
+            Word::Ours => {
+                self.ours.fetch_max(sent.0, Ordering::AcqRel);
+                // What was silent before has spoken since.
+                let _ = self
+                    .silent
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |silent| (silent <= sent.0).then_some(0));
+            }
+            Word::None => {
+                self.silent.fetch_max(sent.0, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Whether the next look is due at `now`; `chance` from 0 to 1 was drawn for it.
+    pub fn due(&self, now: MonoTime, chance: f64) -> bool {
+        let sent = self.sent.load(Ordering::Relaxed);
+        let quick = within(&self.used, now, USED_FOR) || self.silent.load(Ordering::Acquire) != 0;
+        let (every, jitter) = if quick { (LOOK_EVERY, LOOK_JITTER) } else { (IDLE_EVERY, IDLE_JITTER) };
+        sent == 0 || now >= MonoTime(sent).saturating_add(every + jitter.mul_f64(chance))
+    }
+}
+
+fn within(at: &AtomicU64, now: MonoTime, limit: Duration) -> bool {
+    let at = at.load(Ordering::Acquire);
+    at != 0 && now.saturating_since(MonoTime(at)) <= limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> MonoTime {
+        MonoTime((ms + 1) * 1_000_000)
+    }
+
+    #[test]
+    fn an_answer_needs_a_look_of_the_last_seconds() {
+        let looks = Looks::default();
+        assert!(!looks.may_answer(at(0)), "never looked");
+        looks.told(at(10), Word::Ours);
+        assert!(looks.may_answer(at(7_010)));
+        assert!(!looks.may_answer(at(7_011)));
+        looks.told(at(7_020), Word::None);
+        assert!(looks.may_answer(at(17_020)), "R8: asked, and no word");
+        assert!(!looks.may_answer(at(17_021)));
+        looks.told(at(18_000), Word::Ours);
+        assert!(looks.may_answer(at(18_000)));
+        looks.told(at(17_500), Word::None);
+        assert!(!looks.may_answer(at(28_001)), "an old silence adds nothing");
+    }
+
+    #[test]
+    fn an_idle_set_is_looked_at_every_few_minutes_and_a_used_or_silent_one_every_few_seconds() {
+        let looks = Looks::default();
+        assert!(looks.due(at(0), 0.0), "at the start");
+        looks.told(at(0), Word::Ours);
+        assert!(!looks.due(at(119_999), 0.0) && looks.due(at(120_000), 0.0));
+        assert!(!looks.due(at(179_999), 1.0) && looks.due(at(180_000), 1.0));
+        looks.may_answer(at(5_000));
+        assert!(looks.due(at(5_000), 1.0) && !looks.due(at(4_999), 1.0));
+        assert!(!looks.due(at(15_001), 0.0), "used no more");
+        looks.told(at(20_000), Word::None);
+        assert!(looks.due(at(25_000), 1.0), "silent");
+    }
+
+    proptest! {
+        /// A recovery raises the head at some moment. Whatever happens then, of looks that the store answers in their order: from NOTICED_AFTER on
+        /// no answer leaves. (A look that is answered after the raise fences, so none is told as ours.)
+        #[test]
+        fn nothing_is_answered_long_after_a_raise(
+            raised in 1_000_u64..50_000,
+            looks_at in proptest::collection::vec(0_u64..80_000, 1..40),
+            answers_at in proptest::collection::vec(0_u64..200_000, 1..100),
+        ) {
+            let looks = Looks::default();
+            for sent in looks_at.into_iter().filter(|sent| *sent < raised) {
+                looks.told(at(sent), Word::Ours);
+            }
+            let noticed = raised + NOTICED_AFTER.as_millis() as u64;
+            for answer in answers_at.into_iter().filter(|answer| *answer >= noticed) {
+                prop_assert!(!looks.may_answer(at(answer)), "raised at {raised}, answered at {answer}");
+            }
+        }
+    }
+}
