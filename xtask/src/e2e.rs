@@ -6,7 +6,10 @@ mod attach_postgresql;
 mod blocks;
 mod damaged;
 mod failover;
+mod faults;
+mod fills;
 mod flush;
+mod idle;
 mod memory;
 mod moves;
 mod outage;
@@ -82,6 +85,24 @@ const SCENARIOS: &[Scenario] = &[
         shows: "S3 stopped under load: no client error; the backlog drains afterwards (R8)",
         needs: &["versitygw"],
         run: outage::run,
+    },
+    Scenario {
+        name: "s3-faults",
+        shows: "S3 that throttles, hangs, breaks, lies, is full and refuses, under load and a takeover: no client error, nothing lost or left over (R8)",
+        needs: &["versitygw"],
+        run: faults::run,
+    },
+    Scenario {
+        name: "idle",
+        shows: "an idle set asks next to nothing of its store; the first answer after that is preceded by a look at the head (H1)",
+        needs: &["versitygw"],
+        run: idle::run,
+    },
+    Scenario {
+        name: "journal-fills",
+        shows: "S3 away until the journal is nearly full: writers slow down along a curve, none sees an error (R8)",
+        needs: &["versitygw"],
+        run: fills::run,
     },
     Scenario {
         name: "two-owners",

@@ -12,6 +12,7 @@ mod cluster;
 mod cmd;
 mod demo;
 mod e2e;
+mod faults;
 mod gateways;
 mod hosts;
 mod jepsen;
@@ -29,6 +30,7 @@ mod stats;
 mod tidy;
 mod undo;
 mod verify;
+mod web;
 
 use anyhow::Result;
 use clap::Parser;

@@ -71,7 +71,17 @@ impl S3 {
 
     /// As `holdfast` wants it.
     pub fn url(&self) -> String {
-        format!("s3://{BUCKET}/e2e?endpoint=http://{}:{}&region=us-east-1", self.host, self.port)
+        self.url_by(&self.address())
+    }
+
+    /// The same by way of somebody in between, at `address`.
+    pub fn url_by(&self, address: &str) -> String {
+        format!("s3://{BUCKET}/e2e?endpoint=http://{address}&region=us-east-1")
+    }
+
+    /// HOST:PORT.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
     }
 
     /// Keys, as environment variables.

@@ -22,13 +22,26 @@ struct Blocks {
     tag: u64,
     acknowledged: BTreeMap<u64, u64>,
     in_doubt: BTreeMap<u64, BTreeSet<u64>>,
+    /// After each write, one of the acknowledged blocks is read back.
+    reads: bool,
 }
+
+/// What is read at once when everything is checked: whole sealed extents, instead of each of them 32 times.
+const CHECK_BYTES: u64 = 1 << 20;
 
 impl Blocks {
     /// `count` blocks from block `first` on; none written yet.
     fn new(first: u64, count: u64) -> Self {
         let (acknowledged, in_doubt) = Default::default();
-        Self { first, count, random: first.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, tag: 0, acknowledged, in_doubt }
+        let random = first.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        Self { first, count, random, tag: 0, acknowledged, in_doubt, reads: false }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
     }
 
     /// Writes one block, picked at random, and flushes.
@@ -36,10 +49,7 @@ impl Blocks {
     /// # Errors
     /// The client's; the block is in doubt then.
     fn write_and_flush(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let offset = (self.first + self.random % self.count) * BLOCK as u64;
+        let offset = (self.first + self.draw() % self.count) * BLOCK as u64;
         self.tag += 1;
         self.in_doubt.entry(offset).or_default().insert(self.tag);
         client.write(offset, &pattern(self.tag, offset, BLOCK))?;
@@ -49,20 +59,38 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads every block that was touched and compares.
+    /// Reads one block that was acknowledged, picked at random, and compares.
+    ///
+    /// # Errors
+    /// The client's; within, when the block is not what was written.
+    fn read_one(&mut self, client: &mut Client) -> std::result::Result<Result<()>, NbdError> {
+        let from = (self.first + self.draw() % self.count) * BLOCK as u64;
+        let Some(offset) = self.acknowledged.range(from..).next().map(|(offset, _)| *offset) else { return Ok(Ok(())) };
+        let bytes = client.read(offset, BLOCK as u32)?;
+        Ok(self.judge(offset, &bytes).and_then(|wrong| wrong.map_or(Ok(()), |wrong| bail!("{wrong}"))))
+    }
+
+    /// What is wrong with a block; nothing, where it is what was acknowledged last, or in doubt.
+    fn judge(&self, offset: u64, bytes: &[u8]) -> Result<Option<String>> {
+        let found = tag_of(bytes, offset)?;
+        let expected = self.acknowledged.get(&offset).copied().unwrap_or(0);
+        let doubted = self.in_doubt.get(&offset).is_some_and(|tags| tags.contains(&found));
+        let wrong = found != expected && !doubted;
+        Ok(wrong.then(|| format!("block at {offset}: found write {found}, expected {expected}")))
+    }
+
+    /// Reads the whole row and compares each block: what was acknowledged is there, and what was never written is zero.
     ///
     /// # Errors
     /// When a block is lost, torn or misplaced, or cannot be read.
     fn check(&self, client: &mut Client) -> Result<()> {
-        let touched: BTreeSet<u64> = self.acknowledged.keys().chain(self.in_doubt.keys()).copied().collect();
         let mut wrong = Vec::new();
-        for offset in touched {
-            let bytes = client.read(offset, BLOCK as u32).with_context(|| format!("read at {offset}"))?;
-            let found = tag_of(&bytes, offset)?;
-            let expected = self.acknowledged.get(&offset).copied().unwrap_or(0);
-            let doubted = self.in_doubt.get(&offset).is_some_and(|tags| tags.contains(&found));
-            if found != expected && !doubted {
-                wrong.push(format!("block at {offset}: found write {found}, expected {expected}"));
+        let (begin, end) = (self.first * BLOCK as u64, (self.first + self.count) * BLOCK as u64);
+        for at in (begin..end).step_by(CHECK_BYTES as usize) {
+            let len = u32::try_from(CHECK_BYTES.min(end - at))?;
+            let bytes = client.read(at, len).with_context(|| format!("read of {len} bytes at {at}"))?;
+            for (offset, block) in (at..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
+                wrong.extend(self.judge(offset, block)?);
             }
         }
         if !wrong.is_empty() {
@@ -114,6 +142,12 @@ impl Load {
     pub(super) fn new(writers: u64, blocks_each: u64) -> Self {
         let writers = (0..writers).map(|w| Blocks::new(w * blocks_each, blocks_each)).collect();
         Self { writers, progress: Progress::default() }
+    }
+
+    /// The same, and each writer reads as often as it writes.
+    pub(super) fn reading(mut self) -> Self {
+        self.writers.iter_mut().for_each(|writer| writer.reads = true);
+        self
     }
 
     /// Lets the writers write through whichever of `gateways` serves, while `meanwhile` runs here; stops them after it.
@@ -172,7 +206,18 @@ fn write_until(stop: &AtomicBool, blocks: &mut Blocks, gateways: &[Uri], progres
         anyhow::ensure!(served.elapsed() < UNSERVED_LIMIT, "served by nobody for {UNSERVED_LIMIT:?}");
         if let Ok(mut client) = Client::connect(gateway, ANSWER_PATIENCE) {
             while !stop.load(Ordering::Relaxed) {
-                match blocks.write_and_flush(&mut client) {
+                let pair = blocks.write_and_flush(&mut client);
+                let pair = match pair {
+                    Ok(()) if blocks.reads => match blocks.read_one(&mut client) {
+                        Ok(judged) => {
+                            judged?;
+                            Ok(())
+                        }
+                        Err(e) => Err(e),
+                    },
+                    other => other,
+                };
+                match pair {
                     Ok(()) => {
                         progress.answered.fetch_add(1, Ordering::Relaxed);
                         let took = u64::try_from(served.elapsed().as_micros()).unwrap_or(u64::MAX);

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use std::time::Duration;
 
 const WRITERS: u64 = 4;
-/// Enough that the load does not fit into one segment.
-const BLOCKS_EACH: u64 = 16 * 1024;
+/// Twice what fits into one segment, in a part of the volume that is small enough to be written nearly everywhere: neighbours share an extent then, and reading
+/// all of it back does not take a request for each block.
+const BLOCKS_EACH: u64 = 2 * 1024;
 
 /// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

@@ -214,10 +214,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R12",
         edits: &[Edit {
             file: "crates/store/src/retry.rs",
-            old: "            Some(first) => self.failed(Cause::text(format!(\"{first}; then: {error}\")), true),
-",
-            new: "            Some(_) => error,
-",
+            old: "                self.failed(Box::new(Cause { kind: error.kind(), ..*cause }), true)",
+            new: "                drop(cause);
+                error",
         }],
         tests: &[RETRIES],
         smoke: false,

@@ -59,13 +59,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/gateway/src/set/uploader.rs",
-            old: "                Ok(()) => return Ok(()),
-                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
-",
-            new: "                Ok(()) => return Ok(()),
-                Err(e) if e.disposition() == Disposition::Retry => return Ok(()),
-                Err(e) if matches!(e.disposition(), Disposition::Retry | Disposition::Unknown) => {
-",
+            old: "                // Also what lasts until somebody acts",
+            new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
+                // Also what lasts until somebody acts",
         }],
         tests: &[Test::Scenario("s3-outage")],
         smoke: false,

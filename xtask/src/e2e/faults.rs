@@ -1,0 +1,225 @@
+//! S3 as it really is, by a proxy that spoils requests: under writes, flushes and reads, with checkpoints, collection, deletion and a takeover.
+//!
+//! ```text
+//!  mixed faults ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ SlowDown ─▶ fine again ─▶ mixed faults, kill -9 of the leader
+//!    ─▶ fine again ─▶ all read back ─▶ verify is clean ─▶ a new term sweeps: the bucket holds what the checkpoint names, nothing else
+//! ```
+//! No client may see an error, and status has to say what is wrong and since when.
+
+use super::blocks::{Load, Progress};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::faults::{Fault, Proxy, mixed, only};
+use crate::process::{POLL, wait_until};
+use crate::s3::S3;
+use crate::say::note;
+use crate::web::page;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const WRITERS: u64 = 4;
+const BLOCKS_EACH: u64 = 2048;
+/// Of each mixed fault, in thousandths: about every fourth request is spoilt.
+const RATE: u64 = 30;
+/// For whatever is waited for; a busy machine may need it.
+const LIMIT: Duration = Duration::from_secs(90);
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let seed = match std::env::var("HOLDFAST_SEED") {
+        Ok(text) => text.parse().context("HOLDFAST_SEED")?,
+        Err(_) => u64::from(std::process::id()) ^ std::time::UNIX_EPOCH.elapsed()?.as_secs() << 16,
+    };
+    note(format!("HOLDFAST_SEED={seed}"));
+    let s3 = S3::start(&lab.dir)?;
+    let proxy = Proxy::start(&s3.address(), seed)?;
+    let settings = [
+        "upload.bytes=\"16MiB\"",
+        "upload.interval_ms=700",
+        "space.grace_ms=1000",
+        "space.sweep_interval_ms=2000",
+        "store.read_timeout_ms=2000",
+        "store.write_timeout_ms=3000",
+        "cache.memory=\"32MiB\"",
+        "cache.disk=\"0B\"",
+    ];
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let settings = settings.map(String::from).into();
+    let store = Some(s3.url_by(proxy.address()));
+    let mut cluster =
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: "64MiB".into(), settings, env: s3.env() })?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH).reading();
+    let mixed_for = Duration::from_secs(if lab.long { 120 } else { 8 });
+
+    load.run(&cluster.exports(), |progress| {
+        advances(progress, 200)?;
+        proxy.set(mixed(RATE));
+        wait_until(mixed_for, || false);
+        // Chance decides which come first; a fault that was not played shows nothing.
+        let missing = || Fault::MIXED.into_iter().filter(|fault| needed(*fault) && !proxy.played().contains_key(fault));
+        anyhow::ensure!(
+            wait_until(LIMIT, || missing().next().is_none()),
+            "never played: {:?}",
+            missing().collect::<Vec<_>>()
+        );
+        advances(progress, 20).context("under mixed faults")?;
+        for (fault, kind) in [
+            (Fault::Full, "full"),
+            (Fault::Expired, "credentials"),
+            (Fault::Skewed, "clock"),
+            (Fault::SlowDown, "throttled"),
+        ] {
+            proxy.set(only(fault));
+            told(&cluster, kind)?;
+        }
+        proxy.set(Vec::new());
+        fine_again(&cluster)?;
+        proxy.set(mixed(RATE));
+        let leader = leader(&cluster)?;
+        cluster.kill(leader)?;
+        advances(progress, 100).context("after the takeover")?;
+        wait_until(mixed_for / 2, || false);
+        cluster.restart(leader)?;
+        proxy.set(Vec::new());
+        fine_again(&cluster)?;
+        advances(progress, 100)
+    })?;
+    let progress = load.progress();
+    note(format!(
+        "{} pairs and reads, slowest {:.1} s, {} connections closed and made anew",
+        progress.answered(),
+        progress.slowest().as_secs_f64(),
+        progress.reconnected()
+    ));
+    let played: Vec<String> = proxy.played().iter().map(|(fault, times)| format!("{fault:?} {times}")).collect();
+    note(format!("{} requests; played: {}", proxy.asked(), played.join(", ")));
+
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client).context("from the store")?;
+    drop(client);
+    // What failed in this term is an orphan for the next one.
+    let leader = leader(&cluster)?;
+    cluster.kill(leader)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.write(&mut client, 4)?;
+    load.check(&mut client).context("after another takeover")?;
+    cluster.restart(leader)?;
+    nothing_left_over(&cluster, &s3)?;
+    load.check(&mut client).context("in the end")?;
+    client.disconnect();
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Listings are few: only a sweep makes them.
+fn needed(fault: Fault) -> bool {
+    fault != Fault::StaleList
+}
+
+/// The writers get `more` answers; how long it takes is not judged.
+fn advances(progress: &Progress, more: u64) -> Result<()> {
+    let before = progress.answered();
+    anyhow::ensure!(
+        wait_until(LIMIT, || progress.answered() >= before + more),
+        "{} answers in {LIMIT:?}, expected {more}",
+        progress.answered() - before
+    );
+    Ok(())
+}
+
+fn show(cluster: &Cluster) -> Result<Value> {
+    cluster.holdfast(&["set", "show", SET])
+}
+
+fn leader(cluster: &Cluster) -> Result<usize> {
+    let begun = Instant::now();
+    loop {
+        let named = show(cluster).ok().and_then(|set| Some(set["leader"]["name"].as_str()?.to_owned()));
+        let index = named.and_then(|name| (0..cluster.gateways.len()).find(|index| cluster.name(*index) == name));
+        match index {
+            Some(index) => return Ok(index),
+            None if begun.elapsed() > TAKEOVER_LIMIT => bail!("nobody leads {SET}"),
+            None => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// Status, and `/healthz` of the leader, say that the trouble is of this kind, since when, and what waits; the set goes on.
+fn told(cluster: &Cluster, kind: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        // Leadership may move on a busy machine: then the next leader tells.
+        match tells(cluster, kind) {
+            Ok(backlog) => {
+                let took = begun.elapsed().as_secs_f64();
+                note(format!("{kind}: told after {took:.1} s, {} KiB not stored yet", backlog >> 10));
+                return Ok(());
+            }
+            Err(e) if begun.elapsed() > LIMIT => return Err(e).with_context(|| format!("{kind} after {LIMIT:?}")),
+            Err(_) => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// Bytes that wait in the journal, where all of them tell it.
+fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
+    let shown = show(cluster)?;
+    let (health, now) = (&shown["store_health"], &shown["store_health"]["now"]);
+    let acts = kind != "throttled";
+    anyhow::ensure!(
+        now["kind"] == kind && now["since_unix_ms"].as_u64() > Some(0) && now["needs_operator"] == acts,
+        "status says {health}"
+    );
+    let status = cluster.holdfast(&["cluster", "status"])?;
+    let name = &shown["leader"]["name"];
+    let members = status["members"].as_array().context("status without members")?;
+    let node = members.iter().map(|m| &m["node"]).find(|node| &node["name"] == name).context("the leader's node")?;
+    let page = page(node["addresses"]["http"].as_str().unwrap_or_default(), "/healthz")?;
+    let warns = page.starts_with("HTTP/1.1 200") && page.contains(&format!("warning: set {SET}: store "));
+    anyhow::ensure!(warns, "/healthz does not warn: {page}");
+    health["backlog_bytes"].as_u64().context("no backlog in the status")
+}
+
+fn fine_again(cluster: &Cluster) -> Result<()> {
+    let mut last = Value::Null;
+    let fine = wait_until(LIMIT, || {
+        last = show(cluster).unwrap_or_default();
+        last["store_health"].is_object() && last["store_health"]["now"].is_null()
+    });
+    anyhow::ensure!(fine, "status still says {}", last["store_health"]["now"]);
+    Ok(())
+}
+
+/// Waits until the bucket holds exactly as many objects of the set as its checkpoint names, with `verify` clean. It reads past the proxy.
+fn nothing_left_over(cluster: &Cluster, s3: &S3) -> Result<()> {
+    let (store, key) = (s3.url(), cluster.options.dir.join("cluster.key").display().to_string());
+    let verify = ["verify", "--store", &store, "--key-file", &key];
+    let begun = Instant::now();
+    loop {
+        // While objects are replaced, one that was named just now may be gone: then the next look counts.
+        let said = cluster.holdfast(&verify);
+        let there = objects(&s3.folder().join("sets/1"));
+        let late = begun.elapsed() > LIMIT;
+        match said {
+            Ok(said) => {
+                let named = said["sets"][0]["objects"].as_u64().context("verify without objects")?;
+                if named == there && said["clean"] == true {
+                    note(format!("verify is clean; the bucket holds the {there} objects that the checkpoint names"));
+                    return Ok(());
+                }
+                anyhow::ensure!(!late, "the bucket holds {there} objects of the set, its checkpoint names {named}");
+            }
+            Err(e) if late => return Err(e),
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Files of the set but its head.
+fn objects(set: &Path) -> u64 {
+    let count = |kind: &str| std::fs::read_dir(set.join(kind)).map_or(0, |entries| entries.flatten().count() as u64);
+    ["seg", "map", "root"].map(count).iter().sum()
+}

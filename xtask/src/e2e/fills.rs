@@ -1,0 +1,161 @@
+//! The journal fills while S3 is away: writers get slower along a curve, long before it is full, and nobody is answered with an error.
+
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options};
+use crate::nbd::{Client, Uri, pattern, tag_of};
+use crate::process::wait_until;
+use crate::s3::S3;
+use crate::say::note;
+use crate::web::page;
+use anyhow::{Context, Result};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// What of the journal only control entries may use: two files of 16 MiB, the least there is.
+const RESERVE_MIB: u64 = 32;
+const WRITERS: u64 = 4;
+const CHUNK: u64 = 64 << 10;
+/// What each writer writes over and over.
+const ROW: u64 = 32 * MIB;
+/// Levels of fill, in percent of what client data may use; the last one has no end.
+const LEVELS: [u64; 8] = [0, 60, 70, 80, 90, 95, 97, 99];
+/// Until the journal is nearly full.
+const FILL_LIMIT: Duration = Duration::from_secs(180);
+const ENOUGH: u64 = 97;
+/// For one answer, also while the journal is full.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What was answered: fill in percent, and how long it took.
+type Answers = Mutex<Vec<(u64, Duration)>>;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut s3 = S3::start(&lab.dir)?;
+    let settings =
+        ["journal.bound=\"160MiB\"", "journal.reserve=\"32MiB\"", "journal.file=\"16MiB\"", "upload.bytes=\"16MiB\""];
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let (store, settings) = (Some(s3.url()), settings.map(String::from).into());
+    let options = Options { bin, dir, gateways: 3, store, size: "128MiB".into(), settings, env: s3.env() };
+    let mut cluster = Cluster::start(options)?;
+    let serving = cluster.serving(TAKEOVER_LIMIT)?;
+    let (uri, metrics) = (cluster.gateways[serving].nbd.clone(), metrics_address(&cluster, serving)?);
+    s3.stop()?;
+
+    let (fill, stop, answers) = (AtomicU64::new(0), AtomicBool::new(false), Answers::default());
+    let begun = Instant::now();
+    let mut most = 0;
+    let written = std::thread::scope(|scope| -> Result<Vec<u64>> {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (uri, fill, stop, answers) = (&uri, &fill, &stop, &answers);
+                scope.spawn(move || write(uri, writer, fill, stop, answers))
+            })
+            .collect();
+        let looked = (|| {
+            while most < ENOUGH && begun.elapsed() < FILL_LIMIT {
+                let now = fill_of(&page(&metrics, "/metrics")?)?;
+                fill.store(now, Ordering::Relaxed);
+                most = most.max(now);
+                anyhow::ensure!(!writers.iter().any(|w| w.is_finished()), "a writer ended");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        // Who waits for room gets its answer once the store is back.
+        s3.resume()?;
+        let tags: Result<Vec<u64>> = writers
+            .into_iter()
+            .map(|w| w.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked"))))
+            .collect();
+        looked?;
+        tags.context("R8")
+    })?;
+    let took = begun.elapsed();
+    report(&answers.into_inner().unwrap_or_default());
+    note(format!("{most} % full after {:.0} s without S3", took.as_secs_f64()));
+    anyhow::ensure!(most >= ENOUGH, "the journal was {most} % full after {FILL_LIMIT:?}, expected {ENOUGH} %");
+    let drained = wait_until(Duration::from_secs(120), || {
+        page(&metrics, "/metrics").and_then(|page| fill_of(&page)).is_ok_and(|fill| fill < LEVELS[1])
+    });
+    anyhow::ensure!(drained, "the journal has not been freed two minutes after S3 came back");
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for (writer, last) in (0..).zip(written) {
+        check(&mut client, writer, last)?;
+    }
+    client.disconnect();
+    cluster.stop()?;
+    Ok(())
+}
+
+fn metrics_address(cluster: &Cluster, index: usize) -> Result<String> {
+    let status = cluster.holdfast(&["cluster", "status"])?;
+    let members = status["members"].as_array().context("status without members")?;
+    let of = members.iter().map(|m| &m["node"]).find(|node| node["name"] == cluster.name(index).as_str());
+    let address =
+        of.and_then(|node| node["addresses"]["http"].as_str()).context("a gateway without an HTTP address")?;
+    Ok(address.to_owned())
+}
+
+/// Percent of the room for client data.
+fn fill_of(metrics: &str) -> Result<u64> {
+    let value = |name: &str| -> Result<f64> {
+        let line = metrics.lines().find(|line| line.split(' ').next() == Some(name));
+        let value =
+            line.and_then(|line| line.rsplit(' ').next()).with_context(|| format!("no {name} in the metrics"))?;
+        Ok(value.parse()?)
+    };
+    let reserve = (RESERVE_MIB * MIB) as f64;
+    let room = value("holdfast_journal_bound_bytes")? - reserve;
+    Ok((value("holdfast_journal_used_bytes")? / room * 100.0) as u64)
+}
+
+fn place(writer: u64, tag: u64) -> u64 {
+    writer * ROW + (tag * CHUNK) % ROW
+}
+
+/// Writes until told to stop; the number of the last write that was answered.
+fn write(uri: &Uri, writer: u64, fill: &AtomicU64, stop: &AtomicBool, answers: &Answers) -> Result<u64> {
+    // One plain lease for all of them: they come from one address.
+    let mut client = Client::connect(uri, PATIENCE)?;
+    let mut tag = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (at, level, begun) = (place(writer, tag + 1), fill.load(Ordering::Relaxed), Instant::now());
+        client.write(at, &pattern(tag + 1, at, CHUNK as usize)).context("a write while S3 is away")?;
+        tag += 1;
+        if let Ok(mut answers) = answers.lock() {
+            answers.push((level, begun.elapsed()));
+        }
+    }
+    client.disconnect();
+    Ok(tag)
+}
+
+/// Every chunk of the row shows the last write to it.
+fn check(client: &mut Client, writer: u64, last: u64) -> Result<()> {
+    let chunks = ROW / CHUNK;
+    for tag in last.saturating_sub(chunks) + 1..=last {
+        let at = place(writer, tag);
+        let found = tag_of(&client.read(at, CHUNK as u32)?, at)?;
+        anyhow::ensure!(found == tag, "chunk at {at}: found write {found}, expected {tag}");
+    }
+    Ok(())
+}
+
+fn report(answers: &[(u64, Duration)]) {
+    for (number, from) in LEVELS.iter().enumerate() {
+        let below = LEVELS.get(number + 1).copied().unwrap_or(u64::MAX);
+        let mut took: Vec<Duration> =
+            answers.iter().filter(|(fill, _)| (*from..below).contains(fill)).map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        let at = |share: usize| took.get(took.len() * share / 100).map_or(0.0, |took| took.as_secs_f64() * 1e3);
+        let longest = took.last().map_or(0.0, |took| took.as_secs_f64() * 1e3);
+        note(format!(
+            "fill {from:>2} % and up: {:>6} writes of 64 KiB, p50 {:>7.1} ms, p90 {:>7.1} ms, longest {longest:>7.1} ms",
+            took.len(),
+            at(50),
+            at(90)
+        ));
+    }
+}

@@ -1,0 +1,80 @@
+//! What a set costs that nobody uses: requests to its store, counted in between. And that an answer after such a time still is preceded by a look
+//! at the head: the fence between the lives of a set is not what the requests were saved on.
+
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::faults::Proxy;
+use crate::nbd::{Client, pattern};
+use crate::process::wait_until;
+use crate::s3::S3;
+use crate::say::note;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// After the last answer the head is looked at quickly for some time.
+const SETTLE: Duration = Duration::from_secs(14);
+const WATCHED: Duration = Duration::from_secs(30);
+/// One look may fall into the time that is watched: they are two minutes apart and more.
+const IDLE_REQUESTS_MAX: usize = 1;
+const ROUNDS_MAX: u32 = 4;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let s3 = S3::start(&lab.dir)?;
+    let proxy = Proxy::start(&s3.address(), 0)?;
+    // No checkpoint by itself: its requests would be counted.
+    let settings = ["upload.interval_ms=3600000"].map(String::from).into();
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let store = Some(s3.url_by(proxy.address()));
+    let options = Options { bin, dir, gateways: 3, store, size: "64MiB".into(), settings, env: s3.env() };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for block in 0..64 {
+        client.write(block * 4096, &pattern(1, block * 4096, 4096))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    for round in 1.. {
+        match watch(&cluster, &proxy, &mut client)? {
+            Some((idle, looked)) => {
+                anyhow::ensure!(
+                    idle.len() <= IDLE_REQUESTS_MAX,
+                    "requests of an idle set, expected at most {IDLE_REQUESTS_MAX}: {idle:?}"
+                );
+                anyhow::ensure!(
+                    looked > 0,
+                    "H1: a write was answered although nobody had looked at the head for {WATCHED:?}"
+                );
+                break;
+            }
+            // A machine that is too busy for heartbeats: a new leader looks, with every right.
+            None => anyhow::ensure!(round < ROUNDS_MAX, "leadership moved in each of {ROUNDS_MAX} rounds"),
+        }
+        client = cluster.connect(TAKEOVER_LIMIT)?.1;
+    }
+    client.disconnect();
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Requests while nothing was done, and those of the first write after that; nothing where leadership moved meanwhile.
+fn watch(cluster: &Cluster, proxy: &Proxy, client: &mut Client) -> Result<Option<(Vec<String>, u64)>> {
+    let term = || cluster.holdfast(&["set", "show", SET]).map(|set| set["term"].clone());
+    wait_until(SETTLE, || false);
+    let led = term()?;
+    let (before, begun) = (proxy.asked(), Instant::now());
+    wait_until(WATCHED, || false);
+    let (idle, watched) = (proxy.asked() - before, begun.elapsed());
+    let recent = proxy.recent(idle);
+    let (before, begun) = (proxy.asked(), Instant::now());
+    let written = client.write(0, &pattern(2, 0, 4096));
+    let (looked, took) = (proxy.asked() - before, begun.elapsed());
+    if written.is_err() || term()? != led {
+        return Ok(None);
+    }
+    note(format!(
+        "{idle} requests in {:.0} s of an idle set with an open connection, three gateways",
+        watched.as_secs_f64()
+    ));
+    note(format!("the first write after that: {:.1} ms, {looked} request", took.as_secs_f64() * 1e3));
+    Ok(Some((recent, looked)))
+}

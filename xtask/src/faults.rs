@@ -1,0 +1,369 @@
+//! A proxy in front of a real S3 server that spoils requests on purpose: some of them, drawn from a seed, or all of one kind for a while.
+//!
+//! Byte for byte otherwise: signatures stay valid, since nothing that is signed is changed (but where that is the fault).
+
+mod http;
+
+use anyhow::{Context, Result};
+use http::{Message, read_reply, read_request};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufReader, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// 503 SlowDown; not done.
+    SlowDown,
+    /// 500; done all the same.
+    Failing,
+    /// Answered late.
+    Slow,
+    /// Never answered; not done.
+    Hang,
+    /// Never answered; done.
+    HangAfter,
+    /// The connection breaks before the request is read; not done.
+    Reset,
+    /// The connection breaks instead of the answer; done.
+    LostReply,
+    /// The answer's body ends early.
+    Truncated,
+    /// One bit of the answer's body is flipped.
+    Corrupted,
+    /// One bit of the request's body is flipped on its way.
+    CorruptedUpload,
+    /// A conditional PUT that is done and answered with 412.
+    Own412,
+    /// A conditional PUT that is done and answered with 409.
+    Own409,
+    /// 404 for an object that may be there.
+    Missing,
+    /// The listing as it was at an earlier question.
+    StaleList,
+    /// 403 ExpiredToken.
+    Expired,
+    /// 403 RequestTimeTooSkewed.
+    Skewed,
+    /// 507 to a PUT.
+    Full,
+}
+
+use Fault::{
+    Corrupted, CorruptedUpload, Expired, Failing, Full, Hang, HangAfter, LostReply, Missing, Own409, Own412, Reset,
+    Skewed, Slow, SlowDown, StaleList, Truncated,
+};
+
+impl Fault {
+    /// What a mixed weather is made of.
+    pub const MIXED: [Fault; 14] = [
+        SlowDown,
+        Failing,
+        Slow,
+        Hang,
+        HangAfter,
+        Reset,
+        LostReply,
+        Truncated,
+        Corrupted,
+        CorruptedUpload,
+        Own412,
+        Own409,
+        Missing,
+        StaleList,
+    ];
+
+    /// Whether it can happen to this request.
+    fn fits(self, request: &Message) -> bool {
+        let put = request.method() == "PUT";
+        let conditional = put && ["if-match", "if-none-match"].iter().any(|name| request.header(name).is_some());
+        let list = request.method() == "GET" && request.target().contains("list-type=2");
+        let get = request.method() == "GET" && !list;
+        match self {
+            SlowDown | Failing | Slow | Hang | HangAfter | Reset | LostReply | Expired | Skewed => true,
+            Truncated | Corrupted | Missing => get,
+            CorruptedUpload => put && !request.body.is_empty(),
+            Own412 | Own409 => conditional,
+            StaleList => list,
+            Full => put,
+        }
+    }
+}
+
+/// What is played: faults with their rates in thousandths of the requests that they fit.
+pub type Weather = Vec<(Fault, u64)>;
+
+/// Every mixed fault at the same rate; what keeps a caller waiting for its own timeout at a fifth of it.
+pub fn mixed(thousandths: u64) -> Weather {
+    let rate = |fault| if matches!(fault, Hang | HangAfter) { thousandths.div_ceil(5) } else { thousandths };
+    Fault::MIXED.iter().map(|fault| (*fault, rate(*fault))).collect()
+}
+
+/// Nothing but this, always.
+pub fn only(fault: Fault) -> Weather {
+    vec![(fault, 1000)]
+}
+
+/// A request that hangs is let go after so long at the latest; its caller has given up by then.
+const HANG_MAX: Duration = Duration::from_secs(20);
+/// An idle connection is closed after so long.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Requests that are remembered.
+const RECENT_MAX: usize = 64;
+const SLOW_BY: Duration = Duration::from_millis(300);
+
+#[derive(Debug)]
+struct Shared {
+    upstream: String,
+    weather: Mutex<Weather>,
+    dice: AtomicU64,
+    asked: AtomicU64,
+    /// The last requests.
+    recent: Mutex<VecDeque<String>>,
+    played: Mutex<BTreeMap<Fault, u64>>,
+    listings: Mutex<BTreeMap<String, Vec<u8>>>,
+    ended: AtomicBool,
+}
+
+/// The proxy. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: String,
+    shared: Arc<Shared>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Proxy {
+    /// Starts one on a free port of loopback, in front of `upstream` (HOST:PORT). Spoils nothing yet.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn start(upstream: &str, seed: u64) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("a port for the proxy")?;
+        let address = listener.local_addr()?.to_string();
+        let shared = Arc::new(Shared {
+            upstream: upstream.into(),
+            weather: Mutex::default(),
+            dice: AtomicU64::new(seed),
+            asked: AtomicU64::new(0),
+            recent: Mutex::default(),
+            played: Mutex::default(),
+            listings: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if accepting.ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(client) = client else { continue };
+                let shared = accepting.clone();
+                std::thread::spawn(move || {
+                    // A connection that breaks is what this is for.
+                    let _ = serve(client, &shared);
+                });
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    /// HOST:PORT.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What is played from now on.
+    pub fn set(&self, weather: Weather) {
+        *lock(&self.shared.weather) = weather;
+    }
+
+    /// Requests that came so far.
+    pub fn asked(&self) -> u64 {
+        self.shared.asked.load(Ordering::Relaxed)
+    }
+
+    /// The last `count` requests, method and path, as far as they are remembered.
+    pub fn recent(&self, count: u64) -> Vec<String> {
+        let recent = lock(&self.shared.recent);
+        let skip = recent.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
+        recent.iter().skip(skip).cloned().collect()
+    }
+
+    /// How often each fault was played.
+    pub fn played(&self) -> BTreeMap<Fault, u64> {
+        lock(&self.shared.played).clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(&self.address);
+    }
+}
+
+impl Shared {
+    /// SplitMix64. Which request gets which number depends on their order of arrival: a seed repeats the dice, not the run.
+    fn draw(&self) -> u64 {
+        let mut z = self.dice.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn fault(&self, request: &Message) -> Option<Fault> {
+        let weather = lock(&self.weather).clone();
+        let mut dice = self.draw() % 1000;
+        for (fault, rate) in weather.into_iter().filter(|(fault, _)| fault.fits(request)) {
+            if dice < rate {
+                return Some(fault);
+            }
+            dice -= rate;
+        }
+        None
+    }
+
+    fn remember(&self, request: &Message) {
+        let mut recent = lock(&self.recent);
+        if recent.len() == RECENT_MAX {
+            recent.pop_front();
+        }
+        recent.push_back(format!("{} {}", request.method(), request.target()));
+    }
+
+    fn note(&self, fault: Fault) {
+        *lock(&self.played).entry(fault).or_default() += 1;
+    }
+
+    /// Waits as one who never answers, until the caller has gone.
+    fn hang(&self, client: &TcpStream) {
+        let begun = Instant::now();
+        let _ = client.set_read_timeout(Some(Duration::from_millis(100)));
+        while begun.elapsed() < HANG_MAX && !self.ended.load(Ordering::Relaxed) {
+            match client.peek(&mut [0]) {
+                Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+fn serve(client: TcpStream, shared: &Shared) -> Result<()> {
+    client.set_nodelay(true)?;
+    client.set_read_timeout(Some(IDLE_MAX))?;
+    let mut reader = BufReader::new(client.try_clone()?);
+    let mut upstream: Option<TcpStream> = None;
+    loop {
+        let Some(mut request) = read_request(&mut reader, &client)? else { return Ok(()) };
+        shared.asked.fetch_add(1, Ordering::Relaxed);
+        shared.remember(&request);
+        let fault = shared.fault(&request);
+        if let Some(fault) = fault {
+            shared.note(fault);
+        }
+        match fault {
+            Some(SlowDown) => refuse(&client, &request, 503, "SlowDown")?,
+            Some(Expired) => refuse(&client, &request, 403, "ExpiredToken")?,
+            Some(Skewed) => refuse(&client, &request, 403, "RequestTimeTooSkewed")?,
+            Some(Missing) => refuse(&client, &request, 404, "NoSuchKey")?,
+            Some(Full) => refuse(&client, &request, 507, "XMinioStorageFull")?,
+            Some(Hang) => {
+                shared.hang(&client);
+                return Ok(());
+            }
+            Some(Reset) => return Ok(client.shutdown(Shutdown::Both)?),
+            Some(CorruptedUpload) => {
+                let (len, draw) = (request.body.len(), shared.draw());
+                request.body[draw as usize % len] ^= 1 << (draw >> 61);
+                forward(&mut upstream, shared, &request)?.send(&client)?;
+            }
+            Some(Slow) => {
+                std::thread::sleep(SLOW_BY);
+                forward(&mut upstream, shared, &request)?.send(&client)?;
+            }
+            None | Some(Failing | HangAfter | LostReply | Truncated | Corrupted | Own412 | Own409 | StaleList) => {
+                let mut reply = forward(&mut upstream, shared, &request)?;
+                match fault {
+                    Some(Failing) => refuse(&client, &request, 500, "InternalError")?,
+                    Some(HangAfter) => {
+                        shared.hang(&client);
+                        return Ok(());
+                    }
+                    Some(LostReply) => return Ok(client.shutdown(Shutdown::Both)?),
+                    Some(Own412) => refuse(&client, &request, 412, "PreconditionFailed")?,
+                    Some(Own409) => refuse(&client, &request, 409, "ConditionalRequestConflict")?,
+                    Some(Truncated) => {
+                        reply.body.truncate(reply.body.len() / 2);
+                        reply.send(&client)?;
+                        return Ok(client.shutdown(Shutdown::Both)?);
+                    }
+                    Some(Corrupted) if !reply.body.is_empty() => {
+                        let (len, draw) = (reply.body.len(), shared.draw());
+                        reply.body[draw as usize % len] ^= 1 << (draw >> 61);
+                        reply.send(&client)?;
+                    }
+                    Some(StaleList) => {
+                        let old = lock(&shared.listings).get(request.target()).cloned();
+                        match old {
+                            Some(old) => (&client).write_all(&old)?,
+                            None => reply.send(&client)?,
+                        }
+                    }
+                    _ => reply.send(&client)?,
+                }
+                if request.target().contains("list-type=2") && fault.is_none() {
+                    lock(&shared.listings).insert(request.target().to_owned(), reply.bytes());
+                }
+            }
+        }
+    }
+}
+
+/// Asks the server; a connection that it has closed meanwhile is made anew, once.
+fn forward(upstream: &mut Option<TcpStream>, shared: &Shared, request: &Message) -> Result<Message> {
+    let reused = upstream.is_some();
+    for fresh in [false, true] {
+        let stream = match upstream.take().filter(|_| !fresh) {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect(&shared.upstream)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(IDLE_MAX))?;
+                stream
+            }
+        };
+        let asked = request.send(&stream).and_then(|()| read_reply(&mut BufReader::new(&stream), request.method()));
+        match asked {
+            Ok(reply) => {
+                if !reply.closes() {
+                    *upstream = Some(stream);
+                }
+                return Ok(reply);
+            }
+            Err(_) if reused && !fresh => {}
+            Err(e) => return Err(e),
+        }
+    }
+    anyhow::bail!("{} does not answer", shared.upstream)
+}
+
+/// An answer in S3's form.
+fn refuse(client: &TcpStream, request: &Message, status: u16, code: &str) -> Result<()> {
+    let body =
+        format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>played by the proxy</Message></Error>");
+    let shown = if request.method() == "HEAD" { "" } else { &body };
+    let head = format!(
+        "HTTP/1.1 {status} Played\r\ncontent-type: application/xml\r\ndate: Tue, 01 Jan 2030 00:00:00 GMT\r\ncontent-length: {}\r\n\r\n{shown}",
+        body.len()
+    );
+    (&*client).write_all(head.as_bytes())?;
+    Ok(())
+}
