@@ -356,7 +356,7 @@ fn forward(upstream: &mut Option<TcpStream>, shared: &Shared, request: &Message)
 }
 
 /// An answer in S3's form.
-fn refuse(client: &TcpStream, request: &Message, status: u16, code: &str) -> Result<()> {
+fn refuse(mut client: &TcpStream, request: &Message, status: u16, code: &str) -> Result<()> {
     let body =
         format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>played by the proxy</Message></Error>");
     let shown = if request.method() == "HEAD" { "" } else { &body };
@@ -364,6 +364,6 @@ fn refuse(client: &TcpStream, request: &Message, status: u16, code: &str) -> Res
         "HTTP/1.1 {status} Played\r\ncontent-type: application/xml\r\ndate: Tue, 01 Jan 2030 00:00:00 GMT\r\ncontent-length: {}\r\n\r\n{shown}",
         body.len()
     );
-    (&*client).write_all(head.as_bytes())?;
+    client.write_all(head.as_bytes())?;
     Ok(())
 }

@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = match std::env::var("HOLDFAST_SEED") {
         Ok(text) => text.parse().context("HOLDFAST_SEED")?,
-        Err(_) => u64::from(std::process::id()) ^ std::time::UNIX_EPOCH.elapsed()?.as_secs() << 16,
+        Err(_) => u64::from(std::process::id()) ^ (std::time::UNIX_EPOCH.elapsed()?.as_secs() << 16),
     };
     note(format!("HOLDFAST_SEED={seed}"));
     let s3 = S3::start(&lab.dir)?;

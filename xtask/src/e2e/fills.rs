@@ -44,24 +44,14 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     let (fill, stop, answers) = (AtomicU64::new(0), AtomicBool::new(false), Answers::default());
     let begun = Instant::now();
-    let mut most = 0;
-    let written = std::thread::scope(|scope| -> Result<Vec<u64>> {
+    let (written, most) = std::thread::scope(|scope| -> Result<(Vec<u64>, u64)> {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let (uri, fill, stop, answers) = (&uri, &fill, &stop, &answers);
                 scope.spawn(move || write(uri, writer, fill, stop, answers))
             })
             .collect();
-        let looked = (|| {
-            while most < ENOUGH && begun.elapsed() < FILL_LIMIT {
-                let now = fill_of(&page(&metrics, "/metrics")?)?;
-                fill.store(now, Ordering::Relaxed);
-                most = most.max(now);
-                anyhow::ensure!(!writers.iter().any(|w| w.is_finished()), "a writer ended");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Ok(())
-        })();
+        let filled = watch(&metrics, &fill, || writers.iter().any(|w| w.is_finished()));
         stop.store(true, Ordering::Relaxed);
         // Who waits for room gets its answer once the store is back.
         s3.resume()?;
@@ -69,8 +59,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             .into_iter()
             .map(|w| w.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked"))))
             .collect();
-        looked?;
-        tags.context("R8")
+        Ok((tags.context("R8")?, filled?))
     })?;
     let took = begun.elapsed();
     report(&answers.into_inner().unwrap_or_default());
@@ -87,6 +76,18 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     client.disconnect();
     cluster.stop()?;
     Ok(())
+}
+
+/// Follows the fill until it is high enough, or for [`FILL_LIMIT`], or until `ended`; the highest.
+fn watch(metrics: &str, fill: &AtomicU64, ended: impl Fn() -> bool) -> Result<u64> {
+    let (begun, mut most) = (Instant::now(), 0);
+    while most < ENOUGH && begun.elapsed() < FILL_LIMIT && !ended() {
+        let now = fill_of(&page(metrics, "/metrics")?)?;
+        fill.store(now, Ordering::Relaxed);
+        most = most.max(now);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(most)
 }
 
 fn metrics_address(cluster: &Cluster, index: usize) -> Result<String> {
