@@ -57,12 +57,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         proxy.set(mixed(RATE));
         wait_until(mixed_for, || false);
         // Chance decides which come first; a fault that was not played shows nothing.
-        let missing = || Fault::MIXED.into_iter().filter(|fault| needed(*fault) && !proxy.played().contains_key(fault));
-        anyhow::ensure!(
-            wait_until(LIMIT, || missing().next().is_none()),
-            "never played: {:?}",
-            missing().collect::<Vec<_>>()
-        );
+        let missing = || -> Vec<Fault> {
+            let played = proxy.played();
+            Fault::MIXED.into_iter().filter(|fault| needed(*fault) && !played.contains_key(fault)).collect()
+        };
+        anyhow::ensure!(wait_until(LIMIT, || missing().is_empty()), "never played: {:?}", missing());
         advances(progress, 20).context("under mixed faults")?;
         for (fault, kind) in [
             (Fault::Full, "full"),
