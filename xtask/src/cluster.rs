@@ -1,5 +1,7 @@
 //! A cluster on this machine, through `holdfast dev`: started, its gateways killed, paused and started again one by one.
 
+mod members;
+
 use crate::cmd::{cmd, tail_of};
 use crate::nbd::{Client, NbdError, Uri};
 use crate::process::{self, Launch, POLL, Proc, Signal, wait_until};

@@ -10,6 +10,7 @@ mod faults;
 mod fills;
 mod flush;
 mod idle;
+mod members;
 mod memory;
 mod moves;
 mod outage;
@@ -22,6 +23,7 @@ mod tls;
 mod tools;
 mod verified;
 mod wiped;
+mod witness;
 
 use crate::binary::Build;
 use crate::cluster::{Cluster, Options};
@@ -139,6 +141,18 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a gateway whose disk was wiped comes back as a new member under load and carries a quorum",
         needs: &[],
         run: wiped::run,
+    },
+    Scenario {
+        name: "members",
+        shows: "a gateway is added, each is drained and restarted, one replaced, one removed: attached users see no error (R1, R8)",
+        needs: &[],
+        run: members::run,
+    },
+    Scenario {
+        name: "witness",
+        shows: "two gateways and a witness: one is killed, the other serves; the witness never does",
+        needs: &[],
+        run: witness::run,
     },
     Scenario {
         name: "damaged",

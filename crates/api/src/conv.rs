@@ -101,6 +101,8 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
         region: node.region.clone(),
         disk: node.disk.clone(),
         addresses: node.addresses.clone(),
+        role: node.role.clone(),
+        standing: String::new(),
     }
 }
 

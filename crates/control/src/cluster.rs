@@ -14,7 +14,7 @@ pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
     WRAPPED_KEY_BYTES_MAX,
 };
-pub use state::{Boot, ClusterState, Made, Member, SetEntry};
+pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};
 
 #[cfg(test)]
 mod tests;

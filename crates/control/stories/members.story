@@ -56,4 +56,35 @@ removed
 removed
 refused: m9 is the last member; it cannot be removed
 updated
-refused: m7 is not a member of this cluster
+refused: m7 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+
+# Drained and back; replaced under the same name; leaving is final, and the last one that stays cannot leave.
+join name=g10 disk=110 req=10
+drain id=10
+undrain id=10
+undrain id=7
+join name=g10 disk=111 req=11
+join name=g10 disk=111 replaces=10 req=11
+join name=g10 disk=111 replaces=10 req=11
+undrain id=10
+leave id=10
+remove id=10
+drain id=10
+boot id=10 disk=110 count=3 nonce=1
+leave id=11
+leave id=9
+----
+added m10
+so it is
+so it is
+refused: m7 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: a gateway named g10 is a member already: m10
+added m11
+added m11
+refused: m10 is leaving the cluster, which is final; let its gateway in again with an empty data_dir (holdfast gateway add)
+so it is
+removed
+refused: m10 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+refused: m10 was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it in as a new member (holdfast gateway add)
+so it is
+refused: m9 is the last member; it cannot be removed

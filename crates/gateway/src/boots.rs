@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::node::{Adopted, Node};
-use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Registered, Registrar};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// Between two tries. Group 0 may have no leader for a while.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// Between two questions of a member that leaves whether it is out. Each is an entry of group 0 until it is.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What the peer protocol is to know.
 pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
@@ -38,9 +41,10 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
         Err(ClusterError::Refused(
             why @ (ClusterRefusal::BootReplayed { .. }
             | ClusterRefusal::BootCloned { .. }
-            | ClusterRefusal::DiskMismatch { .. }),
+            | ClusterRefusal::DiskMismatch { .. }
+            | ClusterRefusal::MemberRemoved { .. }),
         )) => Registered::Refused(why.to_string()),
-        // A member that is not there yet may come; one that was removed is nobody's business any more.
+        // A member that is not there yet may come.
         Err(why) => Registered::NotNow(why.to_string()),
     }
 }
@@ -56,6 +60,7 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
         match asked {
             Registered::Done => {
                 tracing::info!(boot = node.identity().boot, "start registered");
+                leave_when_removed(&node, &adopted).await;
                 return;
             }
             Registered::Refused(why) => {
@@ -68,6 +73,33 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
         tokio::select! {
             () = node.stop.cancelled() => return,
             () = tokio::time::sleep(TRY_AGAIN) => {}
+        }
+    }
+}
+
+/// A member that leaves is out of group 0 before the entry that removes it: it has to ask whether it was.
+async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
+    let mut changes = node.cluster.changes();
+    loop {
+        let state = node.cluster.state();
+        let leaving = state.members.get(&adopted.member).is_some_and(|m| m.standing == Standing::Leaving);
+        if leaving || state.was_removed(adopted.member) {
+            let peers = state.members.into_values().map(|m| (m.id, m.peer_addr)).collect();
+            if let Registered::Refused(why) = adopted.raft.register(&peers).await {
+                tracing::warn!(%why, "this gateway ends");
+                node.refuse(why);
+                return;
+            }
+        }
+        let look_again = async {
+            match leaving {
+                true => tokio::time::sleep(ASK_AGAIN).await,
+                false => drop(changes.changed().await),
+            }
+        };
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            () = look_again => {}
         }
     }
 }
@@ -87,6 +119,7 @@ mod tests {
             refused(ClusterRefusal::DiskMismatch { member, found: 1, expected: 2 }),
             Registered::Refused(_)
         ));
+        assert!(matches!(refused(ClusterRefusal::MemberRemoved { id: member }), Registered::Refused(_)));
         assert!(matches!(refused(ClusterRefusal::NoSuchMember { id: member }), Registered::NotNow(_)));
         let lost = ClusterError::Propose(ProposeError::Unknown { reason: "late".into() });
         assert!(matches!(outcome(Err(lost)), Registered::NotNow(_)), "R12");

@@ -11,6 +11,7 @@ mod tests;
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::{FieldDoc, settings};
+use holdfast_control::cluster::MemberRole;
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,36 @@ pub enum Compression {
     Zstd,
 }
 
+/// What a gateway is there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GatewayRole {
+    /// Votes, keeps the journal, serves.
+    #[default]
+    Gateway,
+    /// Votes and keeps the journal, and serves nobody.
+    Witness,
+}
+
+impl GatewayRole {
+    /// As the admin door says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GatewayRole::Gateway => "gateway",
+            GatewayRole::Witness => "witness",
+        }
+    }
+}
+
+impl From<GatewayRole> for MemberRole {
+    fn from(role: GatewayRole) -> Self {
+        match role {
+            GatewayRole::Gateway => MemberRole::Gateway,
+            GatewayRole::Witness => MemberRole::Witness,
+        }
+    }
+}
+
 settings! {
     /// Settings of one gateway (`holdfast gateway run --config FILE`).
     /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
@@ -52,6 +83,9 @@ settings! {
         name: Name = fixed("g1");
         /// Region that it stands in. Owners are served in their own region where possible.
         region: Name = fixed("local");
+        /// What it is there for, `gateway` or `witness`. A witness votes and keeps the journal, and serves nobody: the third voter beside two
+        /// gateways. Counts when it joins; a later change has no effect.
+        role: GatewayRole = GatewayRole::Gateway;
         /// Directory of the journal, the disk's identity and the cache. One gateway per directory; needs a local file system.
         data_dir: PathBuf = PathBuf::from("/var/lib/holdfast");
         /// Admin door (gRPC), where commands, agents and attach processes connect: IP:PORT.

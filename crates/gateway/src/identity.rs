@@ -54,7 +54,7 @@ pub enum IdentityError {
     /// The journal is gone, and with it what this member acknowledged.
     #[error(
         "{path}: found no journal, expected the one that member {member} has kept here; mount what is missing, or move this \
-         data directory away, start empty, and join in place of the member (holdfast cluster join --replaces)"
+         data directory away, start empty, and join in place of the member (holdfast gateway replace)"
     )]
     JournalGone {
         /// The journal's folder.

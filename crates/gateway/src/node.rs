@@ -5,6 +5,7 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod members;
 mod start_set;
 
 use crate::boots;
@@ -28,9 +29,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Entries of group 0 between two of its snapshots.
 const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
-
-/// How long a change of members may take before it is tried again: a newcomer copies what the journal holds.
-const MEMBERS_LIMIT: Duration = Duration::from_secs(60);
 
 /// Part of the cache's memory that opened map pages may take.
 const PAGE_MEMORY_SHARE: u64 = 4;
@@ -392,6 +390,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
     let mut changes = node.cluster.changes();
     let mut book = BTreeMap::new();
     let mut healing = BTreeMap::new();
+    let mut members = members::Follower::default();
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -404,7 +403,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         for member in state.members.values().filter(|m| m.id != adopted.member) {
             adopted.raft.set_address(member.id, member.peer_addr.clone());
         }
-        adopted.raft.set_lives(boots::known_lives(&state));
+        adopted.raft.set_lives(boots::known_lives(&state), MemberId(state.next_member));
         note_peers(&node, &state, &mut book);
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
@@ -427,7 +426,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
                 }
             }
         }
-        reconcile_members(&node, &adopted, &state).await;
+        members.follow(&node, &adopted, &state).await;
     }
 }
 
@@ -443,76 +442,6 @@ fn note_peers(node: &Node, state: &holdfast_control::cluster::ClusterState, book
     }
 }
 
-/// At each group that this node leads: the voters are the cluster's members.
-async fn reconcile_members(node: &Arc<Node>, adopted: &Adopted, state: &holdfast_control::cluster::ClusterState) {
-    if state.members.is_empty() || state.cluster_id == 0 {
-        return;
-    }
-    let wanted: BTreeMap<MemberId, String> = state.members.values().map(|m| (m.id, m.peer_addr.clone())).collect();
-    for group in adopted.raft.groups() {
-        let Some(term) = group.leading_term() else { continue };
-        if group.applied().term != term {
-            continue;
-        }
-        // The cluster's first members come with its initialisation; until they are all registered, nobody is removed.
-        let voters: Vec<MemberId> = group.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
-        let same = voters.len() == wanted.len() && voters.iter().all(|v| wanted.contains_key(v));
-        if same {
-            if let Some(server) = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name)) {
-                server.gate().announce_members_change(false);
-            }
-            continue;
-        }
-        if !node.registered_all(&voters, state) {
-            continue;
-        }
-        if !wanted.contains_key(&adopted.member) {
-            // Removed while it leads: leadership moves first, the next leader takes this member out.
-            hand_on(node, &group, &wanted, state).await;
-            continue;
-        }
-        let server = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name));
-        if let Some(server) = &server {
-            server.gate().announce_members_change(true);
-        }
-        match group.set_members(&wanted, MEMBERS_LIMIT).await {
-            Ok(step) => {
-                let (to, learning) = (&step.voters, &step.learning);
-                if to.iter().ne(&voters.iter().copied().collect::<std::collections::BTreeSet<_>>()) {
-                    tracing::info!(group = %group.id(), from = ?voters, ?to, ?learning, "members changed");
-                }
-                // While somebody learns, another step follows: the announcement stands.
-                if let Some(server) = server.filter(|_| learning.is_empty()) {
-                    server.gate().announce_members_change(false);
-                }
-            }
-            // What was proposed may still happen: the announcement stands.
-            Err(e) => tracing::warn!(group = %group.id(), error = %e, "members not changed; tried again"),
-        }
-    }
-}
-
-/// A leader that is no member any more gives its leadership to a voter that stays and has answered just now.
-async fn hand_on(
-    node: &Arc<Node>,
-    group: &Group,
-    wanted: &BTreeMap<MemberId, String>,
-    state: &holdfast_control::cluster::ClusterState,
-) {
-    let members = group.status().members;
-    let heir = members.iter().find(|m| {
-        m.voter && wanted.contains_key(&m.member) && m.silent.is_some_and(|s| s < node.timing.election_max())
-    });
-    let Some(heir) = heir else { return };
-    if let Some(server) = state.sets.get(&group.id()).and_then(|entry| node.set(&entry.name)) {
-        server.stop_serving_for_transfer();
-    }
-    tracing::info!(group = %group.id(), to = %heir.member, "no member any more: handing leadership on");
-    if let Err(e) = group.transfer_leader(heir.member).await {
-        tracing::warn!(group = %group.id(), error = %e, "leadership not handed on; tried again");
-    }
-}
-
 impl Node {
     /// Ends what must end in order: groups, then the cache's disk.
     pub async fn close(&self) {
@@ -520,10 +449,5 @@ impl Node {
             raft.stop().await;
         }
         self.cache.close().await;
-    }
-
-    /// Whether every voter was a member at some time: one that was not yet registered must not be taken for removed.
-    fn registered_all(&self, voters: &[MemberId], state: &holdfast_control::cluster::ClusterState) -> bool {
-        voters.iter().all(|v| v.0 < state.next_member)
     }
 }

@@ -1,6 +1,7 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
 mod dev;
+mod members;
 
 use crate::command::{
     AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, VerifyArgs, WatchArgs,
@@ -16,6 +17,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use dev::DevArgs;
+pub use members::MembersCommand;
 
 /// Where a gateway listens that was told nothing else.
 pub const DEFAULT_API: &str = "127.0.0.1:7400";
@@ -132,10 +134,10 @@ pub struct Common {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a cluster, look at it, change its members
+    /// Make a cluster, look at it, recover it
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Run one gateway
+    /// Run one gateway; let gateways in, out, and stand aside
     #[command(subcommand)]
     Gateway(GatewayCommand),
     /// Create volume sets and look at them
@@ -194,29 +196,6 @@ pub enum ClusterCommand {
     /// Show members, groups and sets
     #[command(after_long_help = with_codes("Examples:\n  holdfast cluster status\n  holdfast cluster status --output json | jq '.members[] | select(.reachable | not) | .member.name'\n"))]
     Status,
-    /// Let a running gateway into the cluster, also in the place of a lost one
-    #[command(after_long_help = with_codes(JOIN))]
-    Join {
-        /// Admin address of the new gateway
-        #[arg(long, value_name = "HOST:PORT", value_parser = address)]
-        gateway: String,
-        /// Member whose place it takes, removed once the new one has caught up
-        #[arg(long, value_name = "MEMBER", value_parser = member)]
-        replaces: Option<MemberId>,
-        /// Return once it is registered, before it has caught up
-        #[arg(long)]
-        no_wait: bool,
-    },
-    /// Take a member out of the cluster for ever
-    #[command(after_long_help = with_codes("Example:\n  holdfast cluster remove m2\n"))]
-    Remove {
-        /// The member, as `cluster status` shows it
-        #[arg(value_name = "MEMBER", value_parser = member)]
-        member: MemberId,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
     /// Make a new cluster of what a store has, when every gateway of the old one is lost
     Recover(Box<RecoverArgs>),
 }
@@ -246,14 +225,6 @@ The plan:
 Run it again after a failure, or after adding a gateway, set or volume to the plan: what is there already is left alone.
 ";
 
-const JOIN: &str = "\
-Examples:
-  holdfast cluster join --gateway 10.0.0.4:7400                  a further gateway
-  holdfast cluster join --gateway 10.0.0.2:7400 --replaces m2    g2 came back with an empty disk
-
-A disk that was lost is never the same member again: its gateway joins as a new one.
-";
-
 /// `holdfast gateway`.
 #[derive(Debug, Subcommand)]
 pub enum GatewayCommand {
@@ -263,6 +234,9 @@ pub enum GatewayCommand {
     /// Print a configuration file with every setting explained
     #[command(after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]
     SampleConfig,
+    /// For a running cluster
+    #[command(flatten)]
+    Members(MembersCommand),
 }
 
 const GATEWAY_RUN: &str = "\
@@ -274,7 +248,7 @@ Examples:
   holdfast gateway run --name g1 --data-dir /srv/hf --nbd-unix /run/nbd.sock --key-file key
   holdfast gateway run --config g1.toml --set journal.bound=2GiB --set upload.compression=zstd
 
-A gateway that runs for the first time belongs to no cluster: `holdfast cluster bootstrap` or `holdfast cluster join` adopts it.
+A gateway that runs for the first time belongs to no cluster: `holdfast cluster bootstrap` or `holdfast gateway add` adopts it.
 ";
 
 /// `holdfast gateway run`.
@@ -536,7 +510,7 @@ pub fn member(text: &str) -> Result<MemberId, String> {
     let digits = text.strip_prefix('m').unwrap_or(text);
     let id = digits.parse().ok().filter(|&id| id != 0);
     id.map(MemberId)
-        .ok_or_else(|| format!("found {text:?}, expected a member as `holdfast cluster status` shows it, such as m2"))
+        .ok_or_else(|| format!("found {text:?}, expected a member as `holdfast gateway list` shows it, such as m2"))
 }
 
 /// Checks an owner's name.

@@ -9,6 +9,7 @@ mod extras;
 pub mod gateway;
 mod history;
 mod lease;
+mod members;
 mod moves;
 mod recover;
 mod set;
@@ -57,13 +58,10 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Cluster(ClusterCommand::Bootstrap { config }) => bootstrap::run(&common, &config).await,
         Command::Cluster(ClusterCommand::Certificates(args)) => certificates::run(&common, &args),
         Command::Cluster(ClusterCommand::Status) => status::run(&common).await,
-        Command::Cluster(ClusterCommand::Join { gateway, replaces, no_wait }) => {
-            cluster::join(&common, &gateway, replaces, !no_wait).await
-        }
-        Command::Cluster(ClusterCommand::Remove { member, yes }) => cluster::remove(&common, member, yes).await,
         Command::Cluster(ClusterCommand::Recover(args)) => recover::run(&common, &args).await,
         Command::Gateway(GatewayCommand::Run(args)) => gateway::run(&common, *args).await,
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
+        Command::Gateway(GatewayCommand::Members(command)) => members::run(&common, command).await,
         Command::Set(command) => set::run(&common, command).await,
         Command::Snapshot(command) => snapshot::run(&common, command).await,
         Command::Lease(command) => lease::run(&common, command).await,

@@ -126,7 +126,7 @@ async fn make_ready(common: &Common, layout: &Layout) -> Result<Report, CliError
             .find(|gateway| gateway.name() == name)
             .map_or(String::new(), |gateway| gateway.config.api_address());
         output::remark(&format!(
-            "gateway {name} has an empty disk: `holdfast cluster join --gateway {api} --replaces m{member}` lets it in again"
+            "gateway {name} has an empty disk: `holdfast gateway replace m{member} --by {api}` lets it in again"
         ));
     }
     for gateway in

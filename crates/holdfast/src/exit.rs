@@ -135,7 +135,7 @@ impl CliError {
 fn advice(code: RefusalCode) -> Option<&'static str> {
     Some(match code {
         RefusalCode::NotAdopted => {
-            "this gateway has no cluster yet: `holdfast cluster bootstrap --config FILE` makes one, `holdfast cluster join` adds it to one"
+            "this gateway has no cluster yet: `holdfast cluster bootstrap --config FILE` makes one, `holdfast gateway add` lets it into one"
         }
         RefusalCode::Adopted => {
             "a data directory belongs to one cluster for ever: give the gateway an empty one to use it elsewhere"

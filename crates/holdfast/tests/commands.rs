@@ -133,9 +133,9 @@ async fn bootstrap_leaves_a_wiped_disk_to_a_person_who_joins_it() {
     bootstrap(&world, &api, DEMO, 3).await;
     assert_eq!(world.lock().unwrap().gateways[1].member, 0, "not adopted by itself");
     let gateway = world.lock().unwrap().gateways[1].api.clone();
-    let refused = error(3, &api, &["cluster", "join", "--gateway", &gateway]).await;
+    let refused = error(3, &api, &["gateway", "add", &gateway]).await;
     assert_eq!(refused["code"], "exists");
-    let joined = json(&api, &["cluster", "join", "--gateway", &gateway, "--replaces", "m2"]).await;
+    let joined = json(&api, &["gateway", "replace", "m2", "--by", &gateway]).await;
     assert_eq!((joined["member"].as_u64(), joined["caught_up"].as_bool()), (Some(4), Some(true)));
     assert_eq!(world.lock().unwrap().gateways[1].member, 4);
     bootstrap(&world, &api, DEMO, 0).await;
@@ -301,7 +301,7 @@ async fn usage_errors_ask_nobody() {
         &["set", "create", "a/b", "--store", "file:///x", "--volume", "v=1GiB"],
         &["failover", "demo"],
         &["failover", "demo", "--candidate", "g1", "--ttl", "3s"],
-        &["cluster", "remove", "m0"],
+        &["gateway", "add", "nowhere"],
         &["cluster", "bootstrap", "--config", "/nonexistent/file"],
         &["set", "list", "--timeout", "soon"],
         &["set", "list", "--api", "nowhere"],
@@ -380,9 +380,9 @@ async fn status_names_who_is_unreachable() {
 #[tokio::test]
 async fn removing_a_member_asks() {
     let (world, api) = cluster().await;
-    expect(6, &api, &["cluster", "remove", "m3"]).await;
-    expect(3, &api, &["cluster", "remove", "m9", "--yes"]).await;
-    expect(0, &api, &["cluster", "remove", "3", "--yes"]).await;
+    expect(6, &api, &["gateway", "remove", "m3"]).await;
+    expect(3, &api, &["gateway", "remove", "m9", "--yes"]).await;
+    expect(0, &api, &["gateway", "remove", "3", "--yes"]).await;
     assert_eq!(world.lock().unwrap().members.len(), 2);
 }
 
@@ -415,4 +415,43 @@ async fn a_recovery_needs_a_set_and_a_key() {
     expect(2, &api, &recover).await;
     let none = json(&api, &["verify", "--store", &store, "--key-file", key]).await;
     assert_eq!((&none["clean"], none["sets"].as_array().unwrap().len()), (&Value::Bool(true), 0));
+}
+
+#[tokio::test]
+async fn a_gateway_is_drained_listed_and_undrained() {
+    let (world, api) = cluster().await;
+    let drained = json(&api, &["gateway", "drain", "g3"]).await;
+    assert_eq!((&drained["member"], &drained["idle"]), (&Value::from(3), &Value::from(true)));
+    let listed = json(&api, &["gateway", "list"]).await;
+    let g3 = &listed["gateways"][2];
+    assert_eq!((&g3["name"], &g3["standing"]), (&Value::from("g3"), &Value::from("drained")));
+    assert_eq!(g3["leads"].as_array().map(Vec::len), Some(0));
+    assert_eq!(listed["gateways"][0]["leads"], serde_json::json!(["cluster", "demo"]));
+    let shown = expect(0, &api, &["gateway", "list"]).await;
+    assert!(shown.contains("m3      g3       eu      gateway  drained"), "{shown}");
+    json(&api, &["gateway", "undrain", "m3"]).await;
+    assert_eq!(world.lock().unwrap().members[2].standing, "active");
+    let none = error(3, &api, &["gateway", "drain", "g7"]).await;
+    assert!(none["message"].as_str().unwrap().contains("there are g1 (m1), g2 (m2), g3 (m3)"), "{none}");
+}
+
+#[tokio::test]
+async fn only_the_same_disk_moves_to_another_address() {
+    let (world, api) = cluster().await;
+    let g2 = world.lock().unwrap().gateways[1].api.clone();
+    assert_eq!(error(3, &api, &["gateway", "update", "g1", "--address", &g2]).await["code"], "other-disk");
+    let said = json(&api, &["gateway", "update", "g2", "--address", &g2]).await;
+    assert_eq!(said["addresses"]["api"], g2.as_str());
+}
+
+/// Progress goes to standard error, one JSON value per line for programs; the result alone to standard output.
+#[tokio::test]
+async fn progress_is_json_for_programs() {
+    let (world, api) = cluster().await;
+    let gateway = fake::add(&world, "127.0.0.1:0").await;
+    let output = run(&api, &["gateway", "add", &gateway, "--output", "json"]).await;
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let progress: Value = serde_json::from_str(err.lines().last().unwrap()).unwrap();
+    assert_eq!(progress["progress"]["groups_done"], 2, "{err}");
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["caught_up"], true);
 }

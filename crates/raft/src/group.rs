@@ -2,6 +2,7 @@
 
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::machine::{Adapter, Shared};
+use crate::members::Candidacy;
 use crate::network::Acks;
 use crate::wire::{CommittedLeader, MEMBERSHIP_MARK, id_from_raft};
 use bytes::Bytes;
@@ -95,15 +96,6 @@ pub enum GroupError {
     },
 }
 
-/// What one step of [`Group::set_members`] came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MembersStep {
-    /// The voters now.
-    pub voters: BTreeSet<MemberId>,
-    /// Who is still learning: not a voter before it has nearly all that the leader has.
-    pub learning: BTreeSet<MemberId>,
-}
-
 /// A member could not be taken out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExpelError {
@@ -147,6 +139,8 @@ pub struct GroupStatus {
     pub live_bytes: u64,
     /// Every member.
     pub members: Vec<MemberStatus>,
+    /// The members are those of an entry that is applied here, not of one that may still be taken back.
+    pub settled: bool,
 }
 
 /// A proposal on its way.
@@ -189,6 +183,7 @@ struct Inner {
     leadership: watch::Receiver<Leadership>,
     /// How long a member may be silent before it counts as not there.
     patience: Duration,
+    candidacy: Candidacy,
 }
 
 impl Group {
@@ -202,7 +197,8 @@ impl Group {
         patience: Duration,
     ) -> Self {
         let leadership = watch_leadership(me, &raft);
-        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience }) }
+        let candidacy = Candidacy::new(crate::clock::boot_now());
+        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy }) }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -355,41 +351,6 @@ impl Group {
         self.inner.raft.is_initialized().await.map_err(|e| self.refused(e))
     }
 
-    /// One step towards `members` as the voters: newcomers learn first, and become voters once they have nearly all; who is not
-    /// among them goes. Only at the leader; to be called again until it answers that all is done.
-    ///
-    /// # Errors
-    /// `Refused` where this member does not lead or another change is under way; `Late` after `limit`.
-    pub async fn set_members(
-        &self,
-        members: &BTreeMap<MemberId, String>,
-        limit: Duration,
-    ) -> Result<MembersStep, GroupError> {
-        let work = async {
-            let status = self.status();
-            for (id, addr) in members {
-                let known = status.members.iter().find(|m| m.member == *id);
-                if known.is_none_or(|m| m.addr != *addr && !m.voter) {
-                    let node = BasicNode { addr: addr.clone() };
-                    self.inner.raft.add_learner(id.0, node, false).await.map_err(|e| self.refused(e))?;
-                }
-            }
-            let step = next_voters(members.keys().copied(), &self.status());
-            let now: BTreeSet<MemberId> = self.status().members.iter().filter(|m| m.voter).map(|m| m.member).collect();
-            if step.voters != now {
-                let voters: BTreeSet<u64> = step.voters.iter().map(|m| m.0).collect();
-                let change = ChangeMembers::ReplaceAllVoters(voters);
-                self.inner.raft.change_membership(change, false).await.map_err(|e| self.refused(e))?;
-            }
-            Ok(step)
-        };
-        tokio::time::timeout(limit, work).await.unwrap_or(Err(GroupError::Late {
-            group: self.inner.id,
-            what: "change of members",
-            limit,
-        }))
-    }
-
     /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without
     /// it is committed, what it has forgotten cannot matter any more (quarantine, Q3). Only at the leader; needs a quorum without
     /// it. Answers the entry of that membership.
@@ -483,12 +444,13 @@ impl Group {
             purged: log.purged,
             live_bytes: self.inner.log.live_bytes(),
             members,
+            settled: metrics.membership_config.log_id().as_ref().map(|id| id.index)
+                <= metrics.last_applied.as_ref().map(|id| id.index),
         }
     }
 
-    /// Switches candidacy on or off (the embargo after a start).
-    pub(crate) fn allow_elections(&self, allowed: bool) {
-        self.inner.raft.runtime_config().elect(allowed);
+    pub(crate) fn candidacy(&self) -> &Candidacy {
+        &self.inner.candidacy
     }
 
     pub(crate) async fn stop(&self) {
@@ -497,31 +459,9 @@ impl Group {
         }
     }
 
-    fn refused(&self, e: impl std::fmt::Display) -> GroupError {
+    pub(crate) fn refused(&self, e: impl std::fmt::Display) -> GroupError {
         GroupError::Refused { group: self.inner.id, reason: e.to_string() }
     }
-}
-
-/// Entries behind the leader with which a learner may become a voter.
-const CLOSE_ENTRIES: u64 = 1024;
-
-/// The voters to have next, on the way to `wanted`, as the leader sees its group. Learners that lack too much stay learners: as
-/// voters they would make the quorum depend on what they do not have yet. They hold up nobody who goes, unless that left a
-/// single voter where more are wanted.
-fn next_voters(wanted: impl Iterator<Item = MemberId>, status: &GroupStatus) -> MembersStep {
-    let last = status.last.map_or(0, |l| l.0);
-    let wanted: BTreeSet<MemberId> = wanted.collect();
-    let ready = |id: &MemberId| {
-        let known = status.members.iter().find(|m| m.member == *id);
-        known.is_some_and(|m| m.voter || m.matched.is_some_and(|at| at.0.saturating_add(CLOSE_ENTRIES) >= last))
-    };
-    let (voters, learning): (BTreeSet<_>, BTreeSet<_>) = wanted.iter().partition(|id| ready(id));
-    let alone = voters.len() < 2 && wanted.len() > voters.len();
-    let voters = match alone {
-        true => status.members.iter().filter(|m| m.voter).map(|m| m.member).collect(),
-        false => voters,
-    };
-    MembersStep { voters, learning }
 }
 
 /// Whether a majority of the voters answers without `gone`: no change of members can be committed otherwise.

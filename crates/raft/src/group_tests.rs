@@ -176,18 +176,20 @@ pub(crate) async fn wait_len(list: &List, len: usize) -> anyhow::Result<()> {
     Ok(tokio::time::timeout(LIMIT, all).await?)
 }
 
-/// Steps until `members` are the voters and nobody is learning.
+/// Until `members` are the voters: newcomers learn first.
 pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, String>) -> anyhow::Result<()> {
-    let all = async {
-        loop {
-            let step = group.set_members(members, LIMIT).await?;
-            if step.learning.is_empty() {
-                return anyhow::Ok(());
-            }
+    let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);
+    let newcomers: BTreeMap<MemberId, String> =
+        members.iter().filter(|(id, _)| seen(id).is_none()).map(|(id, addr)| (*id, addr.clone())).collect();
+    group.add_learners(&newcomers, LIMIT).await?;
+    let close = || members.keys().all(|id| seen(id).is_some_and(|m| m.voter || m.matched.is_some()));
+    let learnt = async {
+        while !close() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LIMIT, all).await?
+    tokio::time::timeout(LIMIT, learnt).await?;
+    Ok(group.change_voters(&members.keys().copied().collect(), LIMIT).await?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

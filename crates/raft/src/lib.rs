@@ -19,6 +19,7 @@ mod group;
 mod lives;
 mod log_store;
 mod machine;
+mod members;
 mod network;
 mod node;
 mod quarantine;
@@ -34,6 +35,8 @@ mod group_tests;
 #[cfg(test)]
 mod heal_tests;
 #[cfg(test)]
+mod members_tests;
+#[cfg(test)]
 mod store_tests;
 
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
@@ -44,8 +47,7 @@ mod proto {
 pub use clock::{boot_now, monotonic_now};
 pub use config::{RaftTiming, TypeConfig};
 pub use group::{
-    Group, GroupError, GroupStatus, Leadership, MemberStatus, MembersStep, Pending, ProposeError, Proposed,
-    ReadLogError, ReadPlace,
+    Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,
 };
 pub use lives::{KnownLife, Life};
 pub use machine::StateMachine;

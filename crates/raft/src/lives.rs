@@ -6,6 +6,7 @@
 
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
@@ -60,15 +61,24 @@ impl KnownLife {
 pub(crate) struct Lives {
     own: Life,
     known: RwLock<BTreeMap<MemberId, KnownLife>>,
+    /// Ids below it were given away: one of them that is not known was removed.
+    next: AtomicU64,
 }
 
 impl Lives {
     pub(crate) fn new(own: Life) -> Self {
-        Self { own, known: RwLock::default() }
+        Self { own, known: RwLock::default(), next: AtomicU64::new(0) }
     }
 
-    pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>) {
+    pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        self.next.store(next.0, Ordering::Release);
+    }
+
+    /// Whether `member` was one and is none any more: ids are never used again.
+    pub(crate) fn removed(&self, member: MemberId) -> bool {
+        let known = || self.known.read().unwrap_or_else(PoisonError::into_inner).contains_key(&member);
+        member.0 < self.next.load(Ordering::Acquire) && !known()
     }
 
     /// Says who we are.
@@ -120,15 +130,17 @@ mod tests {
             lives.check(member, &meta)
         };
         assert_eq!(check(own), Ok(()), "nothing is known of it yet");
-        lives.set_known([(member, KnownLife { disk: 7, boot: None })].into());
+        lives.set_known([(member, KnownLife { disk: 7, boot: None })].into(), MemberId(3));
         assert_eq!(check(own), Ok(()), "not registered yet");
         assert!(check(Life { disk: 8, ..own }).is_err(), "another disk");
         assert!(lives.check(member, &MetadataMap::new()).is_err(), "it does not say");
-        lives.set_known([(member, KnownLife { disk: 7, boot: Some((4, 40)) })].into());
+        lives.set_known([(member, KnownLife { disk: 7, boot: Some((4, 40)) })].into(), MemberId(3));
         assert_eq!(check(own), Ok(()));
         assert_eq!(check(Life { boot: 5, nonce: 50, ..own }), Ok(()), "its next start");
         assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
         assert!(check(Life { nonce: 41, ..own }).is_err(), "cloned");
+        let removed = [1, 2, 3, 9].map(|id| lives.removed(MemberId(id)));
+        assert_eq!(removed, [true, false, false, false], "m1 was one; m3 may come");
         assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());
     }
 }

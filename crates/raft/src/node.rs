@@ -60,7 +60,7 @@ pub enum NodeError {
     #[error(
         "group {group}: what was synced does not read back ({record}); {member} takes no part in it until its peers have let it \
          in again, which needs a quorum of the others. Where there will be none: stop this gateway, move its data_dir away, \
-         start it empty, and join it in place of {member} (holdfast cluster join --replaces)"
+         start it empty, and join it in place of {member} (holdfast gateway replace)"
     )]
     Damaged {
         /// The group.
@@ -146,9 +146,10 @@ impl RaftNode {
         self.inner.channels.set_address(member, addr.into());
     }
 
-    /// What group 0 knows of every member's life: calls and answers of any other are refused from now on (C3).
-    pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>) {
-        self.inner.channels.lives.set_known(known);
+    /// What group 0 knows of every member's life: calls and answers of any other are refused from now on (C3). A member below `next`
+    /// that is not among them was removed: it is heard in no group any more but those that still have it.
+    pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
+        self.inner.channels.lives.set_known(known, next);
     }
 
     /// What commits registrations where this member leads group 0. Once; a second one is dropped.
@@ -268,7 +269,7 @@ impl RaftNode {
                 let left = RaftNode { inner }.embargo_left();
                 match left {
                     Some(left) => tokio::time::sleep(left).await,
-                    None => return group.allow_elections(true),
+                    None => return group.embargo_over(),
                 }
             }
         });

@@ -14,7 +14,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, LogId, MemberId};
-use openraft::raft::{TransferLeaderRequest, VoteRequest};
+use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
@@ -58,6 +58,10 @@ impl Handler {
         self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
         let id = GroupId(number(meta, META_GROUP)?);
         let group = self.node.group(id).ok_or_else(|| Status::not_found(format!("group {id} is not here (yet)")))?;
+        // One that was removed does not know it yet, or came back with its old disk.
+        if self.node.channels().lives.removed(from) && !group.status().members.iter().any(|m| m.member == from) {
+            return Err(Status::permission_denied(format!("{from} was removed from this cluster for ever")));
+        }
         Ok((group, from))
     }
 
@@ -90,6 +94,9 @@ impl Peer for Handler {
         let input = futures_util::stream::once(async move { rpc });
         let mut replies = Box::pin(group.raft().stream_append(input));
         let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
+        if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
+            group.candidacy().heard();
+        }
         Ok(self.answer(append_reply_to_wire(reply)))
     }
 

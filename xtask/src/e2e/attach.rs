@@ -132,15 +132,15 @@ fn survive(lab: &Lab, cluster: &mut Cluster, attached: &Attached, bridge: &Bridg
     Ok(())
 }
 
-fn export() -> String {
+pub(super) fn export() -> String {
     format!("{SET}/{VOLUME}")
 }
 
-fn serves_anew(now: &Value, before: &Value) -> bool {
+pub(super) fn serves_anew(now: &Value, before: &Value) -> bool {
     now["phase"] == "serving" && now["reconnects"].as_u64() > before["reconnects"].as_u64()
 }
 
-fn gateway_of(cluster: &Cluster, status: &Value) -> Result<usize> {
+pub(super) fn gateway_of(cluster: &Cluster, status: &Value) -> Result<usize> {
     let index = (0..cluster.gateways.len()).find(|index| status["gateway"] == cluster.name(*index).as_str());
     index.with_context(|| format!("no gateway is called {}", status["gateway"]))
 }
@@ -243,7 +243,7 @@ fn refused(user: &mut Client, when: &str) -> Result<()> {
 
 /// A running `holdfast attach`.
 #[derive(Debug)]
-struct Attached {
+pub(super) struct Attached {
     proc: Proc,
     bin: PathBuf,
     dir: PathBuf,
@@ -251,7 +251,7 @@ struct Attached {
 }
 
 impl Attached {
-    fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
+    pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
         Self::spawn(&lab.bin, &lab.dir.join("attach.log"), cluster, dir, owner)
     }
 
@@ -279,11 +279,11 @@ impl Attached {
         Ok(Self { proc, bin: bin.into(), dir: dir.into(), log: log.into() })
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(super) fn socket(&self) -> PathBuf {
         self.dir.join(format!("{VOLUME}.sock"))
     }
 
-    fn look(&self) -> Result<Value> {
+    pub(super) fn look(&self) -> Result<Value> {
         Ok(serde_json::from_slice(&std::fs::read(self.dir.join("status.json"))?)?)
     }
 

@@ -1,6 +1,6 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
-use super::state::Member;
+use super::state::{Member, Standing};
 use crate::set::Restored;
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
@@ -29,10 +29,12 @@ pub enum ClusterCommand {
         /// Its id is 0 to be given the next one, or one that was never used (the first member knows its id before there is a
         /// group 0).
         member: Member,
+        /// Whose place it takes: that member is leaving from this entry on, and gives its name free.
+        replaces: Option<MemberId>,
         /// Sent again after an unknown outcome (R12): answered alike.
         request: RequestId,
     },
-    /// A gateway is gone for good, and its disk with it (C2).
+    /// A gateway is gone for good, and its disk with it (C2): out of every group before.
     RemoveMember {
         /// The member.
         id: MemberId,
@@ -106,6 +108,13 @@ pub enum ClusterCommand {
         /// What it begins with.
         restored: Restored,
     },
+    /// What a member may do from now on. Leaving is final.
+    SetStanding {
+        /// The member.
+        id: MemberId,
+        /// As in [`Member`].
+        standing: Standing,
+    },
 }
 
 /// What apply answers to one entry of group 0's log.
@@ -133,6 +142,8 @@ pub enum ClusterAnswer {
     KeyRewrapped,
     /// Nothing was done.
     Refused(ClusterRefusal),
+    /// The member's standing is that.
+    StandingSet,
 }
 
 /// Why group 0 did not do what it was asked. The text is meant for the person who asked.
@@ -285,6 +296,23 @@ pub enum ClusterRefusal {
     RequestReused {
         /// As asked for.
         request: RequestId,
+    },
+    /// It was a member (C1).
+    #[error(
+        "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
+         in as a new member (holdfast gateway add)"
+    )]
+    MemberRemoved {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// Leaving is final.
+    #[error(
+        "{id} is leaving the cluster, which is final; let its gateway in again with an empty data_dir (holdfast gateway add)"
+    )]
+    MemberLeaving {
+        /// As asked for.
+        id: MemberId,
     },
 }
 

@@ -9,6 +9,28 @@ use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What a member is there for; fixed when it joins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MemberRole {
+    /// Votes, keeps the journal, serves.
+    #[default]
+    Gateway,
+    /// Votes and keeps the journal, and serves nobody.
+    Witness,
+}
+
+/// What a member may do at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Standing {
+    /// All that its role allows.
+    #[default]
+    Active,
+    /// Votes and keeps the journal; leads nothing that another could lead. For maintenance.
+    Drained,
+    /// On its way out, for ever: of each set's group, of group 0, of the cluster.
+    Leaving,
+}
+
 /// A gateway that takes part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
@@ -26,6 +48,17 @@ pub struct Member {
     pub api_addr: String,
     /// `host:port` for NBD.
     pub nbd_addr: String,
+    /// What it is there for.
+    pub role: MemberRole,
+    /// What it may do at present. A new member is active, whatever was asked for.
+    pub standing: Standing,
+}
+
+impl Member {
+    /// Whether it is to lead, and so to serve.
+    pub fn serves(&self) -> bool {
+        self.role == MemberRole::Gateway && self.standing == Standing::Active
+    }
 }
 
 /// The last start of a member (C3).
@@ -116,11 +149,12 @@ impl ClusterState {
     pub fn apply(&mut self, _id: LogId, cmd: &ClusterCommand) -> ClusterAnswer {
         let result = match cmd {
             ClusterCommand::Init { cluster_id } => self.init(*cluster_id),
-            ClusterCommand::AddMember { member, request } => self.add_member(member, *request),
+            ClusterCommand::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
             ClusterCommand::RemoveMember { id } => self.remove_member(*id),
             ClusterCommand::UpdateMember { id, peer_addr, api_addr, nbd_addr } => {
                 self.update_member(*id, peer_addr, api_addr, nbd_addr)
             }
+            ClusterCommand::SetStanding { id, standing } => self.set_standing(*id, *standing),
             ClusterCommand::RegisterBoot { member, disk, boot, nonce } => {
                 self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce })
             }
@@ -166,9 +200,15 @@ impl ClusterState {
         result.unwrap_or_else(ClusterAnswer::Refused)
     }
 
-    /// The member of this name.
+    /// The member of this name: of two, the one that stays.
     pub fn member_named(&self, name: &Name) -> Option<&Member> {
-        self.members.values().find(|member| member.name == *name)
+        let named = || self.members.values().filter(|member| member.name == *name);
+        named().find(|member| member.standing != Standing::Leaving).or_else(|| named().next())
+    }
+
+    /// Whether the id was a member's and is no longer: it will never be one again (C1).
+    pub fn was_removed(&self, id: MemberId) -> bool {
+        id.0 != 0 && id.0 < self.next_member && !self.members.contains_key(&id)
     }
 
     /// The set of this name.
@@ -185,7 +225,12 @@ impl ClusterState {
         Ok(ClusterAnswer::Initialized)
     }
 
-    fn add_member(&mut self, member: &Member, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
+    fn add_member(
+        &mut self,
+        member: &Member,
+        replaces: Option<MemberId>,
+        request: RequestId,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
         match self.requests.get(&request).copied() {
             Some(Made::Member(id)) => return Ok(ClusterAnswer::MemberAdded { id }),
             Some(Made::Set(_)) => return Err(ClusterRefusal::RequestReused { request }),
@@ -202,7 +247,12 @@ impl ClusterState {
         if self.retired_disks.contains(&member.disk) {
             return Err(ClusterRefusal::DiskRetired { disk: member.disk });
         }
-        if let Some(other) = self.member_named(&member.name) {
+        if let Some(old) = replaces.filter(|old| !self.members.contains_key(old)) {
+            return Err(self.no_member(old));
+        }
+        // Who leaves gives its name free: a gateway whose disk was lost comes back under the same one.
+        let stays = |other: &&Member| other.standing != Standing::Leaving && Some(other.id) != replaces;
+        if let Some(other) = self.members.values().filter(stays).find(|other| other.name == member.name) {
             return Err(ClusterRefusal::MemberNameTaken { name: member.name.clone(), by: other.id });
         }
         check_addresses(&member.peer_addr, &member.api_addr, &member.nbd_addr)?;
@@ -211,8 +261,34 @@ impl ClusterState {
         }
         self.next_member = next;
         self.requests.insert(request, Made::Member(wanted));
-        self.members.insert(wanted, Member { id: wanted, ..member.clone() });
+        if let Some(old) = replaces.and_then(|old| self.members.get_mut(&old)) {
+            old.standing = Standing::Leaving;
+        }
+        self.members.insert(wanted, Member { id: wanted, standing: Standing::Active, ..member.clone() });
         Ok(ClusterAnswer::MemberAdded { id: wanted })
+    }
+
+    /// Why there is no such member.
+    fn no_member(&self, id: MemberId) -> ClusterRefusal {
+        match self.was_removed(id) {
+            true => ClusterRefusal::MemberRemoved { id },
+            false => ClusterRefusal::NoSuchMember { id },
+        }
+    }
+
+    fn set_standing(&mut self, id: MemberId, standing: Standing) -> Result<ClusterAnswer, ClusterRefusal> {
+        let refusal = self.no_member(id);
+        let others =
+            self.members.values().filter(|other| other.id != id && other.standing != Standing::Leaving).count();
+        let member = self.members.get_mut(&id).ok_or(refusal)?;
+        match (member.standing, standing) {
+            (Standing::Leaving, Standing::Active | Standing::Drained) => Err(ClusterRefusal::MemberLeaving { id }),
+            (_, Standing::Leaving) if others == 0 => Err(ClusterRefusal::LastMember { id }),
+            _ => {
+                member.standing = standing;
+                Ok(ClusterAnswer::StandingSet)
+            }
+        }
     }
 
     fn remove_member(&mut self, id: MemberId) -> Result<ClusterAnswer, ClusterRefusal> {
@@ -221,7 +297,7 @@ impl ClusterState {
             let once = id.0 != 0 && id.0 < self.next_member;
             return if once { Ok(ClusterAnswer::MemberRemoved) } else { Err(ClusterRefusal::NoSuchMember { id }) };
         }
-        if self.members.len() == 1 {
+        if !self.members.values().any(|other| other.id != id && other.standing != Standing::Leaving) {
             return Err(ClusterRefusal::LastMember { id });
         }
         if let Some(member) = self.members.remove(&id) {
@@ -240,7 +316,8 @@ impl ClusterState {
         api: &str,
         nbd: &str,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
-        let member = self.members.get_mut(&id).ok_or(ClusterRefusal::NoSuchMember { id })?;
+        let refusal = self.no_member(id);
+        let member = self.members.get_mut(&id).ok_or(refusal)?;
         check_addresses(peer, api, nbd)?;
         member.peer_addr = peer.to_owned();
         member.api_addr = api.to_owned();
@@ -249,7 +326,7 @@ impl ClusterState {
     }
 
     fn register_boot(&mut self, id: MemberId, disk: u128, boot: Boot) -> Result<ClusterAnswer, ClusterRefusal> {
-        let member = self.members.get(&id).ok_or(ClusterRefusal::NoSuchMember { id })?;
+        let member = self.members.get(&id).ok_or_else(|| self.no_member(id))?;
         if member.disk != disk {
             return Err(ClusterRefusal::DiskMismatch { member: id, found: disk, expected: member.disk });
         }
@@ -356,8 +433,10 @@ impl ClusterState {
         assert!(disks.is_disjoint(&self.retired_disks), "C2: a retired disk came back");
         assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "C3: a start of nobody");
         assert!(self.requests.len() <= self.members.len() + self.sets.len(), "a request that made nothing");
-        let names: BTreeSet<&Name> = self.members.values().map(|member| &member.name).collect();
-        assert_eq!(names.len(), self.members.len(), "two members of one name");
+        let stay: Vec<&Member> = self.members.values().filter(|member| member.standing != Standing::Leaving).collect();
+        let names: BTreeSet<&Name> = stay.iter().map(|member| &member.name).collect();
+        assert_eq!(names.len(), stay.len(), "two members of one name");
+        assert!(self.members.is_empty() || !stay.is_empty(), "every member is leaving");
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets of one name");
     }

@@ -1,7 +1,8 @@
 //! Group 0 over random commands, its wire, and its bounds.
 
 use super::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, SETS_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member, MemberRole,
+    SETS_MAX, Standing,
 };
 use crate::set::{Restored, RootRef, Volume, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, VolumeId};
@@ -19,11 +20,13 @@ fn member(id: u64, name: &str, disk: u128) -> Member {
         peer_addr: "a:1".to_owned(),
         api_addr: "a:2".to_owned(),
         nbd_addr: "a:3".to_owned(),
+        role: MemberRole::Gateway,
+        standing: Standing::Active,
     }
 }
 
 fn add(id: u64, name: &str, disk: u128, request: u128) -> ClusterCommand {
-    ClusterCommand::AddMember { member: member(id, name, disk), request: RequestId(request) }
+    ClusterCommand::AddMember { member: member(id, name, disk), replaces: None, request: RequestId(request) }
 }
 
 fn create(name: &str, members: Vec<MemberId>, request: u128) -> ClusterCommand {
@@ -64,7 +67,12 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
         1 => (0u128..3).prop_map(|cluster_id| ClusterCommand::Init { cluster_id }),
         8 => (prop_oneof![3 => Just(0u64), 1 => 1u64..20], 0u8..9, 1u128..12, request())
             .prop_map(|(id, name, disk, request)| add(id, &format!("g{name}"), disk, request)),
+        2 => (0u8..9, 1u128..12, request(), 1u64..12).prop_map(|(name, disk, request, old)| ClusterCommand::AddMember {
+            member: member(0, &format!("g{name}"), disk), replaces: Some(MemberId(old)), request: RequestId(request),
+        }),
         3 => (0u64..12).prop_map(|id| ClusterCommand::RemoveMember { id: MemberId(id) }),
+        2 => (0u64..12, prop_oneof![Just(Standing::Active), Just(Standing::Drained), Just(Standing::Leaving)])
+            .prop_map(|(id, standing)| ClusterCommand::SetStanding { id: MemberId(id), standing }),
         1 => (0u64..12).prop_map(|id| ClusterCommand::UpdateMember {
             id: MemberId(id), peer_addr: "b:1".to_owned(), api_addr: "b:2".to_owned(), nbd_addr: "b:3".to_owned(),
         }),
@@ -103,7 +111,7 @@ proptest! {
                 prop_assert!(!refusal.to_string().is_empty());
             }
             match (&command, &answer) {
-                (ClusterCommand::AddMember { member, request }, ClusterAnswer::MemberAdded { id }) => {
+                (ClusterCommand::AddMember { member, request, .. }, ClusterAnswer::MemberAdded { id }) => {
                     if let Some(first) = made.get(request) {
                         prop_assert_eq!(first, &answer, "R12: the same request, the same answer");
                     } else {
@@ -176,17 +184,19 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         add(0, "g2", 9, 8),
         ClusterCommand::RemoveMember { id: MemberId(2) },
         restore(4, "s4", 2),
+        ClusterCommand::SetStanding { id: MemberId(1), standing: Standing::Drained },
     ];
     let expected = "\
 00ac02
-01010267310265750503613a3103613a3203613a3306
+01010267310265750503613a3103613a3203613a3300000006
 04010502ac02
 050273310966696c653a2f2f2f73020102030101010407
 0601010802
 030103623a3103623a3203623a33
-01000267320265750903613a3103613a3203613a3308
+01000267320265750903613a3103613a3203613a3300000008
 0202
 07040273340966696c653a2f2f2f73020102030102010101760802010102030405
+080101
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -196,7 +206,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         let bytes = postcard::to_stdvec(command).unwrap();
         assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
     }
-    let expected = "ac020101010267310265750503623a3103623a3203623a3302010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010902060001070101\n";
+    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010902060001070101\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
 }
@@ -235,9 +245,46 @@ fn addresses_have_a_length() {
     let mut state = ClusterState::new();
     for (bytes, fine) in [(0, false), (ADDRESS_BYTES_MAX + 1, false), (ADDRESS_BYTES_MAX, true)] {
         let member = Member { nbd_addr: "x".repeat(bytes), ..member(0, "g", 1) };
-        let answer = state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, request: RequestId(1) });
+        let answer =
+            state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, replaces: None, request: RequestId(1) });
         assert_eq!(matches!(answer, ClusterAnswer::MemberAdded { .. }), fine, "{bytes}: {answer:?}");
     }
+}
+
+/// C1, also by way of a replacement; the name goes with the place.
+#[test]
+fn a_member_that_was_replaced_or_removed_never_comes_back() {
+    let mut state = ClusterState::new();
+    let apply = |state: &mut ClusterState, command: ClusterCommand| state.apply(LogId::new(1, 1), &command);
+    let id = MemberId;
+    apply(&mut state, add(0, "g1", 1, 1));
+    apply(&mut state, add(0, "g2", 2, 2));
+    let in_place = |old: u64, disk: u128| ClusterCommand::AddMember {
+        member: member(0, "g2", disk),
+        replaces: Some(MemberId(old)),
+        request: RequestId(disk),
+    };
+    assert_eq!(apply(&mut state, in_place(2, 3)), ClusterAnswer::MemberAdded { id: id(3) });
+    assert_eq!(apply(&mut state, in_place(2, 3)), ClusterAnswer::MemberAdded { id: id(3) }, "R12");
+    assert_eq!(state.member_named(&Name::new("g2").unwrap()).map(|m| m.id), Some(id(3)));
+    let standing = |id, standing| ClusterCommand::SetStanding { id, standing };
+    let leaving = ClusterAnswer::Refused(ClusterRefusal::MemberLeaving { id: id(2) });
+    assert_eq!(apply(&mut state, standing(id(2), Standing::Active)), leaving, "leaving is final");
+    assert_eq!(apply(&mut state, ClusterCommand::RemoveMember { id: id(2) }), ClusterAnswer::MemberRemoved);
+    let removed = ClusterAnswer::Refused(ClusterRefusal::MemberRemoved { id: id(2) });
+    let boot = ClusterCommand::RegisterBoot { member: id(2), disk: 2, boot: 9, nonce: 9 };
+    assert_eq!(apply(&mut state, boot), removed, "its old disk starts again");
+    assert_eq!(apply(&mut state, standing(id(2), Standing::Active)), removed);
+    assert_eq!(apply(&mut state, in_place(2, 4)), removed);
+    let used = ClusterAnswer::Refused(ClusterRefusal::MemberIdUsed { id: id(2), next: id(4) });
+    assert_eq!(apply(&mut state, add(2, "g2x", 5, 5)), used, "C1");
+    let retired = ClusterAnswer::Refused(ClusterRefusal::DiskRetired { disk: 2 });
+    assert_eq!(apply(&mut state, add(0, "g2x", 2, 6)), retired, "C2");
+    apply(&mut state, standing(id(3), Standing::Leaving));
+    let last = ClusterAnswer::Refused(ClusterRefusal::LastMember { id: id(1) });
+    assert_eq!(apply(&mut state, standing(id(1), Standing::Leaving)), last);
+    assert_eq!(apply(&mut state, ClusterCommand::RemoveMember { id: id(1) }), last);
+    state.self_check();
 }
 
 #[test]

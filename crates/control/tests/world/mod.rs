@@ -3,7 +3,7 @@
 mod words;
 
 use holdfast_control::Utc;
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
 use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState};
 use holdfast_types::{
@@ -147,10 +147,16 @@ impl World {
                     peer_addr: "10.0.0.1:7001".to_owned(),
                     api_addr: "10.0.0.1:7002".to_owned(),
                     nbd_addr: "10.0.0.1:10809".to_owned(),
+                    role: MemberRole::Gateway,
+                    standing: Standing::Active,
                 },
+                replaces: w.maybe("replaces").map(|id| MemberId(id.parse().unwrap())),
                 request: RequestId(u128::from(w.number("req"))),
             },
             "remove" => ClusterCommand::RemoveMember { id: MemberId(w.number("id")) },
+            "drain" => ClusterCommand::SetStanding { id: MemberId(w.number("id")), standing: Standing::Drained },
+            "undrain" => ClusterCommand::SetStanding { id: MemberId(w.number("id")), standing: Standing::Active },
+            "leave" => ClusterCommand::SetStanding { id: MemberId(w.number("id")), standing: Standing::Leaving },
             "update" => ClusterCommand::UpdateMember {
                 id: MemberId(w.number("id")),
                 peer_addr: w.text("peer").to_owned(),
@@ -189,6 +195,7 @@ impl World {
             ClusterAnswer::Initialized => "the cluster has its id".to_owned(),
             ClusterAnswer::MemberAdded { id } => format!("added {id}"),
             ClusterAnswer::MemberRemoved => "removed".to_owned(),
+            ClusterAnswer::StandingSet => "so it is".to_owned(),
             ClusterAnswer::MemberUpdated => "updated".to_owned(),
             ClusterAnswer::BootRegistered => "may take part".to_owned(),
             ClusterAnswer::SetCreated { set } => format!("created {set}, voters {:?}", voters(&self.cluster, set)),

@@ -1,10 +1,10 @@
-//! Calls that make a cluster: adopt, initialise, join, remove; and create sets and volumes.
+//! Calls that make a cluster: adopt, initialise, join; and create sets and volumes.
 
 use super::AdminDoor;
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member, MemberRole, Standing};
 use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal};
 use holdfast_seal::DataKey;
 use holdfast_types::{Epoch, MemberId, RequestId, Sectors};
@@ -18,12 +18,12 @@ const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
 /// The data key of a new set: the only one yet.
 const FIRST_KEY_ID: u32 = 1;
 
-fn invalid(message: impl Into<String>) -> Refusal {
+pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
 
 /// A member as a request describes it.
-fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
+pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
     let addresses = message.addresses.clone().unwrap_or_default();
     for (what, text) in [("addresses.peer", &addresses.peer), ("addresses.api", &addresses.api)] {
         if holdfast_api::host_port(text).is_none() {
@@ -39,6 +39,12 @@ fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
         api_addr: addresses.api,
         // Group 0 wants some text; a gateway without NBD over TCP has no address for clients.
         nbd_addr: if addresses.nbd.is_empty() { "none".to_string() } else { addresses.nbd },
+        role: match message.role.as_str() {
+            "" | "gateway" => MemberRole::Gateway,
+            "witness" => MemberRole::Witness,
+            other => return Err(invalid(format!("member.role: found {other:?}, expected gateway or witness"))),
+        },
+        standing: Standing::Active,
     })
 }
 
@@ -106,7 +112,7 @@ impl AdminDoor {
             if self.node.cluster.member(member.id).is_some_and(|known| known.disk == member.disk) {
                 continue;
             }
-            self.cluster_command(&adopted, &ClusterCommand::AddMember { member, request }).await?;
+            self.cluster_command(&adopted, &ClusterCommand::AddMember { member, replaces: None, request }).await?;
         }
         Ok(v1::InitClusterReply { already: false })
     }
@@ -153,36 +159,20 @@ impl AdminDoor {
         if let Some(known) = state.members.values().find(|m| m.disk == member.disk) {
             return Ok(v1::JoinMemberReply { member: known.id.0, cluster_id, already: true });
         }
-        if request.replaces != 0 {
-            let old = MemberId(request.replaces);
+        let replaces = (request.replaces != 0).then_some(MemberId(request.replaces));
+        if let Some(old) = replaces {
             let Some(replaced) = state.members.get(&old) else {
                 return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
             };
-            // The disk is lost, so the member is gone for good: it leaves first, and the name is free for the newcomer.
-            tracing::info!(member = %old, name = %replaced.name, "replaced by a new member");
-            self.cluster_command(&adopted, &ClusterCommand::RemoveMember { id: old }).await?;
+            tracing::info!(member = %old, name = %replaced.name, "to be replaced by a new member");
         }
         member.id = MemberId(0);
-        let command = ClusterCommand::AddMember { member, request: request_id };
+        let command = ClusterCommand::AddMember { member, replaces, request: request_id };
         let answer = self.cluster_command(&adopted, &command).await?;
         match answer {
             ClusterAnswer::MemberAdded { id } => Ok(v1::JoinMemberReply { member: id.0, cluster_id, already: false }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }
-    }
-
-    pub(super) async fn remove_member(
-        &self,
-        request: v1::RemoveMemberRequest,
-    ) -> Result<v1::RemoveMemberReply, Refusal> {
-        let adopted = self.led_cluster()?;
-        let id = MemberId(request.member);
-        if id == adopted.member {
-            let message = "this gateway leads the cluster group: move leadership first (switchover), then remove it";
-            return Err(Refusal::new(RefusalCode::Precondition, message));
-        }
-        self.cluster_command(&adopted, &ClusterCommand::RemoveMember { id }).await?;
-        Ok(v1::RemoveMemberReply {})
     }
 
     pub(super) async fn create_set(&self, request: v1::CreateSetRequest) -> Result<v1::CreateSetReply, Refusal> {
@@ -212,7 +202,7 @@ impl AdminDoor {
             store: request.store.clone(),
             wrapped_key,
             key_id: FIRST_KEY_ID,
-            members: state.members.keys().copied().collect(),
+            members: state.members.values().filter(|m| m.standing != Standing::Leaving).map(|m| m.id).collect(),
             created_by: adopted.member,
             base_epoch: Epoch(0),
             request: request_id,

@@ -6,6 +6,7 @@ mod member;
 mod moves;
 mod recovery;
 mod snapshot;
+mod standing;
 mod status;
 mod stores;
 
@@ -14,7 +15,7 @@ use crate::node::{Adopted, Node};
 use crate::set::server::{SetError, SetServer};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_api::{Refusal, RefusalCode};
-use holdfast_control::cluster::{ClusterRefusal, Member};
+use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};
 use holdfast_control::set::SetRefusal;
 use holdfast_raft::{Group, ProposeError};
 use holdfast_types::MemberId;
@@ -140,7 +141,9 @@ impl AdminDoor {
                 ClusterRefusal::MemberNameTaken { .. }
                 | ClusterRefusal::DiskInUse { .. }
                 | ClusterRefusal::SetNameTaken { .. } => RefusalCode::Exists,
-                ClusterRefusal::NoSuchMember { .. } | ClusterRefusal::NoSuchSet { .. } => RefusalCode::NotFound,
+                ClusterRefusal::NoSuchMember { .. }
+                | ClusterRefusal::MemberRemoved { .. }
+                | ClusterRefusal::NoSuchSet { .. } => RefusalCode::NotFound,
                 ClusterRefusal::BadLength { .. } => RefusalCode::Invalid,
                 _ => RefusalCode::Precondition,
             },
@@ -165,6 +168,20 @@ fn member_message(m: &Member) -> v1::Member {
             nbd: m.nbd_addr.clone(),
             http: String::new(),
         }),
+        role: match m.role {
+            MemberRole::Gateway => "gateway",
+            MemberRole::Witness => "witness",
+        }
+        .to_string(),
+        standing: standing_text(m.standing).to_string(),
+    }
+}
+
+fn standing_text(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Active => "active",
+        Standing::Drained => "drained",
+        Standing::Leaving => "leaving",
     }
 }
 
@@ -186,6 +203,8 @@ calls! {
     init_cluster: InitClusterRequest -> InitClusterReply;
     join_member: JoinMemberRequest -> JoinMemberReply;
     remove_member: RemoveMemberRequest -> RemoveMemberReply;
+    drain_member: DrainMemberRequest -> DrainMemberReply;
+    update_member: UpdateMemberRequest -> UpdateMemberReply;
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;

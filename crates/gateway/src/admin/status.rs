@@ -65,9 +65,12 @@ impl AdminDoor {
             pid: std::process::id(),
             not_ready: node.not_ready().unwrap_or_default(),
             stores: node.store_healths(),
+            role: config.role.as_str().to_string(),
             ..v1::Node::default()
         };
         if let Some(adopted) = node.adopted() {
+            let own = node.cluster.member(adopted.member);
+            message.standing = own.map(|m| super::standing_text(m.standing).to_string()).unwrap_or_default();
             message.initialised = adopted.group.is_initialized().await.unwrap_or(false);
             message.groups = adopted.raft.groups().iter().map(|g| self.group_message(&g.status())).collect();
         }

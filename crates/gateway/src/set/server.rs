@@ -159,6 +159,8 @@ pub struct SetServer {
     serving: Mutex<Option<Arc<Serving>>>,
     /// One grant at a time is asked for here.
     granting: tokio::sync::Mutex<()>,
+    /// Why this gateway is to serve nothing, though it may lead for a moment (`control::members`, M3).
+    aside: Mutex<Option<&'static str>>,
     stop: CancellationToken,
 }
 
@@ -187,6 +189,7 @@ impl SetServer {
             served: Mutex::new(Epoch(0)),
             serving: Mutex::new(None),
             granting: tokio::sync::Mutex::new(()),
+            aside: Mutex::new(None),
             stop,
         })
     }
@@ -283,6 +286,7 @@ impl SetServer {
         plain: bool,
     ) -> Result<Lease, SetError> {
         let _one = self.granting.lock().await;
+        self.may_grant()?;
         self.wait_ready().await?;
         self.head.before_answer().await.map_err(SetError::Fenced)?;
         let command = SetCommand::Acquire {
@@ -311,10 +315,22 @@ impl SetServer {
         request: RequestId,
     ) -> Result<Lease, SetError> {
         let _one = self.granting.lock().await;
+        self.may_grant()?;
         self.wait_ready().await?;
         let command =
             SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
         self.granted(&command).await
+    }
+
+    /// Says why this gateway grants nothing at itself from now on, or that it does.
+    pub fn stand_aside(&self, why: Option<&'static str>) {
+        *lock(&self.aside) = why;
+    }
+
+    /// Nothing is served here that another gateway is to serve.
+    fn may_grant(&self) -> Result<(), SetError> {
+        let why = *lock(&self.aside);
+        why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
     }
 
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {

@@ -163,7 +163,7 @@ pub async fn run(common: &Common, config: &Path) -> Result<(), CliError> {
             MemberId(*member)
         ));
         return Err(error.next(format!(
-            "`holdfast cluster join --gateway ADDRESS --replaces {}` lets it in as a new member",
+            "`holdfast gateway replace {} --by ADDRESS` lets it in as a new member",
             MemberId(*member)
         )));
     }

@@ -287,6 +287,7 @@ impl Admin for Door {
         new.id = world.next_member;
         world.next_member += 1;
         let member = new.id;
+        node::stand_down(&mut world, request.replaces);
         world.members.retain(|member| member.id != request.replaces);
         world.members.push(new);
         self.changed(&mut world, &request.request_id, v1::JoinMemberReply { member, cluster_id, already: false })
@@ -297,8 +298,27 @@ impl Admin for Door {
         let request = request.into_inner();
         let mut world = self.world.lock().unwrap();
         self.lead(&world, world.leader)?;
+        node::stand_down(&mut world, request.member);
         world.members.retain(|member| member.id != request.member);
         self.changed(&mut world, &request.request_id, v1::RemoveMemberReply {})
+    }
+
+    async fn drain_member(&self, request: Request<v1::DrainMemberRequest>) -> Answer<v1::DrainMemberReply> {
+        self.enter("drain_member").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        node::drain(&mut world, &request)?;
+        self.changed(&mut world, &request.request_id, v1::DrainMemberReply {})
+    }
+
+    async fn update_member(&self, request: Request<v1::UpdateMemberRequest>) -> Answer<v1::UpdateMemberReply> {
+        self.enter("update_member").await?;
+        let request = request.into_inner();
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        node::update(&mut world, &request)?;
+        self.changed(&mut world, &request.request_id, v1::UpdateMemberReply {})
     }
 
     async fn cluster_status(&self, _: Request<v1::ClusterStatusRequest>) -> Answer<v1::ClusterStatusReply> {

@@ -1,7 +1,46 @@
 //! What a fake gateway says of itself.
 
-use super::World;
-use holdfast_api::v1;
+use super::{World, refuse};
+use holdfast_api::{RefusalCode, v1};
+use tonic::Status;
+
+/// A gateway that leads nothing from now on.
+pub fn stand_down(world: &mut World, member: u64) {
+    let other = (0..world.gateways.len()).find(|at| ![0, member].contains(&world.gateways[*at].member));
+    let at = world.gateways.iter().position(|gateway| gateway.member == member);
+    if let (Some(at), Some(other)) = (at, other) {
+        world.sets.values_mut().filter(|set| set.leader == at).for_each(|set| set.leader = other);
+        if world.leader == at {
+            world.leader = other;
+        }
+    }
+}
+
+/// A drained gateway leads nothing from then on.
+pub fn drain(world: &mut World, request: &v1::DrainMemberRequest) -> Result<(), Status> {
+    if !world.members.iter().any(|member| member.id == request.member) {
+        return refuse(RefusalCode::NotFound, "no such member");
+    }
+    if request.drained {
+        stand_down(world, request.member);
+    }
+    for member in world.members.iter_mut().filter(|member| member.id == request.member) {
+        member.standing = if request.drained { "drained" } else { "active" }.into();
+    }
+    Ok(())
+}
+
+/// A gateway with another disk is another member.
+pub fn update(world: &mut World, request: &v1::UpdateMemberRequest) -> Result<(), Status> {
+    let now = request.gateway.clone().unwrap();
+    for member in world.members.iter_mut().filter(|member| member.id == request.member) {
+        if member.disk != now.disk {
+            return refuse(RefusalCode::OtherDisk, "another disk");
+        }
+        member.addresses = now.addresses.clone();
+    }
+    Ok(())
+}
 
 pub fn node(world: &World, at: usize) -> v1::Node {
     let gateway = &world.gateways[at];
@@ -35,6 +74,8 @@ pub fn node(world: &World, at: usize) -> v1::Node {
             http: String::new(),
         }),
         version: "test".into(),
+        role: "gateway".into(),
+        standing: world.members.iter().find(|m| m.id == gateway.member).map_or(String::new(), |m| m.standing.clone()),
         boot: 1,
         initialised: gateway.initialised,
         groups,

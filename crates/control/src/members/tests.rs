@@ -1,0 +1,356 @@
+//! Steps and wishes over random clusters: a group is walked to its end with members that come, go and die at any moment.
+
+use super::*;
+use crate::cluster::{ClusterAnswer, ClusterCommand, MemberRole};
+use holdfast_types::{LogId, Name, RequestId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn ids(of: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
+    of.into_iter().map(MemberId).collect()
+}
+
+/// A cluster whose members 1, 2, ... have these roles and standings.
+fn cluster(of: &[(MemberRole, Standing)]) -> ClusterState {
+    let mut state = ClusterState::new();
+    for (number, (role, standing)) in (1u64..).zip(of) {
+        let member = Member {
+            id: MemberId(number),
+            name: Name::new(format!("g{number}")).unwrap(),
+            region: Name::new("eu").unwrap(),
+            disk: number.into(),
+            peer_addr: "a:1".to_owned(),
+            api_addr: "a:2".to_owned(),
+            nbd_addr: "a:3".to_owned(),
+            role: *role,
+            standing: Standing::Active,
+        };
+        let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(number.into()) };
+        assert_eq!(state.apply(LogId::new(1, number), &add), ClusterAnswer::MemberAdded { id: MemberId(number) });
+        if let Some(member) = state.members.get_mut(&MemberId(number)) {
+            member.standing = *standing;
+        }
+    }
+    state
+}
+
+const G: (MemberRole, Standing) = (MemberRole::Gateway, Standing::Active);
+const DRAINED: (MemberRole, Standing) = (MemberRole::Gateway, Standing::Drained);
+const LEAVING: (MemberRole, Standing) = (MemberRole::Gateway, Standing::Leaving);
+const WITNESS: (MemberRole, Standing) = (MemberRole::Witness, Standing::Active);
+
+fn voter(id: u64) -> Peer {
+    Peer { id: MemberId(id), voter: true, answers: true, behind: 0 }
+}
+
+fn learner(id: u64, behind: u64) -> Peer {
+    Peer { voter: false, behind, ..voter(id) }
+}
+
+fn dead(id: u64) -> Peer {
+    Peer { answers: false, ..voter(id) }
+}
+
+/// The step of a set's group led by `me`.
+fn step(me: u64, peers: &[Peer], state: &ClusterState) -> Step {
+    let group = GroupView { me: MemberId(me), peers: peers.to_vec() };
+    next_step(&group, state, &wanted(state, GroupId(1), &BTreeSet::new()))
+}
+
+#[test]
+fn a_newcomer_learns_before_it_votes_and_who_is_replaced_goes_with_the_same_step() {
+    let state = cluster(&[G, LEAVING, G, G]);
+    let three = [voter(1), voter(2), voter(3)];
+    assert_eq!(step(1, &three, &state), Step::Learn(ids([4])));
+    let learning = [three.as_slice(), &[learner(4, 5000)]].concat();
+    assert_eq!(step(1, &learning, &state), Step::Wait(Waiting::Learning { learning: ids([4]) }), "M2");
+    let close = [three.as_slice(), &[learner(4, 1000)]].concat();
+    assert_eq!(step(1, &close, &state), Step::Vote(ids([1, 3, 4])));
+    let after = [voter(1), voter(3), voter(4)];
+    assert_eq!(step(1, &after, &state), Step::Done);
+    // The one that leaves is dead: the same, with the quorum of the others.
+    let lost = [voter(1), dead(2), voter(3), learner(4, 0)];
+    assert_eq!(step(1, &lost, &state), Step::Vote(ids([1, 3, 4])));
+    assert_eq!(step(2, &close, &state), Step::HandOver(MemberId(1)), "M3");
+}
+
+#[test]
+fn nothing_is_changed_without_a_quorum_before_and_after() {
+    let state = cluster(&[G, G, LEAVING]);
+    let waits = |peers: &[Peer]| matches!(step(1, peers, &state), Step::Wait(Waiting::NoQuorum { .. }));
+    assert_eq!(step(1, &[voter(1), voter(2), dead(3)], &state), Step::Vote(ids([1, 2])));
+    assert!(waits(&[voter(1), dead(2), voter(3)]), "M1: one of two would answer");
+    assert!(waits(&[voter(1), Peer { behind: 5000, ..voter(2) }, voter(3)]), "M1: one of two would have everything");
+    assert!(waits(&[voter(1), dead(2), dead(3)]));
+    // A learner that nobody wants any more goes at once, whoever is dead.
+    let gone = cluster(&[G, G, G, LEAVING]);
+    assert_eq!(step(1, &[voter(1), voter(2), dead(3), learner(4, 9999)], &gone), Step::Forget(ids([4])));
+}
+
+#[test]
+fn who_is_not_to_serve_gives_leadership_to_the_one_that_has_most() {
+    for aside in [DRAINED, WITNESS, LEAVING] {
+        let state = cluster(&[aside, G, G, DRAINED, WITNESS]);
+        let behind = |id, behind| Peer { behind, ..voter(id) };
+        let peers = [voter(1), behind(2, 7), behind(3, 2), voter(4), voter(5)];
+        assert_eq!(step(1, &peers, &state), Step::HandOver(MemberId(3)), "{aside:?}");
+        let peers = [voter(1), dead(2), behind(3, 5000), voter(4), voter(5)];
+        let kept = step(1, &peers, &state);
+        let expected = if aside == LEAVING { Step::HandOver(MemberId(4)) } else { Step::Done };
+        assert_eq!(kept, expected, "{aside:?}: M3, nobody that serves can have it");
+    }
+    let state = cluster(&[G, G]);
+    assert_eq!(step(1, &[voter(1), voter(2)], &state), Step::Done);
+}
+
+#[test]
+fn group_0_keeps_who_leaves_until_every_set_is_without_it() {
+    let state = cluster(&[G, LEAVING, DRAINED]);
+    assert_eq!(wanted(&state, GroupId(1), &BTreeSet::new()), ids([1, 3]));
+    assert_eq!(wanted(&state, GroupId::CLUSTER, &BTreeSet::new()), ids([1, 2, 3]));
+    assert_eq!(wanted(&state, GroupId::CLUSTER, &ids([2])), ids([1, 3]));
+}
+
+#[test]
+fn members_that_are_not_registered_yet_are_not_taken_for_removed() {
+    let state = cluster(&[G]);
+    let found = step(1, &[voter(1), voter(2)], &state);
+    assert_eq!(found, Step::Wait(Waiting::NotRegistered { id: MemberId(2) }));
+}
+
+#[test]
+fn a_drained_member_stands_only_after_long_silence() {
+    let patience = Duration::from_secs(3);
+    assert!(may_stand(true, Duration::ZERO, patience));
+    assert!(!may_stand(false, Duration::from_secs(2), patience), "M4");
+    assert!(may_stand(false, patience, patience), "M4: else nobody might ever lead again");
+}
+
+fn health(voters: &[u64], answering: &[u64]) -> Vec<GroupHealth> {
+    let group = |id, name: &str| GroupHealth {
+        group: GroupId(id),
+        name: name.to_owned(),
+        voters: ids(voters.iter().copied()),
+        answering: ids(answering.iter().copied()),
+    };
+    vec![group(0, "the cluster"), group(1, "set demo")]
+}
+
+fn leave(state: &ClusterState, groups: &[GroupHealth], id: u64, force: bool) -> Result<(), String> {
+    may_leave(state, groups, &state.members[&MemberId(id)], force).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_removal_that_would_lose_the_quorum_is_refused_and_never_forced() {
+    let three = cluster(&[G, G, G]);
+    for force in [false, true] {
+        let why = leave(&three, &health(&[1, 2, 3], &[1, 3]), 1, force).unwrap_err();
+        assert_eq!(
+            why,
+            "the cluster: without g1, 1 of 2 voters would answer and be up to date, and 2 are needed. Bring g2 back first, or \
+             replace that one (holdfast gateway replace)"
+        );
+        assert!(leave(&three, &health(&[1, 2, 3], &[1]), 2, force).unwrap_err().contains("1 of 3 voters answer"));
+        assert!(leave(&three, &health(&[], &[]), 2, force).unwrap_err().contains("no leader"));
+    }
+    let two = cluster(&[G, G]);
+    let why = leave(&two, &health(&[1, 2], &[1]), 2, true).unwrap_err();
+    assert!(why.contains("1 of 2 voters answer") && why.contains("Bring g2 back"), "{why}");
+}
+
+#[test]
+fn what_only_costs_a_spare_may_be_forced() {
+    let three = cluster(&[G, G, G]);
+    let all = health(&[1, 2, 3], &[1, 2, 3]);
+    assert!(leave(&three, &all, 1, false).unwrap_err().contains("gateway replace g1 --by"));
+    assert_eq!(leave(&three, &all, 1, true), Ok(()));
+    // The dead one of three: nothing could be lost before, nothing can be after.
+    assert_eq!(leave(&three, &health(&[1, 2, 3], &[1, 2]), 3, false), Ok(()));
+    let four = cluster(&[G, G, G, G]);
+    assert_eq!(leave(&four, &health(&[1, 2, 3, 4], &[1, 2, 3, 4]), 4, false), Ok(()));
+    let two = cluster(&[G, G]);
+    assert!(leave(&two, &health(&[1, 2], &[1, 2]), 1, false).unwrap_err().contains("one disk"));
+    assert_eq!(leave(&two, &health(&[1, 2], &[1, 2]), 1, true), Ok(()));
+}
+
+#[test]
+fn somebody_must_be_left_to_serve() {
+    let state = cluster(&[G, WITNESS, DRAINED]);
+    let all = health(&[1, 2, 3], &[1, 2, 3]);
+    assert!(leave(&state, &all, 1, true).unwrap_err().contains("no gateway is left that may serve"));
+    let drain = |id: u64, force| may_drain(&state, &all, &state.members[&MemberId(id)], force);
+    assert!(matches!(drain(1, true), Err(Objection::NobodyServes { .. })));
+    assert_eq!(drain(3, false), Ok(()), "again: the other two answer");
+    let leaving = cluster(&[G, G, LEAVING]);
+    assert!(leave(&leaving, &all, 3, false).unwrap_err().contains("already"));
+    assert!(leave(&leaving, &all, 2, true).unwrap_err().contains("g3 is still leaving"));
+}
+
+#[test]
+fn a_gateway_without_which_the_others_cannot_go_on_is_not_drained() {
+    let three = cluster(&[G, G, G]);
+    let drain = |answering: &[u64], force| {
+        may_drain(&three, &health(&[1, 2, 3], answering), &three.members[&MemberId(1)], force)
+            .map_err(|e| e.to_string())
+    };
+    assert_eq!(drain(&[1, 2, 3], false), Ok(()));
+    assert_eq!(drain(&[2, 3], false), Ok(()), "it is stopped already");
+    let why = drain(&[1, 3], false).unwrap_err();
+    assert!(why.contains("1 of 3 voters would answer") && why.contains("Bring g2 back first"), "{why}");
+    assert_eq!(drain(&[1, 3], true), Ok(()));
+    let one_drained = cluster(&[G, DRAINED, G]);
+    let all = health(&[1, 2, 3], &[1, 2, 3]);
+    let why = may_drain(&one_drained, &all, &one_drained.members[&MemberId(1)], false).unwrap_err().to_string();
+    assert!(why.contains("1 of 3 voters would answer") && why.contains("Bring g2 back"), "one after the other: {why}");
+    let two = cluster(&[G, G]);
+    let why = may_drain(&two, &health(&[1, 2], &[1, 2]), &two.members[&MemberId(1)], false).unwrap_err().to_string();
+    assert!(why.contains("Add a gateway or a witness first"), "{why}");
+}
+
+fn a_member() -> impl Strategy<Value = (MemberRole, Standing)> {
+    prop_oneof![6 => Just(G), 1 => Just(WITNESS), 1 => Just(DRAINED), 2 => Just(LEAVING)]
+}
+
+/// A group as Raft would keep it, and who is alive.
+struct World {
+    group: GroupView,
+    alive: BTreeSet<MemberId>,
+}
+
+impl World {
+    fn quorum(&self, voters: &BTreeSet<MemberId>) -> bool {
+        voters.intersection(&self.alive).count() >= majority(voters.len())
+    }
+
+    /// Carries a step out as Raft would; a change of voters needs both majorities, or the group is stuck for good.
+    fn carry_out(&mut self, step: &Step) -> Result<bool, TestCaseError> {
+        match step {
+            Step::Done | Step::Wait(_) => return Ok(false),
+            Step::HandOver(to) => {
+                let heir = self.group.peer(*to).copied();
+                prop_assert!(heir.is_some_and(|heir| heir.voter && self.alive.contains(to)), "M3: {:?}", heir);
+                self.group.me = *to;
+            }
+            Step::Learn(newcomers) => {
+                let learner = |id: &MemberId| Peer { id: *id, voter: false, answers: false, behind: u64::MAX };
+                self.group.peers.extend(newcomers.iter().map(learner));
+            }
+            Step::Forget(gone) => self.group.peers.retain(|peer| !gone.contains(&peer.id)),
+            Step::Vote(voters) => {
+                prop_assert!(
+                    self.quorum(&self.group.voters()) && self.quorum(voters),
+                    "M1: {:?} {:?}",
+                    voters,
+                    self.alive
+                );
+                prop_assert!(voters.contains(&self.group.me));
+                let stay = |peer: &Peer| voters.contains(&peer.id) || !peer.voter;
+                self.group.peers.retain(stay);
+                for peer in &mut self.group.peers {
+                    prop_assert!(peer.voter || !voters.contains(&peer.id) || peer.behind <= CLOSE_ENTRIES);
+                    peer.voter = voters.contains(&peer.id);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// Whoever is wanted and whoever is dead: no step costs the group its quorum, nobody goes before who comes has learnt, and with
+    /// everybody alive all steps end where they should.
+    #[test]
+    fn every_walk_is_safe_and_ends(
+        members in vec(a_member(), 1..7),
+        begin in vec(any::<bool>(), 7),
+        dead in vec(0u8..4, 7),
+    ) {
+        let state = cluster(&members);
+        let wanted = wanted(&state, GroupId(1), &BTreeSet::new());
+        prop_assume!(!wanted.is_empty());
+        let all: Vec<MemberId> = state.members.keys().copied().collect();
+        let mut voters: Vec<MemberId> = all.iter().copied().filter(|id| begin[id.0 as usize - 1]).collect();
+        if voters.is_empty() {
+            voters.push(all[0]);
+        }
+        let mut alive: BTreeSet<MemberId> = all.iter().copied().filter(|id| dead[id.0 as usize - 1] != 0).collect();
+        let me = voters.iter().copied().find(|id| alive.contains(id)).unwrap_or(voters[0]);
+        alive.insert(me);
+        let peer = |id: &MemberId| Peer { id: *id, voter: true, answers: alive.contains(id), behind: 0 };
+        let group = GroupView { me, peers: voters.iter().map(peer).collect() };
+        let mut world = World { group, alive: alive.clone() };
+        // Without a quorum nobody leads for long: nothing is to be shown.
+        prop_assume!(world.quorum(&world.group.voters()));
+        for round in 0.. {
+            prop_assert!(round < 40, "it does not end: {:?}", world.group);
+            let before = world.group.voters();
+            let step = next_step(&world.group, &state, &wanted);
+            if let Step::Vote(after) = &step {
+                let came = after.difference(&before).count();
+                let went = before.difference(after).count();
+                let missing = wanted.difference(after).count();
+                prop_assert!(went == 0 || missing == 0, "M2: {} came, {} went, {} are missing", came, went, missing);
+            }
+            if !world.carry_out(&step)? {
+                // Those that live learn meanwhile.
+                let mut learnt = false;
+                for peer in world.group.peers.iter_mut().filter(|peer| alive.contains(&peer.id)) {
+                    learnt |= peer.behind > 0 || !peer.answers;
+                    *peer = Peer { behind: 0, answers: true, ..*peer };
+                }
+                if !learnt {
+                    break;
+                }
+            }
+        }
+        prop_assert!(world.quorum(&world.group.voters()), "M1");
+        if all.iter().all(|id| alive.contains(id)) {
+            prop_assert_eq!(world.group.voters(), wanted.clone());
+            let leader = &state.members[&world.group.me];
+            let anyone = wanted.iter().any(|id| state.members[id].serves());
+            prop_assert!(leader.serves() || !anyone, "M3: {} leads", leader.name);
+        }
+    }
+
+    /// What is granted can be carried out with what answered, force or not, and the group goes on.
+    #[test]
+    fn what_is_granted_keeps_a_quorum(
+        members in vec(prop_oneof![4 => Just(G), 1 => Just(WITNESS), 1 => Just(DRAINED)], 1..7),
+        dead in vec(0u8..3, 7),
+        at in 0usize..7,
+        force in any::<bool>(),
+    ) {
+        let mut state = cluster(&members);
+        let all: Vec<u64> = state.members.keys().map(|id| id.0).collect();
+        let answering: Vec<u64> = all.iter().copied().filter(|id| dead[*id as usize - 1] != 0).collect();
+        let id = MemberId(all[at % all.len()]);
+        let groups = health(&all, &answering);
+        let member = state.members[&id].clone();
+        let drain = may_drain(&state, &groups, &member, false);
+        if drain.is_ok() {
+            let goes_on = |other: &&u64| **other != id.0 && members[**other as usize - 1].1 != Standing::Drained;
+            let rest = answering.iter().filter(goes_on).count();
+            prop_assert!(rest >= majority(all.len()), "stopped, it stops the others");
+        }
+        if may_leave(&state, &groups, &member, force).is_err() {
+            return Ok(());
+        }
+        let answer = state.apply(LogId::new(1, 99), &ClusterCommand::SetStanding { id, standing: Standing::Leaving });
+        prop_assert_eq!(answer, ClusterAnswer::StandingSet);
+        let alive = ids(answering.iter().copied());
+        let peer = |id: &u64| Peer { id: MemberId(*id), voter: true, answers: alive.contains(&MemberId(*id)), behind: 0 };
+        let me = *alive.iter().next().unwrap_or(&id);
+        let mut world = World { group: GroupView { me, peers: all.iter().map(peer).collect() }, alive: alive.clone() };
+        let wanted = wanted(&state, GroupId(1), &BTreeSet::new());
+        for _ in 0..10 {
+            let step = next_step(&world.group, &state, &wanted);
+            if !world.carry_out(&step)? {
+                break;
+            }
+        }
+        prop_assert_eq!(world.group.voters(), wanted);
+        prop_assert!(world.quorum(&world.group.voters()));
+    }
+}

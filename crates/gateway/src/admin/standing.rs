@@ -1,0 +1,156 @@
+//! Calls that change what a member may do: leave, be drained, move to another address. They decide on what every gateway says of itself
+//! now, and change group 0 only; the groups follow by themselves (`node::members`).
+
+use super::AdminDoor;
+use super::member::{invalid, member_from};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, Standing};
+use holdfast_control::members::{CLOSE_ENTRIES, GroupHealth, Objection, may_drain, may_leave};
+use holdfast_types::{GroupId, MemberId};
+use std::collections::BTreeSet;
+
+impl AdminDoor {
+    fn known_member(state: &ClusterState, id: u64) -> Result<Member, Refusal> {
+        let id = MemberId(id);
+        state.members.get(&id).cloned().ok_or_else(|| {
+            let known: Vec<String> = state.members.values().map(|m| format!("{} ({})", m.id, m.name)).collect();
+            let past = if state.was_removed(id) { "no longer a member" } else { "not a member" };
+            Refusal::new(
+                RefusalCode::NotFound,
+                format!("{id} is {past} of this cluster; there are {}", known.join(", ")),
+            )
+        })
+    }
+
+    /// Every group, from what each gateway says of itself.
+    async fn health(&self, state: &ClusterState) -> Result<Vec<GroupHealth>, Refusal> {
+        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
+        let sets = state.sets.iter().map(|(id, set)| (*id, format!("set {}", set.name)));
+        let all = std::iter::once((GroupId::CLUSTER, "the cluster".to_string())).chain(sets);
+        Ok(all.map(|(group, name)| health_of(&status, group, name)).collect())
+    }
+
+    async fn set_standing(&self, id: MemberId, standing: Standing) -> Result<(), Refusal> {
+        let adopted = self.led_cluster()?;
+        self.cluster_command(&adopted, &ClusterCommand::SetStanding { id, standing }).await.map(drop)
+    }
+
+    pub(super) async fn remove_member(
+        &self,
+        request: v1::RemoveMemberRequest,
+    ) -> Result<v1::RemoveMemberReply, Refusal> {
+        self.led_cluster()?;
+        let state = self.node.cluster.state();
+        let removed = state.was_removed(MemberId(request.member));
+        if removed {
+            return Ok(v1::RemoveMemberReply {});
+        }
+        let member = Self::known_member(&state, request.member)?;
+        if member.standing == Standing::Leaving {
+            return Ok(v1::RemoveMemberReply {});
+        }
+        let groups = self.health(&state).await?;
+        may_leave(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
+        tracing::info!(member = %member.id, name = %member.name, force = request.force, "leaves the cluster");
+        self.set_standing(member.id, Standing::Leaving).await?;
+        Ok(v1::RemoveMemberReply {})
+    }
+
+    pub(super) async fn drain_member(&self, request: v1::DrainMemberRequest) -> Result<v1::DrainMemberReply, Refusal> {
+        self.led_cluster()?;
+        let state = self.node.cluster.state();
+        let member = Self::known_member(&state, request.member)?;
+        let wanted = if request.drained { Standing::Drained } else { Standing::Active };
+        if member.standing == wanted {
+            return Ok(v1::DrainMemberReply {});
+        }
+        if request.drained {
+            let groups = self.health(&state).await?;
+            may_drain(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
+        }
+        tracing::info!(member = %member.id, name = %member.name, ?wanted, force = request.force, "standing changes");
+        self.set_standing(member.id, wanted).await?;
+        Ok(v1::DrainMemberReply {})
+    }
+
+    pub(super) async fn update_member(
+        &self,
+        request: v1::UpdateMemberRequest,
+    ) -> Result<v1::UpdateMemberReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let known = Self::known_member(&self.node.cluster.state(), request.member)?;
+        let gateway = request.gateway.ok_or_else(|| invalid("gateway: found none, expected it at its new address"))?;
+        let now = member_from(&gateway, known.id)?;
+        if now.disk != known.disk {
+            let message = format!(
+                "the gateway at {} has disk {:032x}, expected {:032x}, which is that of {} ({})",
+                now.api_addr, now.disk, known.disk, known.id, known.name
+            );
+            return Err(Refusal::new(RefusalCode::OtherDisk, message));
+        }
+        let (peer_addr, api_addr, nbd_addr) = (now.peer_addr, now.api_addr, now.nbd_addr);
+        let command = ClusterCommand::UpdateMember { id: known.id, peer_addr, api_addr, nbd_addr };
+        self.cluster_command(&adopted, &command).await?;
+        Ok(v1::UpdateMemberReply {})
+    }
+}
+
+fn refusal(objection: &Objection) -> Refusal {
+    Refusal::new(RefusalCode::Precondition, objection.to_string())
+}
+
+fn health_of(status: &v1::ClusterStatusReply, group: GroupId, name: String) -> GroupHealth {
+    let seen = |member: &v1::MemberStatus| {
+        let node = member.node.as_ref()?;
+        let seen = node.groups.iter().find(|seen| seen.group == group.0)?.clone();
+        Some((MemberId(member.member.as_ref()?.id), seen))
+    };
+    let all: Vec<(MemberId, v1::GroupStatus)> = status.members.iter().filter_map(seen).collect();
+    // A leader that was followed by another since may not know it yet: the newest counts.
+    let leader = all.iter().filter(|(_, seen)| seen.role() == v1::Role::Leader).max_by_key(|(_, seen)| seen.term);
+    let Some((leader, of)) = leader else {
+        return GroupHealth { group, name, voters: BTreeSet::new(), answering: BTreeSet::new() };
+    };
+    let follows = |(id, seen): &&(MemberId, v1::GroupStatus)| {
+        id == leader
+            || seen.leader == leader.0
+                && seen.role() == v1::Role::Follower
+                && of.last_index.saturating_sub(seen.applied_index) <= CLOSE_ENTRIES
+    };
+    let answering = all.iter().filter(follows).map(|(id, _)| *id).collect();
+    GroupHealth { group, name, voters: of.voters.iter().copied().map(MemberId).collect(), answering }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u64, group: v1::GroupStatus) -> v1::MemberStatus {
+        let (member, groups) = (v1::Member { id, ..Default::default() }, vec![group]);
+        let node = Some(v1::Node { groups, ..Default::default() });
+        v1::MemberStatus { member: Some(member), reachable: true, node, ..Default::default() }
+    }
+
+    fn group(role: v1::Role, leader: u64, term: u64, applied: u64) -> v1::GroupStatus {
+        let (role, voters) = (role.into(), vec![1, 2, 3]);
+        let (last_index, applied_index) = (applied, applied);
+        v1::GroupStatus { group: 4, role, leader, term, last_index, applied_index, voters, ..Default::default() }
+    }
+
+    #[test]
+    fn who_lags_or_follows_another_leader_does_not_count() {
+        let of = |members: Vec<v1::MemberStatus>| {
+            let status = v1::ClusterStatusReply { members, ..Default::default() };
+            let health = health_of(&status, GroupId(4), "set demo".into());
+            (health.voters.len(), health.answering.into_iter().map(|id| id.0).collect::<Vec<_>>())
+        };
+        let leads = |id| member(id, group(v1::Role::Leader, id, 7, 9000));
+        let follows = |id, applied| member(id, group(v1::Role::Follower, 1, 7, applied));
+        assert_eq!(of(vec![leads(1), follows(2, 8990), follows(3, 9)]), (3, vec![1, 2]));
+        let old = member(3, group(v1::Role::Leader, 3, 6, 9000));
+        assert_eq!(of(vec![leads(1), follows(2, 9000), old]), (3, vec![1, 2]), "an old leader");
+        let healing = member(3, group(v1::Role::Healing, 0, 0, 0));
+        assert_eq!(of(vec![leads(1), follows(2, 9000), healing]), (3, vec![1, 2]));
+        assert_eq!(of(vec![follows(2, 9000), follows(3, 9000)]), (0, vec![]), "no leader answered");
+    }
+}

@@ -1,0 +1,464 @@
+//! Who takes part: `holdfast gateway list`, `add`, `remove`, `replace`, `drain`, `undrain`, `update`. The gateways do the work by themselves;
+//! what is here asks for it and shows how far it is.
+
+use super::cluster::{admit, node, status};
+use super::{confirm, door, member_text, tell};
+use crate::cli::{Common, MembersCommand};
+use crate::door::{Client, Door, Effect, request_id};
+use crate::exit::CliError;
+use crate::output::{self, Format};
+use holdfast_api::{member_of, v1};
+use holdfast_types::MemberId;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How often a wait looks again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long a change is waited for where `--timeout` says nothing: a newcomer copies what the journals hold. It goes on by itself after that.
+const WAIT: Duration = Duration::from_secs(600);
+
+/// Entries behind the leader with which a member counts as caught up: fewer than one apply round under load.
+const CAUGHT_UP_ENTRIES: u64 = 64;
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// It votes in every group and is hardly behind.
+    In,
+    /// It is in no group, and no member.
+    Out,
+    /// It leads nothing, and knows that it is not to: a leader's death a moment later does not make it one.
+    Idle,
+}
+
+/// How far a change of members is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    member: u64,
+    groups: usize,
+    groups_done: usize,
+    /// Entries of the leaders' logs that it does not have yet, over all groups.
+    entries_behind: u64,
+}
+
+impl Progress {
+    fn done(&self) -> bool {
+        self.groups > 0 && self.groups_done == self.groups
+    }
+
+    fn text(&self, goal: Goal) -> String {
+        const CELLS: usize = 20;
+        let filled = if self.groups == 0 { 0 } else { CELLS * self.groups_done / self.groups };
+        let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(CELLS - filled));
+        let (done, all) = (self.groups_done, self.groups);
+        match goal {
+            Goal::In => format!("{bar} votes in {done} of {all} groups, {} entries behind", self.entries_behind),
+            Goal::Out => format!("{bar} out of {done} of {all} groups"),
+            Goal::Idle => format!("{bar} leads nothing in {done} of {all} groups"),
+        }
+    }
+}
+
+fn id_of(member: &v1::MemberStatus) -> u64 {
+    member.member.as_ref().map_or(0, |member| member.id)
+}
+
+fn progress(status: &v1::ClusterStatusReply, member: MemberId, goal: Goal) -> Progress {
+    let own = status.members.iter().find(|m| id_of(m) == member.0);
+    let behind = |group: u64| own.and_then(|own| own.lags.iter().find(|lag| lag.group == group)).map(|lag| lag.entries);
+    let done = |group: &&v1::GroupSummary| {
+        let leader = status.members.iter().find(|m| group.leader != 0 && id_of(m) == group.leader);
+        let at_leader =
+            leader.and_then(|m| m.node.as_ref()).and_then(|node| node.groups.iter().find(|g| g.group == group.group));
+        let own_view = own.and_then(|m| m.node.as_ref()?.groups.iter().find(|seen| seen.group == group.group));
+        match goal {
+            Goal::In => {
+                let votes = at_leader.is_some_and(|seen| seen.voters.contains(&member.0));
+                let knows = own_view.is_some_and(|seen| matches!(seen.role(), v1::Role::Leader | v1::Role::Follower));
+                votes && knows && behind(group.group).is_some_and(|entries| entries <= CAUGHT_UP_ENTRIES)
+            }
+            Goal::Out => {
+                at_leader.is_some_and(|seen| !seen.voters.contains(&member.0) && !seen.learners.contains(&member.0))
+            }
+            Goal::Idle => {
+                let unaware = own.and_then(|m| m.node.as_ref()).is_some_and(|node| node.standing != "drained");
+                let leads = own_view.is_some_and(|seen| seen.role() == v1::Role::Leader);
+                group.leader != 0 && group.leader != member.0 && !leads && !unaware
+            }
+        }
+    };
+    let groups_done = status.groups.iter().filter(done).count();
+    // The last step: out of the cluster's own list.
+    let listed = usize::from(goal == Goal::Out && own.is_some());
+    Progress {
+        member: member.0,
+        groups: status.groups.len(),
+        groups_done: groups_done.saturating_sub(listed),
+        entries_behind: status.groups.iter().filter_map(|group| behind(group.group)).sum(),
+    }
+}
+
+/// Shows progress on standard error: one line that is written over at a terminal, a line per change elsewhere, JSON for programs.
+struct Shown {
+    format: Format,
+    terminal: bool,
+    last: Option<Progress>,
+}
+
+impl Shown {
+    fn new(common: &Common) -> Self {
+        Self { format: common.output, terminal: std::io::stderr().is_terminal(), last: None }
+    }
+
+    fn show(&mut self, goal: Goal, now: &Progress) {
+        if self.last.as_ref() == Some(now) {
+            return;
+        }
+        let mut err = std::io::stderr().lock();
+        let _ = match (self.format, self.terminal) {
+            (Format::Json, _) => writeln!(err, "{}", serde_json::json!({ "progress": now })),
+            (Format::Table, true) => write!(err, "\r{}\x1b[K", now.text(goal)),
+            (Format::Table, false) => writeln!(err, "{}", now.text(goal)),
+        };
+        let _ = err.flush();
+        self.last = Some(now.clone());
+    }
+
+    fn end(&self) {
+        if self.terminal && self.format == Format::Table && self.last.is_some() {
+            output::remark("");
+        }
+    }
+}
+
+/// Waits until `member` is where it is to be. `false` when the time is up.
+async fn wait_for(
+    common: &Common,
+    seen: &v1::ClusterStatusReply,
+    member: MemberId,
+    goal: Goal,
+) -> Result<bool, CliError> {
+    // Not the one that goes: it is the last to hear of it, and ends.
+    let doors =
+        seen.members.iter().filter(|m| goal != Goal::Out || id_of(m) != member.0).filter_map(|m| m.member.as_ref());
+    let mut addresses: Vec<String> = doors.filter_map(|m| m.addresses.as_ref()).map(|a| a.api.clone()).collect();
+    if addresses.is_empty() {
+        addresses.clone_from(&common.api);
+    }
+    let mut door = Door::new(&common.dialer, &addresses, common.timeout.unwrap_or(WAIT));
+    let mut shown = Shown::new(common);
+    let outcome = loop {
+        match status(&mut door).await {
+            Ok(status) => {
+                let now = progress(&status, member, goal);
+                shown.show(goal, &now);
+                if now.done() {
+                    break Ok(true);
+                }
+            }
+            Err(error) => break Err(error),
+        }
+        if Instant::now() + LOOK_INTERVAL >= door.deadline() {
+            break Ok(false);
+        }
+        sleep(LOOK_INTERVAL).await;
+    };
+    shown.end();
+    outcome
+}
+
+fn late(common: &Common, what: &str) -> CliError {
+    let limit = common.timeout.unwrap_or(WAIT);
+    CliError::failed(format!("{what} within {limit:?}")).next("it goes on by itself: watch `holdfast gateway list`")
+}
+
+/// The member that is meant: by name (the one that stays, of two) or by id.
+fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliError> {
+    let all = || seen.members.iter().filter_map(|m| m.member.as_ref());
+    let id = crate::cli::member(wanted).map_or(0, |id| id.0);
+    let named = || all().filter(|m| m.name == wanted);
+    let found = named().find(|m| m.standing != "leaving").or_else(|| named().next());
+    found.or_else(|| all().find(|m| m.id == id)).cloned().ok_or_else(|| {
+        let known: Vec<String> = all().map(|m| format!("{} ({})", m.name, member_text(m.id))).collect();
+        CliError::refused(format!("there is no gateway {wanted}; there are {}", known.join(", ")))
+            .next("a gateway that was removed is never the same member again; `holdfast gateway list` shows all")
+    })
+}
+
+/// Runs the command.
+pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliError> {
+    match command {
+        MembersCommand::List => list(common).await,
+        MembersCommand::Add { address, no_wait } => join(common, &address, None, !no_wait).await,
+        MembersCommand::Replace { old, by, no_wait } => join(common, &by, Some(&old), !no_wait).await,
+        MembersCommand::Remove { gateway, force, yes, no_wait } => remove(common, &gateway, force, yes, !no_wait).await,
+        MembersCommand::Drain { gateway, force, no_wait } => drain(common, &gateway, force, !no_wait).await,
+        MembersCommand::Undrain { gateway } => undrain(common, &gateway).await,
+        MembersCommand::Update { gateway, address } => update(common, &gateway, &address).await,
+    }
+}
+
+async fn join(common: &Common, address: &str, old: Option<&str>, wait: bool) -> Result<(), CliError> {
+    let mut door = door(common);
+    let seen = status(&mut door).await?;
+    let old = old.map(|old| find(&seen, old)).transpose()?;
+    let mut only = door.only(address);
+    let node = node(&mut only).await?;
+    let member = admit(&mut door, &mut only, &node, old.as_ref().map(|old| MemberId(old.id))).await?;
+    let role = if node.role == "witness" { "witness" } else { "gateway" };
+    tell(common, &format!("{role} {} is {member}; it is catching up", node.name));
+    let mut caught_up = wait && wait_for(common, &seen, member, Goal::In).await?;
+    if let Some(old) = old.as_ref().filter(|_| caught_up) {
+        caught_up = wait_for(common, &seen, MemberId(old.id), Goal::Out).await?;
+    }
+    let replaced = old.as_ref().map(|old| old.id);
+    let json = serde_json::json!({
+        "gateway": node.name, "member": member.0, "role": role, "replaced": replaced, "caught_up": caught_up,
+    });
+    output::show(common.output, &json, || match (caught_up, &old) {
+        (true, None) => format!("{member} ({}) takes part in every group.", node.name),
+        (true, Some(old)) => {
+            format!("{member} ({}) takes part in every group; {} is gone.", node.name, member_text(old.id))
+        }
+        (false, _) => format!("{member} ({}) is registered. `holdfast gateway list` shows how far it is.", node.name),
+    })?;
+    if wait && !caught_up {
+        return Err(late(common, &format!("{member} is in, but has not caught up")));
+    }
+    Ok(())
+}
+
+async fn remove(common: &Common, gateway: &str, force: bool, yes: bool, wait: bool) -> Result<(), CliError> {
+    let mut door = door(common);
+    let seen = status(&mut door).await?;
+    let found = find(&seen, gateway)?;
+    let member = MemberId(found.id);
+    if !yes {
+        let left = seen.members.len() - 1;
+        confirm(&format!("Take {member} ({}) out of the cluster for ever, leaving {left} members?", found.name))?;
+    }
+    let request = v1::RemoveMemberRequest { member: member.0, request_id: request_id(), force };
+    let call = async |mut client: Client| client.remove_member(request.clone()).await;
+    door.call("remove the gateway", Effect::Changes, call).await?;
+    let gone = wait && wait_for(common, &seen, member, Goal::Out).await?;
+    let json = serde_json::json!({ "member": member.0, "gateway": found.name, "gone": gone });
+    output::show(common.output, &json, || match gone {
+        true => format!("{member} ({}) is out of the cluster; its process ends by itself.", found.name),
+        false => format!("{member} ({}) is leaving. `holdfast gateway list` shows it until it is out.", found.name),
+    })?;
+    if wait && !gone {
+        return Err(late(common, &format!("{member} is leaving, but is not out")));
+    }
+    Ok(())
+}
+
+async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Result<(), CliError> {
+    let mut door = door(common);
+    let seen = status(&mut door).await?;
+    let found = find(&seen, gateway)?;
+    let member = MemberId(found.id);
+    let request = v1::DrainMemberRequest { member: member.0, drained: true, force, request_id: request_id() };
+    let call = async |mut client: Client| client.drain_member(request.clone()).await;
+    door.call("drain the gateway", Effect::Changes, call).await?;
+    let idle = wait && wait_for(common, &seen, member, Goal::Idle).await?;
+    let json = serde_json::json!({ "member": member.0, "gateway": found.name, "drained": true, "idle": idle });
+    output::show(common.output, &json, || match (idle, force) {
+        (true, false) => format!(
+            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` ends it.",
+            found.name, found.name
+        ),
+        (true, true) => {
+            format!("{} is drained: it leads nothing. Do not stop it while the others need it.", found.name)
+        }
+        (false, _) => format!("{} is drained. `holdfast gateway list` shows what it still leads.", found.name),
+    })?;
+    if wait && !idle {
+        return Err(late(common, &format!("{} is drained, but still leads", found.name)));
+    }
+    Ok(())
+}
+
+async fn undrain(common: &Common, gateway: &str) -> Result<(), CliError> {
+    let mut door = door(common);
+    let seen = status(&mut door).await?;
+    let found = find(&seen, gateway)?;
+    let request = v1::DrainMemberRequest { member: found.id, drained: false, force: false, request_id: request_id() };
+    let call = async |mut client: Client| client.drain_member(request.clone()).await;
+    door.call("undrain the gateway", Effect::Changes, call).await?;
+    let json = serde_json::json!({ "member": found.id, "gateway": found.name, "drained": false });
+    output::show(common.output, &json, || format!("{} may lead again.", found.name))
+}
+
+async fn update(common: &Common, gateway: &str, address: &str) -> Result<(), CliError> {
+    let mut door = door(common);
+    let seen = status(&mut door).await?;
+    let found = find(&seen, gateway)?;
+    let node = node(&mut door.only(address)).await?;
+    let request =
+        v1::UpdateMemberRequest { member: found.id, gateway: Some(member_of(&node)), request_id: request_id() };
+    let call = async |mut client: Client| client.update_member(request.clone()).await;
+    door.call("update the gateway's addresses", Effect::Changes, call).await?;
+    let json = serde_json::json!({ "member": found.id, "gateway": found.name, "addresses": node.addresses });
+    output::show(common.output, &json, || format!("{} is at {address} now.", found.name))
+}
+
+/// One gateway in `holdfast gateway list`.
+#[derive(Serialize)]
+struct Row {
+    member: u64,
+    name: String,
+    region: String,
+    role: String,
+    standing: String,
+    reachable: bool,
+    /// Why it is not fit to serve; "" when it is.
+    trouble: String,
+    version: String,
+    api: String,
+    /// Groups that it leads: names of sets, and `cluster`.
+    leads: Vec<String>,
+    /// Of so many groups.
+    groups: usize,
+    votes_in: usize,
+    entries_behind: u64,
+}
+
+fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
+    let known = member.member.clone().unwrap_or_default();
+    let name = |group: &v1::GroupSummary| if group.group == 0 { "cluster".to_string() } else { group.set.clone() };
+    let leads = status.groups.iter().filter(|group| group.leader == known.id).map(name).collect();
+    let votes = |group: &&v1::GroupSummary| {
+        let leader = status.members.iter().find(|m| id_of(m) == group.leader).and_then(|m| m.node.as_ref());
+        let seen = leader.and_then(|node| node.groups.iter().find(|seen| seen.group == group.group));
+        seen.is_some_and(|seen| seen.voters.contains(&known.id))
+    };
+    let node = member.node.clone().unwrap_or_default();
+    Row {
+        member: known.id,
+        name: known.name.clone(),
+        region: known.region,
+        role: known.role,
+        standing: known.standing,
+        reachable: member.reachable,
+        trouble: if member.reachable { node.not_ready } else { member.error.clone() },
+        version: node.version,
+        api: known.addresses.map_or(String::new(), |addresses| addresses.api),
+        leads,
+        groups: status.groups.len(),
+        votes_in: status.groups.iter().filter(votes).count(),
+        entries_behind: member.lags.iter().map(|lag| lag.entries).sum(),
+    }
+}
+
+async fn list(common: &Common) -> Result<(), CliError> {
+    let status = status(&mut door(common)).await?;
+    let rows: Vec<Row> = status.members.iter().map(|member| row(&status, member)).collect();
+    let json = serde_json::json!({ "cluster_id": status.cluster_id, "gateways": &rows });
+    output::show(common.output, &json, || {
+        let cells = rows.iter().map(|row| {
+            let state = match (row.reachable, row.trouble.as_str()) {
+                (false, why) => format!("unreachable: {why}"),
+                (true, "") => "ready".to_string(),
+                (true, why) => why.to_string(),
+            };
+            [
+                member_text(row.member),
+                row.name.clone(),
+                row.region.clone(),
+                row.role.clone(),
+                row.standing.clone(),
+                format!("{}/{}", row.votes_in, row.groups),
+                row.entries_behind.to_string(),
+                row.leads.join(","),
+                row.version.clone(),
+                row.api.clone(),
+                state,
+            ]
+        });
+        let head =
+            ["MEMBER", "GATEWAY", "REGION", "ROLE", "STANDING", "VOTES", "BEHIND", "LEADS", "VERSION", "API", "STATE"];
+        output::table(head, cells)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> v1::ClusterStatusReply {
+        let group = |id: u64, leader: u64, me: u64, learners: &[u64]| v1::GroupStatus {
+            group: id,
+            role: match (leader == me, learners.contains(&me)) {
+                (true, _) => v1::Role::Leader,
+                (_, true) => v1::Role::Learner,
+                (_, false) => v1::Role::Follower,
+            }
+            .into(),
+            leader,
+            voters: (1..=3).filter(|id| !learners.contains(id)).collect(),
+            learners: learners.to_vec(),
+            ..Default::default()
+        };
+        let member = |me: u64| v1::MemberStatus {
+            member: Some(v1::Member {
+                id: me,
+                name: format!("g{me}"),
+                standing: "active".into(),
+                ..Default::default()
+            }),
+            reachable: true,
+            node: Some(v1::Node {
+                groups: vec![group(0, 1, me, &[]), group(7, 2, me, &[3])],
+                standing: if me == 2 { "active" } else { "drained" }.into(),
+                ..Default::default()
+            }),
+            lags: [(0, 5), (7, 900 * u64::from(me == 3))]
+                .map(|(group, entries)| v1::GroupLag { group, entries })
+                .to_vec(),
+            ..Default::default()
+        };
+        let summary = |group, leader| v1::GroupSummary { group, leader, ..Default::default() };
+        v1::ClusterStatusReply {
+            members: (1..=3).map(member).collect(),
+            groups: vec![summary(0, 1), summary(7, 2)],
+            ..Default::default()
+        }
+    }
+
+    fn so_far(member: u64, goal: Goal) -> (usize, usize, u64) {
+        let now = progress(&status(), MemberId(member), goal);
+        (now.groups_done, now.groups, now.entries_behind)
+    }
+
+    #[test]
+    fn progress_counts_groups_and_entries() {
+        assert_eq!(so_far(3, Goal::In), (1, 2, 905), "it still learns one group");
+        assert_eq!(so_far(2, Goal::In), (2, 2, 5));
+        assert_eq!(so_far(1, Goal::Idle), (1, 2, 5), "it leads one");
+        assert_eq!(so_far(2, Goal::Idle), (0, 2, 5), "it does not know yet");
+        assert_eq!(so_far(3, Goal::Idle), (2, 2, 905));
+        assert_eq!(so_far(3, Goal::Out), (0, 2, 905));
+        assert_eq!(so_far(9, Goal::Out), (2, 2, 0));
+        let text = progress(&status(), MemberId(3), Goal::In).text(Goal::In);
+        assert_eq!(text, "[##########..........] votes in 1 of 2 groups, 905 entries behind");
+        let nobody = v1::ClusterStatusReply::default();
+        assert!(!progress(&nobody, MemberId(3), Goal::Out).done(), "a status of nothing shows nothing");
+    }
+
+    #[test]
+    fn a_gateway_is_found_by_name_and_by_member() {
+        let mut seen = status();
+        assert_eq!(find(&seen, "g2").map(|m| m.id), Ok(2));
+        assert_eq!(find(&seen, "m3").map(|m| m.id), Ok(3));
+        assert!(find(&seen, "g9").unwrap_err().message.contains("there are g1 (m1), g2 (m2), g3 (m3)"));
+        // A replacement has the name of the one that it replaces.
+        for (at, standing) in [(0, "leaving"), (1, "active")] {
+            let member = seen.members[at].member.get_or_insert_default();
+            (member.name, member.standing) = ("g".into(), standing.into());
+        }
+        assert_eq!(find(&seen, "g").map(|m| m.id), Ok(2));
+    }
+}

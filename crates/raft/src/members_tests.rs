@@ -1,0 +1,96 @@
+//! Who stands aside, and who was removed, over real sockets.
+
+use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
+use crate::lives::KnownLife;
+use holdfast_types::MemberId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// As `Host::start` makes it.
+fn life(member: u64) -> (MemberId, KnownLife) {
+    (MemberId(member), KnownLife { disk: u128::from(member), boot: Some((1, 1)) })
+}
+
+async fn three(dir: &std::path::Path) -> anyhow::Result<(Vec<Host>, BTreeMap<MemberId, String>)> {
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir, i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    Ok((hosts, addresses))
+}
+
+/// M4: each time the leader dies, the one of the other two that stands aside does not lead, although it may be first to notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    for round in 0..4 {
+        let entries = propose(&hosts, &format!("round {round}")).await?;
+        // With all of them, either could be elected.
+        for host in &hosts {
+            wait_len(&host.list, entries).await?;
+        }
+        let at = leader(&hosts).await?;
+        let old = hosts.remove(at);
+        let member = old.node.member();
+        hosts[0].group.stand_aside(true);
+        let aside = hosts[0].node.member();
+        old.end().await;
+        let next = leader(&hosts).await?;
+        assert_ne!(hosts[next].node.member(), aside, "round {round}");
+        propose(&hosts, "served on").await?;
+        hosts[0].group.stand_aside(false);
+        let listener = TcpListener::bind(&addresses[&member]).await?;
+        hosts.push(Host::start(dir.path(), member.0, listener).await?);
+    }
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// A member that was removed and does not know it is refused by name, and the others' leader stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut hosts, addresses) = three(dir.path()).await?;
+    propose(&hosts, "before").await?;
+    let at = leader(&hosts).await?;
+    let gone = hosts.remove(if at == 0 { 1 } else { 0 });
+    let removed = gone.node.member();
+    let rest: BTreeMap<MemberId, String> =
+        addresses.iter().filter(|(id, _)| **id != removed).map(|(id, addr)| (*id, addr.clone())).collect();
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &rest).await?;
+    let left: BTreeSet<MemberId> = rest.keys().copied().collect();
+    for host in &hosts {
+        let known = [1, 2, 3].map(life).into_iter().filter(|(id, _)| left.contains(id)).collect();
+        host.node.set_lives(known, MemberId(4));
+    }
+    let term = hosts[at].group.leading_term();
+    // It hears of no leader any more and asks for votes: no term grows by it, whatever it asks for.
+    let silent = async {
+        while gone.group.unheard() < Duration::from_millis(2500) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, silent).await?;
+    propose(&hosts, "after").await?;
+    assert_eq!(hosts[at].group.leading_term(), term, "the same leader in the same term");
+    let (to, addr) = rest.iter().next().ok_or_else(|| anyhow::anyhow!("nobody is left"))?;
+    let channel = gone.node.channels().get(*to, addr, false)?;
+    let ask = gone.node.addressed(Default::default(), gone.group.id(), *to);
+    let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
+    let why = status.map(|_| ()).expect_err("a vote for a removed member").message().to_string();
+    assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
+    gone.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Who takes part changes under an attached host that writes and checks: a fourth gateway is let in, each is drained, stopped, started and let lead
+//! again, one is replaced by a new one, one is removed. The host sees no error, every group has just the voters that it should, what was
+//! removed ends and stays out, and the three that are left bear the loss of one.
+
+use super::attach::{Attached, export, gateway_of, serves_anew};
+use super::blocks::{Load, Progress};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::binary::public_dir;
+use crate::bridge::Bridge;
+use crate::cluster::Cluster;
+use crate::nbd::Client;
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+pub(super) const WRITERS: u64 = 4;
+pub(super) const BLOCKS_EACH: u64 = 1024;
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const CHANGE_LIMIT: Duration = Duration::from_secs(120);
+/// What a change of members may take, for `holdfast`.
+const WAIT: [&str; 2] = ["--timeout", "2m"];
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut cluster = lab.cluster("256MiB")?;
+    let (dir, _guard) = public_dir("members")?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH);
+    let attached = Attached::start(lab, &cluster, &dir.join("a"), "host-a")?;
+    let bridge = Bridge::to(&attached.socket(), &export())?;
+    load.run(std::slice::from_ref(&bridge.uri), |progress| {
+        goes_on(progress)?;
+        add(&mut cluster, progress)?;
+        for index in 0..4 {
+            restart(&mut cluster, index, progress).with_context(|| format!("restart of {}", cluster.name(index)))?;
+        }
+        replace(&mut cluster, progress)?;
+        remove(&mut cluster, progress)?;
+        drained_is_passed_over(&mut cluster, &attached, progress)
+    })?;
+    let progress = load.progress();
+    anyhow::ensure!(progress.reconnected() == 0, "{} connections of users were closed", progress.reconnected());
+    let mut client = Client::connect(&bridge.uri, PATIENCE)?;
+    load.check(&mut client)?;
+    client.disconnect();
+    note(format!(
+        "{} pairs acknowledged and all there; no error, no connection closed, slowest pair {:.0} ms",
+        progress.answered(),
+        progress.slowest().as_secs_f64() * 1e3
+    ));
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Users are answered, now.
+pub(super) fn goes_on(progress: &Progress) -> Result<()> {
+    let from = progress.answered();
+    let went_on = wait_until(TAKEOVER_LIMIT, || progress.answered() > from + 50);
+    anyhow::ensure!(went_on, "the load does not go on");
+    Ok(())
+}
+
+fn timed(what: &str, begun: Instant) {
+    note(format!("{what} after {:.1} s", begun.elapsed().as_secs_f64()));
+}
+
+fn add(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
+    let index = cluster.start_another(&[])?;
+    let (api, begun) = (cluster.gateways[index].api.clone(), Instant::now());
+    let said = cluster.holdfast(&["gateway", "add", &api, WAIT[0], WAIT[1]])?;
+    anyhow::ensure!(said["caught_up"] == true && said["member"] == 4, "added: {said}");
+    cluster.voters_become(&[0, 1, 2, 3], CHANGE_LIMIT)?;
+    timed("g4 added: a voter of every group", begun);
+    goes_on(progress)
+}
+
+/// Drained, stopped, started, and let lead again. It leads nothing from the drain to the undrain.
+fn restart(cluster: &mut Cluster, index: usize, progress: &Progress) -> Result<()> {
+    let (name, begun) = (cluster.name(index), Instant::now());
+    let said = cluster.holdfast(&["gateway", "drain", &name, WAIT[0], WAIT[1]])?;
+    anyhow::ensure!(said["idle"] == true, "drained: {said}");
+    goes_on(progress)?;
+    cluster.end(index)?;
+    goes_on(progress)?;
+    cluster.restart(index)?;
+    cluster.caught_up(CHANGE_LIMIT)?;
+    let leaders = cluster.leaders()?;
+    anyhow::ensure!(!leaders.contains(&name), "drained, {name} leads again: {leaders:?}");
+    cluster.holdfast(&["gateway", "undrain", &name])?;
+    timed(&format!("{name} drained, restarted, undrained"), begun);
+    goes_on(progress)
+}
+
+/// g5 takes the place of g2, whose process ends and says why, also when it is started again on its old disk.
+fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
+    let index = cluster.start_another(&[])?;
+    let (api, begun) = (cluster.gateways[index].api.clone(), Instant::now());
+    let said = cluster.holdfast(&["gateway", "replace", "g2", "--by", &api, WAIT[0], WAIT[1]])?;
+    anyhow::ensure!(said["caught_up"] == true && said["member"] == 5 && said["replaced"] == 2, "replaced: {said}");
+    cluster.voters_become(&[0, 2, 3, 4], CHANGE_LIMIT)?;
+    timed("g2 replaced by g5", begun);
+    goes_on(progress)?;
+    // It was started again by us, so that its end is seen.
+    let why = cluster.ends_by_itself(1, PATIENCE)?;
+    anyhow::ensure!(why.contains("m2 was removed from this cluster for ever"), "g2 ended: {why}");
+    let why = cluster.start_in_vain(1, PATIENCE)?;
+    anyhow::ensure!(why.contains("m2 was removed from this cluster for ever"), "g2 ended again: {why}");
+    cluster.voters_become(&[0, 2, 3, 4], CHANGE_LIMIT)?;
+    note("g2 ends by itself, also when it is started again on its old disk");
+    goes_on(progress)
+}
+
+/// g4 goes, and three are left. To go further is refused, and nothing has changed then.
+fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
+    let begun = Instant::now();
+    let said = cluster.holdfast(&["gateway", "remove", "g4", "--yes", WAIT[0], WAIT[1]])?;
+    anyhow::ensure!(said["gone"] == true, "removed: {said}");
+    cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;
+    timed("g4 removed", begun);
+    let why = cluster.ends_by_itself(3, PATIENCE)?;
+    anyhow::ensure!(why.contains("m4 was removed from this cluster for ever"), "g4 ended: {why}");
+    let refused = cluster.refused(&["gateway", "remove", "g3", "--yes"])?;
+    anyhow::ensure!(refused.contains("gateway replace g3 --by"), "the refusal: {refused}");
+    cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;
+    goes_on(progress)
+}
+
+/// One is drained, the leader is killed: the third one serves, and the drained one leads nothing. With two of three up, nobody may be removed or
+/// drained, whatever is said.
+fn drained_is_passed_over(cluster: &mut Cluster, attached: &Attached, progress: &Progress) -> Result<()> {
+    let before = attached.look()?;
+    let serving = gateway_of(cluster, &before)?;
+    let others: Vec<usize> = [0, 2, 4].into_iter().filter(|index| *index != serving).collect();
+    let (drained, heir) = (others[0], others[1]);
+    let name = cluster.name(drained);
+    cluster.holdfast(&["gateway", "drain", &name, WAIT[0], WAIT[1]])?;
+    cluster.kill(serving)?;
+    let moved = wait_until(TAKEOVER_LIMIT, || attached.look().is_ok_and(|now| serves_anew(&now, &before)));
+    let now = attached.look()?;
+    anyhow::ensure!(moved, "not reconnected: {now}");
+    anyhow::ensure!(gateway_of(cluster, &now)? == heir, "served by {}, while {name} is drained", now["gateway"]);
+    goes_on(progress)?;
+    note(format!("{} killed, {name} drained: {} serves", cluster.name(serving), cluster.name(heir)));
+    for args in [
+        ["gateway", "remove", &name, "--yes", "--force"],
+        ["gateway", "remove", &cluster.name(heir), "--yes", "--force"],
+    ] {
+        let refused = cluster.refused(&args)?;
+        anyhow::ensure!(refused.contains("are needed") || refused.contains("may serve"), "{args:?}: {refused}");
+    }
+    cluster.holdfast(&["gateway", "undrain", &name])?;
+    cluster.restart(serving)?;
+    cluster.caught_up(CHANGE_LIMIT)?;
+    cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;
+    goes_on(progress)
+}
