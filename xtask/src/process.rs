@@ -243,6 +243,18 @@ impl Launch {
         Ok(Self { args, env, dir })
     }
 
+    /// With another value behind `flag`.
+    ///
+    /// # Errors
+    /// When there is no such flag.
+    pub fn set(&mut self, flag: &str, value: String) -> Result<()> {
+        let at =
+            self.args.iter().position(|arg| arg == flag).with_context(|| format!("no {flag} in {:?}", self.args))?;
+        let slot = self.args.get_mut(at + 1).with_context(|| format!("nothing behind {flag}"))?;
+        *slot = value;
+        Ok(())
+    }
+
     /// The same command again.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.args[0]);

@@ -103,6 +103,7 @@ pub fn member_of(node: &v1::Node) -> v1::Member {
         addresses: node.addresses.clone(),
         role: node.role.clone(),
         standing: String::new(),
+        level: node.level,
     }
 }
 

@@ -6,13 +6,14 @@
 //!     acknowledged was forgotten. It is wiped and joins as a new one.
 //! C3  A disk's boot counter only grows, and each counter belongs to one process (its nonce): a restored or cloned disk is
 //!     found at its first start and refused.
+//! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
 mod command;
 mod state;
 
 pub use command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
-    WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FEATURE_LEVEL, FIRST_LEVEL, MEMBERS_MAX,
+    SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};
 

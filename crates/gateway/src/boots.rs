@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::node::{Adopted, Node};
-use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, Standing};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Registered, Registrar};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
@@ -16,6 +16,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Between two questions of a member that leaves whether it is out. Each is an entry of group 0 until it is.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
+/// Without a leader of group 0 for so long, a member asks whether it is one still.
+const LONELY: Duration = Duration::from_secs(10);
+
 /// What the peer protocol is to know.
 pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
     let boot = |id: &MemberId| state.boots.get(id).map(|b| (b.boot, b.nonce));
@@ -24,12 +27,15 @@ pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
 
 /// Commits registrations where this gateway leads group 0.
 pub fn registrar(cluster: Arc<Cluster>, group: Group) -> Registrar {
-    Box::new(move |member, life| {
+    Box::new(move |member, life, level| {
         let (cluster, group) = (cluster.clone(), group.clone());
         Box::pin(async move {
             let Life { disk, boot, nonce } = life;
             outcome(
-                cluster.command(&group, &ClusterCommand::RegisterBoot { member, disk, boot, nonce }).await.map(drop),
+                cluster
+                    .command(&group, &ClusterCommand::RegisterBoot { member, disk, boot, nonce, level })
+                    .await
+                    .map(drop),
             )
         })
     })
@@ -42,7 +48,8 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
             why @ (ClusterRefusal::BootReplayed { .. }
             | ClusterRefusal::BootCloned { .. }
             | ClusterRefusal::DiskMismatch { .. }
-            | ClusterRefusal::MemberRemoved { .. }),
+            | ClusterRefusal::MemberRemoved { .. }
+            | ClusterRefusal::TooOld { .. }),
         )) => Registered::Refused(why.to_string()),
         // A member that is not there yet may come.
         Err(why) => Registered::NotNow(why.to_string()),
@@ -55,7 +62,7 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
         let peers = node.cluster.state().members.into_values().map(|m| (m.id, m.peer_addr)).collect();
         let asked = tokio::select! {
             () = node.stop.cancelled() => return,
-            asked = adopted.raft.register(&peers) => asked,
+            asked = adopted.raft.register(&peers, FEATURE_LEVEL) => asked,
         };
         match asked {
             Registered::Done => {
@@ -77,29 +84,23 @@ pub async fn register(node: Arc<Node>, adopted: Adopted) {
     }
 }
 
-/// A member that leaves is out of group 0 before the entry that removes it: it has to ask whether it was.
+/// A member that leaves is out of group 0 before the entry that removes it, and one that was cut off hears nothing of it: it has to ask.
 async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
-    let mut changes = node.cluster.changes();
     loop {
-        let state = node.cluster.state();
-        let leaving = state.members.get(&adopted.member).is_some_and(|m| m.standing == Standing::Leaving);
-        if leaving || state.was_removed(adopted.member) {
-            let peers = state.members.into_values().map(|m| (m.id, m.peer_addr)).collect();
-            if let Registered::Refused(why) = adopted.raft.register(&peers).await {
-                tracing::warn!(%why, "this gateway ends");
-                node.refuse(why);
-                return;
-            }
-        }
-        let look_again = async {
-            match leaving {
-                true => tokio::time::sleep(ASK_AGAIN).await,
-                false => drop(changes.changed().await),
-            }
-        };
         tokio::select! {
             () = node.stop.cancelled() => return,
-            () = look_again => {}
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+        }
+        let state = node.cluster.state();
+        let leaving = state.members.get(&adopted.member).is_none_or(|m| m.standing == Standing::Leaving);
+        if !leaving && adopted.group.unheard() < LONELY {
+            continue;
+        }
+        let peers = state.members.into_values().map(|m| (m.id, m.peer_addr)).collect();
+        if let Registered::Refused(why) = adopted.raft.register(&peers, FEATURE_LEVEL).await {
+            tracing::warn!(%why, "this gateway ends");
+            node.refuse(why);
+            return;
         }
     }
 }
@@ -119,6 +120,7 @@ mod tests {
             refused(ClusterRefusal::DiskMismatch { member, found: 1, expected: 2 }),
             Registered::Refused(_)
         ));
+        assert!(matches!(refused(ClusterRefusal::TooOld { member, found: 1, expected: 2 }), Registered::Refused(_)));
         assert!(matches!(refused(ClusterRefusal::MemberRemoved { id: member }), Registered::Refused(_)));
         assert!(matches!(refused(ClusterRefusal::NoSuchMember { id: member }), Registered::NotNow(_)));
         let lost = ClusterError::Propose(ProposeError::Unknown { reason: "late".into() });

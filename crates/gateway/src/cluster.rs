@@ -81,6 +81,11 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`].
     pub async fn command(&self, group: &Group, command: &ClusterCommand) -> Result<ClusterAnswer, ClusterError> {
+        // C4: a member of an older build could not read it.
+        let (needed, found) = (command.level(), self.read(|s| s.level));
+        if needed > found {
+            return Err(ClusterRefusal::LevelNeeded { needed, found }.into());
+        }
         let payload = postcard::to_stdvec(&(MARK, command)).map_err(|e| ClusterError::Wire(e.to_string()))?;
         let done = group.propose(None, Bytes::from(payload), COMMAND_LIMIT).await?;
         match postcard::from_bytes(&done.answer).map_err(|e| ClusterError::Wire(e.to_string()))? {

@@ -18,7 +18,7 @@ use crate::keyring::{KeyError, load_cluster_key};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::{LogConfig, NodeLog};
-use holdfast_raft::{Group, Life, NodeConfig, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name};
@@ -235,6 +235,7 @@ impl Node {
             timing: raft_timing(self.timing),
             dialer: self.dialer(),
             life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },
+            protocol: PROTOCOL,
             // The reason is in the log already.
             abort: |_| std::process::abort(),
         };

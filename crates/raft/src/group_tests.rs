@@ -105,6 +105,7 @@ impl Host {
             timing,
             dialer: Default::default(),
             life,
+            protocol: crate::PROTOCOL,
             abort,
         };
         Ok(RaftNode::new(config, log)?)

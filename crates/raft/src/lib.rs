@@ -22,6 +22,7 @@ mod machine;
 mod members;
 mod network;
 mod node;
+mod protocol;
 mod quarantine;
 mod readmit;
 mod register;
@@ -52,6 +53,7 @@ pub use group::{
 pub use lives::{KnownLife, Life};
 pub use machine::StateMachine;
 pub use node::{NodeConfig, NodeError, RaftNode};
+pub use protocol::{PROTOCOL, Protocol};
 pub use readmit::{Healing, ReadmitError};
 pub use register::{Registered, Registrar};
 pub use server::PeerService;

@@ -4,6 +4,7 @@
 //! What is known comes from group 0, as applied here. A member or a start that is not known yet is let through: after a start of all
 //! gateways at once nobody could register before group 0 has a leader, and group 0 has none before they talk.
 
+use crate::protocol::Protocol;
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,14 +61,15 @@ impl KnownLife {
 #[derive(Debug)]
 pub(crate) struct Lives {
     own: Life,
+    protocol: Protocol,
     known: RwLock<BTreeMap<MemberId, KnownLife>>,
     /// Ids below it were given away: one of them that is not known was removed.
     next: AtomicU64,
 }
 
 impl Lives {
-    pub(crate) fn new(own: Life) -> Self {
-        Self { own, known: RwLock::default(), next: AtomicU64::new(0) }
+    pub(crate) fn new(own: Life, protocol: Protocol) -> Self {
+        Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0) }
     }
 
     pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
@@ -81,8 +83,14 @@ impl Lives {
         member.0 < self.next.load(Ordering::Acquire) && !known()
     }
 
-    /// Says who we are.
+    /// Whether the other side speaks a version of the peer protocol that this one does.
+    pub(crate) fn check_protocol(&self, meta: &MetadataMap) -> Result<(), String> {
+        self.protocol.common(meta).map(drop)
+    }
+
+    /// Says who we are, and what we speak.
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
+        self.protocol.stamp(meta);
         let Life { disk, boot, nonce } = self.own;
         if let Ok(text) = MetadataValue::try_from(format!("{disk:032x} {boot} {nonce}")) {
             meta.insert(META_LIFE, text);
@@ -98,8 +106,9 @@ impl Lives {
         parse(meta.get(META_LIFE)?.to_str().ok()?)
     }
 
-    /// Whether what `from` says of itself can be true.
+    /// Whether what `from` says of itself can be true, and we understand each other.
     pub(crate) fn check(&self, from: MemberId, meta: &MetadataMap) -> Result<(), String> {
+        self.check_protocol(meta).map_err(|why| format!("{from}: {why}"))?;
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied();
         let Some(known) = known else { return Ok(()) };
         let text = meta.get(META_LIFE).and_then(|v| v.to_str().ok()).unwrap_or("");
@@ -119,14 +128,15 @@ fn parse(text: &str) -> Option<Life> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::PROTOCOL;
 
     #[test]
     fn an_older_or_a_cloned_life_is_refused_and_a_newer_one_is_not() {
         let own = Life { disk: 7, boot: 4, nonce: 40 };
-        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }));
+        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }, PROTOCOL));
         let check = |life: Life| {
             let mut meta = MetadataMap::new();
-            Lives::new(life).stamp(&mut meta);
+            Lives::new(life, PROTOCOL).stamp(&mut meta);
             lives.check(member, &meta)
         };
         assert_eq!(check(own), Ok(()), "nothing is known of it yet");
@@ -139,6 +149,10 @@ mod tests {
         assert_eq!(check(Life { boot: 5, nonce: 50, ..own }), Ok(()), "its next start");
         assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
         assert!(check(Life { nonce: 41, ..own }).is_err(), "cloned");
+        let mut meta = MetadataMap::new();
+        Lives::new(own, Protocol { oldest: 2, newest: 3 }).stamp(&mut meta);
+        let why = lives.check(member, &meta).unwrap_err();
+        assert!(why.starts_with("m2: peer protocol: the other gateway speaks versions 2-3"), "{why}");
         let removed = [1, 2, 3, 9].map(|id| lives.removed(MemberId(id)));
         assert_eq!(removed, [true, false, false, false], "m1 was one; m3 may come");
         assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());

@@ -54,7 +54,7 @@ async fn who_stands_aside_is_not_elected_while_another_can_be() -> anyhow::Resul
     Ok(())
 }
 
-/// A member that was removed and does not know it is refused by name, and the others' leader stays.
+/// A member that was removed and does not know it is refused by name, by each of the others, and they go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -72,8 +72,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
         let known = [1, 2, 3].map(life).into_iter().filter(|(id, _)| left.contains(id)).collect();
         host.node.set_lives(known, MemberId(4));
     }
-    let term = hosts[at].group.leading_term();
-    // It hears of no leader any more and asks for votes: no term grows by it, whatever it asks for.
+    // It hears of no leader any more and asks for votes.
     let silent = async {
         while gone.group.unheard() < Duration::from_millis(2500) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -81,14 +80,47 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     };
     tokio::time::timeout(LIMIT, silent).await?;
     propose(&hosts, "after").await?;
-    assert_eq!(hosts[at].group.leading_term(), term, "the same leader in the same term");
-    let (to, addr) = rest.iter().next().ok_or_else(|| anyhow::anyhow!("nobody is left"))?;
-    let channel = gone.node.channels().get(*to, addr, false)?;
-    let ask = gone.node.addressed(Default::default(), gone.group.id(), *to);
-    let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
-    let why = status.map(|_| ()).expect_err("a vote for a removed member").message().to_string();
-    assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
+    for (to, addr) in &rest {
+        let channel = gone.node.channels().get(*to, addr, false)?;
+        let ask = gone.node.addressed(Default::default(), gone.group.id(), *to);
+        let status = crate::proto::peer_client::PeerClient::new(channel).vote(ask).await;
+        let why = status.expect_err("a vote for a removed member").message().to_string();
+        assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
+    }
+    assert!(gone.group.leading_term().is_none(), "nobody elects it");
     gone.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// A gateway of a build that speaks nothing that we do is told so, in both directions, before its words are taken for what they mean here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_of_another_protocol_is_refused_by_name() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = three(dir.path()).await?;
+    propose(&hosts, "before").await?;
+    let (from, to) = (&hosts[0], hosts[1].node.member());
+    let channel = from.node.channels().get(to, &addresses[&to], false)?;
+    for (says, expected) in [
+        (Some("2-3"), Some("speaks versions 2-3, this one 1-1")),
+        (Some("0-0"), Some("speaks versions 0-0, this one 1-1")),
+        (None, Some("found \"\"")),
+        (Some("1-7"), None),
+    ] {
+        let mut ask = from.node.addressed(crate::proto::DeniedRequest::default(), from.group.id(), to);
+        match says {
+            Some(says) => drop(ask.metadata_mut().insert("holdfast-protocol", says.parse()?)),
+            None => drop(ask.metadata_mut().remove("holdfast-protocol")),
+        }
+        let status = crate::proto::peer_client::PeerClient::new(channel.clone()).denied(ask).await;
+        let why = status.expect_err("no entry was named").message().to_string();
+        match expected {
+            Some(expected) => assert!(why.contains(expected), "{says:?}: {why}"),
+            None => assert_eq!(why, "denied: no entry", "{says:?}: understood"),
+        }
+    }
     for host in hosts {
         host.end().await;
     }

@@ -5,6 +5,7 @@ use crate::config::{RaftTiming, TypeConfig};
 use crate::lives::{Life, Lives};
 use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
+use crate::protocol::Protocol;
 use crate::reversion::Acked;
 use crate::wire::{
     META_CLUSTER, META_FROM, META_GROUP, META_TO, RaftLogId, RaftVote, WireError, append_reply_from_wire,
@@ -51,9 +52,9 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Life) -> Self {
+    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Life, protocol: Protocol) -> Self {
         let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
-        Self { timing, dialer, map, book, lives: Lives::new(own) }
+        Self { timing, dialer, map, book, lives: Lives::new(own, protocol) }
     }
 
     pub(crate) fn set_address(&self, member: MemberId, addr: String) {
@@ -211,9 +212,10 @@ impl Network {
 
 fn from_status(status: &Status) -> Rpc {
     match status.code() {
-        tonic::Code::Unavailable | tonic::Code::NotFound | tonic::Code::PermissionDenied => {
-            RPCError::Unreachable(Unreachable::new(status))
-        }
+        tonic::Code::Unavailable
+        | tonic::Code::NotFound
+        | tonic::Code::PermissionDenied
+        | tonic::Code::FailedPrecondition => RPCError::Unreachable(Unreachable::new(status)),
         _ => RPCError::Network(NetworkError::new(status)),
     }
 }

@@ -7,6 +7,7 @@ use crate::lives::{KnownLife, Life};
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
 use crate::network::{Acks, Channels, Network};
+use crate::protocol::Protocol;
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::Healing;
 use crate::register::Registrar;
@@ -37,6 +38,8 @@ pub struct NodeConfig {
     pub dialer: Dialer,
     /// Which life of the member this is (C3).
     pub life: Life,
+    /// Which versions of the peer protocol it speaks: `PROTOCOL`, but in tests.
+    pub protocol: Protocol,
     /// Ends the process, for the reason given (R11): `std::process::abort`, but in tests.
     pub abort: fn(&str),
 }
@@ -114,7 +117,7 @@ impl RaftNode {
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
         std::fs::create_dir_all(&config.snapshots)
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
-        let channels = Arc::new(Channels::new(config.timing, config.dialer.clone(), config.life));
+        let channels = Arc::new(Channels::new(config.timing, config.dialer.clone(), config.life, config.protocol));
         let groups = RwLock::new(BTreeMap::new());
         let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
         let (started, registrar) = (boot_now(), OnceLock::new());

@@ -24,18 +24,18 @@ pub enum Registered {
 }
 
 /// Commits a registration at the leader of group 0.
-pub type Registrar = Box<dyn Fn(MemberId, Life) -> BoxFuture<'static, Registered> + Send + Sync>;
+pub type Registrar = Box<dyn Fn(MemberId, Life, u32) -> BoxFuture<'static, Registered> + Send + Sync>;
 
 impl RaftNode {
-    /// Registers this process with whoever leads group 0: this member itself, or one of `peers`.
-    pub async fn register(&self, peers: &BTreeMap<MemberId, String>) -> Registered {
+    /// Registers this process, whose build knows `level`, with whoever leads group 0: this member itself, or one of `peers`.
+    pub async fn register(&self, peers: &BTreeMap<MemberId, String>, level: u32) -> Registered {
         let leads = self.group(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
         if leads {
-            return self.registered(self.member(), self.life()).await;
+            return self.registered(self.member(), self.life(), level).await;
         }
         let mut answers = Vec::new();
         for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-            match self.ask_register(*peer, addr).await {
+            match self.ask_register(*peer, addr, level).await {
                 Registered::NotNow(why) => answers.push(format!("{peer}: {why}")),
                 known => return known,
             }
@@ -43,12 +43,12 @@ impl RaftNode {
         Registered::NotNow(answers.join("; "))
     }
 
-    async fn ask_register(&self, peer: MemberId, addr: &str) -> Registered {
+    async fn ask_register(&self, peer: MemberId, addr: &str, level: u32) -> Registered {
         let channel = match self.channels().get(peer, addr, false) {
             Ok(channel) => channel,
             Err(e) => return Registered::NotNow(e.to_string()),
         };
-        let request = self.addressed(proto::RegisterRequest {}, GroupId::CLUSTER, peer);
+        let request = self.addressed(proto::RegisterRequest { level }, GroupId::CLUSTER, peer);
         let mut client = PeerClient::new(channel);
         match tokio::time::timeout(ASK_LIMIT, client.register(request)).await {
             Err(_) => Registered::NotNow(format!("no answer within {ASK_LIMIT:?}")),
@@ -64,9 +64,9 @@ impl RaftNode {
     }
 
     /// The leader's side.
-    pub(crate) async fn registered(&self, member: MemberId, life: Life) -> Registered {
+    pub(crate) async fn registered(&self, member: MemberId, life: Life, level: u32) -> Registered {
         match self.registrar() {
-            Some(registrar) => registrar(member, life).await,
+            Some(registrar) => registrar(member, life, level).await,
             None => Registered::NotNow("nothing is registered here".to_string()),
         }
     }

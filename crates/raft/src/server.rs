@@ -49,7 +49,13 @@ impl Handler {
         if to != self.node.member() {
             return Err(Status::permission_denied(format!("receiver: found {to}, expected {}", self.node.member())));
         }
-        Ok(MemberId(number(meta, META_FROM)?))
+        let from = MemberId(number(meta, META_FROM)?);
+        // Before anything else that it says is believed to mean what it means here.
+        self.node.channels().lives.check_protocol(meta).map_err(|why| {
+            tracing::warn!(%from, %why, "a call is refused");
+            Status::failed_precondition(why)
+        })?;
+        Ok(from)
     }
 
     /// The group that a call is for, once its sender is known to be who it says.
@@ -184,7 +190,7 @@ impl Peer for Handler {
         let outcome = if group.leading_term().is_none() {
             Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))
         } else {
-            match self.node.registered(from, life).await {
+            match self.node.registered(from, life, request.get_ref().level).await {
                 Registered::Done => Outcome::Boot(life.boot),
                 Registered::NotNow(why) => Outcome::Busy(why),
                 Registered::Refused(why) => Outcome::Refused(why),

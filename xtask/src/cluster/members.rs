@@ -39,6 +39,21 @@ impl Cluster {
         Ok(index)
     }
 
+    /// Gives a gateway of ours that does not run other addresses, and starts it there.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart`].
+    pub fn restart_elsewhere(&mut self, index: usize) -> Result<()> {
+        let port = free_ports(4)?;
+        let at = |n: u16| format!("127.0.0.1:{}", port + n);
+        let gateway = &mut self.gateways[index];
+        for (n, flag) in (0..).zip(["--nbd-listen", "--api-listen", "--peer-listen", "--http-listen"]) {
+            gateway.launch.set(flag, at(n))?;
+        }
+        (gateway.nbd.addr, gateway.api) = (at(0), at(1));
+        self.restart(index)
+    }
+
     /// SIGTERM, and waits for the end.
     ///
     /// # Errors

@@ -252,19 +252,24 @@ pub(super) struct Attached {
 
 impl Attached {
     pub(super) fn start(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
-        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), cluster, dir, owner)
+        // One door only: the others are found.
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &cluster.gateways[0].api, dir, owner)
+    }
+
+    /// Told of every gateway, so that any of them may go at once.
+    pub(super) fn start_knowing_all(lab: &Lab, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
+        let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
+        Self::spawn(&lab.bin, &lab.dir.join("attach.log"), &doors.join(","), dir, owner)
     }
 
     /// Another life in the same run directory.
     fn again(&self, cluster: &Cluster, owner: &str) -> Result<Self> {
-        Self::spawn(&self.bin, &self.log, cluster, &self.dir, owner)
+        Self::spawn(&self.bin, &self.log, &cluster.gateways[0].api, &self.dir, owner)
     }
 
-    fn spawn(bin: &Path, log: &Path, cluster: &Cluster, dir: &Path, owner: &str) -> Result<Self> {
-        let doors: Vec<&str> = cluster.gateways.iter().map(|g| g.api.as_str()).collect();
+    fn spawn(bin: &Path, log: &Path, api: &str, dir: &Path, owner: &str) -> Result<Self> {
         let command = cmd(bin).args(["attach", SET, "--owner", owner, "--device", "none", "--output", "json"]);
-        // One door only: the others are found.
-        let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", doors[0], "--dir"]).arg(dir);
+        let command = command.args(["--log", "warn,holdfast_attach=debug", "--api", api, "--dir"]).arg(dir);
         let (mut proc, out) = Proc::spawn_piped("holdfast attach", command.into_command(), log)?;
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const WRITERS: u64 = 4;
 pub(super) const BLOCKS_EACH: u64 = 1024;
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const CHANGE_LIMIT: Duration = Duration::from_secs(120);
 /// What a change of members may take, for `holdfast`.
 const WAIT: [&str; 2] = ["--timeout", "2m"];
@@ -25,7 +25,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = lab.cluster("256MiB")?;
     let (dir, _guard) = public_dir("members")?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    let attached = Attached::start(lab, &cluster, &dir.join("a"), "host-a")?;
+    let attached = Attached::start_knowing_all(lab, &cluster, &dir.join("a"), "host-a")?;
     let bridge = Bridge::to(&attached.socket(), &export())?;
     load.run(std::slice::from_ref(&bridge.uri), |progress| {
         goes_on(progress)?;
@@ -34,6 +34,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             restart(&mut cluster, index, progress).with_context(|| format!("restart of {}", cluster.name(index)))?;
         }
         replace(&mut cluster, progress)?;
+        move_away(&mut cluster, progress)?;
         remove(&mut cluster, progress)?;
         drained_is_passed_over(&mut cluster, &attached, progress)
     })?;
@@ -109,13 +110,34 @@ fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     goes_on(progress)
 }
 
-/// g4 goes, and three are left. To go further is refused, and nothing has changed then.
+/// g5 is started at other addresses, and the others are told where.
+fn move_away(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
+    const MOVED: usize = 4;
+    cluster.holdfast(&["gateway", "drain", "g5", WAIT[0], WAIT[1]])?;
+    cluster.end(MOVED)?;
+    cluster.restart_elsewhere(MOVED)?;
+    let (api, other) = (cluster.gateways[MOVED].api.clone(), cluster.gateways[0].api.clone());
+    let refused = cluster.refused(&["gateway", "update", "g5", "--address", &other])?;
+    anyhow::ensure!(refused.contains("other-disk"), "g1's address for g5: {refused}");
+    cluster.holdfast(&["gateway", "update", "g5", "--address", &api])?;
+    cluster.caught_up(CHANGE_LIMIT)?;
+    cluster.voters_become(&[0, 2, 3, MOVED], CHANGE_LIMIT)?;
+    cluster.holdfast(&["gateway", "undrain", "g5"])?;
+    note("g5 moved to other addresses");
+    goes_on(progress)
+}
+
+/// g4 goes while it is stopped, and three are left. To go further is refused, and nothing has changed then.
 fn remove(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
+    cluster.holdfast(&["gateway", "drain", "g4", WAIT[0], WAIT[1]])?;
+    cluster.pause(3)?;
     let begun = Instant::now();
     let said = cluster.holdfast(&["gateway", "remove", "g4", "--yes", WAIT[0], WAIT[1]])?;
     anyhow::ensure!(said["gone"] == true, "removed: {said}");
     cluster.voters_become(&[0, 2, 4], CHANGE_LIMIT)?;
-    timed("g4 removed", begun);
+    timed("g4 removed while it was stopped", begun);
+    // It knows nothing of that, and has to find out.
+    cluster.proceed(3);
     let why = cluster.ends_by_itself(3, PATIENCE)?;
     anyhow::ensure!(why.contains("m4 was removed from this cluster for ever"), "g4 ended: {why}");
     let refused = cluster.refused(&["gateway", "remove", "g3", "--yes"])?;

@@ -29,7 +29,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.voters_become(&[0, 1, WITNESS], CHANGE_LIMIT)?;
 
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    let attached = Attached::start(lab, &cluster, &dir.join("a"), "host-a")?;
+    let attached = Attached::start_knowing_all(lab, &cluster, &dir.join("a"), "host-a")?;
     let bridge = Bridge::to(&attached.socket(), &export())?;
     load.run(std::slice::from_ref(&bridge.uri), |progress| {
         goes_on(progress)?;

@@ -13,6 +13,10 @@ pub const SETS_MAX: usize = 1024;
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// A store's URL in bytes at most.
 pub const STORE_URL_BYTES_MAX: usize = 2048;
+/// What every build knows.
+pub const FIRST_LEVEL: u32 = 1;
+/// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
+pub const FEATURE_LEVEL: u32 = 1;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -60,6 +64,8 @@ pub enum ClusterCommand {
         boot: u64,
         /// Drawn by the process.
         nonce: u64,
+        /// The newest feature level that its build knows.
+        level: u32,
     },
     /// A new volume set.
     CreateSet {
@@ -115,6 +121,29 @@ pub enum ClusterCommand {
         /// As in [`Member`].
         standing: Standing,
     },
+    /// Entries of this level may be proposed from now on: every member's build knows them.
+    RaiseLevel {
+        /// Above the present one.
+        level: u32,
+    },
+}
+
+impl ClusterCommand {
+    /// The feature level from which on it may be proposed: a build of a level before does not know it.
+    pub fn level(&self) -> u32 {
+        match self {
+            ClusterCommand::Init { .. }
+            | ClusterCommand::AddMember { .. }
+            | ClusterCommand::RemoveMember { .. }
+            | ClusterCommand::UpdateMember { .. }
+            | ClusterCommand::RegisterBoot { .. }
+            | ClusterCommand::CreateSet { .. }
+            | ClusterCommand::RewrapKey { .. }
+            | ClusterCommand::RestoreSet { .. }
+            | ClusterCommand::SetStanding { .. }
+            | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
+        }
+    }
 }
 
 /// What apply answers to one entry of group 0's log.
@@ -144,6 +173,8 @@ pub enum ClusterAnswer {
     Refused(ClusterRefusal),
     /// The member's standing is that.
     StandingSet,
+    /// The cluster is at that level, or above it.
+    LevelRaised,
 }
 
 /// Why group 0 did not do what it was asked. The text is meant for the person who asked.
@@ -314,6 +345,42 @@ pub enum ClusterRefusal {
         /// As asked for.
         id: MemberId,
     },
+    /// A build that does not know entries which may be in the log.
+    #[error(
+        "{member} runs a build that knows feature level {found}, and the cluster is at {expected}: start it with a newer build"
+    )]
+    TooOld {
+        /// The member.
+        member: MemberId,
+        /// What it knows.
+        found: u32,
+        /// The cluster's.
+        expected: u32,
+    },
+    /// Not every member can.
+    #[error("feature level {asked}: {member} {}", known_text(.known))]
+    LevelNotKnown {
+        /// As asked for.
+        asked: u32,
+        /// Who does not know it.
+        member: MemberId,
+        /// What it knows, if it has ever said so.
+        known: Option<u32>,
+    },
+    /// An entry of a level that the cluster is not at.
+    #[error(
+        "this needs feature level {needed}, and the cluster is at {found}: it is raised once every gateway runs a build that knows it"
+    )]
+    LevelNeeded {
+        /// By the entry.
+        needed: u32,
+        /// The cluster's.
+        found: u32,
+    },
+}
+
+fn known_text(known: &Option<u32>) -> String {
+    known.map_or("has not registered a start yet".to_owned(), |known| format!("knows {known} at most"))
 }
 
 fn found_text(found: &Option<Name>) -> String {

@@ -1,8 +1,8 @@
 //! The state of group 0, and how each command changes it.
 
 use super::command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
-    WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX,
+    STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
@@ -68,6 +68,8 @@ pub struct Boot {
     pub boot: u64,
     /// Drawn by that process.
     pub nonce: u64,
+    /// The newest feature level that its build knows.
+    pub level: u32,
 }
 
 /// A volume set, as the cluster knows it.
@@ -121,6 +123,8 @@ pub struct ClusterState {
     pub retired_disks: BTreeSet<u128>,
     /// What each request made; as many as there are members and sets.
     pub requests: BTreeMap<RequestId, Made>,
+    /// Entries up to this feature level may be proposed (C4).
+    pub level: u32,
 }
 
 impl Default for ClusterState {
@@ -141,12 +145,17 @@ impl ClusterState {
             boots: BTreeMap::new(),
             retired_disks: BTreeSet::new(),
             requests: BTreeMap::new(),
+            level: FIRST_LEVEL,
         }
     }
 
     /// Applies the command of one entry. Reads nothing but the command and the state: every replica answers alike.
     /// (The entry's log id decides nothing here; it is taken so that the two machines look the same to their caller.)
     pub fn apply(&mut self, _id: LogId, cmd: &ClusterCommand) -> ClusterAnswer {
+        if cmd.level() > self.level {
+            let (needed, found) = (cmd.level(), self.level);
+            return ClusterAnswer::Refused(ClusterRefusal::LevelNeeded { needed, found });
+        }
         let result = match cmd {
             ClusterCommand::Init { cluster_id } => self.init(*cluster_id),
             ClusterCommand::AddMember { member, replaces, request } => self.add_member(member, *replaces, *request),
@@ -155,9 +164,10 @@ impl ClusterState {
                 self.update_member(*id, peer_addr, api_addr, nbd_addr)
             }
             ClusterCommand::SetStanding { id, standing } => self.set_standing(*id, *standing),
-            ClusterCommand::RegisterBoot { member, disk, boot, nonce } => {
-                self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce })
+            ClusterCommand::RegisterBoot { member, disk, boot, nonce, level } => {
+                self.register_boot(*member, *disk, Boot { boot: *boot, nonce: *nonce, level: *level })
             }
+            ClusterCommand::RaiseLevel { level } => self.raise_level(*level),
             ClusterCommand::CreateSet {
                 name,
                 store,
@@ -330,6 +340,9 @@ impl ClusterState {
         if member.disk != disk {
             return Err(ClusterRefusal::DiskMismatch { member: id, found: disk, expected: member.disk });
         }
+        if boot.level < self.level {
+            return Err(ClusterRefusal::TooOld { member: id, found: boot.level, expected: self.level });
+        }
         if let Some(seen) = self.boots.get(&id) {
             if boot.boot < seen.boot {
                 return Err(ClusterRefusal::BootReplayed { member: id, found: boot.boot, seen: seen.boot });
@@ -340,6 +353,22 @@ impl ClusterState {
         }
         self.boots.insert(id, boot);
         Ok(ClusterAnswer::BootRegistered)
+    }
+
+    /// The level that every member knows, where that is above the present one.
+    pub fn raisable(&self) -> Option<u32> {
+        let known = self.members.keys().map(|id| self.boots.get(id).map_or(0, |boot| boot.level));
+        known.min().filter(|level| *level > self.level)
+    }
+
+    fn raise_level(&mut self, level: u32) -> Result<ClusterAnswer, ClusterRefusal> {
+        let unknown = |id: &MemberId| self.boots.get(id).is_none_or(|boot| boot.level < level);
+        if let Some(member) = self.members.keys().copied().find(unknown).filter(|_| level > self.level) {
+            let known = self.boots.get(&member).map(|boot| boot.level);
+            return Err(ClusterRefusal::LevelNotKnown { asked: level, member, known });
+        }
+        self.level = self.level.max(level);
+        Ok(ClusterAnswer::LevelRaised)
     }
 
     fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {

@@ -77,7 +77,7 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
             id: MemberId(id), peer_addr: "b:1".to_owned(), api_addr: "b:2".to_owned(), nbd_addr: "b:3".to_owned(),
         }),
         8 => (1u64..8, 1u128..12, 1u64..6, 0u64..3).prop_map(|(id, disk, boot, nonce)| ClusterCommand::RegisterBoot {
-            member: MemberId(id), disk, boot, nonce,
+            member: MemberId(id), disk, boot, nonce, level: 1,
         }),
         4 => (0u8..9, vec((1u64..8).prop_map(MemberId), 0..3), request())
             .prop_map(|(name, members, request)| create(&format!("s{name}"), members, request)),
@@ -141,7 +141,7 @@ proptest! {
                     prop_assert!(set_ids.insert(*set) || again, "C1: {} twice", set);
                     prop_assert!(again || state.sets[set].base_epoch == epoch_base(*generation), "R6");
                 }
-                (ClusterCommand::RegisterBoot { member, disk, boot, nonce }, outcome) => {
+                (ClusterCommand::RegisterBoot { member, disk, boot, nonce, .. }, outcome) => {
                     let present = state.members.get(member).is_some_and(|member| member.disk == *disk);
                     let lives = lives.entry(*disk).or_default();
                     let last = lives.last().copied();
@@ -172,7 +172,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
     let commands = [
         ClusterCommand::Init { cluster_id: 300 },
         add(1, "g1", 5, 6),
-        ClusterCommand::RegisterBoot { member: MemberId(1), disk: 5, boot: 2, nonce: 300 },
+        ClusterCommand::RegisterBoot { member: MemberId(1), disk: 5, boot: 2, nonce: 300, level: 1 },
         create("s1", vec![MemberId(1)], 7),
         ClusterCommand::RewrapKey { set: GroupId(1), wrapped_key: vec![8], key_id: 2 },
         ClusterCommand::UpdateMember {
@@ -185,11 +185,12 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         ClusterCommand::RemoveMember { id: MemberId(2) },
         restore(4, "s4", 2),
         ClusterCommand::SetStanding { id: MemberId(1), standing: Standing::Drained },
+        ClusterCommand::RaiseLevel { level: 1 },
     ];
     let expected = "\
 00ac02
 01010267310265750503613a3103613a3203613a3300000006
-04010502ac02
+04010502ac0201
 050273310966696c653a2f2f2f73020102030101010407
 0601010802
 030103623a3103623a3203623a33
@@ -197,6 +198,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
 0202
 07040273340966696c653a2f2f2f73020102030102010101760802010102030405
 080101
+0901
 ";
     assert_eq!(hex_lines(&commands), expected);
     let mut state = ClusterState::new();
@@ -206,7 +208,7 @@ fn the_bytes_of_commands_and_state_are_pinned() {
         let bytes = postcard::to_stdvec(command).unwrap();
         assert_eq!(postcard::from_bytes::<ClusterCommand>(&bytes).unwrap(), *command);
     }
-    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac02010902060001070101\n";
+    let expected = "ac020101010267310265750503623a3103623a3203623a33000102010273310966696c653a2f2f2f73010802010101040100040273340966696c653a2f2f2f73020102030101018080808080804002010101017608020101020304050305010102ac020101090206000107010101\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     assert_eq!(postcard::from_bytes::<ClusterState>(&postcard::to_stdvec(&state).unwrap()).unwrap(), state);
 }
@@ -272,7 +274,7 @@ fn a_member_that_was_replaced_or_removed_never_comes_back() {
     assert_eq!(apply(&mut state, standing(id(2), Standing::Active)), leaving, "leaving is final");
     assert_eq!(apply(&mut state, ClusterCommand::RemoveMember { id: id(2) }), ClusterAnswer::MemberRemoved);
     let removed = ClusterAnswer::Refused(ClusterRefusal::MemberRemoved { id: id(2) });
-    let boot = ClusterCommand::RegisterBoot { member: id(2), disk: 2, boot: 9, nonce: 9 };
+    let boot = ClusterCommand::RegisterBoot { member: id(2), disk: 2, boot: 9, nonce: 9, level: 1 };
     assert_eq!(apply(&mut state, boot), removed, "its old disk starts again");
     assert_eq!(apply(&mut state, standing(id(2), Standing::Active)), removed);
     assert_eq!(apply(&mut state, in_place(2, 4)), removed);
@@ -285,6 +287,41 @@ fn a_member_that_was_replaced_or_removed_never_comes_back() {
     assert_eq!(apply(&mut state, standing(id(1), Standing::Leaving)), last);
     assert_eq!(apply(&mut state, ClusterCommand::RemoveMember { id: id(1) }), last);
     state.self_check();
+}
+
+/// C4: raised only when every member knows it, never back, and nobody who does not know it takes part from then on.
+#[test]
+fn the_level_is_that_of_the_oldest_build() {
+    let mut state = ClusterState::new();
+    let apply = |state: &mut ClusterState, command: ClusterCommand| state.apply(LogId::new(1, 1), &command);
+    let boot = |id: u64, boot, level| ClusterCommand::RegisterBoot {
+        member: MemberId(id),
+        disk: u128::from(id),
+        boot,
+        nonce: 1,
+        level,
+    };
+    apply(&mut state, add(1, "g1", 1, 1));
+    apply(&mut state, add(2, "g2", 2, 2));
+    apply(&mut state, boot(1, 1, 3));
+    assert_eq!(state.raisable(), None, "g2 has not said");
+    let unknown = |known| ClusterRefusal::LevelNotKnown { asked: 2, member: MemberId(2), known };
+    let raise = || ClusterCommand::RaiseLevel { level: 2 };
+    assert_eq!(apply(&mut state, raise()), ClusterAnswer::Refused(unknown(None)));
+    apply(&mut state, boot(2, 1, 1));
+    assert_eq!(state.raisable(), None);
+    assert_eq!(apply(&mut state, raise()), ClusterAnswer::Refused(unknown(Some(1))));
+    apply(&mut state, boot(2, 2, 2));
+    assert_eq!(state.raisable(), Some(2));
+    assert_eq!(apply(&mut state, raise()), ClusterAnswer::LevelRaised);
+    assert_eq!(apply(&mut state, ClusterCommand::RaiseLevel { level: 1 }), ClusterAnswer::LevelRaised, "R12");
+    assert_eq!((state.level, state.raisable()), (2, None), "never back");
+    let old = ClusterRefusal::TooOld { member: MemberId(1), found: 1, expected: 2 };
+    assert_eq!(apply(&mut state, boot(1, 2, 1)), ClusterAnswer::Refused(old));
+    state.level = 0;
+    let needed = ClusterRefusal::LevelNeeded { needed: 1, found: 0 };
+    assert_eq!(apply(&mut state, add(3, "g3", 3, 3)), ClusterAnswer::Refused(needed), "an entry of a later level");
+    assert!(!state.members.contains_key(&MemberId(3)));
 }
 
 #[test]

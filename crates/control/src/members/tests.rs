@@ -184,6 +184,8 @@ fn somebody_must_be_left_to_serve() {
     let leaving = cluster(&[G, G, LEAVING]);
     assert!(leave(&leaving, &all, 3, false).unwrap_err().contains("already"));
     assert!(leave(&leaving, &all, 2, true).unwrap_err().contains("g3 is still leaving"));
+    let stuck = cluster(&[G, G, LEAVING, G]);
+    assert_eq!(leave(&stuck, &all, 4, false), Ok(()), "it was to replace g3 and never came up");
 }
 
 #[test]

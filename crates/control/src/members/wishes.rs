@@ -159,8 +159,10 @@ pub fn may_leave(state: &ClusterState, groups: &[GroupHealth], member: &Member, 
     if member.standing == Standing::Leaving {
         return Err(Objection::Leaving { name });
     }
+    // One that votes nowhere costs nobody anything: a newcomer that never came up holds up the one that it was to replace.
+    let votes = groups.iter().any(|group| group.voters.contains(&id));
     let leaving = |other: &&Member| other.standing == Standing::Leaving;
-    if let Some(other) = state.members.values().find(leaving) {
+    if let Some(other) = state.members.values().find(leaving).filter(|_| votes) {
         return Err(Objection::OneAtATime { other: other.name.to_string() });
     }
     if member.role == MemberRole::Gateway && !others_serve(state, id) {

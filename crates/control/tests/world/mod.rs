@@ -168,7 +168,9 @@ impl World {
                 disk: u128::from(w.number("disk")),
                 boot: w.number("count"),
                 nonce: w.number("nonce"),
+                level: w.number_or("level", 1) as u32,
             },
+            "raise" => ClusterCommand::RaiseLevel { level: w.number("level") as u32 },
             "create-set" => ClusterCommand::CreateSet {
                 name: name(w, "name"),
                 store: w.maybe("store").unwrap_or("s3://bucket/prefix").to_owned(),
@@ -195,6 +197,7 @@ impl World {
             ClusterAnswer::Initialized => "the cluster has its id".to_owned(),
             ClusterAnswer::MemberAdded { id } => format!("added {id}"),
             ClusterAnswer::MemberRemoved => "removed".to_owned(),
+            ClusterAnswer::LevelRaised => format!("feature level {}", self.cluster.level),
             ClusterAnswer::StandingSet => "so it is".to_owned(),
             ClusterAnswer::MemberUpdated => "updated".to_owned(),
             ClusterAnswer::BootRegistered => "may take part".to_owned(),

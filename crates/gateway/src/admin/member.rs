@@ -156,6 +156,14 @@ impl AdminDoor {
         let mut member = member_from(&gateway, MemberId(0))?;
         let state = self.node.cluster.state();
         let cluster_id = holdfast_api::hex128(state.cluster_id);
+        if gateway.level < state.level {
+            let (found, expected) = (gateway.level, state.level);
+            let message = format!(
+                "{} runs a build that knows feature level {found}, and the cluster is at {expected}: start it with a newer build",
+                member.name
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
         if let Some(known) = state.members.values().find(|m| m.disk == member.disk) {
             return Ok(v1::JoinMemberReply { member: known.id.0, cluster_id, already: true });
         }

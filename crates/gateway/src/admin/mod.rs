@@ -174,6 +174,7 @@ fn member_message(m: &Member) -> v1::Member {
         }
         .to_string(),
         standing: standing_text(m.standing).to_string(),
+        level: 0,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use holdfast_api::{Refusal, v1};
+use holdfast_control::cluster::FEATURE_LEVEL;
 use holdfast_raft::GroupStatus;
 use std::time::Duration;
 
@@ -66,6 +67,7 @@ impl AdminDoor {
             not_ready: node.not_ready().unwrap_or_default(),
             stores: node.store_healths(),
             role: config.role.as_str().to_string(),
+            level: FEATURE_LEVEL,
             ..v1::Node::default()
         };
         if let Some(adopted) = node.adopted() {
@@ -135,6 +137,7 @@ impl AdminDoor {
             members,
             sets: set_summaries(&state),
             groups,
+            level: state.level,
         })
     }
 

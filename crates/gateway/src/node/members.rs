@@ -66,6 +66,7 @@ impl Follower {
             self.carry_out(node, &group, term, step, state).await;
             if group.id() == GroupId::CLUSTER {
                 remove_who_left(node, adopted, &status, &out).await;
+                raise_level(node, adopted, state).await;
             }
         }
     }
@@ -187,6 +188,15 @@ async fn remove_who_left(node: &Node, adopted: &Adopted, status: &GroupStatus, o
             Ok(_) => tracing::info!(member = %id, "removed from the cluster"),
             Err(e) => tracing::warn!(member = %id, error = %e, "not removed yet; tried again"),
         }
+    }
+}
+
+/// Once every member's build knows more than the cluster is at, that may be proposed (C4).
+async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
+    let Some(level) = state.raisable() else { return };
+    match node.cluster.command(&adopted.group, &ClusterCommand::RaiseLevel { level }).await {
+        Ok(_) => tracing::info!(level, "every gateway knows this feature level: the cluster is at it"),
+        Err(e) => tracing::warn!(level, error = %e, "the feature level is not raised yet; tried again"),
     }
 }
 

@@ -51,7 +51,7 @@ impl Progress {
 
     fn text(&self, goal: Goal) -> String {
         const CELLS: usize = 20;
-        let filled = if self.groups == 0 { 0 } else { CELLS * self.groups_done / self.groups };
+        let filled = (CELLS * self.groups_done).checked_div(self.groups).unwrap_or(0);
         let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(CELLS - filled));
         let (done, all) = (self.groups_done, self.groups);
         match goal {
@@ -318,6 +318,8 @@ struct Row {
     trouble: String,
     version: String,
     api: String,
+    /// The newest feature level that its build knows; 0 while it is not reachable.
+    feature_level: u32,
     /// Groups that it leads: names of sets, and `cluster`.
     leads: Vec<String>,
     /// Of so many groups.
@@ -344,6 +346,7 @@ fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
         standing: known.standing,
         reachable: member.reachable,
         trouble: if member.reachable { node.not_ready } else { member.error.clone() },
+        feature_level: node.level,
         version: node.version,
         api: known.addresses.map_or(String::new(), |addresses| addresses.api),
         leads,
@@ -356,7 +359,7 @@ fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
 async fn list(common: &Common) -> Result<(), CliError> {
     let status = status(&mut door(common)).await?;
     let rows: Vec<Row> = status.members.iter().map(|member| row(&status, member)).collect();
-    let json = serde_json::json!({ "cluster_id": status.cluster_id, "gateways": &rows });
+    let json = serde_json::json!({ "cluster_id": status.cluster_id, "feature_level": status.level, "gateways": &rows });
     output::show(common.output, &json, || {
         let cells = rows.iter().map(|row| {
             let state = match (row.reachable, row.trouble.as_str()) {

@@ -362,6 +362,7 @@ impl Admin for Door {
             .collect();
         let me = &world.gateways[self.me];
         Ok(Response::new(v1::ClusterStatusReply {
+            level: 1,
             cluster_id: me.cluster_id.clone(),
             answered_by: me.name.clone(),
             members,
