@@ -17,6 +17,7 @@ mod outage;
 mod owners;
 mod paused;
 mod recover;
+mod rollback;
 mod space;
 mod storm;
 mod tls;
@@ -183,6 +184,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the store settles near the live size; a snapshot stays what it was and frees its own; a paused leader deletes nothing",
         needs: &[],
         run: space::run,
+    },
+    Scenario {
+        name: "rollback",
+        shows: "a set becomes one of its snapshots, through a kill as well; who used it goes on only under a new epoch (R4, R6)",
+        needs: &[],
+        run: rollback::run,
     },
     Scenario {
         name: "attach-postgresql",

@@ -17,10 +17,12 @@
 //! S10 A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
 //!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
-//! S6 to S9, snapshots and garbage: see `set/space.rs`.
+//! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`.
 
 mod command;
 mod restored;
+mod rollback;
+mod schedule;
 mod space;
 mod state;
 
@@ -29,9 +31,10 @@ pub use command::{
     TTL_MS_MAX, TTL_MS_MIN,
 };
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
+pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at, taken};
 pub use space::{
-    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, Snapshot, StoredKind,
-    StoredObject,
+    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED,
+    Snapshot, SnapshotId, StoredKind, StoredObject,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 

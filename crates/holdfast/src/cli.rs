@@ -333,7 +333,26 @@ pub enum SetCommand {
         /// The set
         set: Name,
     },
+    /// Take snapshots of a set at fixed times, and let the old ones go
+    #[command(after_long_help = with_codes(SCHEDULE))]
+    Schedule {
+        /// The set
+        set: Name,
+        /// Rules such as 15mx8,1hx24,1dx30 (times in s, m, h, d, w; also with ×), or off
+        #[arg(value_name = "RULES")]
+        schedule: String,
+    },
 }
+
+const SCHEDULE: &str = "\
+A rule is a time and how many to keep: 15mx8 wants a snapshot in every quarter of an hour (by the gateways' clock, in UTC) and keeps the first
+one of each of the last 8 that have any. One snapshot serves all rules. They are named auto-20261120T083000Z. A missed time is taken once, late.
+Snapshots that people took are left alone; `off` takes none any more and deletes none.
+
+Examples:
+  holdfast set schedule demo 15mx8,1hx24,1dx30
+  holdfast set schedule demo off
+";
 
 const CHECKPOINT: &str = "\
 Examples:

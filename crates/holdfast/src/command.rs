@@ -5,6 +5,7 @@ mod attach;
 pub mod bootstrap;
 mod certificates;
 mod cluster;
+mod diff;
 mod extras;
 pub mod gateway;
 mod history;

@@ -12,6 +12,8 @@
 //! M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
 //! M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
 //! M5  Apply reads nothing but the entry: no clock, no chance, no I/O.
+//! M6  A rollback's entry leaves nothing of what was written before it: neither the active generation, nor what was sealed for a checkpoint
+//!     that has not ended, nor the copy of the state that its end would take. Lookups go to the snapshot's root from there on.
 
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
 use crate::index::{Generation, JournalRef, Piece, Source, push_piece};
@@ -39,6 +41,8 @@ pub enum Event {
     VolumesChanged,
     /// Snapshots or retired objects are others than before.
     SpaceChanged,
+    /// The set is what one of its snapshots shows; nobody holds it.
+    RolledBack,
     /// The active generation was sealed: [`SetMachine::sealed`] waits to be uploaded.
     CheckpointBegun {
         /// The checkpoint will cover the log up to here.
@@ -206,8 +210,13 @@ impl SetMachine {
             SetAnswer::Released => Some(Event::Released),
             SetAnswer::SnapshotAsked
             | SetAnswer::SnapshotDeleted { .. }
+            | SetAnswer::ScheduleSet
             | SetAnswer::Retired
             | SetAnswer::DeletionNoted => Some(Event::SpaceChanged),
+            SetAnswer::RolledBack { now: true } => {
+                retired = self.forget_unsaved();
+                Some(Event::RolledBack)
+            }
             SetAnswer::CheckpointBegun { at } => {
                 self.seal(*at);
                 Some(Event::CheckpointBegun { at: *at })
@@ -236,6 +245,13 @@ impl SetMachine {
         self.data_bytes = 0;
     }
 
+    /// M6. The bytes in the log stay counted: the next checkpoint lets go of them.
+    fn forget_unsaved(&mut self) -> Option<Arc<Generation>> {
+        self.active = Generation::new();
+        self.copy = None;
+        self.sealed.take().map(|(_, generation)| generation)
+    }
+
     /// F(copy, root) is the snapshot from now on.
     fn keep_snapshot(&mut self, upto: LogId, root: RootRef) {
         if let Some((at, copy)) = self.copy.take() {
@@ -248,8 +264,8 @@ impl SetMachine {
         assert!(known == Some(upto), "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}");
     }
 
-    /// Whether a range lies inside its volume, as of the last entry applied. A volume never goes and never shrinks, so what
-    /// was inside once stays so.
+    /// Whether a range lies inside its volume, as of the last entry applied. Only a rollback makes a volume smaller or takes it away, and it
+    /// does so where nobody holds the set: what was inside under an epoch stays so under it.
     ///
     /// # Errors
     /// When it does not: an entry with such an op would be refused as a whole (M2).

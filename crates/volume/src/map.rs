@@ -12,10 +12,12 @@
 //! M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
 //! M4  A root's live sectors of a segment are the sum over all of its pages.
 
+mod diff;
 mod pack;
 mod page;
 mod root;
 
+pub use diff::{Changed, Differing, changes, differing_pages};
 pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, read_pack, seal_root};
 pub use page::{Live, Page};
 pub use root::{LiveError, PackUse, PageRef, Root, RootStats, SegmentUse};

@@ -2,7 +2,8 @@
 //!
 //! Wire rule: variants are numbered by their order. New ones go to the end; a test pins the numbers.
 
-use super::space::{RetireOf, StoredObject};
+use super::schedule::{Schedule, ScheduleError};
+use super::space::{RetireOf, SnapshotId, StoredObject};
 use super::state::Lease;
 use crate::text::Utc;
 use holdfast_types::{
@@ -145,13 +146,17 @@ pub enum SetCommand {
         name: Name,
         /// As in `Acquire`.
         request: RequestId,
-        /// As in `Acquire`.
+        /// As in `Acquire`; a schedule goes by it.
         at_unix_ms: u64,
+        /// By the set's schedule.
+        scheduled: bool,
     },
-    /// The snapshot is given up, finished or not.
+    /// The snapshot is given up, finished or not: the one that this request made, never a later one of the same name (S11).
     SnapshotDelete {
         /// Its name.
         name: Name,
+        /// The request that made it.
+        made_by: RequestId,
     },
     /// These objects are named by nothing that is kept, and never will be: they may be deleted after the readers' grace.
     Retire {
@@ -168,6 +173,22 @@ pub enum SetCommand {
         term: Term,
         /// At most `RETIRE_OBJECTS_MAX`.
         objects: Vec<ObjectId>,
+    },
+    /// From this entry on the set is what the snapshot shows, volumes and their sizes included (S12). The same request again has no effect.
+    Rollback {
+        /// The snapshot.
+        to: SnapshotId,
+        /// A snapshot that shows the set as it is now: the way back.
+        safety: SnapshotId,
+        /// As in `Acquire`.
+        request: RequestId,
+    },
+    /// Which snapshots the leader takes by itself from now on. The same request again has no effect.
+    SetSchedule {
+        /// In place of the present one.
+        schedule: Schedule,
+        /// As in `Acquire`.
+        request: RequestId,
     },
 }
 
@@ -211,6 +232,13 @@ pub enum SetAnswer {
     Retired,
     /// They are not waited for any more.
     DeletionNoted,
+    /// The set is what the snapshot shows, or was so once by this request.
+    RolledBack {
+        /// By this very entry; `false` for a copy of a request that was carried out before.
+        now: bool,
+    },
+    /// The schedule is the one that was asked for, or was so once by this request.
+    ScheduleSet,
 }
 
 /// What to do with a write entry (R2).
@@ -400,5 +428,43 @@ pub enum SetRefusal {
     StillInUse {
         /// The object.
         object: ObjectId,
+    },
+    /// S11: a late copy of a request that was carried out.
+    #[error("this request was carried out before, and what it made is gone since: ask anew, under another request id")]
+    RequestDone,
+    /// No finished snapshot of that name, or another one than was meant.
+    #[error(
+        "the set has no snapshot {name} that request {made_by} made and that is finished; list the snapshots and choose again"
+    )]
+    NoSuchSnapshot {
+        /// As asked for.
+        name: Name,
+        /// As asked for.
+        made_by: RequestId,
+    },
+    /// S12: the way back would not lead to what is there now.
+    #[error(
+        "the set was changed at index {changed} and its safety snapshot {name} shows it as of index {upto}, or its volumes are others \
+         since: nothing was rolled back; stop whoever uses the set, and try again"
+    )]
+    ChangedSinceSnapshot {
+        /// The safety snapshot.
+        name: Name,
+        /// What it shows.
+        upto: LogIndex,
+        /// The last entry that changed the set's content.
+        changed: LogIndex,
+    },
+    /// S12: nothing is retired between a rollback and the end of a checkpoint that began after it.
+    #[error("the set was rolled back at {at} and has no checkpoint since: nothing is retired until then")]
+    NotCheckpointed {
+        /// The rollback.
+        at: LogId,
+    },
+    /// A schedule that cannot be kept.
+    #[error("{error}")]
+    BadSchedule {
+        /// What is wrong with it.
+        error: ScheduleError,
     },
 }

@@ -1,7 +1,9 @@
 //! R4: a snapshot taken at a checkpoint, and a replay of what follows, against the straight run.
 
 use super::model_tests::{Back, back, owner};
-use super::{RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject};
+use super::{
+    RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, Snapshot, SnapshotId, StoredKind, StoredObject,
+};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, Token, WriteSeq};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -19,6 +21,8 @@ enum Step {
     Retire { back: Back, last: bool },
     Deleted,
     Acquire { owner: u8, force: bool },
+    Release,
+    Rollback { to: u8 },
     Write,
 }
 
@@ -34,6 +38,8 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => (back(), any::<bool>()).prop_map(|(back, last)| Step::Retire { back, last }),
         1 => Just(Step::Deleted),
         1 => (0u8..2, any::<bool>()).prop_map(|(owner, force)| Step::Acquire { owner, force }),
+        1 => Just(Step::Release),
+        2 => (0u8..3).prop_map(|to| Step::Rollback { to }),
         4 => Just(Step::Write),
     ]
 }
@@ -99,9 +105,25 @@ proptest! {
                     name: Name::new(format!("s{name}")).unwrap(),
                     request: RequestId(u128::from(index)),
                     at_unix_ms: index,
+                    scheduled: index.is_multiple_of(2),
                 }),
                 Step::Unsnapshot { name } => {
-                    Entry::Command(SetCommand::SnapshotDelete { name: Name::new(format!("s{name}")).unwrap() })
+                    let name = Name::new(format!("s{name}")).unwrap();
+                    let made_by = state.snapshots.get(&name).map_or(RequestId(1), |found| found.request);
+                    Entry::Command(SetCommand::SnapshotDelete { name, made_by })
+                }
+                Step::Release => Entry::Command(SetCommand::Release { epoch: state.epoch, token: None }),
+                // To one of the snapshots, with the newest as the way back.
+                Step::Rollback { to } => {
+                    let id = |(name, found): (&Name, &Snapshot)| SnapshotId { name: name.clone(), made_by: found.request };
+                    let nothing = SnapshotId { name: Name::new("none").unwrap(), made_by: RequestId(0) };
+                    let safety = state.snapshots.iter().max_by_key(|(_, found)| found.upto).map(id);
+                    let to = state.snapshots.iter().nth(usize::from(to)).map(id);
+                    Entry::Command(SetCommand::Rollback {
+                        to: to.unwrap_or_else(|| nothing.clone()),
+                        safety: safety.unwrap_or(nothing),
+                        request: RequestId(1 << 64 | u128::from(index)),
+                    })
                 }
                 // As a leader would: of a root that it sees dropped; some of its objects are in use.
                 Step::Retire { back, last } => {

@@ -11,8 +11,12 @@
 //!     nothing of the entry's own term or a later one, for that may be on its way into a root. What is retired stays so.
 //! S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
 //!     was applied. [`SetState::current_root`] says the same on every way to a state.
+//! S11 A request acts once (R12). A deletion names the request that made the snapshot, which no later one of the same name shares:
+//!     a copy of it hits nothing else, however late. What makes something, a snapshot or a rollback, is remembered.
+//! S12 Rollback: see `set/rollback.rs`.
 
 use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::schedule::Schedule;
 use super::state::{SetState, Volume, check_term};
 use holdfast_types::{LogId, Name, ObjectId, RequestId, Term, VolumeId};
 use imbl::OrdMap;
@@ -27,6 +31,19 @@ pub const DROPPED_MAX: usize = 512;
 pub const RETIRED_MAX: usize = 1 << 16;
 /// Objects of one `Retire` or `Deleted` at most: far below what an entry may hold.
 pub const RETIRE_OBJECTS_MAX: usize = 4096;
+
+/// Requests on snapshots that are remembered. A copy outlives its request by the caller's patience, seconds, and each request waits for a
+/// checkpoint: this many within that time are a client gone mad.
+pub const SPACE_REQUESTS_REMEMBERED: usize = 64;
+
+/// A snapshot, told apart from every other one that has or had its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SnapshotId {
+    /// Its name.
+    pub name: Name,
+    /// The request that made it.
+    pub made_by: RequestId,
+}
 
 /// What a stored object is, in the order in which they are deleted: what names others goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -73,8 +90,10 @@ pub struct Snapshot {
     pub volumes: OrdMap<VolumeId, Volume>,
     /// The request that asked for it.
     pub request: RequestId,
-    /// Wall clock of the gateway that was asked in Unix milliseconds, shown to people only.
+    /// Wall clock of the gateway that was asked in Unix milliseconds: shown to people, and what a schedule goes by.
     pub at_unix_ms: u64,
+    /// Taken by the set's schedule, which lets it go as well.
+    pub scheduled: bool,
 }
 
 /// A snapshot that was asked for and waits for a checkpoint that began after that.
@@ -86,6 +105,8 @@ pub struct PendingSnapshot {
     pub at_unix_ms: u64,
     /// The begin that pinned it last, and the volumes then.
     pub sealed: Option<(LogId, OrdMap<VolumeId, Volume>)>,
+    /// As in [`Snapshot`].
+    pub scheduled: bool,
 }
 
 impl SetState {
@@ -113,6 +134,7 @@ impl SetState {
         name: &Name,
         request: RequestId,
         at_unix_ms: u64,
+        scheduled: bool,
     ) -> Result<SetAnswer, SetRefusal> {
         let found = self.snapshots.get(name).map(|snapshot| snapshot.request);
         let found = found.or_else(|| self.pending.get(name).map(|pending| pending.request));
@@ -121,20 +143,53 @@ impl SetState {
             Some(_) => return Err(SetRefusal::SnapshotNameTaken { name: name.clone() }),
             None => {}
         }
+        if self.space_requests.contains(&request) {
+            return Err(SetRefusal::RequestDone);
+        }
         if self.snapshots.len() + self.pending.len() >= SNAPSHOTS_MAX {
             return Err(SetRefusal::TooManySnapshots { max: SNAPSHOTS_MAX as u32 });
         }
-        self.pending.insert(name.clone(), PendingSnapshot { request, at_unix_ms, sealed: None });
+        self.pending.insert(name.clone(), PendingSnapshot { request, at_unix_ms, sealed: None, scheduled });
+        self.remember(request);
         Ok(SetAnswer::SnapshotAsked)
     }
 
-    pub(super) fn snapshot_delete(&mut self, name: &Name) -> SetAnswer {
-        let pending = self.pending.remove(name).is_some();
-        let Some(gone) = self.snapshots.remove(name) else { return SetAnswer::SnapshotDeleted { existed: pending } };
-        if !self.kept_roots().contains(&gone.root) {
-            self.drop_root(gone.root);
+    /// The whole schedule anew. A late copy of an earlier request changes nothing (S11).
+    pub(super) fn set_schedule(&mut self, schedule: &Schedule, request: RequestId) -> Result<SetAnswer, SetRefusal> {
+        if self.space_requests.contains(&request) {
+            return Ok(SetAnswer::ScheduleSet);
         }
-        SetAnswer::SnapshotDeleted { existed: true }
+        schedule.check().map_err(|error| SetRefusal::BadSchedule { error })?;
+        self.schedule = schedule.clone();
+        self.remember(request);
+        Ok(SetAnswer::ScheduleSet)
+    }
+
+    /// S11.
+    pub(super) fn remember(&mut self, request: RequestId) {
+        if self.space_requests.len() >= SPACE_REQUESTS_REMEMBERED {
+            self.space_requests.pop_front();
+        }
+        self.space_requests.push_back(request);
+    }
+
+    pub(super) fn snapshot_delete(&mut self, name: &Name, made_by: RequestId) -> SetAnswer {
+        let waits = self.pending.get(name).is_some_and(|pending| pending.request == made_by);
+        let there = self.snapshots.get(name).is_some_and(|snapshot| snapshot.request == made_by);
+        if waits {
+            self.pending.remove(name);
+        }
+        if there && let Some(gone) = self.snapshots.remove(name) {
+            self.drop_unless_kept(gone.root);
+        }
+        SetAnswer::SnapshotDeleted { existed: waits || there }
+    }
+
+    /// S7: a root that was kept a moment ago.
+    pub(super) fn drop_unless_kept(&mut self, root: RootRef) {
+        if !self.kept_roots().contains(&root) {
+            self.drop_root(root);
+        }
     }
 
     /// At the begin at `at`: every snapshot that was asked for before will show this moment.
@@ -154,12 +209,12 @@ impl SetState {
         let pinned: Vec<Name> =
             self.pending.iter().filter(|(_, p)| p.pinned_at(begin)).map(|(n, _)| n.clone()).collect();
         for name in pinned {
-            let Some(PendingSnapshot { request, at_unix_ms, sealed: Some((upto, volumes)) }) =
+            let Some(PendingSnapshot { request, at_unix_ms, sealed: Some((upto, volumes)), scheduled }) =
                 self.pending.remove(&name)
             else {
                 continue;
             };
-            self.snapshots.insert(name, Snapshot { upto, root, volumes, request, at_unix_ms });
+            self.snapshots.insert(name, Snapshot { upto, root, volumes, request, at_unix_ms, scheduled });
         }
         if let Some(base) = base
             && base != root
@@ -184,6 +239,9 @@ impl SetState {
         objects: &[StoredObject],
     ) -> Result<SetAnswer, SetRefusal> {
         check_term(id, term)?;
+        if let Some(at) = self.rolled_back {
+            return Err(SetRefusal::NotCheckpointed { at });
+        }
         let room = RETIRED_MAX.saturating_sub(self.retired.len());
         // One more for the root itself.
         if objects.len() > RETIRE_OBJECTS_MAX || objects.len() + 1 > room {
@@ -231,6 +289,7 @@ impl SetState {
         }
         assert!(self.snapshots.len() + self.pending.len() <= SNAPSHOTS_MAX, "more snapshots than the limit");
         assert!(self.dropped.len() <= DROPPED_MAX, "more dropped roots than the limit");
+        assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "S11: more requests than the limit");
         assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");
         assert!(self.pending.keys().all(|name| !self.snapshots.contains_key(name)), "S6: a name twice");
     }

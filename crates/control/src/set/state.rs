@@ -4,6 +4,7 @@ use super::command::{
     Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX,
     TTL_MS_MIN,
 };
+use super::schedule::Schedule;
 use super::space::{PendingSnapshot, Snapshot, StoredKind};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
 use holdfast_types::{
@@ -109,6 +110,14 @@ pub struct SetState {
     pub dropped: OrdMap<ObjectId, u64>,
     /// Objects that may be deleted from the store after the readers' grace.
     pub retired: OrdMap<ObjectId, StoredKind>,
+    /// Requests on snapshots that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (S11).
+    pub space_requests: Vector<RequestId>,
+    /// The last entry that changed what the volumes hold: a write, a trim, a rollback.
+    pub last_change: LogIndex,
+    /// The last rollback, until a checkpoint that began after it has ended: what the store's head names may be the state before it (S12).
+    pub rolled_back: Option<LogId>,
+    /// Which snapshots the leader takes by itself, and lets go.
+    pub schedule: Schedule,
 }
 
 /// What a new lease is made of.
@@ -141,6 +150,10 @@ impl SetState {
             pending: OrdMap::new(),
             dropped: OrdMap::new(),
             retired: OrdMap::new(),
+            space_requests: Vector::new(),
+            last_change: LogIndex(0),
+            rolled_back: None,
+            schedule: Schedule::default(),
         }
     }
 
@@ -186,12 +199,14 @@ impl SetState {
                 self.segment_committed(id, *term, note)
             }
             SetCommand::CheckpointEnd { term, begin, root } => self.checkpoint_end(id, *term, *begin, *root),
-            SetCommand::SnapshotCreate { name, request, at_unix_ms } => {
-                self.snapshot_create(name, *request, *at_unix_ms)
+            SetCommand::SnapshotCreate { name, request, at_unix_ms, scheduled } => {
+                self.snapshot_create(name, *request, *at_unix_ms, *scheduled)
             }
-            SetCommand::SnapshotDelete { name } => Ok(self.snapshot_delete(name)),
+            SetCommand::SnapshotDelete { name, made_by } => Ok(self.snapshot_delete(name, *made_by)),
             SetCommand::Retire { term, of, objects } => self.retire(id, *term, *of, objects),
             SetCommand::Deleted { term, objects } => self.deleted(id, *term, objects),
+            SetCommand::Rollback { to, safety, request } => self.rollback(id, to, safety, *request),
+            SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }
@@ -215,6 +230,7 @@ impl SetState {
             return Admit::Duplicate;
         }
         self.last_seq = seq;
+        self.last_change = id.index;
         Admit::Apply
     }
 
@@ -443,6 +459,8 @@ impl SetState {
         self.checkpoint = Some(Checkpoint { upto: begin, root });
         self.begin = None;
         self.segments.clear();
+        // A rollback clears `begin`: the one that ends here came after it.
+        self.rolled_back = None;
         self.root_replaced(begin, base, root);
         Ok(SetAnswer::CheckpointEnded)
     }
@@ -473,7 +491,7 @@ impl SetState {
     }
 }
 
-fn held(lease: &Lease) -> SetRefusal {
+pub(super) fn held(lease: &Lease) -> SetRefusal {
     SetRefusal::Held {
         owner: lease.owner.clone(),
         gateway: lease.gateway,

@@ -1,8 +1,8 @@
 //! What no story tells: the wire, the bounds, and what must stop the gateway.
 
 use super::{
-    Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind,
-    StoredObject, TTL_MS_MAX, TTL_MS_MIN,
+    Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
+    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -26,6 +26,10 @@ fn acquire(owner: &str, token: u128) -> SetCommand {
 
 fn object(random: u128) -> ObjectId {
     ObjectId { term: Term(1), member: MemberId(2), boot: 3, random }
+}
+
+fn snapshot(name: &str, made_by: u128) -> SnapshotId {
+    SnapshotId { name: Name::new(name).unwrap(), made_by: RequestId(made_by) }
 }
 
 fn root() -> RootRef {
@@ -58,8 +62,13 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::CheckpointBegin { term: Term(4) },
         SetCommand::SegmentCommitted { term: Term(4), object: object(1), stored_bytes: 5, raw_bytes: 6 },
         SetCommand::CheckpointEnd { term: Term(4), begin: LogId::new(3, 2), root: root() },
-        SetCommand::SnapshotCreate { name: Name::new("s1").unwrap(), request: RequestId(9), at_unix_ms: 300 },
-        SetCommand::SnapshotDelete { name: Name::new("s1").unwrap() },
+        SetCommand::SnapshotCreate {
+            name: Name::new("s1").unwrap(),
+            request: RequestId(9),
+            at_unix_ms: 300,
+            scheduled: true,
+        },
+        SetCommand::SnapshotDelete { name: Name::new("s1").unwrap(), made_by: RequestId(9) },
         SetCommand::Retire {
             term: Term(4),
             of: RetireOf::Root { root: object(1), last: true },
@@ -67,6 +76,8 @@ fn the_bytes_of_each_command_are_pinned() {
         },
         SetCommand::Retire { term: Term(4), of: RetireOf::Orphans, objects: vec![] },
         SetCommand::Deleted { term: Term(4), objects: vec![object(2)] },
+        SetCommand::Rollback { to: snapshot("s1", 9), safety: snapshot("s2", 10), request: RequestId(11) },
+        SetCommand::SetSchedule { schedule: "15mx8,1hx24".parse().unwrap(), request: RequestId(11) },
     ];
     let expected = "\
 0004766f6c3108
@@ -78,11 +89,13 @@ fn the_bytes_of_each_command_are_pinned() {
 0604
 0704010203010506
 080403020102030109
-0902733109ac02
-0a027331
+0902733109ac0201
+0a02733109
 0b04000102030101010101020302
 0b040100
 0c040101020302
+0d027331090273320a0b
+0e02840708901c180b
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {
@@ -108,7 +121,7 @@ fn the_bytes_of_a_state_are_pinned() {
         assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
     }
     state.admit_write(LogId::new(1, 9), Epoch(1005), WriteSeq(1));
-    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed070101010601010203010901010201020301090101020302050602010700000000\n";
+    let expected = "e807010104766f6c310801016101ed070700b81707050901ac02ed07010101060101020301090101020102030109010102030205060201070000000000090000\n";
     assert_eq!(hex_lines(std::slice::from_ref(&state)), expected);
     let bytes = postcard::to_stdvec(&state).unwrap();
     assert_eq!(postcard::from_bytes::<SetState>(&bytes).unwrap(), state);

@@ -440,6 +440,8 @@ fn set_answer(answer: &SetAnswer) -> String {
         SetAnswer::SnapshotDeleted { existed } => format!("snapshot deleted, was there: {existed}"),
         SetAnswer::Retired => "retired".to_owned(),
         SetAnswer::DeletionNoted => "deletion noted".to_owned(),
+        SetAnswer::ScheduleSet => "schedule set".to_owned(),
+        SetAnswer::RolledBack { now } => format!("rolled back, by this entry: {now}"),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }
 }

@@ -1,10 +1,12 @@
 //! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
 //! leader is refused elsewhere with the leader's address (crates/api, "refusal").
 
+mod diff;
 mod lease;
 mod member;
 mod moves;
 mod recovery;
+mod rollback;
 mod snapshot;
 mod standing;
 mod status;
@@ -118,14 +120,15 @@ impl AdminDoor {
             SetError::Answer { .. } => RefusalCode::Unknown,
             SetError::Refused(refusal) => match refusal {
                 SetRefusal::NameTaken { .. } | SetRefusal::SnapshotNameTaken { .. } => RefusalCode::Exists,
-                SetRefusal::NoSuchVolume { .. } => RefusalCode::NotFound,
+                SetRefusal::NoSuchVolume { .. } | SetRefusal::NoSuchSnapshot { .. } => RefusalCode::NotFound,
                 SetRefusal::Held { .. } => RefusalCode::Held,
                 SetRefusal::StaleToken { .. } => RefusalCode::StaleToken,
                 SetRefusal::NotContinuable { .. } => RefusalCode::NotContinuable,
                 SetRefusal::WrongEpoch { .. } => RefusalCode::WrongEpoch,
-                SetRefusal::ShrinkRefused { .. } | SetRefusal::SizeRefused { .. } | SetRefusal::TtlRefused { .. } => {
-                    RefusalCode::Invalid
-                }
+                SetRefusal::ShrinkRefused { .. }
+                | SetRefusal::SizeRefused { .. }
+                | SetRefusal::TtlRefused { .. }
+                | SetRefusal::BadSchedule { .. } => RefusalCode::Invalid,
                 _ => RefusalCode::Precondition,
             },
         };
@@ -212,6 +215,9 @@ calls! {
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
     delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;
+    rollback_snapshot: RollbackSnapshotRequest -> RollbackSnapshotReply;
+    set_schedule: SetScheduleRequest -> SetScheduleReply;
+    diff_snapshots: DiffSnapshotsRequest -> DiffSnapshotsReply;
     restore_set: RestoreSetRequest -> RestoreSetReply;
     checkpoint_set: CheckpointSetRequest -> CheckpointSetReply;
     list_sets: ListSetsRequest -> ListSetsReply;

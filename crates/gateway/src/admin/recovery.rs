@@ -84,7 +84,9 @@ impl AdminDoor {
         self.confirm(&set).await?;
         // Everything acknowledged before the call is applied here: at or below this index (R1).
         let asked = if request.at_index == 0 { set.group.applied().index.0 } else { request.at_index };
-        let reached = |state: &SetState| state.checkpoint.map_or(0, |c| c.upto.index.0);
+        // After a rollback the current root covers its entry, and yet the store's head does not say so before the next checkpoint.
+        let current = |state: &SetState| state.checkpoint.filter(|_| state.rolled_back.is_none());
+        let reached = |state: &SetState| current(state).map_or(0, |c| c.upto.index.0);
         let under_way = |state: &SetState| state.begin.map_or(0, |b| b.at.index.0);
         let (done, begun) = set.host.with(|m| (reached(m.state()), under_way(m.state())));
         if done < asked && begun < asked {

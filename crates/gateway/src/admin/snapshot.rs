@@ -3,7 +3,7 @@
 use super::AdminDoor;
 use crate::set::server::{SetServer, unix_ms};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::set::{SetAnswer, SetCommand, Volume};
+use holdfast_control::set::{Schedule, ScheduleError, SetAnswer, SetCommand, Volume};
 use holdfast_types::{Name, RequestId, VolumeId};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn volumes<'a>(volumes: impl Iterator<Item = (&'a VolumeId, &'a Volume)>) -> Vec
 }
 
 /// The snapshot as applied here.
-fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Snapshot)> {
+pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Snapshot)> {
     set.host.with(|m| {
         let state = m.state();
         if let Some(found) = state.snapshots.get(name) {
@@ -34,6 +34,8 @@ fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Snapshot)> {
                 index: found.upto.index.0,
                 created_unix_ms: found.at_unix_ms,
                 volumes: volumes(found.volumes.iter()),
+                id: found.request.to_string(),
+                scheduled: found.scheduled,
             };
             return Some((found.request, message));
         }
@@ -42,10 +44,21 @@ fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Snapshot)> {
                 name: name.to_string(),
                 pending: true,
                 created_unix_ms: found.at_unix_ms,
+                id: found.request.to_string(),
+                scheduled: found.scheduled,
                 ..v1::Snapshot::default()
             };
             (found.request, message)
         })
+    })
+}
+
+/// The `id` that a snapshot is listed with.
+pub(super) fn snapshot_id(text: &str) -> Result<RequestId, Refusal> {
+    holdfast_api::request_id(text).map_err(|_| {
+        let message =
+            format!("id: found {text:?}, expected the snapshot's id, 32 hex digits: list the snapshots to learn it");
+        Refusal::new(RefusalCode::Invalid, message)
     })
 }
 
@@ -57,18 +70,29 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let name = holdfast_api::name("name", &request.name)?;
         let id = holdfast_api::request_id(&request.request_id)?;
-        let command = SetCommand::SnapshotCreate { name: name.clone(), request: id, at_unix_ms: unix_ms() };
+        let command =
+            SetCommand::SnapshotCreate { name: name.clone(), request: id, at_unix_ms: unix_ms(), scheduled: false };
         match set.command("a snapshot", &command).await {
             Ok(SetAnswer::SnapshotAsked) => {}
             Ok(other) => return Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => return Err(self.of_set(&set, &e)),
         }
-        let deadline = tokio::time::Instant::now() + WAIT;
+        let snapshot = self.finished_snapshot(&set, &name, id, WAIT).await?;
+        Ok(v1::CreateSnapshotReply { snapshot: Some(snapshot) })
+    }
+
+    /// Waits until the snapshot that `id` made is in the store.
+    pub(super) async fn finished_snapshot(
+        &self,
+        set: &SetServer,
+        name: &Name,
+        id: RequestId,
+        limit: Duration,
+    ) -> Result<v1::Snapshot, Refusal> {
+        let deadline = tokio::time::Instant::now() + limit;
         loop {
-            match message(&set, &name).filter(|(of, _)| *of == id) {
-                Some((_, snapshot)) if !snapshot.pending => {
-                    return Ok(v1::CreateSnapshotReply { snapshot: Some(snapshot) });
-                }
+            match message(set, name).filter(|(of, _)| *of == id) {
+                Some((_, snapshot)) if !snapshot.pending => return Ok(snapshot),
                 Some(_) => {}
                 None => {
                     let text = format!("snapshot {}@{name} was deleted before it was finished", set.name);
@@ -83,6 +107,22 @@ impl AdminDoor {
                 return Err(Refusal::new(RefusalCode::Busy, text));
             }
             let _ = tokio::time::timeout(LOOK, set.host.checkpoint().notified()).await;
+        }
+    }
+
+    pub(super) async fn set_schedule(&self, request: v1::SetScheduleRequest) -> Result<v1::SetScheduleReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let schedule: Schedule = request
+            .schedule
+            .parse()
+            .map_err(|e: ScheduleError| Refusal::new(RefusalCode::Invalid, format!("schedule: {e}")))?;
+        match set.command("a schedule", &SetCommand::SetSchedule { schedule, request: id }).await {
+            Ok(SetAnswer::ScheduleSet) => {
+                Ok(v1::SetScheduleReply { schedule: set.host.with(|m| m.state().schedule.to_string()) })
+            }
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => Err(self.of_set(&set, &e)),
         }
     }
 
@@ -109,7 +149,9 @@ impl AdminDoor {
         let set = self.led_set(&request.set)?;
         let name = holdfast_api::name("name", &request.name)?;
         holdfast_api::request_id(&request.request_id)?;
-        match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name }).await {
+        // S11: an id that no other snapshot has or will have, so that a late copy of this call finds nothing.
+        let made_by = snapshot_id(&request.id)?;
+        match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name, made_by }).await {
             Ok(SetAnswer::SnapshotDeleted { existed }) => Ok(v1::DeleteSnapshotReply { deleted: existed }),
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => Err(self.of_set(&set, &e)),

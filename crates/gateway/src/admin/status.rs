@@ -157,9 +157,10 @@ impl AdminDoor {
             name: entry.name.to_string(),
             store: entry.store_url,
         });
-        let (epoch, checkpoint, backlog) = set.host.with(|m| {
+        let (epoch, checkpoint, backlog, snapshot_schedule) = set.host.with(|m| {
             let state = m.state();
-            (state.epoch.0, state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0), m.data_bytes())
+            let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
+            (state.epoch.0, upto, m.data_bytes(), state.schedule.to_string())
         });
         let message = self.group_message(&status);
         let mine = set.group.leading_term().map(|_| set.me());
@@ -176,6 +177,7 @@ impl AdminDoor {
             applied_index: message.applied_index,
             checkpoint_index: checkpoint,
             backlog_bytes: backlog,
+            snapshot_schedule,
             answered_by: set.me().0,
             confirmed: !request.any_view,
             voters: message.voters,

@@ -8,6 +8,7 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
+use crate::set::schedule;
 use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
 use crate::set::uploader::{UploadSettings, Uploader};
@@ -84,6 +85,7 @@ pub(super) async fn start_set(
         deletes_per_second: config.space.deletes_per_second,
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
     };
+    tokio::spawn(schedule::run(server.clone(), node.stop.clone()));
     tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);

@@ -135,6 +135,10 @@ impl StateMachine for SetHost {
         match applied.event {
             None => {}
             Some(Event::CheckpointBegun { .. } | Event::Checkpointed { .. }) => self.checkpoint.notify_waiters(),
+            Some(Event::RolledBack) => {
+                self.checkpoint.notify_waiters();
+                self.changed.notify_waiters();
+            }
             Some(_) => self.changed.notify_waiters(),
         }
         encode_answer(&applied.answer)

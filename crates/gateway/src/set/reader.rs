@@ -91,6 +91,11 @@ impl Reader {
         Self { group, host, mapping }
     }
 
+    /// What is in the store.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
     /// What is at the range, as of some moment during the call.
     ///
     /// # Errors

@@ -26,6 +26,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 mod follow;
+mod hold;
+
+pub use hold::HeldOff;
 
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
 const CONTROL_LIMIT: Duration = Duration::from_secs(5);
@@ -161,6 +164,8 @@ pub struct SetServer {
     granting: tokio::sync::Mutex<()>,
     /// Why this gateway is to serve nothing, though it may lead for a moment (`control::members`, M3).
     aside: Mutex<Option<&'static str>>,
+    /// So many times it was asked that nothing be granted now.
+    held_off: AtomicUsize,
     stop: CancellationToken,
 }
 
@@ -190,6 +195,7 @@ impl SetServer {
             serving: Mutex::new(None),
             granting: tokio::sync::Mutex::new(()),
             aside: Mutex::new(None),
+            held_off: AtomicUsize::new(0),
             stop,
         })
     }
@@ -334,6 +340,9 @@ impl SetServer {
     }
 
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
+        if self.held_off.load(Ordering::Acquire) > 0 {
+            return Err(SetError::NotReady("the set is being rolled back, and granted to nobody meanwhile".into()));
+        }
         match self.command("a grant", command).await? {
             SetAnswer::Granted(lease) => {
                 self.look();

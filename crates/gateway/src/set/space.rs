@@ -128,6 +128,11 @@ impl SpaceKeeper {
 
     async fn turn(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
+        // S12: the checkpoint after it is under way, and apply would refuse. What is retired already no head names.
+        if self.host.with(|m| m.state().rolled_back.is_some()) {
+            let deleted = self.delete_retired(term).await;
+            return shown.and(deleted);
+        }
         // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
         let looked = self.look_through_dropped(term).await;
         let swept = self.sweep(term).await;

@@ -147,7 +147,7 @@ impl Uploader {
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
             // A journal full of what no lookup needs any more is freed by a checkpoint too.
             let pressed = self.server.journal_pressed();
-            let asked = unfinished || self.snapshot_waits() || self.server.head.take_wanted();
+            let asked = unfinished || self.state_waits() || self.server.head.take_wanted();
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }

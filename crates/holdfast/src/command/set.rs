@@ -15,6 +15,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
         SetCommand::List => list(common).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
+        SetCommand::Schedule { set, schedule } => schedule_snapshots(common, &set, &schedule).await,
     }
 }
 
@@ -63,6 +64,14 @@ async fn create(common: &Common, name: &Name, store: &str, volumes: &[VolumeArg]
     }
     let json = serde_json::json!({ "set": summary, "created": created, "volumes": json_volumes });
     output::show(common.output, &json, || made.join("\n"))
+}
+
+async fn schedule_snapshots(common: &Common, set: &Name, schedule: &str) -> Result<(), CliError> {
+    let (name, schedule) = (set.to_string(), schedule.to_string());
+    let request = v1::SetScheduleRequest { set: name, schedule, request_id: request_id() };
+    let call = async |mut client: Client| client.set_schedule(request.clone()).await;
+    let reply = door(common).call(&format!("schedule snapshots of {set}"), Effect::Changes, call).await?;
+    output::show(common.output, &reply, || format!("snapshot schedule of set {set}: {}", reply.schedule))
 }
 
 async fn list(common: &Common) -> Result<(), CliError> {
@@ -135,6 +144,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["checkpoint".to_string(), format!("up to {}", status.checkpoint_index)],
         ["not in the store yet".to_string(), output::bytes(status.backlog_bytes)],
         ["store answers".to_string(), status.store_health.as_ref().map_or(String::new(), store_text)],
+        ["snapshot schedule".to_string(), status.snapshot_schedule.clone()],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
     ];
     if !status.confirmed {

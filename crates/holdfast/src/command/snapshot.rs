@@ -1,13 +1,14 @@
 //! `holdfast snapshot`.
 
-use super::{door, incomplete, set::since, tell};
+use super::{confirm, door, incomplete, set::since, tell};
 use crate::cli::{Common, with_codes};
-use crate::door::{Client, Effect, request_id};
+use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use clap::Subcommand;
 use holdfast_api::v1;
 use holdfast_types::Name;
+use std::fmt;
 use std::str::FromStr;
 
 const CREATE: &str = "\
@@ -26,6 +27,26 @@ Example:
   holdfast snapshot delete demo@monday
 ";
 
+const DIFF: &str = "\
+For incremental backups: what is not listed is the same in both. What garbage collection moved in between is listed although it is the same.
+Reads the map only, no data. `zero`: the range reads as zeroes in the later snapshot. With --output json one JSON value per range and line.
+
+Examples:
+  holdfast snapshot diff demo monday tuesday
+  holdfast snapshot diff demo monday tuesday --output json | jq -r 'select(.volume == \"vol1\") | \"\\(.offset) \\(.length)\"'
+";
+
+const ROLLBACK: &str = "\
+The set becomes what the snapshot shows: all volumes, their sizes included, at one moment. A snapshot of the set as it is now is taken first
+and named in the answer: rolling back to that one undoes it. Writes since the snapshot are in the safety snapshot only.
+
+Refused while somebody holds the set. With --force its lease ends first: whoever used it is fenced, and must attach anew and mount anew.
+
+Examples:
+  holdfast snapshot rollback demo@monday
+  holdfast snapshot rollback demo@monday --force --yes --timeout 5m
+";
+
 /// `holdfast snapshot`.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
@@ -40,6 +61,29 @@ pub enum SnapshotCommand {
     List {
         /// The set
         set: Name,
+    },
+    /// Make a set what one of its snapshots shows; takes a snapshot of it as it is first
+    #[command(after_long_help = with_codes(ROLLBACK))]
+    Rollback {
+        /// The set and the snapshot's name
+        #[arg(value_name = "SET@NAME")]
+        snapshot: SnapshotArg,
+        /// End the lease of whoever holds the set
+        #[arg(long)]
+        force: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List the ranges that may be different between two snapshots of a set
+    #[command(after_long_help = with_codes(DIFF))]
+    Diff {
+        /// The set
+        set: Name,
+        /// The earlier snapshot
+        earlier: Name,
+        /// The later snapshot
+        later: Name,
     },
     /// Delete a snapshot
     #[command(after_long_help = with_codes(DELETE))]
@@ -59,6 +103,12 @@ pub struct SnapshotArg {
     pub name: Name,
 }
 
+impl fmt::Display for SnapshotArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.set, self.name)
+    }
+}
+
 impl FromStr for SnapshotArg {
     type Err = String;
 
@@ -74,6 +124,8 @@ pub async fn run(common: &Common, command: SnapshotCommand) -> Result<(), CliErr
     match command {
         SnapshotCommand::Create { snapshot } => create(common, &snapshot).await,
         SnapshotCommand::List { set } => list(common, &set).await,
+        SnapshotCommand::Rollback { snapshot, force, yes } => rollback(common, &snapshot, force, yes).await,
+        SnapshotCommand::Diff { set, earlier, later } => super::diff::run(common, &set, &earlier, &later).await,
         SnapshotCommand::Delete { snapshot } => delete(common, &snapshot).await,
     }
 }
@@ -93,7 +145,11 @@ async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
     let reply = door(common).call(&format!("list the snapshots of {set}"), Effect::Reads, call).await?;
     output::show(common.output, &reply, || {
         let rows = reply.snapshots.iter().map(|found| {
-            let state = if found.pending { "pending" } else { "ready" };
+            let state = match (found.pending, found.scheduled) {
+                (true, _) => "pending",
+                (false, true) => "scheduled",
+                (false, false) => "ready",
+            };
             let volumes: Vec<&str> = found.volumes.iter().map(|volume| volume.name.as_str()).collect();
             [found.name.clone(), state.to_string(), place(found), since(found.created_unix_ms), volumes.join(" ")]
         });
@@ -103,15 +159,55 @@ async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
 
 async fn delete(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError> {
     let SnapshotArg { set, name } = snapshot;
-    let request = v1::DeleteSnapshotRequest { set: set.to_string(), name: name.to_string(), request_id: request_id() };
-    let call = async |mut client: Client| client.delete_snapshot(request.clone()).await;
-    let reply = door(common).call(&format!("delete snapshot {set}@{name}"), Effect::Changes, call).await?;
+    let mut door = door(common);
+    // By its id: however late a copy of the call arrives, it hits no snapshot that was made since.
+    let reply = match find(&mut door, snapshot).await? {
+        None => v1::DeleteSnapshotReply { deleted: false },
+        Some(found) => {
+            let (set, name) = (set.to_string(), name.to_string());
+            let request = v1::DeleteSnapshotRequest { set, name, request_id: request_id(), id: found.id };
+            let call = async |mut client: Client| client.delete_snapshot(request.clone()).await;
+            door.call(&format!("delete snapshot {snapshot}"), Effect::Changes, call).await?
+        }
+    };
     if !reply.deleted {
         tell(common, &format!("there is no snapshot {set}@{name}: it may have been deleted before"));
     }
     output::show(common.output, &reply, || {
         format!("snapshot {set}@{name} {}", if reply.deleted { "deleted" } else { "is not there" })
     })
+}
+
+async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: bool) -> Result<(), CliError> {
+    let mut door = door(common);
+    let Some(found) = find(&mut door, snapshot).await? else {
+        let error = CliError::refused(format!("there is no snapshot {snapshot}"));
+        return Err(error.next(format!("`holdfast snapshot list {}` shows them", snapshot.set)));
+    };
+    if !yes {
+        let asked = since(found.created_unix_ms);
+        confirm(&format!("Make set {} what it was at {snapshot} (asked for {asked})?", snapshot.set))?;
+    }
+    let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
+    let request = v1::RollbackSnapshotRequest { set, name, id: found.id, request_id: request_id(), force };
+    let call = async |mut client: Client| client.rollback_snapshot(request.clone()).await;
+    let reply = door.patient().call(&format!("roll back to {snapshot}"), Effect::Changes, call).await?;
+    let safety = reply.safety.as_ref().map(|safety| safety.name.clone());
+    output::show(common.output, &reply, || match safety {
+        Some(safety) => format!(
+            "set {set} is what {snapshot} shows; as it was before: {set}@{safety}, delete it when it is not needed",
+            set = snapshot.set
+        ),
+        None => format!("set {} was rolled back to {snapshot} by this request before", snapshot.set),
+    })
+}
+
+/// The snapshot as its set's leader lists it.
+pub(super) async fn find(door: &mut Door, snapshot: &SnapshotArg) -> Result<Option<v1::Snapshot>, CliError> {
+    let request = v1::ListSnapshotsRequest { set: snapshot.set.to_string() };
+    let call = async |mut client: Client| client.list_snapshots(request.clone()).await;
+    let reply = door.call(&format!("list the snapshots of {}", snapshot.set), Effect::Reads, call).await?;
+    Ok(reply.snapshots.into_iter().find(|found| found.name == snapshot.name.as_str()))
 }
 
 /// `t3/1234`, or nothing while it is not known.

@@ -403,6 +403,15 @@ impl Admin for Door {
     async fn delete_snapshot(&self, _: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
         Err(Status::unimplemented("delete_snapshot"))
     }
+    async fn rollback_snapshot(&self, _: Request<v1::RollbackSnapshotRequest>) -> Answer<v1::RollbackSnapshotReply> {
+        Err(Status::unimplemented("rollback_snapshot"))
+    }
+    async fn diff_snapshots(&self, _: Request<v1::DiffSnapshotsRequest>) -> Answer<v1::DiffSnapshotsReply> {
+        Err(Status::unimplemented("diff_snapshots"))
+    }
+    async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
+        Err(Status::unimplemented("set_schedule"))
+    }
     async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
         refuse(RefusalCode::Precondition, "there is no store here")
     }
@@ -464,6 +473,7 @@ impl Admin for Door {
             applied_index: 40,
             checkpoint_index: 20,
             backlog_bytes: 3 << 20,
+            snapshot_schedule: "off".to_string(),
             answered_by: world.gateways[self.me].member,
             confirmed: !request.any_view,
             voters: world.members.iter().map(|member| member.id).collect(),

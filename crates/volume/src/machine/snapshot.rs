@@ -8,7 +8,7 @@
 use holdfast_control::set::SetState;
 use holdfast_types::LogId;
 
-const MAGIC: [u8; 8] = *b"HFSETST2";
+const MAGIC: [u8; 8] = *b"HFSETST3";
 const HEADER_BYTES: usize = 32;
 
 /// A snapshot's size at most, in bytes: far above what 256 volumes need, and a bound on what a peer can make us hold.

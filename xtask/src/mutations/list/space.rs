@@ -5,8 +5,12 @@ use super::{Edit, Layer, Mutation, Test, lib};
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
+const MACHINE: &str = "crates/volume/src/machine.rs";
+const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
+const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
+const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"]);
 const SPACE: Test = lib(Layer::Unit, "holdfast-volume", &["space::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -55,6 +59,62 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            if true {",
         }],
         tests: &[HISTORIES, SPACE],
+        smoke: false,
+    },
+    Mutation {
+        name: "checkpoint-undoes-rollback",
+        bug: "a checkpoint that began before a rollback ends after it, and its root brings the old content back",
+        rule: "R4",
+        edits: &[Edit { file: ROLLBACK, old: "        self.begin = None;\n", new: "" }],
+        tests: &[ROLLBACKS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "journal-survives-rollback",
+        bug: "what the journal holds of the time before a rollback is still found after it",
+        rule: "R4",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "        self.active = Generation::new();\n        self.copy = None;",
+            new: "        self.copy = None;",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "rollback-loses-a-write",
+        bug: "a set is rolled back although something was written after its safety snapshot",
+        rule: "R4",
+        edits: &[Edit {
+            file: ROLLBACK,
+            old: "        if self.last_change > safe.upto.index || self.volumes != safe.volumes {",
+            new: "        if self.volumes != safe.volumes {",
+        }],
+        tests: &[ROLLBACKS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "retired-while-the-head-lags",
+        bug: "after a rollback, objects are deleted that the store's head still names",
+        rule: "R7",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "        if let Some(at) = self.rolled_back {",
+            new: "        if let Some(at) = self.rolled_back.filter(|_| false) {",
+        }],
+        tests: &[ROLLBACKS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "deleted-by-name",
+        bug: "a late copy of a snapshot's deletion deletes a newer snapshot of the same name",
+        rule: "R12",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "is_some_and(|snapshot| snapshot.request == made_by)",
+            new: "is_some()",
+        }],
+        tests: &[ROLLBACKS],
         smoke: false,
     },
 ];

@@ -43,11 +43,13 @@ impl Run {
 
     fn create(&mut self, text: &str, request: u128) -> SetAnswer {
         let request = RequestId(request);
-        self.apply(&SetCommand::SnapshotCreate { name: name(text), request, at_unix_ms: 7 })
+        self.apply(&SetCommand::SnapshotCreate { name: name(text), request, at_unix_ms: 7, scheduled: false })
     }
 
     fn delete(&mut self, text: &str) -> SetAnswer {
-        self.apply(&SetCommand::SnapshotDelete { name: name(text) })
+        let (there, waits) = (self.state.snapshots.get(&name(text)), self.state.pending.get(&name(text)));
+        let made_by = there.map(|found| found.request).or(waits.map(|found| found.request)).unwrap_or(RequestId(0));
+        self.apply(&SetCommand::SnapshotDelete { name: name(text), made_by })
     }
 
     fn begin(&mut self) -> LogId {

@@ -187,9 +187,9 @@ impl Uploader {
         self.put_segment(term, object, body, raw_bytes).await
     }
 
-    /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one.
-    pub(super) fn snapshot_waits(&self) -> bool {
-        self.host.with(|m| !m.state().pending.is_empty())
+    /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one, or the store's head does not know of a rollback.
+    pub(super) fn state_waits(&self) -> bool {
+        self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
     }
 
     /// Whether there was more garbage after the last checkpoint than the target allows.

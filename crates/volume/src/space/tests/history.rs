@@ -1,5 +1,5 @@
-//! Random histories against a flat model: writes, trims, snapshots, checkpoints with collection, deletion, restarts, takeovers, and
-//! leaders that are none any more and do not know. At the end the store holds exactly what the state names.
+//! Random histories against a flat model: writes, trims, snapshots, rollbacks, checkpoints with collection, deletion, restarts, takeovers,
+//! and leaders that are none any more and do not know. At the end the store holds exactly what the state names.
 //!
 //! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its seed.
 
@@ -7,7 +7,7 @@ mod world;
 
 use crate::entry::OpKind;
 use crate::space::{Confirmed, Garbage, Orphans};
-use holdfast_control::set::{SetAnswer, SetCommand, StoredKind};
+use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, SnapshotId, StoredKind};
 use holdfast_types::{Name, ObjectId, RequestId, VolumeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,7 +45,9 @@ fn judge_dropped(world: &mut World, node: usize) {
 fn sweep(world: &mut World, node: usize) {
     let Some(term) = world.leading_ready(node) else { return };
     let state = world.nodes[node].machine.state().clone();
-    if !state.dropped.is_empty() {
+    // The head may name what an earlier leader put there and did not live to tell the group.
+    let named = world.head.is_some_and(|(_, _, of)| of == term);
+    if !state.dropped.is_empty() || state.rolled_back.is_some() || !named {
         return;
     }
     let mut orphans = Orphans::new(term, state.retired.keys().copied());
@@ -67,6 +69,10 @@ fn propose_queue(world: &mut World, node: usize) {
     let (term, queue) = (led.term, std::mem::take(&mut led.queue));
     for (of, objects) in queue {
         let answer = world.command(node, &SetCommand::Retire { term, of, objects });
+        // Judged before a rollback, proposed after it: judged again later.
+        if matches!(answer, Some(SetAnswer::Refused(SetRefusal::NotCheckpointed { .. }))) {
+            return;
+        }
         assert!(!matches!(answer, Some(SetAnswer::Refused(_))), "{answer:?}");
     }
 }
@@ -125,11 +131,86 @@ fn upload(world: &mut World, node: usize) {
     }
 }
 
-fn end(world: &mut World, node: usize) {
+/// The head, then the end; `dies` in between.
+fn end(world: &mut World, node: usize, dies: bool) {
     let Some(led) = world.nodes[node].led.as_mut().filter(|led| matches!(led.job, Some((_, Some(_))))) else { return };
     let (term, Some((begin, Some(root)))) = (led.term, led.job.take()) else { return };
+    if !world.commit_head(node, begin, root) || dies {
+        world.check_roots();
+        return;
+    }
     world.command(node, &SetCommand::CheckpointEnd { term, begin, root });
     world.check_roots();
+}
+
+/// The set becomes one of its snapshots. `stale`: a checkpoint that began before is under way, and goes on afterwards: 1 it has only begun,
+/// 2 it is uploaded, 3 the head names it. `careless`: somebody writes between the safety snapshot and the rollback.
+fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
+    let node = world.leader;
+    world.catch_up(node, usize::MAX);
+    let count = world.truth.snapshots.len() as u64;
+    if count == 0 || world.leading_ready(node).is_none() {
+        return;
+    }
+    let id = |(name, found): (&Name, &holdfast_control::set::Snapshot)| SnapshotId {
+        name: name.clone(),
+        made_by: found.request,
+    };
+    let Some(to) = world.truth.snapshots.iter().nth(dice.below(count) as usize).map(id) else { return };
+    let drawn = RequestId(u128::from(dice.below(1 << 40)));
+    let safety = SnapshotId { name: Name::new(format!("safe{}", drawn.0)).unwrap(), made_by: drawn };
+    let (name, epoch) = (safety.name.clone(), world.truth.epoch);
+    world.command(
+        node,
+        &SetCommand::SnapshotCreate { name: name.clone(), request: drawn, at_unix_ms: 0, scheduled: false },
+    );
+    if !careless {
+        world.command(node, &SetCommand::Release { epoch, token: None });
+    }
+    begin(world, node);
+    upload(world, node);
+    end(world, node, false);
+    if careless {
+        world.write(VolumeId(1), 0, 8, OpKind::Write);
+        world.command(node, &SetCommand::Release { epoch, token: None });
+    }
+    if stale > 0 {
+        begin(world, node);
+    }
+    if stale > 1 {
+        upload(world, node);
+    }
+    let mut late = None;
+    if stale > 2
+        && let Some((begin, Some(root))) = world.nodes[node].led.as_mut().and_then(|led| led.job.take())
+        && world.commit_head(node, begin, root)
+    {
+        late = Some(SetCommand::CheckpointEnd { term: world.term, begin, root });
+    }
+    let before = world.live.clone();
+    let upto = world.truth.snapshots.get(&name).map(|found| found.upto);
+    let request = RequestId(1 << 70 | drawn.0);
+    let command = SetCommand::Rollback { to, safety: safety.clone(), request };
+    if world.command(node, &command) == Some(SetAnswer::RolledBack { now: true }) {
+        let shown = upto.map(|upto| &world.at[&upto]);
+        assert!(shown == Some(&before), "R4: rolled back over a write that no snapshot shows");
+    }
+    // On its way since before the rollback.
+    if let Some(late) = late {
+        world.command(node, &late);
+    }
+    // A copy of the request, late.
+    if dice.below(2) == 0 {
+        world.command(node, &command);
+    }
+    assert!(world.content_of_leader() == world.live, "after a rollback the volumes read as something else");
+    // The way back is given up now and then, before any checkpoint knows of the rollback.
+    if dice.below(3) > 0 {
+        world.command(node, &SetCommand::SnapshotDelete { name, made_by: safety.made_by });
+    }
+    if dice.below(2) == 0 {
+        world.grant();
+    }
 }
 
 /// Everything that a leader left alone would do in the end.
@@ -140,7 +221,7 @@ fn settle(world: &mut World) {
     world.catch_up(node, usize::MAX);
     begin(world, node);
     upload(world, node);
-    end(world, node);
+    end(world, node, false);
     while !world.nodes[node].machine.state().dropped.is_empty() {
         judge_dropped(world, node);
         propose_queue(world, node);
@@ -204,16 +285,24 @@ fn step(world: &mut World, dice: &mut Dice) {
         30..=34 => {
             let name = Name::new(format!("s{}", dice.below(4))).unwrap();
             let request = RequestId(u128::from(dice.below(1 << 40)));
-            world.command(leader, &SetCommand::SnapshotCreate { name, request, at_unix_ms: 0 });
+            world.command(leader, &SetCommand::SnapshotCreate { name, request, at_unix_ms: 0, scheduled: false });
         }
         35..=38 => {
             let name = Name::new(format!("s{}", dice.below(4))).unwrap();
-            world.command(leader, &SetCommand::SnapshotDelete { name });
+            let made_by = world.truth.snapshots.get(&name).map_or(RequestId(0), |found| found.request);
+            world.command(leader, &SetCommand::SnapshotDelete { name, made_by });
         }
         39..=46 => begin(world, leader),
         47..=56 => upload(world, leader),
-        57..=66 => end(world, leader),
-        67..=71 => judge_dropped(world, any),
+        57..=65 => {
+            let node = if dice.below(8) == 0 { any } else { leader };
+            end(world, node, dice.below(5) == 0);
+        }
+        66..=67 => {
+            let (stale, careless) = (dice.below(4), dice.below(8) == 0);
+            rollback(world, dice, stale, careless);
+        }
+        68..=71 => judge_dropped(world, any),
         72..=76 => propose_queue(world, any),
         77..=79 => sweep(world, any),
         80..=83 => confirm(world, leader),
@@ -235,7 +324,7 @@ fn step(world: &mut World, dice: &mut Dice) {
     }
 }
 
-fn history(seed: u64) -> (u64, u64) {
+fn history(seed: u64) -> (u64, u64, u64) {
     let mut world = World::new();
     let mut dice = Dice(seed);
     for _ in 0..STEPS {
@@ -245,7 +334,7 @@ fn history(seed: u64) -> (u64, u64) {
     world.catch_up(world.leader, usize::MAX);
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
     settle(&mut world);
-    (world.moved, world.deleted)
+    (world.moved, world.deleted, world.rolled_back)
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -258,13 +347,14 @@ fn the_store_holds_what_the_state_names() {
         println!("seed {seed}: {:?}", history(seed));
         return;
     }
-    let (mut moved, mut deleted) = (0, 0);
+    let (mut moved, mut deleted, mut rolled_back) = (0, 0, 0);
     for seed in 0..number("HOLDFAST_SPACE_HISTORIES").unwrap_or(HISTORIES) {
         let done = std::panic::catch_unwind(|| history(seed));
         let Ok(done) = done else { panic!("history of seed {seed}: HOLDFAST_SPACE_SEED={seed} runs it alone") };
         moved += done.0;
         deleted += done.1;
+        rolled_back += done.2;
     }
-    println!("{moved} sectors moved, {deleted} objects deleted");
-    assert!(moved > 0 && deleted > 0, "a test in which nothing moves or goes tests nothing");
+    println!("{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks");
+    assert!(moved > 0 && deleted > 0 && rolled_back > 0, "a test in which nothing moves or goes tests nothing");
 }

@@ -79,10 +79,13 @@ pub struct World {
     pub at: BTreeMap<LogId, Content>,
     /// Reads under way: since when, of which root.
     pub readers: Vec<(MonoTime, RootRef)>,
+    /// What the set's head in the store names, and the term of the leader that made it so.
+    pub head: Option<(LogId, RootRef, Term)>,
     checked: BTreeSet<ObjectId>,
     drawn: u128,
     pub moved: u64,
     pub deleted: u64,
+    pub rolled_back: u64,
 }
 
 fn fresh() -> Node {
@@ -103,10 +106,12 @@ impl World {
             live: Content::new(),
             at: BTreeMap::new(),
             readers: Vec::new(),
+            head: None,
             checked: BTreeSet::new(),
             drawn: 0,
             moved: 0,
             deleted: 0,
+            rolled_back: 0,
         };
         world.takeover(0);
         for n in 0..2 {
@@ -127,7 +132,13 @@ impl World {
         if let Some(payload) = &payload {
             match decode(payload).unwrap() {
                 EntryPayload::Control(command) => {
-                    self.truth.apply(id, &command);
+                    let answer = self.truth.apply(id, &command);
+                    if let (SetAnswer::RolledBack { now: true }, SetCommand::Rollback { to, .. }) = (&answer, &command)
+                    {
+                        self.live = self.at[&self.truth.snapshots[&to.name].upto].clone();
+                        self.at.insert(id, self.live.clone());
+                        self.rolled_back += 1;
+                    }
                     if matches!(command, SetCommand::CheckpointBegin { .. }) {
                         self.at.insert(id, self.live.clone());
                     }
@@ -235,6 +246,20 @@ impl World {
                 _ => self.live.remove(&(volume, lba + n)),
             };
         }
+    }
+
+    /// The set's head names the checkpoint's root from now on, as the last thing before its end. A gateway that leads no more does it as well
+    /// where it knows no better, but never over a newer checkpoint.
+    pub fn commit_head(&mut self, node: usize, at: LogId, root: RootRef) -> bool {
+        let n = &self.nodes[node];
+        let Some(term) = n.led.as_ref().map(|led| led.term) else { return false };
+        let begun = n.machine.begun().is_some_and(|(begun, _)| begun == at);
+        let newer = self.head.is_some_and(|(upto, _, _)| upto.index >= at.index);
+        if !begun || newer {
+            return false;
+        }
+        self.head = Some((at, root, term));
+        true
     }
 
     fn put(&mut self, kind: StoredKind, object: ObjectId, body: Bytes) {
@@ -445,6 +470,13 @@ impl World {
         for (at, upto) in roots {
             if self.checked.insert(at.object) {
                 assert!(self.content_of(at) == self.at[&upto], "R4: the root of {upto} shows something else");
+            }
+            self.check_names(at);
+        }
+        // A recovery would begin there.
+        if let Some((upto, at, _)) = self.head {
+            if self.checked.insert(at.object) {
+                assert!(self.content_of(at) == self.at[&upto], "H3: the head's root of {upto} shows something else");
             }
             self.check_names(at);
         }

@@ -1,0 +1,64 @@
+//! Rollback: a set becomes what one of its snapshots shows, by one entry. The reasons are in ADR 0015.
+//!
+//! ```text
+//!   lease ended ─▶ safety snapshot (a checkpoint) ─▶ Rollback: root and volumes are the snapshot's ─▶ checkpoint: the store's head says so
+//!                     └── nothing was changed between the two, or it is refused ──┘
+//! ```
+//! S12 A rollback needs a free set and a finished snapshot that shows what the set holds at that entry. It takes the snapshot's root and
+//!     volumes whole (R4), gives up a checkpoint under way, whose end would bring back what it sealed, and leaves no lease: whoever goes on
+//!     does so under a new epoch (R6). Its root is a kept one, so garbage stays garbage (G1). Until a checkpoint that began after it has
+//!     ended, the store's head may name the state before it: nothing is retired so long.
+
+use super::command::{SetAnswer, SetRefusal};
+use super::space::{Snapshot, SnapshotId};
+use super::state::{Checkpoint, SetState, held};
+use holdfast_types::{LogId, RequestId};
+
+impl SetState {
+    /// The finished snapshot of this name, where it is the one that this request made.
+    ///
+    /// # Errors
+    /// [`SetRefusal::NoSuchSnapshot`].
+    pub fn finished(&self, id: &SnapshotId) -> Result<&Snapshot, SetRefusal> {
+        let SnapshotId { name, made_by } = id;
+        let found = self.snapshots.get(name).filter(|snapshot| snapshot.request == *made_by);
+        found.ok_or_else(|| SetRefusal::NoSuchSnapshot { name: name.clone(), made_by: *made_by })
+    }
+
+    pub(super) fn rollback(
+        &mut self,
+        id: LogId,
+        to: &SnapshotId,
+        safety: &SnapshotId,
+        request: RequestId,
+    ) -> Result<SetAnswer, SetRefusal> {
+        if self.space_requests.contains(&request) {
+            return Ok(SetAnswer::RolledBack { now: false });
+        }
+        if let Some(lease) = &self.lease {
+            return Err(held(lease));
+        }
+        let target = self.finished(to)?.clone();
+        let safe = self.finished(safety)?;
+        if self.last_change > safe.upto.index || self.volumes != safe.volumes {
+            let (name, upto) = (safety.name.clone(), safe.upto.index);
+            return Err(SetRefusal::ChangedSinceSnapshot { name, upto, changed: self.last_change });
+        }
+        let before = self.current_root();
+        self.volumes = target.volumes;
+        self.begin = None;
+        self.segments.clear();
+        // What the volumes hold at this very entry is what the root says.
+        self.checkpoint = Some(Checkpoint { upto: id, root: target.root });
+        self.last_change = id.index;
+        self.rolled_back = Some(id);
+        if let Some(before) = before {
+            self.drop_unless_kept(before);
+        }
+        self.remember(request);
+        Ok(SetAnswer::RolledBack { now: true })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! In-place rollback of a set to one of its snapshots: the steps around the one entry that does it (S12).
+
+use super::AdminDoor;
+use super::snapshot::{message, snapshot_id};
+use crate::set::server::{SetError, SetServer, unix_ms};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, SnapshotId};
+use holdfast_types::{Name, RequestId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the safety snapshot may take; the caller gives up earlier where it likes.
+const SAFETY_LIMIT: Duration = Duration::from_secs(600);
+
+/// Turns the request of a rollback into that of its safety snapshot: the same for every copy of it, and no other request's.
+const SAFETY_REQUEST: u128 = 0x5afe_5afe_5afe_5afe_5afe_5afe_5afe_5afe;
+
+impl AdminDoor {
+    pub(super) async fn rollback_snapshot(
+        &self,
+        request: v1::RollbackSnapshotRequest,
+    ) -> Result<v1::RollbackSnapshotReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let to = SnapshotId { name: holdfast_api::name("name", &request.name)?, made_by: snapshot_id(&request.id)? };
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let safety = RequestId(id.0 ^ SAFETY_REQUEST);
+        self.confirm(&set).await?;
+        // R12: an earlier copy of this request did it, or waits for the safety snapshot still.
+        if set.host.with(|m| m.state().space_requests.contains(&id)) {
+            let safety = named(&set, safety).and_then(|name| message(&set, &name)).map(|(_, found)| found);
+            return Ok(v1::RollbackSnapshotReply { safety, already: true });
+        }
+        let found = set.host.with(|m| m.state().finished(&to).map(|_| ()));
+        found.map_err(|refusal| self.of_set(&set, &SetError::Refused(refusal)))?;
+        // Nobody takes the set between the end of its lease and the rollback.
+        let _held_off = set.hold_off().await;
+        if let Some(lease) = set.lease() {
+            if !request.force {
+                let text = format!(
+                    "set {} is held by {} (epoch {}): stop whoever uses it, or force, which ends the lease",
+                    set.name, lease.owner, lease.epoch
+                );
+                return Err(Refusal::new(RefusalCode::Held, text));
+            }
+            tracing::warn!(set = %set.name, snapshot = %to.name, owner = %lease.owner, epoch = %lease.epoch, "lease ended for a rollback");
+            set.release(lease.epoch, None).await.map_err(|e| self.of_set(&set, &e))?;
+        }
+        let name = self.safety_snapshot(&set, &to.name, safety).await?;
+        let shown = self.finished_snapshot(&set, &name, safety, SAFETY_LIMIT).await?;
+        let way_back = SnapshotId { name, made_by: safety };
+        let command = SetCommand::Rollback { to: to.clone(), safety: way_back.clone(), request: id };
+        match set.command("a rollback", &command).await {
+            Ok(SetAnswer::RolledBack { now }) => {
+                tracing::warn!(set = %set.name, snapshot = %to.name, safety = %way_back.name, "rolled back");
+                Ok(v1::RollbackSnapshotReply { safety: Some(shown), already: !now })
+            }
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => {
+                if let SetError::Refused(SetRefusal::Held { .. } | SetRefusal::ChangedSinceSnapshot { .. }) = &e {
+                    // Nothing was done, so nothing is to be undone: it would only take up space. Where this fails, a person sees it in the list.
+                    let gone = SetCommand::SnapshotDelete { name: way_back.name, made_by: safety };
+                    if let Err(e) = set.command("a safety snapshot's end", &gone).await {
+                        tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");
+                    }
+                }
+                Err(self.of_set(&set, &e))
+            }
+        }
+    }
+
+    /// The name of the safety snapshot that this request has asked for, now or before.
+    async fn safety_snapshot(&self, set: &Arc<SetServer>, to: &Name, request: RequestId) -> Result<Name, Refusal> {
+        if let Some(name) = named(set, request) {
+            return Ok(name);
+        }
+        let at_unix_ms = unix_ms();
+        let text = format!("before-rollback-{}", at_unix_ms / 1000);
+        let name = Name::new(text).map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+        tracing::info!(set = %set.name, snapshot = %to, safety = %name, "a safety snapshot is taken for a rollback");
+        let command = SetCommand::SnapshotCreate { name: name.clone(), request, at_unix_ms, scheduled: false };
+        match set.command("a safety snapshot", &command).await {
+            Ok(SetAnswer::SnapshotAsked) => Ok(name),
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => Err(self.of_set(set, &e)),
+        }
+    }
+}
+
+/// The snapshot, finished or not, that this request made.
+fn named(set: &SetServer, request: RequestId) -> Option<Name> {
+    set.host.with(|m| {
+        let state = m.state();
+        let finished = state.snapshots.iter().filter(|(_, found)| found.request == request).map(|(name, _)| name);
+        let waiting = state.pending.iter().filter(|(_, found)| found.request == request).map(|(name, _)| name);
+        finished.chain(waiting).next().cloned()
+    })
+}

@@ -1,0 +1,62 @@
+//! Carries out a set's snapshot schedule, at its leader. What is due and what goes is `control::set`'s to say; this is its clock and its hands.
+//!
+//! Two leaders do not take one twice: a command counts only in the term that it was proposed in, and what an earlier leader took is in the
+//! state that a later one has applied. Where an outcome stays unknown, the next turn looks at the state again.
+
+use crate::identity::random_u128;
+use crate::set::server::{SetError, SetServer, unix_ms};
+use holdfast_control::set::{SetCommand, Taken, name_at, taken};
+use holdfast_types::RequestId;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the clock.
+const TURN: Duration = Duration::from_secs(1);
+/// After a command that was refused or whose outcome is unknown.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Snapshots that one turn lets go at most: each is an entry.
+const EXPIRED_PER_TURN: usize = 8;
+
+/// Runs until told to stop.
+pub async fn run(server: Arc<SetServer>, stop: CancellationToken) {
+    let mut pause = TURN;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = TURN;
+        if server.leading_ready().is_none() || server.head.fenced().is_some() {
+            continue;
+        }
+        if let Err(e) = turn(&server, unix_ms()).await {
+            tracing::warn!(set = %server.name, error = %e, "the snapshot schedule could not be followed; trying again");
+            metrics::counter!("holdfast_schedule_failures_total", "set" => server.name.to_string()).increment(1);
+            pause = PAUSE;
+        }
+    }
+}
+
+async fn turn(server: &SetServer, now: u64) -> Result<(), SetError> {
+    let (schedule, all) = server.host.with(|m| (m.state().schedule.clone(), taken(m.state())));
+    if schedule.rules.is_empty() {
+        return Ok(());
+    }
+    let gone: Vec<Taken> = schedule.expired(&all, now).into_iter().take(EXPIRED_PER_TURN).cloned().collect();
+    for Taken { name, made_by, .. } in gone {
+        let command = SetCommand::SnapshotDelete { name: name.clone(), made_by };
+        server.command("a scheduled snapshot's end", &command).await?;
+        tracing::info!(set = %server.name, snapshot = %name, "no rule of the schedule keeps this snapshot any more: deleted");
+    }
+    if schedule.is_due(&all, now)
+        && let Some(name) = name_at(now)
+    {
+        let request = RequestId(random_u128());
+        let command = SetCommand::SnapshotCreate { name: name.clone(), request, at_unix_ms: now, scheduled: true };
+        server.command("a scheduled snapshot", &command).await?;
+        tracing::info!(set = %server.name, snapshot = %name, "scheduled snapshot asked for");
+        metrics::counter!("holdfast_scheduled_snapshots_total", "set" => server.name.to_string()).increment(1);
+    }
+    Ok(())
+}
