@@ -22,6 +22,7 @@ mod space;
 mod storm;
 mod tls;
 mod tools;
+mod unreadable;
 mod verified;
 mod wiped;
 mod witness;
@@ -178,6 +179,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
         needs: &["qemu-io"],
         run: tls::run,
+    },
+    Scenario {
+        name: "unreadable",
+        shows: "journals, snapshots, cache and objects show nothing of what was written (R10)",
+        needs: &[],
+        run: unreadable::run,
     },
     Scenario {
         name: "space",

@@ -160,6 +160,9 @@ settings! {
         file: ByteSize = ByteSize(64 * MIB);
         /// Newest entries kept in memory, so that followers and reads of fresh data need no disk. At least 8MiB.
         tail: ByteSize = ByteSize(128 * MIB);
+        /// Encrypt what is written to the journal and to state snapshots, under a key of this node that the cluster key wraps. What was
+        /// written before a change stays as it was until it is dropped.
+        seal: bool = true;
     }
 }
 

@@ -15,6 +15,7 @@ pub mod http;
 pub mod identity;
 pub mod keyring;
 pub mod node;
+pub mod node_key;
 pub mod recovery;
 mod run;
 pub mod set;

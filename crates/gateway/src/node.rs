@@ -15,6 +15,7 @@ use crate::config::GatewayConfig;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::keyring::{KeyError, load_cluster_key};
+use crate::node_key::{self, NodeKeyError};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::{LogConfig, NodeLog};
@@ -39,6 +40,9 @@ pub enum NodeError {
     /// Identity on disk.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The key of this node's files.
+    #[error(transparent)]
+    NodeKey(#[from] NodeKeyError),
     /// The cluster key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -216,7 +220,9 @@ impl Node {
         };
         identity.check_journal(&journal.dir)?;
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
-        let (log, report) = tokio::task::spawn_blocking(move || NodeLog::open_as(journal, owner))
+        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.key, self.config.journal.seal)?;
+        let of_journal = sealing.clone();
+        let (log, report) = tokio::task::spawn_blocking(move || NodeLog::open_sealed(journal, owner, of_journal))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         lock(&self.identity).journal_begun(&self.config.data_dir)?;
@@ -232,6 +238,7 @@ impl Node {
             member,
             cluster: identity.cluster().unwrap_or_default(),
             snapshots: self.config.data_dir.join("raft"),
+            sealing,
             timing: raft_timing(self.timing),
             dialer: self.dialer(),
             life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },

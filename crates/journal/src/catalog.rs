@@ -3,6 +3,7 @@
 use crate::DiskFile;
 use crate::format::Seed;
 use crate::index::SharedIndex;
+use holdfast_seal::FileKey;
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ pub struct JournalFile {
     pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) seed: Seed,
+    /// What payloads are sealed under.
+    pub(crate) key: Option<FileKey>,
     pub(crate) bytes: u64,
     pub(crate) file: Box<dyn DiskFile>,
 }

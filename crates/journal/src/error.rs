@@ -1,5 +1,6 @@
 //! What can be wrong with a journal that is being read.
 
+use holdfast_seal::KeyFingerprint;
 use std::io;
 
 /// A record, batch or header that was synced and does not read back as it was written (R9).
@@ -106,6 +107,19 @@ pub enum RecoverError {
         found: u128,
         /// This node's.
         expected: u128,
+    },
+    /// Sealed under another node key, or under one where none is at hand.
+    #[error(
+        "file {file}: found it sealed under node key {found}, expected {}; give this node the node.key that it was started with",
+        .expected.map_or("one that is not sealed".to_string(), |key| format!("node key {key}"))
+    )]
+    WrongKey {
+        /// The file.
+        file: String,
+        /// Fingerprint in its header.
+        found: KeyFingerprint,
+        /// Of the key at hand.
+        expected: Option<KeyFingerprint>,
     },
     /// Written by another version of this program.
     #[error("file {file}: found format version {found}, expected {expected}")]

@@ -2,25 +2,31 @@
 //!
 //! ```text
 //! file header, 4 KiB     0 magic "HFJRNL01" | 8 version u32 | 12 crc u32 | 16 file uuid u128 | 32 disk uuid u128
-//!                       48 file number u64 | 56 boot u64 | 64 file bytes u64 | zeroes
+//!                       48 file number u64 | 56 boot u64 | 64 file bytes u64
+//!                       72 fingerprint of the node key that payloads are sealed under u64, 0 = not sealed | zeroes
 //! batch header, 64 B     0 magic "HFB1" | 4 crc u32 | 8 own offset u64 | 16 length u64 (whole blocks) | 24 records u32
 //!                       28 flags u32 (1 = idle marker) | 32 synced u64 | 40 synced in the file before u64 | 48 used u64 | 56 zero
 //! record, 8-byte grid    0 crc u32 | 4 kind u8 | 5 flags u8 (1 = carried forward) | 6 chunks u16 | 8 group u64 | 16 term u64
-//!                       24 index u64 | 32 payload bytes u32 | 36 zero u32 | 40 own offset u64 | 48 a crc u32 per chunk of
-//!                       16 KiB | payload | zeroes up to the grid
+//!                       24 index u64 | 32 payload bytes u32 | 36 zero u32 | 40 own offset u64 | 48 per chunk of 16 KiB a
+//!                       crc u32 and a tag of 16 bytes (zeroes where not sealed) | payload | zeroes up to the grid
 //! ```
 //!
 //! Every CRC32C is seeded by the file's uuid: what a recycled file held before can never pass for its new contents, and
 //! a client that chooses its payload cannot forge a record. Own offsets catch misdirected writes. A chunk's CRC is
 //! seeded by the record's place and the chunk's number as well, so that chunks of two records cannot stand in for each
 //! other; chunks exist so that a small read of a large entry is checked without reading all of it.
+//! A sealed file's payloads are encrypted chunk by chunk under the file's key, with the record's offset and the chunk's number
+//! as nonce, bound to bytes 4 to 48 of the record's head; the CRCs are of what is on disk, so that damage is told from a wrong
+//! key, and is found without any. Heads are not encrypted: groups, indexes and lengths can be read.
 //! The `synced` offsets are what J1 rests on: everything below was synced before this batch was written.
 
 use crate::{AlignedBuf, BLOCK_BYTES};
+use holdfast_seal::{FileKey, KeyFingerprint, TAG_BYTES};
 use holdfast_types::{GroupId, LogId};
 
 pub(crate) const FILE_MAGIC: &[u8; 8] = b"HFJRNL01";
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// 1 had no tags, and was never sealed.
+pub(crate) const FORMAT_VERSION: u32 = 2;
 /// The header takes one block.
 pub(crate) const FILE_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
 const BATCH_MAGIC: &[u8; 4] = b"HFB1";
@@ -32,6 +38,8 @@ const RECORD_GRID: usize = 8;
 const RECORD_CARRIED: u8 = 1;
 /// Payload bytes under one checksum.
 pub(crate) const CHUNK_BYTES: usize = 16 << 10;
+/// What the table in front of the payload says of one chunk: checksum and tag.
+const CHUNK_ENTRY_BYTES: usize = 4 + TAG_BYTES;
 /// Largest payload of one record in bytes: far more than an entry may have; with it a batch always fits into a file.
 pub const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(PAYLOAD_BYTES_MAX / CHUNK_BYTES <= u16::MAX as usize);
@@ -44,7 +52,7 @@ fn chunks(len: usize) -> usize {
 
 /// Header and checksum table in front of a payload of `len` bytes.
 pub(crate) fn record_head_bytes(len: usize) -> usize {
-    RECORD_HEADER_BYTES + 4 * chunks(len)
+    RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * chunks(len)
 }
 
 /// Bytes that a record with a payload of `len` bytes takes on disk.
@@ -86,6 +94,8 @@ pub struct FileHeader {
     pub boot: u64,
     /// Size of the file in bytes.
     pub bytes: u64,
+    /// The node key that its payloads are sealed under; `None` where they are not.
+    pub key: Option<KeyFingerprint>,
 }
 
 /// A file header could not be read.
@@ -123,6 +133,7 @@ impl FileHeader {
         buf[48..56].copy_from_slice(&self.number.to_le_bytes());
         buf[56..64].copy_from_slice(&self.boot.to_le_bytes());
         buf[64..72].copy_from_slice(&self.bytes.to_le_bytes());
+        buf[72..80].copy_from_slice(&self.key.map_or(0, |key| key.0).to_le_bytes());
         let crc = Self::crc(&buf);
         buf[12..16].copy_from_slice(&crc.to_le_bytes());
         buf
@@ -156,6 +167,7 @@ impl FileHeader {
             number: u64_at(block, 48),
             boot: u64_at(block, 56),
             bytes: u64_at(block, 64),
+            key: Some(u64_at(block, 72)).filter(|print| *print != 0).map(KeyFingerprint),
         })
     }
 
@@ -270,11 +282,13 @@ pub(crate) struct RecordHeader {
 
 impl RecordHeader {
     /// Appends the whole record to `buf`, whose first byte lies at `base` in the file. `self.offset` MUST fit that.
-    pub(crate) fn append(&self, seed: Seed, payload: &[u8], buf: &mut AlignedBuf) {
+    /// With a key, the payload is sealed on the way: the caller MUST NOT write two records at one offset of a file.
+    pub(crate) fn append(&self, seed: Seed, key: Option<&FileKey>, payload: &[u8], buf: &mut AlignedBuf) {
         let at = buf.len();
         let head_bytes = record_head_bytes(payload.len());
         buf.resize(at + head_bytes);
-        let head = &mut buf[at..];
+        buf.extend_from_slice(payload);
+        let (head, stored) = buf[at..].split_at_mut(head_bytes);
         head[4] = self.kind as u8;
         head[5] = if self.carried { RECORD_CARRIED } else { 0 };
         head[6..8].copy_from_slice(&(chunks(payload.len()) as u16).to_le_bytes());
@@ -283,21 +297,24 @@ impl RecordHeader {
         head[24..32].copy_from_slice(&self.id.index.0.to_le_bytes());
         head[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         head[40..48].copy_from_slice(&self.offset.to_le_bytes());
-        for (number, chunk) in payload.chunks(CHUNK_BYTES).enumerate() {
-            let crc = seed.chunk(self.offset, number, chunk);
-            let table = RECORD_HEADER_BYTES + 4 * number;
-            head[table..table + 4].copy_from_slice(&crc.to_le_bytes());
+        let (fixed, table) = head.split_at_mut(RECORD_HEADER_BYTES);
+        let entries = table.chunks_exact_mut(CHUNK_ENTRY_BYTES);
+        for (number, (chunk, entry)) in stored.chunks_mut(CHUNK_BYTES).zip(entries).enumerate() {
+            if let Some(key) = key {
+                let tag = key.seal(self.offset, number as u32, &fixed[4..], chunk);
+                entry[4..].copy_from_slice(&tag);
+            }
+            entry[..4].copy_from_slice(&seed.chunk(self.offset, number, chunk).to_le_bytes());
         }
         let crc = seed.header(&head[4..head_bytes]);
         head[..4].copy_from_slice(&crc.to_le_bytes());
-        buf.extend_from_slice(payload);
         buf.pad_to(RECORD_GRID);
     }
 
     /// Reads header and checksum table from the first bytes of a record at `offset`; says what is wrong with them.
     pub(crate) fn decode(seed: Seed, bytes: &[u8], offset: u64) -> Result<RecordHeader, (String, String)> {
         let table = usize::from(u16_at(bytes, 6));
-        let head_bytes = RECORD_HEADER_BYTES + 4 * table;
+        let head_bytes = RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * table;
         let Some(head) = bytes.get(..head_bytes) else {
             return Err((format!("a record header of {head_bytes} bytes"), format!("room for {}", bytes.len())));
         };
@@ -326,7 +343,7 @@ impl RecordHeader {
         })
     }
 
-    /// Checks one chunk of payload against the table in `head`.
+    /// Checks one chunk of payload, as it is on disk, against the table in `head`.
     pub(crate) fn check_chunk(
         &self,
         seed: Seed,
@@ -335,11 +352,32 @@ impl RecordHeader {
         chunk: &[u8],
     ) -> Result<(), (String, String)> {
         let (found, expected) =
-            (seed.chunk(self.offset, number, chunk), u32_at(head, RECORD_HEADER_BYTES + 4 * number));
+            (seed.chunk(self.offset, number, chunk), u32_at(head, RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * number));
         if found == expected {
             return Ok(());
         }
         Err((format!("crc {found:#010x} of payload chunk {number}"), format!("{expected:#010x}")))
+    }
+
+    /// Opens chunks of payload where they stand, the first of them being number `first`. Without a key they are what they are.
+    pub(crate) fn open_chunks(
+        &self,
+        key: Option<&FileKey>,
+        head: &[u8],
+        first: usize,
+        payload: &mut [u8],
+    ) -> Result<(), (String, String)> {
+        let Some(key) = key else { return Ok(()) };
+        for (number, chunk) in (first..).zip(payload.chunks_mut(CHUNK_BYTES)) {
+            let at = RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * number + 4;
+            let tag = head.get(at..at + TAG_BYTES).and_then(|tag| tag.try_into().ok());
+            let opened = tag.is_some_and(|tag| key.open(self.offset, number as u32, &head[4..RECORD_HEADER_BYTES], chunk, tag).is_ok());
+            if !opened {
+                let found = format!("payload chunk {number} of {} bytes, whole but not authentic", chunk.len());
+                return Err((found, "one that was sealed here".to_string()));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const HEADER: FileHeader =
-    FileHeader { file_uuid: 0x0123_4567_89ab_cdef, disk_uuid: 5, number: 3, boot: 9, bytes: 1 << 20 };
+    FileHeader { file_uuid: 0x0123_4567_89ab_cdef, disk_uuid: 5, number: 3, boot: 9, bytes: 1 << 20, key: None };
 
 fn record(kind: Kind, offset: u64, len: usize) -> RecordHeader {
     RecordHeader { kind, carried: false, group: GroupId(4), id: LogId::new(7, 1000), len: len as u32, offset }
@@ -12,7 +12,7 @@ fn record(kind: Kind, offset: u64, len: usize) -> RecordHeader {
 
 fn encoded(header: &RecordHeader, payload: &[u8]) -> AlignedBuf {
     let mut buf = AlignedBuf::default();
-    header.append(HEADER.seed(), payload, &mut buf);
+    header.append(HEADER.seed(), None, payload, &mut buf);
     buf
 }
 
@@ -106,11 +106,15 @@ fn the_bytes_are_pinned() {
     let header =
         BatchHeader { offset: 4096, bytes: 8192, records: 2, idle: false, synced: 4096, synced_before: 77, used: 5000 };
     header.encode_into(HEADER.seed(), &mut batch);
+    let mut sealed = AlignedBuf::default();
+    let key = holdfast_seal::NodeKey::from_bytes([3; 32]).file(HEADER.file_uuid);
+    record(Kind::Entry, 4160, 20_000).append(HEADER.seed(), Some(&key), &payload(20_000), &mut sealed);
     let found = [
         hash(&HEADER.encode()),
         hash(&batch),
         hash(&encoded(&record(Kind::Entry, 4160, 20_000), &payload(20_000))),
         hash(&encoded(&record(Kind::Purge, 64, 0), &[])),
+        hash(&sealed),
     ];
-    assert_eq!(found.map(|hash| format!("{hash:08x}")), ["1dd9f358", "85f952f6", "d913b3c6", "5ff6fc11"]);
+    assert_eq!(found.map(|hash| format!("{hash:08x}")), ["758307bc", "85f952f6", "82f267fe", "5ff6fc11", "b90d06c4"]);
 }

@@ -4,7 +4,7 @@
 //! forward and dropped. All of it is synchronous code over the small [`Disk`] trait, so that a simulated disk can crash
 //! it at every byte.
 //! Does not own: threads, queues, callbacks, the memory tail, the real disk (crate `log`), nor the meaning of a payload.
-//! Depends on `types` only.
+//! Depends on `seal` and `types` only.
 //!
 //! ```text
 //!   file n                                         file n+1
@@ -21,6 +21,8 @@
 //!   others (a truncation) is thus never dropped before the records that it ends.
 //! - **J6** A batch counts as a whole: a torn one is cut, all of it.
 //! - **J7** Every read checks the record's header (group, log id, place) and the checksum of each chunk it returns (R9).
+//! - **J9** In a sealed file payloads are readable with the node's key only (R10): a file's key is drawn from its uuid, and a place is
+//!   written once (J4; a failed write ends everything, J2), so no nonce is used twice.
 //! - **J8** While a group is damaged, nothing of it is rewritten and no file is dropped: its damage must be found again at
 //!   every start, until the group is dropped and built anew. (In use again, it may also end with the bad record.)
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -47,4 +49,4 @@ pub use index::{GroupIndex, Place, SharedIndex, Slot};
 pub use op::Op;
 pub use read::{read_entries, read_entry, read_part};
 pub use recover::{Cut, RecoveryReport};
-pub use write::{Journal, Params};
+pub use write::{Journal, Params, Sealing};

@@ -108,6 +108,10 @@ impl Span {
     fn bytes(&self) -> &[u8] {
         &self.buf[self.skip..self.skip + self.len]
     }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.skip..self.skip + self.len]
+    }
 }
 
 fn corrupt(file: &JournalFile, place: Place, found: String, expected: String) -> ReadError {
@@ -200,7 +204,11 @@ pub fn read_entries(
                     .check_chunk(file.seed, head, number, chunk)
                     .map_err(|(found, expected)| corrupt(&file, slot.place, found, expected))?;
             }
-            entries.push((id, Bytes::copy_from_slice(&rest[..len])));
+            let mut payload = rest[..len].to_vec();
+            header
+                .open_chunks(file.key.as_ref(), head, 0, &mut payload)
+                .map_err(|(found, expected)| corrupt(&file, slot.place, found, expected))?;
+            entries.push((id, Bytes::from(payload)));
             at = next + 1;
         }
     }
@@ -228,18 +236,21 @@ fn read_range(
     let chunks = range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES);
     let data = chunks.start * CHUNK_BYTES..(chunks.end * CHUNK_BYTES).min(len);
     let one_read = total <= ONE_READ_BYTES_MAX || data.start <= ONE_READ_BYTES_MAX;
-    let head_span = Span::read(file, start, if one_read { head_bytes + data.end } else { head_bytes })?;
-    let far_span =
+    let mut head_span = Span::read(file, start, if one_read { head_bytes + data.end } else { head_bytes })?;
+    let mut far_span =
         if one_read { None } else { Some(Span::read(file, start + (head_bytes + data.start) as u64, data.len())?) };
-    let head = &head_span.bytes()[..head_bytes];
-    let payload = match &far_span {
-        Some(span) => span.bytes(),
-        None => &head_span.bytes()[head_bytes + data.start..head_bytes + data.end],
+    let (head, near) = head_span.bytes_mut().split_at_mut(head_bytes);
+    let payload = match &mut far_span {
+        Some(span) => span.bytes_mut(),
+        None => &mut near[data.clone()],
     };
     let header = check_head(file, place, head, kind, group, id, len)?;
-    for (number, chunk) in chunks.zip(payload.chunks(CHUNK_BYTES)) {
+    for (number, chunk) in chunks.clone().zip(payload.chunks(CHUNK_BYTES)) {
         header.check_chunk(file.seed, head, number, chunk).map_err(|(found, expected)| corrupt(found, expected))?;
     }
+    header
+        .open_chunks(file.key.as_ref(), head, chunks.start, payload)
+        .map_err(|(found, expected)| corrupt(found, expected))?;
     Ok(Bytes::copy_from_slice(&payload[range.start - data.start..range.end - data.start]))
 }
 

@@ -25,15 +25,39 @@ impl DiskFile for Fixed {
 }
 
 #[test]
+fn a_whole_chunk_that_was_not_sealed_here_is_corruption() {
+    let (group, id) = (GroupId(1), LogId::new(3, 9));
+    let key = |byte| holdfast_seal::NodeKey::from_bytes([byte; 32]);
+    let header =
+        FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192, key: Some(key(1).fingerprint()) };
+    let mut buf = AlignedBuf::zeroed(4096);
+    let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, offset: 4096 };
+    record.append(header.seed(), Some(&key(1).file(1)), b"hello", &mut buf);
+    buf.pad_to(BLOCK_BYTES);
+    assert!(!buf.windows(5).any(|window| window == b"hello"), "readable");
+    let place = Place { file: 1, offset: 4096 };
+    let read = |key| {
+        let file = Fixed(buf.to_vec());
+        let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), key, bytes: 8192, file: Box::new(file) };
+        read_record(&file, place, Kind::Entry, group, id, 5)
+    };
+    assert_eq!(read(Some(key(1).file(1))).expect("good"), "hello");
+    for other in [key(2).file(1), key(1).file(2)] {
+        let served = read(Some(other));
+        assert!(matches!(&served, Err(ReadError::Corrupt(bad)) if bad.found.contains("not authentic")), "{served:?}");
+    }
+}
+
+#[test]
 fn a_good_record_of_another_entry_is_corruption() {
-    let header = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192 };
+    let header = FileHeader { file_uuid: 1, disk_uuid: 2, number: 1, boot: 1, bytes: 8192, key: None };
     let (group, id) = (GroupId(1), LogId::new(3, 9));
     let mut buf = AlignedBuf::zeroed(4096);
     let record = RecordHeader { kind: Kind::Entry, carried: false, group, id, len: 5, offset: 4096 };
-    record.append(header.seed(), b"hello", &mut buf);
+    record.append(header.seed(), None, b"hello", &mut buf);
     buf.pad_to(BLOCK_BYTES);
     let file = Fixed(buf.to_vec());
-    let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), bytes: 8192, file: Box::new(file) };
+    let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), key: None, bytes: 8192, file: Box::new(file) };
     let place = Place { file: 1, offset: 4096 };
     let read = |kind, group, id, len| read_record(&file, place, kind, group, id, len);
     assert_eq!(read(Kind::Entry, group, id, 5).expect("good"), "hello");

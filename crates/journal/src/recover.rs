@@ -10,9 +10,10 @@ use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
 use crate::read::read_record;
 use crate::replay::Replay;
 use crate::scan::{ScannedFile, scan_file};
-use crate::write::{Current, Item, Journal, Params, UuidSource, begin_file, notes};
+use crate::write::{Current, Item, Journal, Params, Sealing, UuidSource, begin_file, notes};
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
 use bytes::Bytes;
+use holdfast_seal::NodeKey;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -58,7 +59,20 @@ impl<D: Disk> Journal<D> {
     ///
     /// # Errors
     /// See [`RecoverError`]. Bad records are none: see [`RecoveryReport::damaged`].
-    pub fn open(disk: D, params: Params, mut uuids: UuidSource) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
+    pub fn open(disk: D, params: Params, uuids: UuidSource) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
+        Self::open_sealed(disk, params, None, uuids)
+    }
+
+    /// The same with a node key, that payloads are sealed under.
+    ///
+    /// # Errors
+    /// See [`RecoverError`], where a file is sealed and this is not its key.
+    pub fn open_sealed(
+        disk: D,
+        params: Params,
+        sealing: Option<Sealing>,
+        mut uuids: UuidSource,
+    ) -> Result<(Journal<D>, RecoveryReport), RecoverError> {
         let block = BLOCK_BYTES as u64;
         if params.file_bytes < 8 * block || params.file_bytes > 1 << 31 || !params.file_bytes.is_multiple_of(block) {
             let expected = format!("whole blocks of {block}, 8 blocks to 2 GiB");
@@ -76,7 +90,7 @@ impl<D: Disk> Journal<D> {
         let mut report = RecoveryReport { files: numbers.len(), ..RecoveryReport::default() };
         let mut replay = Replay::new(Arc::new(Catalog::default()));
         let mut lost_files = BTreeSet::new();
-        let last = scan_all(&disk, &params, &numbers, &mut replay, &mut report, &mut lost_files)?;
+        let last = scan_all(&disk, &params, sealing.as_ref(), &numbers, &mut replay, &mut report, &mut lost_files)?;
 
         // Step 1. Highest first and one by one: numbers without a gap at any moment.
         for number in numbers.iter().rev().take_while(|number| **number > last.number) {
@@ -90,7 +104,7 @@ impl<D: Disk> Journal<D> {
         report.cuts = std::mem::take(&mut replay.cuts);
         report.corrupt = std::mem::take(&mut replay.corrupt);
 
-        let file = begin_file(&disk, &params, uuids(), last.number + 1)?;
+        let file = begin_file(&disk, &params, sealing.as_ref(), uuids(), last.number + 1)?;
         replay.catalog.add_file(file.clone());
         let current = Current { file, end: FILE_HEADER_BYTES, synced: FILE_HEADER_BYTES, synced_before: last.synced };
         let items = uncertain(&replay)?;
@@ -98,6 +112,7 @@ impl<D: Disk> Journal<D> {
         let mut journal = Journal {
             disk,
             params,
+            sealing,
             uuids,
             catalog: replay.catalog,
             ledger: replay.ledger,
@@ -131,6 +146,7 @@ struct Last {
 fn scan_all<D: Disk>(
     disk: &D,
     params: &Params,
+    sealing: Option<&Sealing>,
     numbers: &[u64],
     replay: &mut Replay,
     report: &mut RecoveryReport,
@@ -149,7 +165,7 @@ fn scan_all<D: Disk>(
             waiting.push(Err(CorruptRecord { file: name.clone(), offset: 0, expected, found }));
         }
         before = Some(*number);
-        let file = match open_file(disk, params, *number)? {
+        let file = match open_file(disk, params, sealing, *number)? {
             Found::Good(file) => file,
             Found::Bad(corrupt) => {
                 waiting.push(Err(corrupt));
@@ -191,7 +207,12 @@ fn replay_waiting(
     }
 }
 
-fn open_file<D: Disk>(disk: &D, params: &Params, number: u64) -> Result<Found, RecoverError> {
+fn open_file<D: Disk>(
+    disk: &D,
+    params: &Params,
+    sealing: Option<&Sealing>,
+    number: u64,
+) -> Result<Found, RecoverError> {
     let name = file_name(number);
     let bad =
         |expected: String, found: String| Found::Bad(CorruptRecord { file: name.clone(), offset: 0, expected, found });
@@ -213,9 +234,16 @@ fn open_file<D: Disk>(disk: &D, params: &Params, number: u64) -> Result<Found, R
     if header.disk_uuid != params.disk_uuid && header.disk_uuid != 0 && params.disk_uuid != 0 {
         return Err(RecoverError::WrongDisk { file: name, found: header.disk_uuid, expected: params.disk_uuid });
     }
+    let key = match (header.key, sealing.map(|sealing| &sealing.key)) {
+        (None, _) => None,
+        (Some(found), Some(key)) if found == key.fingerprint() => Some(key.file(header.file_uuid)),
+        (Some(found), key) => {
+            return Err(RecoverError::WrongKey { file: name, found, expected: key.map(NodeKey::fingerprint) });
+        }
+    };
     let block = BLOCK_BYTES as u64;
     let bytes = header.bytes.min(file.bytes()) / block * block;
-    Ok(Found::Good(Arc::new(JournalFile { number, name, seed: header.seed(), bytes, file: Box::new(file) })))
+    Ok(Found::Good(Arc::new(JournalFile { number, name, seed: header.seed(), key, bytes, file: Box::new(file) })))
 }
 
 /// What has to be rewritten, so that the journal means the same with any part of the uncertain tail and without it.

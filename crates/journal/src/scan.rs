@@ -184,8 +184,16 @@ fn scan_batch(file: &JournalFile, header: BatchHeader, bytes: &[u8]) -> ScannedB
             let (found, expected) = record.check_chunk(file.seed, head, number, chunk).err()?;
             Some(Bad { offset, found, expected })
         });
-        let keep = record.kind == Kind::Vote && bad.is_none();
-        let payload = if keep { Bytes::copy_from_slice(payload) } else { Bytes::new() };
+        let (payload, bad) = match (record.kind, bad) {
+            (Kind::Vote, None) => {
+                let mut vote = payload.to_vec();
+                match record.open_chunks(file.key.as_ref(), head, 0, &mut vote) {
+                    Ok(()) => (Bytes::from(vote), None),
+                    Err((found, expected)) => (Bytes::new(), Some(Bad { offset, found, expected })),
+                }
+            }
+            (_, bad) => (Bytes::new(), bad),
+        };
         batch.records.push(Scanned { header: record, payload, bad });
         at += crate::format::record_bytes(len);
     }

@@ -8,6 +8,7 @@ use crate::index::{Change, Ledger, Place};
 use crate::read::read_record;
 use crate::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Op, ReadError, WriteError};
 use bytes::Bytes;
+use holdfast_seal::NodeKey;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -33,6 +34,22 @@ const CARRY_BYTES_MAX: usize = 1 << 20;
 
 /// Files dropped, or parts of one carried forward, at a time.
 const TIDY_TURNS: u32 = 4;
+
+/// The node key, and what it is used for.
+#[derive(Clone, Debug)]
+pub struct Sealing {
+    /// Opens files that were sealed under it.
+    pub key: NodeKey,
+    /// Whether files begun from now on are sealed.
+    pub new_files: bool,
+}
+
+impl Sealing {
+    /// The key that a new file is sealed under.
+    fn of_new(this: Option<&Sealing>) -> Option<&NodeKey> {
+        this.filter(|sealing| sealing.new_files).map(|sealing| &sealing.key)
+    }
+}
 
 /// Where new file uuids come from.
 pub type UuidSource = Box<dyn FnMut() -> u128 + Send>;
@@ -108,6 +125,7 @@ pub(crate) struct Current {
 pub struct Journal<D: Disk> {
     pub(crate) disk: D,
     pub(crate) params: Params,
+    pub(crate) sealing: Option<Sealing>,
     pub(crate) uuids: UuidSource,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) ledger: Ledger,
@@ -141,20 +159,29 @@ impl<D: Disk> std::fmt::Debug for Journal<D> {
 pub(crate) fn begin_file<D: Disk>(
     disk: &D,
     params: &Params,
+    sealing: Option<&Sealing>,
     file_uuid: u128,
     number: u64,
 ) -> Result<Arc<JournalFile>, WriteError> {
+    let key = Sealing::of_new(sealing);
     let name = file_name(number);
     let early = format!("begin-{number:016x}");
     let file = disk.create(&early, params.file_bytes).map_err(WriteError::NoRoom)?;
     let failed = |what, source| WriteError::Failed { file: name.clone(), what, source };
-    let header =
-        FileHeader { file_uuid, disk_uuid: params.disk_uuid, number, boot: params.boot, bytes: params.file_bytes };
+    let header = FileHeader {
+        file_uuid,
+        disk_uuid: params.disk_uuid,
+        number,
+        boot: params.boot,
+        bytes: params.file_bytes,
+        key: key.map(NodeKey::fingerprint),
+    };
     file.write_at(&header.encode(), 0).map_err(|error| failed("write of the header", error))?;
     file.sync_data().map_err(|error| failed("sync of the header", error))?;
     disk.rename(&early, &name).map_err(|error| failed("rename", error))?;
     disk.sync_dir().map_err(|error| failed("sync of the folder", error))?;
-    Ok(Arc::new(JournalFile { number, name, seed: header.seed(), bytes: params.file_bytes, file: Box::new(file) }))
+    let (seed, key) = (header.seed(), key.map(|key| key.file(file_uuid)));
+    Ok(Arc::new(JournalFile { number, name, seed, key, bytes: params.file_bytes, file: Box::new(file) }))
 }
 
 impl<D: Disk> Journal<D> {
@@ -248,7 +275,7 @@ impl<D: Disk> Journal<D> {
                 len: item.payload.len() as u32,
                 offset,
             };
-            header.append(file.seed, &item.payload, &mut buf);
+            header.append(file.seed, file.key.as_ref(), &item.payload, &mut buf);
         }
         let result = self.put(&mut buf, items.len() as u32, false).and_then(|()| self.sync());
         self.buf = buf;
@@ -328,7 +355,7 @@ impl<D: Disk> Journal<D> {
         if self.next.is_some() {
             return Ok(());
         }
-        let begun = begin_file(&self.disk, &self.params, (self.uuids)(), self.current.file.number + 1);
+        let begun = begin_file(&self.disk, &self.params, self.sealing.as_ref(), (self.uuids)(), self.current.file.number + 1);
         if let Err(error) = &begun {
             self.failed |= !matches!(error, WriteError::NoRoom(_));
         }

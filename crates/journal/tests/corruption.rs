@@ -263,6 +263,37 @@ fn an_unreadable_block_is_damage_and_its_neighbours_are_read() {
     assert!(read_entry(&catalog, G, &catalog.index(G), 4).is_ok());
 }
 
+/// R10: what is on disk is not readable, a part of a large entry and a vote come back, and another key or none is refused before
+/// anything is served. Switched off, what was sealed is still read.
+#[test]
+fn a_sealed_journal_opens_with_its_key_only() {
+    let disk = SimDisk::new();
+    let (mut journal, _) = common::open_with(&disk, 1, Some(common::sealing(1, true))).expect("opens");
+    let text = Bytes::from("not for the eyes of who takes this disk. ".repeat(1000));
+    let vote = Op::Vote { group: G, payload: Bytes::from_static(b"a vote of some length") };
+    write_all(&mut journal, vec![vote, Op::Entry { group: G, id: LogId::new(1, 0), payload: text.clone() }]);
+    drop(journal);
+    let readable = |disk: &SimDisk| {
+        disk.names().iter().any(|name| {
+            let bytes = disk.contents(name).unwrap_or_default();
+            bytes.windows(20).any(|window| window == &text[..20] || window == &b"a vote of some length"[..20])
+        })
+    };
+    assert!(!readable(&disk), "on disk in clear");
+    for other in [None, Some(common::sealing(2, true))] {
+        let refused = common::open_with(&disk, 2, other);
+        assert!(matches!(refused, Err(RecoverError::WrongKey { .. })), "{refused:?}");
+    }
+    let (journal, report) = common::open_with(&disk, 3, Some(common::sealing(1, false))).expect("opens, switched off");
+    assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{report:?}");
+    let catalog = journal.catalog();
+    let index = catalog.index(G);
+    let part = read_part(&catalog, G, &index, 0, 30_000, 5_000).expect("whole");
+    assert_eq!(part, text.slice(30_000..35_000));
+    assert_eq!(read_entry(&catalog, G, &index, 0).expect("whole").1, text);
+    assert!(readable(&disk), "switched off: what was carried over is in clear, so this test can see");
+}
+
 #[test]
 fn other_disks_and_other_versions_are_refused() {
     let disk = SimDisk::new();

@@ -25,5 +25,5 @@ mod writer;
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
-pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport};
+pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};

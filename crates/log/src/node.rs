@@ -6,7 +6,7 @@ use crate::group::{Group, GroupLog};
 use crate::memory::Memory;
 use crate::queue::{Queue, lock};
 use crate::writer::Writer;
-use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport};
+use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,9 +76,21 @@ impl NodeLog {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_as(config: LogConfig, identity: Identity) -> Result<(NodeLog, RecoveryReport), OpenError> {
+        Self::open_sealed(config, identity, None)
+    }
+
+    /// The same with a node key, that payloads are sealed under on disk (R10).
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a file that was sealed under another key is one.
+    pub fn open_sealed(
+        config: LogConfig,
+        identity: Identity,
+        sealing: Option<Sealing>,
+    ) -> Result<(NodeLog, RecoveryReport), OpenError> {
         config.validate()?;
         let disk = RealDisk::open(&config.dir, config.file_bytes, config.ready_files_max())?;
-        Self::open_on(disk, config, identity)
+        Self::open_sealed_on(disk, config, identity, sealing)
     }
 
     /// The same on any disk; `config.dir` is not looked at, nor are sizes checked. For tests on a simulated disk.
@@ -89,13 +101,29 @@ impl NodeLog {
     where
         D: Disk + Send + 'static,
     {
+        Self::open_sealed_on(disk, config, identity, None)
+    }
+
+    /// [`NodeLog::open_sealed`] on any disk.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_sealed_on<D>(
+        disk: D,
+        config: LogConfig,
+        identity: Identity,
+        sealing: Option<Sealing>,
+    ) -> Result<(NodeLog, RecoveryReport), OpenError>
+    where
+        D: Disk + Send + 'static,
+    {
         let params = Params {
             file_bytes: config.file_bytes,
             room_bytes: config.bound_bytes.saturating_sub(config.reserve_bytes),
             disk_uuid: identity.disk_uuid,
             boot: identity.boot,
         };
-        let (journal, report) = Journal::open(disk, params, Box::new(rand::random::<u128>))?;
+        let (journal, report) = Journal::open_sealed(disk, params, sealing, Box::new(rand::random::<u128>))?;
         let (queue, catalog, tail_bytes) = (Arc::new(Queue::default()), journal.catalog(), Arc::new(AtomicU64::new(0)));
         queue.written(0, journal.used_bytes());
         let writer = Writer::new(journal, queue.clone(), tail_bytes.clone(), config.tail_bytes);

@@ -102,6 +102,7 @@ impl Host {
             member: MemberId(member),
             cluster: 99,
             snapshots,
+            sealing: None,
             timing,
             dialer: Default::default(),
             life,

@@ -5,6 +5,7 @@ use crate::snapshot_file::{self, StoredSnapshot};
 use crate::wire::{RaftLogId, RaftStoredMembership, id_from_raft, id_to_raft};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use holdfast_log::Sealing;
 use holdfast_types::{GroupId, LogId};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
@@ -35,6 +36,7 @@ pub trait StateMachine: Send + Sync + 'static {
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
     dir: PathBuf,
+    sealing: Option<Sealing>,
     current: Mutex<Option<StoredSnapshot>>,
     saving: tokio::sync::Mutex<()>,
     memberships: Mutex<Vec<RaftStoredMembership>>,
@@ -76,9 +78,10 @@ impl Adapter {
     pub(crate) fn open(
         group: GroupId,
         dir: PathBuf,
+        sealing: Option<Sealing>,
         machine: Arc<dyn StateMachine>,
     ) -> io::Result<(Self, Arc<Shared>)> {
-        let current = snapshot_file::load(&dir, group)?;
+        let current = snapshot_file::load(&dir, group, sealing.as_ref())?;
         let mut last = None;
         let mut memberships = Vec::new();
         if let Some(snapshot) = &current {
@@ -92,6 +95,7 @@ impl Adapter {
         let shared = Arc::new(Shared {
             group,
             dir,
+            sealing,
             current: Mutex::new(current),
             saving: tokio::sync::Mutex::new(()),
             memberships: Mutex::new(memberships),
@@ -204,8 +208,10 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     {
         return Ok(current);
     }
-    let (dir, group, copy) = (shared.dir.clone(), shared.group, snapshot.clone());
-    tokio::task::spawn_blocking(move || snapshot_file::save(&dir, group, &copy)).await.map_err(io::Error::other)??;
+    let (to, copy) = (shared.clone(), snapshot.clone());
+    tokio::task::spawn_blocking(move || snapshot_file::save(&to.dir, to.group, &copy, to.sealing.as_ref()))
+        .await
+        .map_err(io::Error::other)??;
     *lock(&shared.current) = Some(snapshot.clone());
     Ok(snapshot)
 }

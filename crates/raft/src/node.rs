@@ -14,7 +14,7 @@ use crate::register::Registrar;
 use crate::server::{Handler, PeerService};
 use crate::wire::vote_from_bytes;
 use bytes::Bytes;
-use holdfast_log::{CorruptRecord, NodeLog};
+use holdfast_log::{CorruptRecord, NodeLog, Sealing};
 use holdfast_tls::Dialer;
 use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub struct NodeConfig {
     pub cluster: u128,
     /// Directory of the snapshots.
     pub snapshots: PathBuf,
+    /// What snapshots are sealed with on disk (R10); the journal's own, as a rule.
+    pub sealing: Option<Sealing>,
     /// Raft's times.
     pub timing: RaftTiming,
     /// How peers are connected to (R10).
@@ -224,7 +226,7 @@ impl RaftNode {
         if let Some(Quarantine { record, stage: Stage::Out }) = note {
             return Err(self.damaged(id, record));
         }
-        let (adapter, shared) = match Adapter::open(id, inner.config.snapshots.clone(), machine) {
+        let (adapter, shared) = match Adapter::open(id, inner.config.snapshots.clone(), inner.config.sealing.clone(), machine) {
             Ok(opened) => opened,
             Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
                 let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());

@@ -2,19 +2,25 @@
 //!
 //! ```text
 //!   magic "HFRSNAP1" | crc32c of the rest u32 LE | postcard of `Image`
+//!   magic "HFRSNAP2" | crc32c of the rest u32 LE | fingerprint of the node key u64 | file uuid u128 | tag, 16 bytes | the same, encrypted
 //! ```
+//! The state of a set names its lease's token, which is as good as the lease: it is sealed like the journal (R10).
 //! Written beside, synced, renamed, directory synced: openraft purges entries only after that.
 
 use crate::wire::{
     RaftSnapshotMeta, RaftStoredMembership, id_from_raft, id_to_raft, membership_from_bytes, membership_to_bytes,
 };
 use bytes::Bytes;
+use holdfast_log::Sealing;
 use holdfast_types::{GroupId, LogId};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"HFRSNAP1";
+const SEALED_MAGIC: &[u8; 8] = b"HFRSNAP2";
+/// Fingerprint, uuid and tag in front of a sealed image.
+const SEALED_HEAD_BYTES: usize = 8 + 16 + 16;
 
 #[derive(Serialize, Deserialize)]
 struct Image {
@@ -51,7 +57,12 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
 }
 
 /// Writes `snapshot` so that a crash leaves either the old or the new one whole.
-pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot) -> io::Result<()> {
+pub(crate) fn save(
+    dir: &Path,
+    group: GroupId,
+    snapshot: &StoredSnapshot,
+    sealing: Option<&Sealing>,
+) -> io::Result<()> {
     let target = path(dir, group);
     let last = snapshot.last().ok_or_else(|| invalid(&target, "a snapshot without a log id"))?;
     let membership = &snapshot.meta.last_membership;
@@ -63,14 +74,47 @@ pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot) -> io:
         data: snapshot.data.to_vec(),
     };
     let body = postcard::to_stdvec(&image).map_err(|e| invalid(&target, e))?;
+    let (magic, body) = match sealing.filter(|sealing| sealing.new_files) {
+        Some(sealing) => (SEALED_MAGIC, seal(sealing, body)),
+        None => (MAGIC, body),
+    };
     let beside = target.with_extension("snapshot.new");
     let mut file = std::fs::File::create(&beside)?;
-    file.write_all(MAGIC)?;
+    file.write_all(magic)?;
     file.write_all(&crc32c::crc32c(&body).to_le_bytes())?;
     file.write_all(&body)?;
     file.sync_all()?;
     std::fs::rename(&beside, &target)?;
     std::fs::File::open(dir)?.sync_all()
+}
+
+/// Each file has a uuid of its own, so one nonce per key is enough.
+fn seal(sealing: &Sealing, mut body: Vec<u8>) -> Vec<u8> {
+    let uuid = rand::random::<u128>();
+    let tag = sealing.key.file(uuid).seal(0, 0, SEALED_MAGIC, &mut body);
+    let mut out = Vec::with_capacity(SEALED_HEAD_BYTES + body.len());
+    out.extend_from_slice(&sealing.key.fingerprint().0.to_le_bytes());
+    out.extend_from_slice(&uuid.to_le_bytes());
+    out.extend_from_slice(&tag);
+    out.extend_from_slice(&body);
+    out
+}
+
+fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, String> {
+    let short = || format!("found {} bytes, expected at least {SEALED_HEAD_BYTES} of a sealed snapshot", sealed.len());
+    let (print, rest) = sealed.split_first_chunk::<8>().ok_or_else(short)?;
+    let (uuid, rest) = rest.split_first_chunk::<16>().ok_or_else(short)?;
+    let (tag, body) = rest.split_first_chunk::<16>().ok_or_else(short)?;
+    let found = u64::from_le_bytes(*print);
+    let Some(sealing) = sealing.filter(|sealing| sealing.key.fingerprint().0 == found) else {
+        let expected = sealing.map_or("one that is not sealed".to_string(), |s| format!("node key {}", s.key.fingerprint()));
+        return Err(format!("found it sealed under node key {found:016x}, expected {expected}; give this node its node.key"));
+    };
+    let mut body = body.to_vec();
+    let key = sealing.key.file(u128::from_le_bytes(*uuid));
+    key.open(0, 0, SEALED_MAGIC, &mut body, tag)
+        .map_err(|e| format!("found {} sealed bytes that are {e}, expected what this node sealed", body.len()))?;
+    Ok(body)
 }
 
 /// Takes the snapshot of `group` away; durable on return.
@@ -85,7 +129,7 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
 ///
 /// # Errors
 /// What was found and expected, where the file is not whole (R9).
-pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<StoredSnapshot>> {
+pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
@@ -95,8 +139,9 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<StoredSnapsh
     let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(invalid(&path, format_args!("found {} bytes, expected at least 12", bytes.len())));
     };
-    if magic != MAGIC {
-        return Err(invalid(&path, format_args!("found magic {magic:02x?}, expected {MAGIC:02x?}")));
+    if magic != MAGIC && magic != SEALED_MAGIC {
+        let expected = format_args!("{MAGIC:02x?} or {SEALED_MAGIC:02x?}");
+        return Err(invalid(&path, format_args!("found magic {magic:02x?}, expected {expected}")));
     }
     let Some((crc, body)) = rest.split_first_chunk::<4>() else {
         return Err(invalid(&path, format_args!("found {} bytes, expected at least 12", bytes.len())));
@@ -105,7 +150,11 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<StoredSnapsh
     if expected != found {
         return Err(invalid(&path, format_args!("found checksum {found:08x}, expected {expected:08x}")));
     }
-    let image: Image = postcard::from_bytes(body).map_err(|e| invalid(&path, e))?;
+    let opened = match magic == SEALED_MAGIC {
+        true => Some(open(sealing, body).map_err(|why| invalid(&path, why))?),
+        false => None,
+    };
+    let image: Image = postcard::from_bytes(opened.as_deref().unwrap_or(body)).map_err(|e| invalid(&path, e))?;
     if image.group != group.0 {
         return Err(invalid(&path, format_args!("found group {}, expected {}", image.group, group.0)));
     }
@@ -117,16 +166,44 @@ pub(crate) fn load(dir: &Path, group: GroupId) -> io::Result<Option<StoredSnapsh
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_seal::NodeKey;
 
     #[test]
     fn round_trip_and_every_flipped_byte_is_found() -> anyhow::Result<()> {
+        let sealing = Sealing { key: NodeKey::from_bytes([4; 32]), new_files: true };
+        round_trip(None)?;
+        round_trip(Some(&sealing))
+    }
+
+    #[test]
+    fn a_sealed_one_is_not_readable_without_its_key() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let group = GroupId(4);
-        assert!(load(dir.path(), group)?.is_none());
+        let state = Bytes::from_static(b"a token that nobody should see");
+        let snapshot = StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), state.clone());
+        let sealing = |byte, new_files| Sealing { key: NodeKey::from_bytes([byte; 32]), new_files };
+        save(dir.path(), group, &snapshot, Some(&sealing(1, true)))?;
+        let bytes = std::fs::read(path(dir.path(), group))?;
+        assert!(!bytes.windows(5).any(|window| state.windows(5).any(|part| part == window)), "readable");
+        for other in [None, Some(sealing(2, true))] {
+            let error = load(dir.path(), group, other.as_ref()).expect_err("another key").to_string();
+            assert!(error.contains("expected") && error.contains("node.key"), "{error}");
+        }
+        // Switched off: what is there is still read, what is written next is plain.
+        assert!(load(dir.path(), group, Some(&sealing(1, false)))?.is_some());
+        save(dir.path(), group, &snapshot, Some(&sealing(1, false)))?;
+        assert!(load(dir.path(), group, None)?.is_some());
+        Ok(())
+    }
+
+    fn round_trip(sealing: Option<&Sealing>) -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let group = GroupId(4);
+        assert!(load(dir.path(), group, sealing)?.is_none());
         let snapshot =
             StoredSnapshot::new(LogId::new(2, 30), RaftStoredMembership::default(), Bytes::from_static(b"state"));
-        save(dir.path(), group, &snapshot)?;
-        let back = load(dir.path(), group)?.expect("there");
+        save(dir.path(), group, &snapshot, sealing)?;
+        let back = load(dir.path(), group, sealing)?.expect("there");
         assert_eq!((back.meta, back.data), (snapshot.meta, snapshot.data));
         let file = path(dir.path(), group);
         let good = std::fs::read(&file)?;
@@ -134,10 +211,10 @@ mod tests {
             let mut bad = good.clone();
             bad[i] ^= 1;
             std::fs::write(&file, &bad)?;
-            assert!(load(dir.path(), group).is_err(), "byte {i} flipped and not found");
+            assert!(load(dir.path(), group, sealing).is_err(), "byte {i} flipped and not found");
         }
         std::fs::write(&file, &good[..good.len() - 1])?;
-        assert!(load(dir.path(), group).is_err());
+        assert!(load(dir.path(), group, sealing).is_err());
         Ok(())
     }
 }

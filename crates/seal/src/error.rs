@@ -141,6 +141,24 @@ pub enum SealError {
         /// Key id asked for.
         expected: u32,
     },
+    /// A wrapped node key belongs to another node's disk.
+    #[error("wrapped node key: found that of disk {found:032x}, expected disk {expected:032x}")]
+    WrappedDisk {
+        /// Disk uuid found.
+        found: u128,
+        /// This node's.
+        expected: u128,
+    },
+    /// The wrapped node key was altered: cluster key and disk are as expected, but the tag is not.
+    #[error("wrapped node key: not authentic: found tag {found_tag}, expected the key of disk {disk:032x} as wrapped by {by}")]
+    NodeKeyNotAuthentic {
+        /// The tag that was found, in hex.
+        found_tag: String,
+        /// This node's disk.
+        disk: u128,
+        /// Cluster key at hand.
+        by: KeyFingerprint,
+    },
     /// The key is wrapped under another cluster key: a wrong passphrase or key file.
     #[error(
         "wrapped key: found it wrapped under cluster key {found}, expected {expected} (another passphrase or key file?)"

@@ -164,6 +164,10 @@ impl ClusterKey {
         self.fingerprint
     }
 
+    pub(crate) fn wrapping_cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new(&(*self.wrapping).into())
+    }
+
     /// Wraps a set's data key for keeping. The nonce is drawn anew for every call; at 24 bytes chance never repeats one.
     pub fn wrap(&self, key: &DataKey, set: SetId, key_id: u32, nonce: [u8; NONCE_BYTES]) -> Vec<u8> {
         let mut out = Vec::with_capacity(WRAPPED_KEY_BYTES);
@@ -176,7 +180,7 @@ impl ClusterKey {
         out.extend_from_slice(&nonce);
         out.extend_from_slice(key.bytes());
         let (head, sealed) = out.split_at_mut(SEALED_AT);
-        let tag = XChaCha20Poly1305::new(&(*self.wrapping).into())
+        let tag = self.wrapping_cipher()
             .encrypt_inout_detached(&nonce.into(), &head[..HEADER_BYTES], InOutBuf::from(sealed))
             .expect("R10: the cipher refused 32 bytes");
         out.extend_from_slice(&tag);
@@ -218,7 +222,7 @@ impl ClusterKey {
         let nonce: [u8; NONCE_BYTES] = field(wrapped, HEADER_BYTES);
         let tag: [u8; crate::object::TAG_BYTES] = field(wrapped, TAG_AT);
         let mut key = Zeroizing::new(field::<DATA_KEY_BYTES>(wrapped, SEALED_AT));
-        XChaCha20Poly1305::new(&(*self.wrapping).into())
+        self.wrapping_cipher()
             .decrypt_inout_detached(
                 &nonce.into(),
                 &wrapped[..HEADER_BYTES],

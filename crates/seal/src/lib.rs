@@ -1,4 +1,5 @@
-//! Seal: keys, and what is done with them to everything that leaves the gateway for a store (R10).
+//! Seal: keys, and what is done with them to everything that leaves the gateway for a store (R10), and to
+//! what it keeps on its own disk.
 //!
 //! Owns: the cluster key (from a passphrase or a key file), data keys and their wrapping, and the sealing and
 //! opening of the parts of one object with what each part is bound to.
@@ -11,6 +12,7 @@
 //!                                 +-------HKDF--> fingerprint (tells "wrong key" from "damaged")
 //!
 //!   data key --HKDF(object id)--> object key --ChaCha20-Poly1305, nonce = part number--> sealed part
+//!   node key --HKDF(file uuid)--> file key ----ChaCha20-Poly1305, nonce = place in the file--> sealed chunk
 //! ```
 //!
 //! Invariants:
@@ -23,6 +25,7 @@
 
 mod error;
 mod key;
+mod node;
 mod object;
 
 pub use error::{SealError, SealedKind, SealedPart};
@@ -30,6 +33,7 @@ pub use key::{
     CLUSTER_KEY_BYTES, ClusterKey, DATA_KEY_BYTES, DataKey, KeyFingerprint, PASSPHRASE_BYTES_MIN, WRAPPED_KEY_BYTES,
     WRAPPED_VERSION, argon2_parameters,
 };
+pub use node::{FileKey, NODE_KEY_BYTES, NodeKey, NotAuthentic, WRAPPED_NODE_KEY_BYTES, WRAPPED_NODE_KEY_VERSION};
 pub use object::{
     EXTENT_NUMBER_MAX, ExtentAad, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, Part, SEAL_VERSION, TAG_BYTES,
 };

@@ -9,7 +9,7 @@ use serde::Deserialize;
 const ARROWS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("seal", &["types"]),
-    ("journal", &["types"]),
+    ("journal", &["types", "seal"]),
     ("control", &["types"]),
     ("nbd", &["types"]),
     ("store", &["types"]),

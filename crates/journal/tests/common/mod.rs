@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use bytes::Bytes;
-use holdfast_journal::{Journal, Op, Params, RecoverError, RecoveryReport, read_entry};
+use holdfast_journal::{Journal, Op, Params, RecoverError, RecoveryReport, Sealing, read_entry};
+use holdfast_seal::NodeKey;
 use holdfast_testkit::SimDisk;
 use holdfast_types::{GroupId, LogId, LogIndex, Term};
 use std::collections::{BTreeMap, VecDeque};
@@ -178,10 +179,25 @@ impl Generator {
     }
 }
 
-/// Opens with file uuids that are drawn from `seed`.
+/// Opens with file uuids that are drawn from `seed`; files begun under an even one are sealed, so that a history of several opens has both.
 pub fn open(disk: &SimDisk, seed: u64) -> Result<(Journal<SimDisk>, RecoveryReport), RecoverError> {
+    open_with(disk, seed, Some(sealing(9, seed.is_multiple_of(2))))
+}
+
+/// A node key of this byte.
+pub fn sealing(byte: u8, new_files: bool) -> Sealing {
+    Sealing { key: NodeKey::from_bytes([byte; 32]), new_files }
+}
+
+/// [`open`], sealed with what is given.
+pub fn open_with(
+    disk: &SimDisk,
+    seed: u64,
+    sealing: Option<Sealing>,
+) -> Result<(Journal<SimDisk>, RecoveryReport), RecoverError> {
     let mut rng = Rng(seed ^ 0x5eed);
-    Journal::open(disk.clone(), PARAMS, Box::new(move || u128::from(rng.next()) << 64 | u128::from(rng.next())))
+    let uuids = Box::new(move || u128::from(rng.next()) << 64 | u128::from(rng.next()));
+    Journal::open_sealed(disk.clone(), PARAMS, sealing, uuids)
 }
 
 /// Writes all of `ops`; what is durable when it fails is taken away from `ops`.
