@@ -1,4 +1,4 @@
-//! Rollback: a set becomes what one of its snapshots shows, by one entry. The reasons are in ADR 0015.
+//! Rollback: a set becomes what one of its snapshots shows, by one entry. The reasons are in ADR 0016.
 //!
 //! ```text
 //!   lease ended ─▶ safety snapshot (a checkpoint) ─▶ Rollback: root and volumes are the snapshot's ─▶ checkpoint: the store's head says so
