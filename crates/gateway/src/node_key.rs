@@ -26,7 +26,9 @@ pub enum NodeKeyError {
         source: io::Error,
     },
     /// It is not this node's, or the cluster key is another one.
-    #[error("{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast cluster join --replaces)")]
+    #[error(
+        "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast cluster join --replaces)"
+    )]
     Bad {
         /// The file.
         path: PathBuf,

@@ -371,7 +371,9 @@ impl RecordHeader {
         for (number, chunk) in (first..).zip(payload.chunks_mut(CHUNK_BYTES)) {
             let at = RECORD_HEADER_BYTES + CHUNK_ENTRY_BYTES * number + 4;
             let tag = head.get(at..at + TAG_BYTES).and_then(|tag| tag.try_into().ok());
-            let opened = tag.is_some_and(|tag| key.open(self.offset, number as u32, &head[4..RECORD_HEADER_BYTES], chunk, tag).is_ok());
+            let opened = tag.is_some_and(|tag| {
+                key.open(self.offset, number as u32, &head[4..RECORD_HEADER_BYTES], chunk, tag).is_ok()
+            });
             if !opened {
                 let found = format!("payload chunk {number} of {} bytes, whole but not authentic", chunk.len());
                 return Err((found, "one that was sealed here".to_string()));

@@ -38,7 +38,14 @@ fn a_whole_chunk_that_was_not_sealed_here_is_corruption() {
     let place = Place { file: 1, offset: 4096 };
     let read = |key| {
         let file = Fixed(buf.to_vec());
-        let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), key, bytes: 8192, file: Box::new(file) };
+        let file = JournalFile {
+            number: 1,
+            name: "f".to_string(),
+            seed: header.seed(),
+            key,
+            bytes: 8192,
+            file: Box::new(file),
+        };
         read_record(&file, place, Kind::Entry, group, id, 5)
     };
     assert_eq!(read(Some(key(1).file(1))).expect("good"), "hello");
@@ -57,7 +64,14 @@ fn a_good_record_of_another_entry_is_corruption() {
     record.append(header.seed(), None, b"hello", &mut buf);
     buf.pad_to(BLOCK_BYTES);
     let file = Fixed(buf.to_vec());
-    let file = JournalFile { number: 1, name: "f".to_string(), seed: header.seed(), key: None, bytes: 8192, file: Box::new(file) };
+    let file = JournalFile {
+        number: 1,
+        name: "f".to_string(),
+        seed: header.seed(),
+        key: None,
+        bytes: 8192,
+        file: Box::new(file),
+    };
     let place = Place { file: 1, offset: 4096 };
     let read = |kind, group, id, len| read_record(&file, place, kind, group, id, len);
     assert_eq!(read(Kind::Entry, group, id, 5).expect("good"), "hello");

@@ -355,7 +355,8 @@ impl<D: Disk> Journal<D> {
         if self.next.is_some() {
             return Ok(());
         }
-        let begun = begin_file(&self.disk, &self.params, self.sealing.as_ref(), (self.uuids)(), self.current.file.number + 1);
+        let begun =
+            begin_file(&self.disk, &self.params, self.sealing.as_ref(), (self.uuids)(), self.current.file.number + 1);
         if let Err(error) = &begun {
             self.failed |= !matches!(error, WriteError::NoRoom(_));
         }

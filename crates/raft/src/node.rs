@@ -226,15 +226,16 @@ impl RaftNode {
         if let Some(Quarantine { record, stage: Stage::Out }) = note {
             return Err(self.damaged(id, record));
         }
-        let (adapter, shared) = match Adapter::open(id, inner.config.snapshots.clone(), inner.config.sealing.clone(), machine) {
-            Ok(opened) => opened,
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
-                let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());
-                let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
-                return Err(self.quarantine(id, record));
-            }
-            Err(e) => return Err(io(e)),
-        };
+        let (adapter, shared) =
+            match Adapter::open(id, inner.config.snapshots.clone(), inner.config.sealing.clone(), machine) {
+                Ok(opened) => opened,
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                    let (expected, found) = ("a snapshot as it was written".to_string(), e.to_string());
+                    let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
+                    return Err(self.quarantine(id, record));
+                }
+                Err(e) => return Err(io(e)),
+            };
         let log = inner.log.group(id);
         let vote = |bytes: &Bytes| vote_from_bytes(bytes).is_some();
         if let Some(record) = quarantine::unsound(id, &log.state(), shared.snapshot_last(), vote) {

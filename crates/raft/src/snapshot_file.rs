@@ -57,12 +57,7 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
 }
 
 /// Writes `snapshot` so that a crash leaves either the old or the new one whole.
-pub(crate) fn save(
-    dir: &Path,
-    group: GroupId,
-    snapshot: &StoredSnapshot,
-    sealing: Option<&Sealing>,
-) -> io::Result<()> {
+pub(crate) fn save(dir: &Path, group: GroupId, snapshot: &StoredSnapshot, sealing: Option<&Sealing>) -> io::Result<()> {
     let target = path(dir, group);
     let last = snapshot.last().ok_or_else(|| invalid(&target, "a snapshot without a log id"))?;
     let membership = &snapshot.meta.last_membership;
@@ -107,8 +102,11 @@ fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, String> {
     let (tag, body) = rest.split_first_chunk::<16>().ok_or_else(short)?;
     let found = u64::from_le_bytes(*print);
     let Some(sealing) = sealing.filter(|sealing| sealing.key.fingerprint().0 == found) else {
-        let expected = sealing.map_or("one that is not sealed".to_string(), |s| format!("node key {}", s.key.fingerprint()));
-        return Err(format!("found it sealed under node key {found:016x}, expected {expected}; give this node its node.key"));
+        let expected =
+            sealing.map_or("one that is not sealed".to_string(), |s| format!("node key {}", s.key.fingerprint()));
+        return Err(format!(
+            "found it sealed under node key {found:016x}, expected {expected}; give this node its node.key"
+        ));
     };
     let mut body = body.to_vec();
     let key = sealing.key.file(u128::from_le_bytes(*uuid));

@@ -58,7 +58,8 @@ impl StoreBuilder<TypeConfig, LogStore, Adapter, (tempfile::TempDir, NodeLog)> f
         };
         let (log, _) = NodeLog::open(config).map_err(|e| io(std::io::Error::other(e.to_string())))?;
         let group = GroupId(7);
-        let (adapter, _) = Adapter::open(group, dir.path().to_path_buf(), None, Arc::new(Recorder::default())).map_err(io)?;
+        let (adapter, _) =
+            Adapter::open(group, dir.path().to_path_buf(), None, Arc::new(Recorder::default())).map_err(io)?;
         let store = LogStore::new(log.group(group));
         Ok(((dir, log), store, adapter))
     }

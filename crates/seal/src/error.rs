@@ -150,7 +150,9 @@ pub enum SealError {
         expected: u128,
     },
     /// The wrapped node key was altered: cluster key and disk are as expected, but the tag is not.
-    #[error("wrapped node key: not authentic: found tag {found_tag}, expected the key of disk {disk:032x} as wrapped by {by}")]
+    #[error(
+        "wrapped node key: not authentic: found tag {found_tag}, expected the key of disk {disk:032x} as wrapped by {by}"
+    )]
     NodeKeyNotAuthentic {
         /// The tag that was found, in hex.
         found_tag: String,

@@ -180,7 +180,8 @@ impl ClusterKey {
         out.extend_from_slice(&nonce);
         out.extend_from_slice(key.bytes());
         let (head, sealed) = out.split_at_mut(SEALED_AT);
-        let tag = self.wrapping_cipher()
+        let tag = self
+            .wrapping_cipher()
             .encrypt_inout_detached(&nonce.into(), &head[..HEADER_BYTES], InOutBuf::from(sealed))
             .expect("R10: the cipher refused 32 bytes");
         out.extend_from_slice(&tag);
