@@ -1,11 +1,18 @@
 //! Block devices over the Unix sockets.
 
+mod driver;
+pub(crate) mod kernel;
 mod nbdfuse;
+mod netlink;
 
+use crate::lease_file::Lease;
 use crate::shared::Shared;
 use holdfast_types::Name;
 use std::path::Path;
 use std::sync::Arc;
+
+pub use driver::DriverError;
+pub use kernel::KernelOptions;
 
 /// Which devices to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,16 +39,25 @@ pub enum DeviceError {
         /// What it said.
         why: String,
     },
-    /// The kernel's driver was asked for.
-    #[error(
-        "the kernel's nbd driver is not supported yet: --device nbdfuse makes a loop device, --device none sockets only"
-    )]
-    NoKernel,
+    /// The kernel's driver cannot be used.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// None of the ways to make a device is there.
     #[error(
-        "found neither the kernel's nbd driver (modprobe nbd) nor nbdfuse, expected one of them; --device none makes sockets only"
+        "found neither nbdfuse (package libnbd-bin), nor a way through the kernel: {0}. --device none makes sockets only"
     )]
-    NoWay,
+    NoWay(DriverError),
+}
+
+/// How devices are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) kind: DeviceKind,
+    pub(crate) set: &'a Name,
+    pub(crate) dir: &'a Path,
+    /// Of nbdfuse to the volume's socket.
+    pub(crate) connections: u8,
+    pub(crate) kernel: KernelOptions,
 }
 
 /// The devices of a set.
@@ -49,39 +65,76 @@ pub enum DeviceError {
 pub(crate) enum Devices {
     None,
     Nbdfuse(Vec<nbdfuse::Device>),
+    Kernel(Vec<kernel::Device>),
+}
+
+/// What will be used here. Loads the kernel's driver only where it was asked for by name.
+pub(crate) async fn choose(kind: DeviceKind) -> Result<DeviceKind, DeviceError> {
+    match kind {
+        DeviceKind::None | DeviceKind::Nbdfuse => Ok(kind),
+        DeviceKind::Kernel => Ok(kernel::is_there(true).await.map(|()| kind)?),
+        DeviceKind::Auto => match kernel::is_there(false).await {
+            Ok(()) => Ok(DeviceKind::Kernel),
+            Err(_) if nbdfuse::is_there() => Ok(DeviceKind::Nbdfuse),
+            Err(error) => Err(DeviceError::NoWay(error)),
+        },
+    }
 }
 
 impl Devices {
-    /// Makes one device per volume. `on_end` is called when one ends by itself.
+    /// Makes one device per volume; `plan.kind` was chosen by [`choose`]. `on_end` is called when one ends by itself.
     pub(crate) async fn make(
-        kind: DeviceKind,
-        set: &Name,
-        dir: &Path,
-        connections: u8,
+        plan: Plan<'_>,
         shared: &Arc<Shared>,
         on_end: impl Fn(String) + Clone + Send + 'static,
     ) -> Result<Self, DeviceError> {
-        let kind = match kind {
-            DeviceKind::Auto if nbdfuse::is_there() => DeviceKind::Nbdfuse,
-            DeviceKind::Auto => return Err(DeviceError::NoWay),
-            kind => kind,
+        let Plan { kind, set, dir, connections, kernel } = plan;
+        let mut made = match kind {
+            DeviceKind::None | DeviceKind::Auto => return Ok(Self::None),
+            DeviceKind::Nbdfuse => Self::Nbdfuse(Vec::new()),
+            DeviceKind::Kernel => Self::Kernel(Vec::new()),
         };
-        match kind {
-            DeviceKind::Kernel => Err(DeviceError::NoKernel),
-            DeviceKind::None | DeviceKind::Auto => Ok(Self::None),
-            DeviceKind::Nbdfuse => {
-                let mut devices = Vec::new();
-                for facts in shared.all_facts() {
-                    match nbdfuse::Device::make(set, &facts.name, dir, connections, on_end.clone()).await {
-                        Ok(device) => devices.push(device),
-                        Err(error) => {
-                            Self::Nbdfuse(devices).stop().await;
-                            return Err(error);
-                        }
-                    }
-                }
-                Ok(Self::Nbdfuse(devices))
+        for (volume, facts) in shared.all_facts().into_iter().enumerate() {
+            let on_end = on_end.clone();
+            let one = match &mut made {
+                Self::None => Ok(()),
+                Self::Nbdfuse(devices) => nbdfuse::Device::make(set, &facts.name, dir, connections, on_end)
+                    .await
+                    .map(|device| devices.push(device)),
+                Self::Kernel(devices) => kernel::Device::make(shared, volume, &facts, dir, kernel, on_end)
+                    .await
+                    .map(|device| devices.push(device))
+                    .map_err(DeviceError::from),
+            };
+            if let Err(error) = one {
+                made.stop().await;
+                return Err(error);
             }
+        }
+        Ok(made)
+    }
+
+    /// Goes on with the devices that an earlier process left in the kernel.
+    pub(crate) async fn resume(
+        lease: &Lease,
+        dir: &Path,
+        shared: &Arc<Shared>,
+        on_end: impl Fn(String) + Clone + Send + 'static,
+    ) -> Result<Self, DeviceError> {
+        let mut devices = Vec::new();
+        for (volume, facts) in shared.all_facts().into_iter().enumerate() {
+            let Some(index) = lease.devices.get(volume) else { continue };
+            let left = (*index, &facts);
+            devices.push(kernel::Device::resume(shared, volume, left, dir, lease.sockets, on_end.clone()).await?);
+        }
+        Ok(Self::Kernel(devices))
+    }
+
+    /// N of each /dev/nbdN.
+    pub(crate) fn numbers(&self) -> Option<Vec<u32>> {
+        match self {
+            Self::None | Self::Nbdfuse(_) => None,
+            Self::Kernel(devices) => Some(devices.iter().map(kernel::Device::index).collect()),
         }
     }
 
@@ -90,6 +143,7 @@ impl Devices {
         match self {
             Self::None => None,
             Self::Nbdfuse(devices) => devices.get(volume).map(|device| device.path().to_string()),
+            Self::Kernel(devices) => devices.get(volume).map(|device| device.path().to_string()),
         }
     }
 
@@ -101,6 +155,10 @@ impl Devices {
                 for device in devices.into_iter().rev() {
                     device.stop().await;
                 }
+            }
+            // Side by side: each may wait for its cache.
+            Self::Kernel(devices) => {
+                futures_util::future::join_all(devices.into_iter().map(kernel::Device::stop)).await;
             }
         }
     }

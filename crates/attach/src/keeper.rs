@@ -1,17 +1,23 @@
 //! The one task that does for the machine what takes time: asks gateways, connects, listens, starts devices, shows the status.
 
+mod asks;
+mod earlier;
+
 use crate::client;
-use crate::device::{DeviceError, DeviceKind, Devices};
+use crate::device::{self, DeviceError, DeviceKind, Devices, KernelOptions};
 use crate::dir::{DirError, RunDir};
-use crate::doors::{self, Doors, Said, call};
+use crate::doors::{self, Doors, call};
 use crate::lane;
+use crate::lease_file::{Lease, LeaseFile};
 use crate::machine::{Action, Bounds, Lane, Lost, Machine, Phase};
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
-use holdfast_api::{Refusal, RefusalCode, v1};
+use asks::{acquire, carry_on, holder, renew};
+use earlier::earlier;
+use holdfast_api::{Refusal, v1};
 use holdfast_nbd::{ExportName, Session};
 use holdfast_tls::Dialer;
-use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
+use holdfast_types::{Name, Owner, RequestId, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +26,8 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+
+pub use earlier::abandon;
 
 /// One try to renew; the machine decides how many make a loss.
 const RENEW_LIMIT: Duration = Duration::from_secs(10);
@@ -61,6 +69,8 @@ pub struct Options {
     pub bounds: Bounds,
     /// The devices to make.
     pub device: DeviceKind,
+    /// How the kernel's are made.
+    pub kernel: KernelOptions,
     /// How long it may take until the devices are ready.
     pub patience: Duration,
 }
@@ -140,6 +150,10 @@ struct Keeper {
     since: u64,
     ready: bool,
     devices: Option<Devices>,
+    /// Where the lease is kept for the next process: with devices of the kernel's.
+    kept: Option<Arc<LeaseFile>>,
+    /// What an earlier process left, to go on with.
+    left: Option<Lease>,
 }
 
 fn unix_ms() -> u64 {
@@ -157,6 +171,9 @@ pub async fn run(
     on_ready: impl FnOnce(&Status),
 ) -> Result<Ended, AttachError> {
     let dir = RunDir::take(&options.dir)?;
+    let mut options = options;
+    options.device = device::choose(options.device).await?;
+    let (kept, left) = earlier(&options, dir.path()).await?;
     let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine);
     let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
@@ -175,6 +192,8 @@ pub async fn run(
         since: unix_ms(),
         ready: false,
         devices: None,
+        kept,
+        left,
     };
     keeper.run(actions, told, stop, on_ready).await
 }
@@ -188,10 +207,22 @@ impl Keeper {
         on_ready: impl FnOnce(&Status),
     ) -> Result<Ended, AttachError> {
         let force = self.options.force;
-        self.shared.act(|machine, now, out| machine.begin(now, force, out));
-        let deadline = Instant::now() + self.options.patience;
+        let left = self.left.take().and_then(|lease| Some((lease.token()?, lease.volumes()?, lease)));
+        let (mut served, mut listening) = (false, false);
+        // What waits in the kernel waits for as long as it takes.
+        let deadline = left.is_none().then(|| Instant::now() + self.options.patience);
+        match left {
+            None => self.shared.act(|machine, now, out| machine.begin(now, force, out)),
+            Some((token, volumes, lease)) => {
+                tracing::info!(set = %self.options.set, devices = ?lease.devices, "going on with an earlier process's devices");
+                self.shared.set_volumes(&volumes);
+                self.shared.act(|machine, now, out| machine.resume(now, token, volumes.len(), out));
+                listening = true;
+                self.listen()?;
+                self.make_devices(Some(lease));
+            }
+        }
         let mut on_ready = Some(on_ready);
-        let mut listening = false;
         let mut stopping: Option<Instant> = None;
         let mut ticks = tokio::time::interval(Machine::TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -204,12 +235,9 @@ impl Keeper {
                 Some(news) = told.recv() => match news {
                     News::Refused(refusal) => return Err(AttachError::Refused(refusal)),
                     News::Devices(devices) => {
-                        self.devices = Some(devices?);
-                        self.ready = stopping.is_none();
-                        self.show()?;
-                        if let Some(tell) = on_ready.take().filter(|_| self.ready) {
-                            tell(&self.status());
-                        }
+                        let devices = devices?;
+                        self.keep_devices(&devices);
+                        self.devices = Some(devices);
                         if stopping.is_some() {
                             self.stop_devices();
                         }
@@ -222,7 +250,7 @@ impl Keeper {
                     }
                     News::DeviceEnded(which) => {
                         self.ready = false;
-                        tracing::error!(set = %self.options.set, device = which, "a device's process ended by itself: detach, then attach anew");
+                        tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
                     }
                 },
                 _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
@@ -238,10 +266,20 @@ impl Keeper {
                 }
             }
             let phase = self.shared.look(Machine::phase);
-            if phase == Phase::Serving && !listening {
+            served |= phase == Phase::Serving;
+            if served && !listening {
                 listening = true;
                 self.listen()?;
-                self.make_devices();
+                self.make_devices(None);
+            }
+            if served
+                && self.devices.is_some()
+                && stopping.is_none()
+                && let Some(tell) = on_ready.take()
+            {
+                self.ready = true;
+                self.show()?;
+                tell(&self.status());
             }
             if phase == Phase::Detached {
                 self.show()?;
@@ -250,7 +288,7 @@ impl Keeper {
             if stopping.is_some_and(|limit| Instant::now() >= limit) {
                 return Err(AttachError::Undrained { count: self.shared.look(Machine::unanswered) });
             }
-            if on_ready.is_some() && phase != Phase::Serving && Instant::now() >= deadline {
+            if on_ready.is_some() && phase != Phase::Serving && deadline.is_some_and(|limit| Instant::now() >= limit) {
                 return Err(self.unreachable());
             }
             if Instant::now() >= show_at {
@@ -287,17 +325,20 @@ impl Keeper {
 
     fn perform(&mut self, action: Action) -> Result<(), AttachError> {
         let (shared, doors, options) = (self.shared.clone(), self.doors.clone(), self.options.clone());
+        let kept = self.kept.clone();
         match action {
             Action::Acquire { request, force } => {
                 let news = self.news.clone();
                 self.spawn(async move {
-                    if let Err(refusal) = acquire(&shared, &doors, &options, request, force).await {
+                    if let Err(refusal) = acquire(&shared, &doors, &options, kept.as_deref(), request, force).await {
                         let _ = news.send(News::Refused(refusal));
                     }
                 });
             }
             Action::Continue { request, token } => {
-                self.spawn(async move { carry_on(&shared, &doors, &options, request, token).await });
+                self.spawn(async move {
+                    carry_on(&shared, &doors, &options, kept.as_deref(), request, token).await;
+                });
             }
             Action::Renew { number, epoch, token, api } => {
                 self.spawn(async move { renew(&shared, &doors, &options.set, number, epoch, token, &api).await });
@@ -353,19 +394,41 @@ impl Keeper {
         Ok(())
     }
 
-    fn make_devices(&self) {
-        let (news, kind, set) = (self.news.clone(), self.options.device, self.options.set.clone());
-        let (shared, dir, ended) = (self.shared.clone(), self.dir.path().to_path_buf(), self.news.clone());
-        let connections = self.options.connections;
+    /// Makes them, or goes on with those of an earlier process.
+    fn make_devices(&self, left: Option<Lease>) {
+        let (news, options, shared) = (self.news.clone(), self.options.clone(), self.shared.clone());
+        let (dir, ended) = (self.dir.path().to_path_buf(), self.news.clone());
         self.spawn(async move {
             let on_end = move |which: String| drop(ended.send(News::DeviceEnded(which)));
-            let devices = Devices::make(kind, &set, &dir, connections, &shared, on_end).await;
+            let devices = match left {
+                Some(lease) => Devices::resume(&lease, &dir, &shared, on_end).await,
+                None => {
+                    let Options { device: kind, ref set, connections, kernel, .. } = options;
+                    let plan = device::Plan { kind, set, dir: &dir, connections, kernel };
+                    Devices::make(plan, &shared, on_end).await
+                }
+            };
             let _ = news.send(News::Devices(devices));
         });
     }
 
+    /// From now on another process may go on with them.
+    fn keep_devices(&self, devices: &Devices) {
+        let (Some(file), Some(numbers)) = (&self.kept, devices.numbers()) else { return };
+        // How many a device has is settled when it is made.
+        let before = file.lease().map_or(0, |lease| lease.sockets);
+        let sockets = if before > 0 { before } else { self.options.kernel.sockets };
+        if let Err(error) = file.made(&numbers, sockets) {
+            tracing::error!(set = %self.options.set, %error, "the devices could not be kept: with this process they would be lost");
+        }
+    }
+
     fn stop_devices(&mut self) {
         let (news, devices) = (self.news.clone(), self.devices.take());
+        if let Some(file) = &self.kept {
+            // Before they are: nobody shall find half of them.
+            file.close();
+        }
         self.spawn(async move {
             if let Some(devices) = devices {
                 devices.stop().await;
@@ -508,84 +571,4 @@ async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, en
         why = life => why,
     };
     shared.act(|machine, now, out| machine.lost(now, lane.generation, &Lost::Connection(why), out));
-}
-
-/// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
-async fn acquire(
-    shared: &Shared,
-    doors: &Doors,
-    options: &Options,
-    request: RequestId,
-    force: bool,
-) -> Result<(), Refusal> {
-    loop {
-        let message = doors::acquire(&options.set, &options.owner, options.ttl, request, force);
-        let call = call!(acquire_lease, message);
-        let (api, asked) = doors.ask_all(call, doors::is_final).await;
-        let refusal = match asked {
-            Ok(reply) => {
-                let Some((grant, volumes)) = doors::grant_of(&api, &reply) else {
-                    let message = format!("{api}: the grant lacks a lease, a token, or names of volumes");
-                    return Err(Refusal::new(RefusalCode::Failed, message));
-                };
-                shared.set_volumes(&volumes);
-                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
-                return Ok(());
-            }
-            Err(refusal) => refusal,
-        };
-        let lease = if refusal.code == RefusalCode::Held { lease(doors, &options.set).await } else { None };
-        match lease {
-            Some(lease) if lease.owner == options.owner.to_string() => {
-                let left = Duration::from_millis(u64::from(lease.remaining_ms)) + EXPIRY_MARGIN;
-                tracing::info!(set = %options.set, ?left, "an earlier lease of this owner has to expire first");
-                tokio::time::sleep(left).await;
-            }
-            _ => return Err(refusal),
-        }
-    }
-}
-
-async fn carry_on(shared: &Shared, doors: &Doors, options: &Options, request: RequestId, token: Token) {
-    let message = doors::continuation(&options.set, &options.owner, token, request);
-    let call = call!(continue_lease, message);
-    let (api, asked) = doors.ask_all(call, doors::is_ended).await;
-    match asked {
-        Ok(reply) => match doors::grant_of(&api, &reply) {
-            Some((grant, volumes)) => {
-                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
-            }
-            None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
-        },
-        Err(refusal) => shared.act(|machine, _, out| machine.refused(request, &refusal.message, out)),
-    }
-}
-
-async fn renew(shared: &Shared, doors: &Doors, set: &Name, number: u64, epoch: Epoch, token: Token, api: &str) {
-    let request = v1::RenewLeaseRequest { set: set.to_string(), epoch: epoch.0, token: token.to_text() };
-    let call = call!(renew_lease, request);
-    let said = doors.ask(api, RENEW_LIMIT, &call).await;
-    shared.act(|machine, now, out| match said {
-        Said::Done(_) => machine.renewed(now, number, out),
-        // Taken, but not known to have happened: the gateway is there, and the next one will show.
-        Said::Refused(refusal) if refusal.code == RefusalCode::Unknown => machine.renew_failed(now, number, None, out),
-        Said::Refused(refusal) => machine.renew_failed(now, number, Some(refusal.message), out),
-        Said::Nothing(why) => {
-            tracing::debug!(why, "not renewed");
-            machine.renew_failed(now, number, None, out);
-        }
-    });
-}
-
-async fn lease(doors: &Doors, set: &Name) -> Option<v1::Lease> {
-    let request = v1::GetLeaseRequest { set: set.to_string() };
-    let call = call!(get_lease, request);
-    let asked = tokio::time::timeout(LOOK_LIMIT, doors.ask_all(call, doors::is_final)).await;
-    asked.ok().and_then(|(_, reply)| reply.ok()).and_then(|reply| reply.lease)
-}
-
-/// Who holds the set, in words.
-async fn holder(doors: &Doors, set: &Name) -> Option<String> {
-    let lease = lease(doors, set).await?;
-    Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
 }

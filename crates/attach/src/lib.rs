@@ -1,8 +1,8 @@
 //! A volume set on a host that uses it: block devices that outlive the gateway behind them.
 //!
 //! ```text
-//!   nbdfuse + loop, kernel nbd, or any NBD client
-//!        │ Unix socket per volume
+//!   kernel nbd (socket pairs)    nbdfuse + loop, or any NBD client
+//!        │                            │ Unix socket per volume
 //!   ┌────▼──── attach (one process per set and host) ──────────────┐
 //!   │ client ─▶ Machine: table of unanswered requests ─▶ lane ─────┼─ TCP ─▶ the gateway that serves
 //!   │              ▲ lease, epoch, generation                      │
@@ -20,13 +20,14 @@ mod dir;
 mod doors;
 mod keeper;
 mod lane;
+mod lease_file;
 pub mod machine;
 mod outbox;
 mod shared;
 mod status;
 
-pub use device::DeviceKind;
+pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
-pub use keeper::{AttachError, Ended, Options, run};
+pub use keeper::{AttachError, Ended, Options, abandon, run};
 pub use machine::{Bounds, Phase};
 pub use status::{Status, VolumeStatus};

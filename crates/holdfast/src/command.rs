@@ -88,6 +88,11 @@ pub fn worker_threads(args: &Cli) -> usize {
     }
 }
 
+/// Whether its threads stand behind a block device of this machine.
+pub fn flushes(args: &Cli) -> bool {
+    matches!(args.command, Command::Attach(_))
+}
+
 fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
     let filter = common.log.as_deref().unwrap_or(default);
     let filter = tracing_subscriber::EnvFilter::try_new(filter)

@@ -38,8 +38,17 @@ fn main() -> ExitCode {
     };
     let output = args.common.output;
     let workers = command::worker_threads(&args);
+    let flushes = command::flushes(&args);
+    if flushes {
+        io_flusher();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
+        .on_thread_start(move || {
+            if flushes {
+                io_flusher()
+            }
+        })
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .enable_all()
         .build()
@@ -54,6 +63,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(output, &error),
     }
+}
+
+/// Marks the calling thread as part of a block device's way: the kernel, short of memory, does not make it wait for pages to be written to that very
+/// device. Needs CAP_SYS_RESOURCE; without it the device works, and can lock up where memory runs out.
+fn io_flusher() {
+    let _ = rustix::process::configure_io_flusher_behavior(true);
 }
 
 fn fail(output: output::Format, error: &CliError) -> ExitCode {

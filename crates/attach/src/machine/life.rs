@@ -3,7 +3,7 @@
 use super::table::{Bounds, Intake, Table};
 use super::{Action, Grant, Lane, Moment, Phase, Reply};
 use holdfast_nbd::Errno;
-use holdfast_types::{Epoch, RequestId};
+use holdfast_types::{Epoch, RequestId, Token};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -174,6 +174,16 @@ impl Machine {
     pub fn begin(&mut self, now: Moment, force: bool, out: &mut Vec<Action>) {
         let request = self.next_request(now);
         out.push(Action::Acquire { request, force });
+        out.push(Action::Show);
+    }
+
+    /// Goes on where an earlier process of this host ended: its lease is continued by the token that it left, and its clients' requests are taken at
+    /// once. They wait until a gateway serves; a final word against it is a fence as ever (M5, M6).
+    pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
+        self.volumes = volumes;
+        self.table.set_volumes(volumes);
+        let request = self.next_request(now);
+        out.push(Action::Continue { request, token });
         out.push(Action::Show);
     }
 

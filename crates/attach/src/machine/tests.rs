@@ -128,6 +128,31 @@ fn only_a_final_word_or_an_error_answer_fences_and_that_is_for_good() {
 }
 
 #[test]
+fn a_new_process_takes_requests_at_once_and_sends_them_under_the_continued_lease() {
+    let mut m = Machine::new(RequestId(100), 1, Bounds::default());
+    assert_eq!(step(|out| m.resume(Moment(0), Token(7), 2, out)), ["continue r101 token=7"]);
+    // What waited in the kernel comes before anybody serves; and it waits for as long as it takes.
+    assert!(m.has_room(1));
+    assert!(step(|out| m.request(Moment(1), 1, write(7, 0, vec![1; 512]), out)).is_empty());
+    assert!(step(|out| m.tick(Moment(60_000), out)).is_empty());
+    assert!(step(|out| m.request(Moment(60_001), 0, write(8, 0, vec![2; 512]), out)).is_empty());
+    let granted = step(|out| m.granted(Moment(60_100), RequestId(101), grant(9), 2, out));
+    assert_eq!(granted, ["connect gen=1 vol=0 slot=0 to h9:2", "connect gen=1 vol=1 slot=0 to h9:2"]);
+    assert!(step(|out| m.connected(Moment(60_110), Lane { generation: 1, volume: 0, slot: 0 }, out)).is_empty());
+    let served = step(|out| m.connected(Moment(60_120), Lane { generation: 1, volume: 1, slot: 0 }, out));
+    assert_eq!(served, ["send 1 gen=1 slot=0", "send 2 gen=1 slot=0"]);
+    assert_eq!((m.phase(), m.view().reconnects), (Phase::Serving, 0));
+
+    // Another owner was granted the set in between: what the kernel still holds must not go over what that owner wrote.
+    let mut m = Machine::new(RequestId(100), 1, Bounds::default());
+    step(|out| m.resume(Moment(0), Token(7), 1, out));
+    step(|out| m.request(Moment(1), 0, write(7, 0, vec![1; 512]), out));
+    let refused = step(|out| m.refused(RequestId(101), "stale token", out));
+    assert_eq!(refused, ["shut gen=0", "answer 7 Io", "look who"]);
+    assert_eq!(step(|out| m.request(Moment(2), 0, write(8, 0, vec![1; 512]), out)), ["answer 8 Io"]);
+}
+
+#[test]
 fn silence_to_a_renewal_is_a_loss_and_an_old_request_alone_is_none() {
     let mut m = serving(1);
     step(|out| m.request(Moment(5), 0, write(7, 0, vec![1; 512]), out));

@@ -7,7 +7,9 @@ use crate::cli::{self, Common};
 use crate::exit::CliError;
 use crate::{duration, output, serve};
 use clap::Args;
-use holdfast_attach::{AttachError, Bounds, DeviceKind, DirError, Ended, Options, Phase, RunDir, Status};
+use holdfast_attach::{
+    AttachError, Bounds, DeviceKind, DirError, Ended, KernelOptions, Options, Phase, RunDir, Status,
+};
 use holdfast_types::{ByteSize, Name, Owner};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,7 +32,7 @@ const QUEUE_REQUESTS: u32 = 1024;
 const ATTACH: &str = "\
 Examples:
   holdfast attach demo --api 10.0.0.1:7400,10.0.0.2:7400
-      takes the lease in this host's name, makes /dev/loopN for each volume, stays in the foreground
+      takes the lease in this host's name, makes /dev/nbdN or /dev/loopN for each volume, stays in the foreground
   holdfast attach demo --device none --dir /tmp/demo
       Unix sockets only; connect with nbd+unix:///demo/vol1?socket=/tmp/demo/vol1.sock
   holdfast attach demo --output json
@@ -44,6 +46,7 @@ When another owner takes the set, every request fails from then on, for good: th
 
 SIGTERM and SIGINT detach: answers that are on their way are waited for, then the lease is given back. Unmount first.
 Devices: `kernel` is the kernel's nbd driver, `nbdfuse` a loop device over nbdfuse's file, `auto` the first of them that is there.
+The kernel's devices outlive this process: started again for the same owner and directory, it goes on with them, and what waited meanwhile is carried out.
 ";
 
 /// `holdfast attach`.
@@ -76,6 +79,15 @@ pub struct AttachArgs {
     /// The same in bytes; each volume may take so much memory while no gateway serves
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub queue_bytes: ByteSize,
+    /// Sockets between a kernel device and this process; with more than one the kernel replaces those whose request is older than 30 s
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub kernel_sockets: u8,
+    /// How long a kernel device waits for a new process after the death of this one; then its requests fail
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration::parse)]
+    pub dead_timeout: Duration,
+    /// Take away the kernel devices that a process which is gone left behind: every request on them fails
+    #[arg(long, conflicts_with_all = ["status", "detach", "ttl", "force"])]
+    pub abandon: bool,
     /// Show the set that is attached here, and stop
     #[arg(long, conflicts_with_all = ["detach", "owner", "ttl", "force"])]
     pub status: bool,
@@ -112,9 +124,10 @@ impl From<Device> for DeviceKind {
 /// Runs `holdfast attach`.
 pub async fn run(common: &Common, args: AttachArgs) -> Result<(), CliError> {
     let dir = args.dir.clone().unwrap_or_else(|| holdfast_attach::default_dir(&args.set));
-    match (args.status, args.detach) {
-        (true, _) => status(common, &dir),
-        (_, true) => detach(common, &dir).await,
+    match (args.status, args.detach, args.abandon) {
+        (true, ..) => status(common, &dir),
+        (_, true, _) => detach(common, &dir).await,
+        (.., true) => abandon(common, &args, &dir).await,
         _ => attach(common, args, dir).await,
     }
 }
@@ -140,6 +153,7 @@ async fn attach(common: &Common, args: AttachArgs, dir: PathBuf) -> Result<(), C
         connections: args.connections,
         bounds: Bounds { requests, bytes: args.queue_bytes.0 },
         device: args.device.into(),
+        kernel: KernelOptions { sockets: args.kernel_sockets, dead_timeout: args.dead_timeout },
         patience: common.timeout(),
     };
     let stop = CancellationToken::new();
@@ -219,6 +233,13 @@ fn status(common: &Common, dir: &Path) -> Result<(), CliError> {
         Phase::Fenced => Err(fenced(&status.set, status.fenced_by.as_deref())),
         _ => Ok(()),
     }
+}
+
+async fn abandon(common: &Common, args: &AttachArgs, dir: &Path) -> Result<(), CliError> {
+    let owner = args.owner.clone().map_or_else(host, Ok)?;
+    let count = holdfast_attach::abandon(dir, &args.set, &owner).await.map_err(|error| failed(&error))?;
+    tell(common, &format!("{count} devices of {} were disconnected", args.set));
+    Ok(())
 }
 
 async fn detach(common: &Common, dir: &Path) -> Result<(), CliError> {

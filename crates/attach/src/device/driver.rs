@@ -1,0 +1,243 @@
+//! The kernel's nbd driver: requests to it, and what sysfs shows of its devices.
+//!
+//! Owns: the netlink socket, the words for what goes wrong with it. Does not own: which devices there ought to be.
+
+use super::netlink::{Ask, Connect, Heard, decode, encode};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink as address, recv, send, socket_with,
+};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The kernel answers while it takes the request; this is for a kernel that does not.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Longer than any of its answers.
+const ANSWER_BYTES: usize = 16 << 10;
+/// Requests that were sent this long ago are sent again on a new socket, once the one that they were sent on is dead. While it lives they are only
+/// mentioned in the kernel's log. The kernel's own value would be 30 s.
+const REQUEST_TIMER: Duration = Duration::from_secs(5);
+/// Where the kernel shows its block devices.
+const SYS: &str = "/sys/block";
+/// Bytes of what sysfs calls a sector, whatever the device's.
+const SYS_SECTOR_BYTES: u64 = 512;
+
+/// The driver could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// Generic netlink knows no such family.
+    #[error(
+        "found no nbd driver in the kernel, expected the module nbd: modprobe nbd (Debian: in linux-image, other systems: linux-modules-extra or \
+         kernel-modules-extra). In a network namespace of its own it cannot be reached. --device nbdfuse needs none"
+    )]
+    NoDriver,
+    /// Not allowed to.
+    #[error(
+        "the nbd driver refuses this process, expected CAP_SYS_ADMIN in the machine's first user namespace: run it as root"
+    )]
+    NotAllowed,
+    /// It refused.
+    #[error("the nbd driver: {what}: {errno}{hint}")]
+    Refused {
+        /// What was asked.
+        what: String,
+        /// How it answered.
+        errno: Errno,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// Its answer made no sense.
+    #[error("the nbd driver answered in a way that was not expected: {0}")]
+    Answer(String),
+    /// The device is there but has no node.
+    #[error(
+        "found no {node} within {limit:?}, though the kernel made the device: mount devtmpfs on /dev, or make the node (mknod {node} b 43 ...)"
+    )]
+    NoNode {
+        /// The node.
+        node: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// It keeps no name of its user's.
+    #[error("found no {path}, expected a kernel of 5.14 or later: --device nbdfuse works with this one", path = path.display())]
+    TooOld {
+        /// What such a kernel shows.
+        path: PathBuf,
+    },
+}
+
+/// A socket to the driver.
+#[derive(Debug)]
+pub(super) struct Driver {
+    socket: OwnedFd,
+    family: u16,
+    sequence: u32,
+}
+
+fn refused(what: &str, errno: Errno) -> DriverError {
+    let hint = match errno {
+        Errno::PERM | Errno::ACCESS => return DriverError::NotAllowed,
+        Errno::BUSY => " (it is in use)",
+        Errno::INVAL => " (its log, dmesg, says more)",
+        _ => "",
+    };
+    DriverError::Refused { what: what.to_string(), errno, hint }
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(address::GENERIC))?;
+    bind(&socket, &address::SocketAddrNetlink::new(0, 0))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_LIMIT))?;
+    Ok(socket)
+}
+
+impl Driver {
+    /// Finds the driver.
+    pub(super) fn open() -> Result<Self, DriverError> {
+        let socket = socket().map_err(|errno| refused("a netlink socket", errno))?;
+        let mut driver = Self { socket, family: 0, sequence: 0 };
+        let heard = driver.ask(&Ask::Family, "looking for it").map_err(|error| match error {
+            DriverError::Refused { errno: Errno::NOENT, .. } => DriverError::NoDriver,
+            other => other,
+        })?;
+        driver.family = heard.family().ok_or_else(|| DriverError::Answer("a family without a number".into()))?;
+        Ok(driver)
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, what: &str) -> Result<Heard, DriverError> {
+        self.sequence += 1;
+        let failed = |errno| refused(what, errno);
+        send(&self.socket, &encode(ask, self.family, self.sequence), SendFlags::empty()).map_err(failed)?;
+        let mut heard = Heard::default();
+        let mut buffer = vec![0; ANSWER_BYTES];
+        loop {
+            let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()).map_err(failed)?;
+            let bytes = buffer.get(..length).ok_or_else(|| DriverError::Answer(format!("{length} bytes")))?;
+            decode(bytes, self.sequence, &mut heard).map_err(DriverError::Answer)?;
+            match heard.end {
+                None => {}
+                Some(0) => return Ok(heard),
+                Some(errno) => return Err(failed(Errno::from_raw_os_error(errno))),
+            }
+        }
+    }
+
+    /// Makes a device; which one the kernel took.
+    pub(super) fn connect(&mut self, plan: Connect<'_>) -> Result<u32, DriverError> {
+        let what = format!("connecting {}", plan.backend);
+        let one = plan.sockets.len() == 1;
+        let heard = self.ask(&Ask::Connect(plan), &what)?;
+        let index = heard.index().ok_or_else(|| DriverError::Answer("a device without a number".into()))?;
+        if one {
+            // With several sockets this timer would take a living one away from requests that only wait.
+            let timer = sys(index).join("queue/io_timeout");
+            if let Err(error) = std::fs::write(&timer, REQUEST_TIMER.as_millis().to_string()) {
+                tracing::warn!(path = %timer.display(), %error, "after the death of this process requests wait for 30 s, not 5");
+            }
+        }
+        Ok(index)
+    }
+
+    /// Gives a device new sockets.
+    pub(super) fn reconfigure(&mut self, index: u32, backend: &str, sockets: &[u32]) -> Result<(), DriverError> {
+        self.ask(&Ask::Reconfigure { index, backend, sockets }, &format!("new sockets for nbd{index}")).map(drop)
+    }
+
+    /// Takes the sockets of a device away.
+    pub(super) fn disconnect(&mut self, index: u32) -> Result<(), DriverError> {
+        self.ask(&Ask::Disconnect { index }, &format!("disconnecting nbd{index}")).map(drop)
+    }
+}
+
+fn sys(index: u32) -> PathBuf {
+    Path::new(SYS).join(format!("nbd{index}"))
+}
+
+/// The node of a device.
+pub(super) fn node(index: u32) -> String {
+    format!("/dev/nbd{index}")
+}
+
+/// A device that is connected, or still held open since it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// N of /dev/nbdN.
+    pub(super) index: u32,
+    /// What it was connected with.
+    pub(super) backend: String,
+    /// Its size in bytes; 0 once it was disconnected.
+    pub(super) size: u64,
+}
+
+/// The devices that sysfs shows with a backend.
+pub(super) fn found() -> Vec<Found> {
+    found_below(Path::new(SYS))
+}
+
+fn found_below(sys: &Path) -> Vec<Found> {
+    let Ok(entries) = std::fs::read_dir(sys) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut found: Vec<Found> = names
+        .filter_map(|name| {
+            let index = name.strip_prefix("nbd")?.parse().ok()?;
+            let text = |file: &str| std::fs::read_to_string(sys.join(&name).join(file));
+            let backend = text("backend").ok()?.trim_end().to_string();
+            let sectors: u64 = text("size").ok()?.trim().parse().ok()?;
+            Some(Found { index, backend, size: sectors * SYS_SECTOR_BYTES })
+        })
+        .collect();
+    found.sort_by_key(|found| found.index);
+    found
+}
+
+/// Whether sysfs shows what a device was connected with; older kernels do not know.
+pub(super) fn shows_backend(index: u32) -> Result<(), DriverError> {
+    let path = sys(index).join("backend");
+    if path.exists() { Ok(()) } else { Err(DriverError::TooOld { path }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_found_by_what_they_were_connected_with() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, backend, size) in [
+            ("nbd10", Some("holdfast /run/a/vol1\n"), "2048\n"),
+            ("nbd2", Some("holdfast /run/a/vol2\n"), "0\n"),
+            ("nbd3", None, "0\n"),
+            ("loop0", Some("x"), "8\n"),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("size"), size).unwrap();
+            if let Some(backend) = backend {
+                std::fs::write(path.join("backend"), backend).unwrap();
+            }
+        }
+        let found = found_below(dir.path());
+        let shown: Vec<_> = found.iter().map(|f| (f.index, f.backend.as_str(), f.size)).collect();
+        assert_eq!(shown, [(2, "holdfast /run/a/vol2", 0), (10, "holdfast /run/a/vol1", 1 << 20)]);
+        assert!(found_below(&dir.path().join("nothing")).is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_what_to_do() {
+        assert!(refused("x", Errno::PERM).to_string().contains("CAP_SYS_ADMIN"));
+        assert!(DriverError::NoDriver.to_string().contains("modprobe nbd"));
+        assert!(refused("new sockets for nbd3", Errno::INVAL).to_string().contains("nbd3"));
+    }
+
+    /// Where the kernel has the driver this only shows that it is found.
+    #[test]
+    fn without_a_driver_that_is_what_is_said() {
+        match Driver::open() {
+            Ok(driver) => assert!(driver.family >= 16),
+            Err(error) => assert!(matches!(error, DriverError::NoDriver), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A device of the kernel's nbd driver: its sockets end in this process.
+//!
+//! ```text
+//!   /dev/nbdN ── nbd driver ── socket pairs ──▶ client::transmit ── Machine ── lanes ──▶ the gateway that serves
+//! ```
+//! K1  A socket that the kernel gave up is replaced for as long as the device is to be there: this process never leaves it without one.
+//! K2  When this process dies the kernel keeps the device, and requests wait for the next process ([`Left`]) or for `dead_timeout`, then fail.
+//! K3  Devices of an earlier process are gone on with only by continuing its lease (P2); all others of this run directory are disconnected.
+
+use super::driver::{self, Driver, DriverError, Found};
+use super::netlink::Connect;
+use crate::client;
+use crate::lease_file::Lease;
+use crate::machine::VolumeFacts;
+use crate::shared::Shared;
+use bytes::BytesMut;
+use holdfast_nbd::server::Negotiated;
+use holdfast_nbd::{HeaderStyle, TransmissionFlags};
+use holdfast_types::{Name, Owner};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// What the kernel is told of the export: it asks nothing.
+const FLAGS: u16 = TransmissionFlags::HAS_FLAGS
+    | TransmissionFlags::SEND_FLUSH
+    | TransmissionFlags::SEND_FUA
+    | TransmissionFlags::SEND_TRIM
+    | TransmissionFlags::SEND_WRITE_ZEROES
+    | TransmissionFlags::CAN_MULTI_CONN;
+/// The kernel's requests and replies have plain headers.
+const SPEECH: Negotiated = Negotiated { style: HeaderStyle::Simple, allocation: false };
+/// As a loop device has: what was made over the one can be mounted over the other.
+const BLOCK_BYTES: u64 = 512;
+/// For udev, or devtmpfs, to make the node.
+const NODE_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// A socket that did not live for as long is not replaced at once: the kernel ignores a new one while it still believes in the old.
+const CALM: Duration = Duration::from_millis(100);
+/// How long cached writes may take at the end.
+const SYNC_LIMIT: Duration = Duration::from_secs(20);
+
+/// How devices are to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// Sockets per device. With more than one the kernel gives a socket up whose request is older than 30 s.
+    pub sockets: u8,
+    /// How long requests wait after the death of this process, in whole seconds; then they fail, and a ZFS pool is suspended.
+    pub dead_timeout: Duration,
+}
+
+/// What the names of a run directory's devices begin with.
+fn prefix(dir: &Path) -> String {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    format!("holdfast {}/", dir.display())
+}
+
+/// What the driver is told about whose a device is.
+fn backend(dir: &Path, volume: &Name) -> String {
+    format!("{}{volume}", prefix(dir))
+}
+
+/// What an earlier process of this run directory left in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing to go on with; these devices are to be disconnected.
+    Orphans(Vec<u32>),
+    /// Its devices wait for sockets, and its lease may still be ours.
+    Devices(Lease),
+}
+
+/// K3. `wanted`: whether kernel devices are asked for now, and the lease is not to be taken by force.
+fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name, &Owner), wanted: bool) -> Left {
+    let prefix = prefix(dir);
+    let ours = |found: &&Found| found.backend.strip_prefix(&prefix).is_some_and(|rest| !rest.contains('/'));
+    let all = || Left::Orphans(found.iter().filter(ours).map(|found| found.index).collect());
+    let Some(lease) = lease else { return all() };
+    let Some(volumes) = lease.volumes() else { return all() };
+    let complete = !volumes.is_empty() && volumes.len() == lease.devices.len() && lease.token().is_some();
+    let there = || {
+        volumes.iter().zip(&lease.devices).all(|(volume, index)| {
+            let backend = backend(dir, &volume.name);
+            found.iter().any(|f| f.index == *index && f.backend == backend && f.size == volume.size)
+        })
+    };
+    let same = lease.set == set.as_str() && lease.owner == owner.to_string();
+    if wanted && same && complete && there() { Left::Devices(lease) } else { all() }
+}
+
+/// Looks for it.
+pub(crate) fn left(lease: Option<Lease>, dir: &Path, whose: (&Name, &Owner), wanted: bool) -> Left {
+    judge(lease, &driver::found(), dir, whose, wanted)
+}
+
+/// Disconnects devices that nobody goes on with: every request on them fails. How many there were.
+pub(crate) fn disconnect(orphans: &[u32]) -> Result<usize, DriverError> {
+    if orphans.is_empty() {
+        return Ok(0);
+    }
+    let mut driver = Driver::open()?;
+    for index in orphans {
+        // One that was disconnected before, and is only held open, refuses.
+        if let Err(error) = driver.disconnect(*index) {
+            tracing::debug!(%error, "an earlier process's device");
+        }
+    }
+    Ok(orphans.len())
+}
+
+/// Whether the kernel has the driver, and lets us use it; loads its module if need be.
+pub(super) async fn is_there(load: bool) -> Result<(), DriverError> {
+    match blocking(|| Driver::open().map(drop)).await {
+        Err(DriverError::NoDriver) if load => {}
+        other => return other,
+    }
+    let mut modprobe = tokio::process::Command::new("/sbin/modprobe");
+    modprobe.arg("nbd").stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    let loaded = modprobe.stderr(std::process::Stdio::null()).status().await;
+    tracing::info!(?loaded, "modprobe nbd");
+    blocking(|| Driver::open().map(drop)).await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+) -> Result<T, DriverError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))
+}
+
+/// Socket pairs: our ends, and the kernel's.
+fn pairs(count: u8) -> Result<(Vec<UnixStream>, Vec<std::os::unix::net::UnixStream>), DriverError> {
+    let made = (0..count.max(1)).map(|_| {
+        let (ours, theirs) = UnixStream::pair()?;
+        let theirs = theirs.into_std()?;
+        // The kernel's own threads wait on it.
+        theirs.set_nonblocking(false)?;
+        Ok((ours, theirs))
+    });
+    made.collect::<std::io::Result<Vec<_>>>()
+        .map(|pairs| pairs.into_iter().unzip())
+        .map_err(|error| DriverError::Answer(format!("a socket pair: {error}")))
+}
+
+fn numbers(sockets: &[std::os::unix::net::UnixStream]) -> Vec<u32> {
+    sockets.iter().filter_map(|socket| u32::try_from(socket.as_raw_fd()).ok()).collect()
+}
+
+/// One volume as a device of the driver.
+#[derive(Debug)]
+pub(crate) struct Device {
+    index: u32,
+    path: String,
+    /// Its sockets are no longer replaced.
+    stopping: CancellationToken,
+}
+
+/// Where a device's sockets lead.
+#[derive(Clone)]
+struct Way {
+    shared: Arc<Shared>,
+    volume: usize,
+    index: u32,
+    backend: Arc<str>,
+    stopping: CancellationToken,
+}
+
+impl Device {
+    /// Makes a device.
+    pub(super) async fn make(
+        shared: &Arc<Shared>,
+        volume: usize,
+        facts: &VolumeFacts,
+        dir: &Path,
+        options: KernelOptions,
+        on_end: impl Fn(String) + Clone + Send + 'static,
+    ) -> Result<Self, DriverError> {
+        let (ours, theirs) = pairs(options.sockets)?;
+        let (name, size) = (backend(dir, &facts.name), facts.size);
+        let asked = name.clone();
+        let index = blocking(move || {
+            let sockets = numbers(&theirs);
+            let (block, flags, dead_s) = (BLOCK_BYTES, FLAGS, options.dead_timeout.as_secs().max(1));
+            let mut driver = Driver::open()?;
+            let plan = Connect { size, block, flags, dead_s, backend: &asked, sockets: &sockets };
+            let index = driver.connect(plan)?;
+            // From here on the kernel holds its ends itself; ours of them must go, or our death would not be seen.
+            drop(theirs);
+            driver::shows_backend(index).inspect_err(|_| drop(driver.disconnect(index)))?;
+            Ok(index)
+        })
+        .await?;
+        let device = Self::serve(shared, volume, index, &name, ours, on_end);
+        let node = driver::node(index);
+        let begun = Instant::now();
+        while !Path::new(&node).exists() {
+            if begun.elapsed() >= NODE_LIMIT {
+                device.stop().await;
+                return Err(DriverError::NoNode { node, limit: NODE_LIMIT });
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        Ok(device)
+    }
+
+    /// Goes on with a device of an earlier process.
+    pub(super) async fn resume(
+        shared: &Arc<Shared>,
+        volume: usize,
+        (index, facts): (u32, &VolumeFacts),
+        dir: &Path,
+        sockets: u8,
+        on_end: impl Fn(String) + Clone + Send + 'static,
+    ) -> Result<Self, DriverError> {
+        let (ours, theirs) = pairs(sockets)?;
+        let name = backend(dir, &facts.name);
+        let asked = name.clone();
+        blocking(move || Driver::open()?.reconfigure(index, &asked, &numbers(&theirs))).await?;
+        Ok(Self::serve(shared, volume, index, &name, ours, on_end))
+    }
+
+    fn serve(
+        shared: &Arc<Shared>,
+        volume: usize,
+        index: u32,
+        backend: &str,
+        sockets: Vec<UnixStream>,
+        on_end: impl Fn(String) + Clone + Send + 'static,
+    ) -> Self {
+        let stopping = CancellationToken::new();
+        let way = Way { shared: shared.clone(), volume, index, backend: backend.into(), stopping: stopping.clone() };
+        for socket in sockets {
+            let (way, on_end) = (way.clone(), on_end.clone());
+            tokio::spawn(async move {
+                if let Err(error) = way.run(socket).await {
+                    on_end(format!("{}: {error}", driver::node(way.index)));
+                }
+            });
+        }
+        Self { index, path: driver::node(index), stopping }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Hands over what the page cache holds of it, then takes its sockets away: whoever still uses it gets errors.
+    pub(super) async fn stop(self) {
+        if let Ok(device) = tokio::fs::File::open(&self.path).await
+            && let Ok(Err(error)) = tokio::time::timeout(SYNC_LIMIT, device.sync_all()).await
+        {
+            tracing::warn!(device = self.path, %error, "cached writes were not taken");
+        }
+        self.stopping.cancel();
+        let index = self.index;
+        if let Err(error) = blocking(move || Driver::open()?.disconnect(index)).await {
+            tracing::warn!(device = self.path, %error, "the device does not go");
+        }
+    }
+}
+
+impl Way {
+    /// K1: one socket after the other, until the device is to go or the kernel takes no more.
+    async fn run(&self, mut socket: UnixStream) -> Result<(), DriverError> {
+        loop {
+            let begun = Instant::now();
+            client::transmit(socket, self.volume, self.shared.clone(), SPEECH, BytesMut::new()).await;
+            let pause = CALM.saturating_sub(begun.elapsed());
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            }
+            tracing::warn!(device = driver::node(self.index), "the kernel gave a socket up; it gets another");
+            let (ours, theirs) = pairs(1)?;
+            let (index, backend) = (self.index, self.backend.clone());
+            let given = blocking(move || Driver::open()?.reconfigure(index, &backend, &numbers(&theirs))).await;
+            match given {
+                Ok(()) => {}
+                Err(_) if self.stopping.is_cancelled() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            socket = ours.into_iter().next().ok_or_else(|| DriverError::Answer("no socket".into()))?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease_file::LeaseFile;
+    use holdfast_types::Token;
+
+    fn lease(dir: &Path, devices: &[u32]) -> Lease {
+        let volumes = ["vol1", "vol2"].map(|name| VolumeFacts { name: Name::new(name).unwrap(), size: 1 << 20 });
+        let file = LeaseFile::open(dir);
+        file.granted(&Name::new("demo").unwrap(), &Owner::new("db1").unwrap(), Token(7), &volumes).unwrap();
+        file.made(devices, 1).unwrap();
+        file.lease().unwrap()
+    }
+
+    fn found(dir: &Path, index: u32, volume: &str) -> Found {
+        Found { index, backend: backend(dir, &Name::new(volume).unwrap()), size: 1 << 20 }
+    }
+
+    #[test]
+    fn devices_are_gone_on_with_only_where_all_of_them_and_their_lease_are_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let whole = lease(dir, &[4, 6]);
+        let both = [found(dir, 4, "vol1"), found(dir, 6, "vol2")];
+        let told = |lease: Option<&Lease>, found: &[Found], owner: &Owner, wanted| {
+            judge(lease.cloned(), found, dir, (&set, owner), wanted)
+        };
+        assert_eq!(told(Some(&whole), &both, &owner, true), Left::Devices(whole.clone()));
+
+        let orphans = Left::Orphans(vec![4, 6]);
+        assert_eq!(told(None, &both, &owner, true), orphans, "no token: another grant may have come between");
+        assert_eq!(told(Some(&whole), &both, &Owner::new("db2").unwrap(), true), orphans, "another owner");
+        assert_eq!(told(Some(&whole), &both, &owner, false), orphans, "by force, or other devices");
+        assert_eq!(told(Some(&lease(dir, &[])), &both, &owner, true), orphans, "died while they were made");
+        assert_eq!(told(Some(&whole), &both[..1], &owner, true), Left::Orphans(vec![4]), "one is gone");
+        let mut gone = both.to_vec();
+        gone[1].size = 0;
+        assert_eq!(told(Some(&whole), &gone, &owner, true), orphans, "disconnected, only held open");
+        let swapped = [found(dir, 6, "vol1"), found(dir, 4, "vol2")];
+        assert_eq!(told(Some(&whole), &swapped, &owner, true), Left::Orphans(vec![6, 4]), "numbers are used again");
+    }
+
+    #[test]
+    fn devices_of_other_directories_are_let_alone() {
+        let dir = Path::new("/run/holdfast/demo");
+        let others = [
+            found(Path::new("/run/holdfast/demo2"), 1, "vol1"),
+            found(Path::new("/run/holdfast/demo/deeper"), 2, "vol1"),
+            Found { index: 3, backend: "somebody".into(), size: 1 << 20 },
+        ];
+        let whose = (&Name::new("demo").unwrap(), &Owner::new("db1").unwrap());
+        assert_eq!(judge(None, &others, dir, whose, true), Left::Orphans(vec![]));
+    }
+
+    #[test]
+    fn the_kernel_is_promised_what_gateways_do() {
+        let flags = TransmissionFlags(FLAGS);
+        assert!(flags.has(TransmissionFlags::SEND_FLUSH | TransmissionFlags::SEND_FUA));
+        assert!(!flags.has(TransmissionFlags::READ_ONLY));
+    }
+}

@@ -1,0 +1,164 @@
+//! What outlives the process that has the kernel's devices: the token of its lease, and what the devices are.
+//!
+//! ```text
+//!   DIR/lease.json   only root may read it; written before a grant is used, removed when the devices are let go of
+//! ```
+//! P1  A token stands in the file before it is first used: the one before it dies by that use. So whatever moment a process dies in, the file holds a token
+//!     that the gateways still take, unless somebody else was granted the set.
+//! P2  A process that finds devices goes on with them only by continuing that very lease. A grant of its own would not do: between the two another owner might
+//!     have written, and what the kernel still holds for these devices would go over it.
+
+use crate::machine::VolumeFacts;
+use holdfast_types::{Name, Owner, Token};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    pub(crate) set: String,
+    pub(crate) owner: String,
+    /// As text: [`Token::from_text`].
+    token: String,
+    volumes: Vec<Volume>,
+    /// Sockets per device.
+    pub(crate) sockets: u8,
+    /// N of /dev/nbdN per volume; empty until all are there.
+    pub(crate) devices: Vec<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Volume {
+    name: String,
+    size_bytes: u64,
+}
+
+impl Lease {
+    pub(crate) fn new(set: &Name, owner: &Owner, token: Token, volumes: &[VolumeFacts]) -> Self {
+        let volume = |facts: &VolumeFacts| Volume { name: facts.name.to_string(), size_bytes: facts.size };
+        Self {
+            set: set.to_string(),
+            owner: owner.to_string(),
+            token: token.to_text(),
+            volumes: volumes.iter().map(volume).collect(),
+            sockets: 0,
+            devices: Vec::new(),
+        }
+    }
+
+    pub(crate) fn token(&self) -> Option<Token> {
+        Token::from_text(&self.token)
+    }
+
+    /// In the order in which the grant named them; `None` where a name is none.
+    pub(crate) fn volumes(&self) -> Option<Vec<VolumeFacts>> {
+        let facts =
+            |volume: &Volume| Some(VolumeFacts { name: Name::new(volume.name.clone()).ok()?, size: volume.size_bytes });
+        self.volumes.iter().map(facts).collect()
+    }
+}
+
+/// The file in a run directory.
+#[derive(Debug)]
+pub(crate) struct LeaseFile {
+    path: PathBuf,
+    lease: Mutex<Option<Lease>>,
+    closed: AtomicBool,
+}
+
+impl LeaseFile {
+    /// With what an earlier process left there; nothing where it cannot be read as that.
+    pub(crate) fn open(dir: &Path) -> Self {
+        let path = dir.join("lease.json");
+        let left = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Self { path, lease: Mutex::new(left), closed: AtomicBool::new(false) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Lease>> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.lock().clone()
+    }
+
+    /// P1: to be called before the grant is used.
+    pub(crate) fn granted(&self, set: &Name, owner: &Owner, token: Token, volumes: &[VolumeFacts]) -> io::Result<()> {
+        let mut lease = self.lock();
+        if self.closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut new = Lease::new(set, owner, token, volumes);
+        if let Some(before) = &*lease {
+            (new.sockets, new.devices) = (before.sockets, before.devices.clone());
+        }
+        self.write(lease.insert(new))
+    }
+
+    /// The devices are there: from now on another process may go on with them.
+    pub(crate) fn made(&self, devices: &[u32], sockets: u8) -> io::Result<()> {
+        let mut lease = self.lock();
+        let Some(lease) = lease.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
+        (lease.sockets, lease.devices) = (sockets, devices.to_vec());
+        self.write(lease)
+    }
+
+    /// Whole or not at all.
+    fn write(&self, lease: &Lease) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(lease)?)?;
+        std::fs::rename(&new, &self.path)
+    }
+
+    /// The devices are being let go of: a grant from now on is not kept.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.remove();
+    }
+
+    /// Nobody shall go on with it.
+    pub(crate) fn remove(&self) {
+        *self.lock() = None;
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_was_kept_is_what_is_left_and_nobody_else_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = LeaseFile::open(dir.path());
+        assert_eq!(file.lease(), None);
+        let volumes = [VolumeFacts { name: Name::new("vol1").unwrap(), size: 1 << 30 }];
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        assert!(file.made(&[3], 1).is_err(), "devices without a lease");
+        for token in [Token(7), Token(8)] {
+            file.granted(&set, &owner, token, &volumes).unwrap();
+            file.made(&[3], 2).unwrap();
+            file.granted(&set, &owner, token, &volumes).unwrap();
+            let left = LeaseFile::open(dir.path()).lease().unwrap();
+            assert_eq!((left.token(), left.volumes()), (Some(token), Some(volumes.to_vec())));
+            assert_eq!((left.devices, left.sockets), (vec![3], 2), "a new grant is of the same devices");
+        }
+        let path = dir.path().join("lease.json");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(LeaseFile::open(dir.path()).lease(), None);
+        file.remove();
+        assert!(!path.exists() && file.lease().is_none());
+        file.granted(&set, &owner, Token(9), &volumes).unwrap();
+        assert!(path.exists());
+        file.close();
+        file.granted(&set, &owner, Token(10), &volumes).unwrap();
+        assert!(!path.exists(), "what is being let go of is not kept");
+    }
+}
