@@ -66,12 +66,12 @@ impl Host for Real {
         self.attach.detach(hard).await
     }
 
-    async fn import(&self, force: bool) -> Result<(), String> {
+    async fn import(&self, _force: bool) -> Result<(), String> {
         if pool::is_there(&self.config).await {
             // Rests of an earlier attach: its devices are not today's.
             pool::export(&self.config, true).await?;
         }
-        pool::import(&self.config, &self.attach.devices(), force).await
+        pool::import(&self.config, &self.attach.devices()).await
     }
 
     async fn export(&self, hard: bool) -> Result<(), String> {

@@ -179,7 +179,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, Duration::ZERO);
                     // Those that wait on the device end only once it answers, if with an error.
-                    attach::kill(&attach_dir);
+                    attach::kill(config);
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                 }
             }

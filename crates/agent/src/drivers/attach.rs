@@ -97,6 +97,8 @@ pub fn running(dir: &Path) -> bool {
 pub struct Attach {
     program: PathBuf,
     args: Vec<String>,
+    /// Takes away what a killed one left in the kernel.
+    abandon: Vec<String>,
     dir: PathBuf,
     log: PathBuf,
     detach_limit: Duration,
@@ -120,6 +122,7 @@ impl Attach {
     pub fn new(config: &AgentConfig) -> Self {
         let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
         let dir = config.run_dir.join("attach");
+        let abandon = abandon_args(config);
         let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
         args.extend(["--api".into(), config.gateways.join(","), "--dir".into(), dir.display().to_string()]);
         args.extend(["--device".into(), config.attach.device.as_str().into()]);
@@ -130,6 +133,7 @@ impl Attach {
         Self {
             program: config.attach.program.clone().unwrap_or_else(own),
             args,
+            abandon,
             log: config.run_dir.join("attach.log"),
             dir,
             detach_limit: Duration::from_millis(config.attach.detach_timeout_ms),
@@ -157,7 +161,7 @@ impl Attach {
             return Err(format!("{}: an attach process runs there already", self.dir.display()));
         }
         // One that was killed had no chance to.
-        clear(&self.dir).await;
+        self.clear().await;
         let _ = std::fs::remove_file(self.dir.join("status.json"));
         let at = |error: std::io::Error| format!("{}: {error}", self.log.display());
         let log = File::create(&self.log).map_err(at)?;
@@ -256,7 +260,7 @@ impl Attach {
             child.wait().ok()?.code()
         });
         if hard || done.is_err() {
-            clear(&self.dir).await;
+            self.clear().await;
         }
         match (done, code) {
             (Err(why), _) if !hard => Err(why),
@@ -266,6 +270,17 @@ impl Attach {
             _ => Ok(()),
         }
     }
+}
+
+/// Arguments of the program that disconnects the kernel's devices of a process that is gone.
+fn abandon_args(config: &AgentConfig) -> Vec<String> {
+    let dir = config.run_dir.join("attach").display().to_string();
+    ["attach", &config.set, "--owner", &config.name, "--abandon", "--dir", &dir].map(String::from).to_vec()
+}
+
+/// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then.
+fn left_devices(dir: &Path) -> bool {
+    !running(dir) && dir.join("lease.json").exists()
 }
 
 fn signal(dir: &Path, what: Signal) {
@@ -302,9 +317,23 @@ async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
 }
 
 /// Ends attach and takes its devices away, from a process that has no runtime. Blocks.
-pub fn kill(dir: &Path) {
+pub fn kill(config: &AgentConfig) {
+    let dir = &config.run_dir.join("attach");
     if running(dir) {
         signal(dir, Signal::KILL);
+    }
+    let begun = Instant::now();
+    while running(dir) && begun.elapsed() < KILL_LIMIT {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    if left_devices(dir) {
+        // Whoever waits on them, PostgreSQL's processes after their SIGKILL too, gets errors and goes.
+        let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
+        let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
+        command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
+        if let Err(error) = command.status() {
+            tracing::error!(%error, "devices that attach left in the kernel stay");
+        }
     }
     for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
         process::signal(pid, Signal::KILL);
@@ -329,7 +358,21 @@ fn mounts(dir: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(dir)).collect()
 }
 
-/// Takes away what a killed attach left: nbdfuse, its loop device, its mount. Whatever still uses the device has errors from then on.
+impl Attach {
+    /// Takes away what a killed attach left in the kernel or beside it. Whatever still uses the device has errors from then on.
+    async fn clear(&self) {
+        if left_devices(&self.dir) {
+            let mut command = tokio::process::Command::new(&self.program);
+            command.args(&self.abandon);
+            if let Err(why) = process::run(command, CLEAR_LIMIT).await {
+                tracing::warn!(why, "the kernel devices of an earlier attach stay");
+            }
+        }
+        clear(&self.dir).await;
+    }
+}
+
+/// nbdfuse, its loop device, its mount.
 async fn clear(dir: &Path) {
     for pid in process::of_name("nbdfuse", &dir.display().to_string()) {
         process::signal(pid, Signal::KILL);
@@ -414,6 +457,26 @@ mod tests {
         let why = attach.detach(false).await.unwrap_err();
         assert!(why.contains("was killed"), "{why}");
         assert!(!running(&attach.dir));
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_one_left_in_the_kernel_is_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = "touch lease.json";
+        let begin = "case \" $* \" in *--abandon*) echo \"$*\" > abandoned; rm lease.json; exit 0;; esac";
+        let attach = fake(dir.path(), &format!("{begin}\n{kept}\n{SERVING}\nwhile :; do sleep 0.05 9>&-; done"));
+        let attach_dir = dir.path().join("run/attach");
+        attach.start(false).await.unwrap();
+        wait_for(&attach, |look| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving));
+        // It runs: its devices are its own.
+        attach.clear().await;
+        assert!(!attach_dir.join("abandoned").exists());
+        signal(&attach_dir, Signal::KILL);
+        wait_for(&attach, |look| matches!(look, AttachLook::Ended(_)));
+        attach.detach(true).await.unwrap();
+        let told = std::fs::read_to_string(attach_dir.join("abandoned")).unwrap();
+        assert!(told.contains("--owner db1 --abandon --dir"), "{told}");
+        assert!(!attach_dir.join("lease.json").exists());
     }
 
     #[tokio::test]

@@ -69,7 +69,7 @@ fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, St
 ///
 /// # Errors
 /// Why not.
-pub async fn import(config: &AgentConfig, volumes: &[Volume], force: bool) -> Result<(), String> {
+pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<(), String> {
     let limit = Duration::from_secs(config.pool.import_timeout_s);
     match config.pool.kind {
         PoolKind::None => Ok(()),
@@ -108,7 +108,9 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume], force: bool) -> Re
                 return Ok(());
             }
             let mut command = system("zpool");
-            command.args(["import", "-o", "cachefile=none"]).args(force.then_some("-f"));
+            // By force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether
+            // that host can still write is the lease's business: it cannot (R2), or these devices would not be here.
+            command.args(["import", "-f", "-o", "cachefile=none"]);
             for device in volumes.iter().filter_map(|volume| volume.device.as_deref()) {
                 command.args(["-d", device]);
             }
