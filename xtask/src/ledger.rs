@@ -70,7 +70,14 @@ impl Ledger {
     /// # Errors
     /// When either cannot be created.
     pub fn create(pg: &Postgres, dir: &Path, writers: usize) -> Result<Self> {
-        let mut client = pg.client()?;
+        Self::create_through(&mut pg.client()?, dir, writers)
+    }
+
+    /// The same through a given session.
+    ///
+    /// # Errors
+    /// As [`Ledger::create`].
+    pub fn create_through(client: &mut Client, dir: &Path, writers: usize) -> Result<Self> {
         client.query(
             "create table ledger (writer int, n bigint, filler text default repeat('x', 100), primary key (writer, n))",
         )?;
@@ -151,6 +158,11 @@ impl Ledger {
             self.in_doubt.extend(outcome.in_doubt.into_iter().map(|n| (w, n)));
         }
         Ok(())
+    }
+
+    /// Commits whose session was lost before they were acknowledged, of writers that were taken back.
+    pub fn in_doubt(&self) -> usize {
+        self.in_doubt.len()
     }
 
     /// Compares the files with the table, row by row.

@@ -31,6 +31,7 @@ mod tidy;
 mod undo;
 mod verify;
 mod web;
+mod zfs;
 
 use anyhow::Result;
 use clap::Parser;
@@ -52,6 +53,8 @@ enum Chore {
     Jepsen(jepsen::Args),
     /// Known bugs, put into a copy of the tree one by one: which test finds each?
     Mutations(mutations::Args),
+    /// Virtual machines with the kernel's nbd, ZFS and PostgreSQL: gateway, attach and host killed, a host paused; nothing acknowledged lost
+    Zfs(zfs::Args),
     /// Format, clippy, tidy, docs; writes nothing
     Verify,
     /// The part of verify that needs no build: crate arrows, file length, leftovers, links
@@ -90,6 +93,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Chaos(args) => chaos::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Mutations(args) => mutations::chore(&args),
+        Chore::Zfs(args) => zfs::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {
             let mut count = say::Count::default();

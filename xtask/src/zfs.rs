@@ -1,0 +1,163 @@
+//! `cargo xtask zfs`: PostgreSQL on ZFS on the kernel's nbd, in virtual machines, over three gateways; what fails, and what goes on.
+//!
+//! ```text
+//!   zfs (the machine's namespace): builds the guest's image once, and the program
+//!     └─ unshare --net ─ zfs again: bridge, S3 server, ledger
+//!          ├─ n1 n2 n3  gateways g1, g2, g3, on the host
+//!          └─ n4 n5     guests a, b (QEMU): attach, /dev/nbd0..2, a stripe of three, PostgreSQL 15, agent
+//! ```
+//! Times under emulation are several times those of a machine: they are printed to see which phase is long, and judge nothing.
+
+mod agents;
+mod base64;
+mod devices;
+mod guest;
+mod intruder;
+mod lab;
+mod report;
+
+use crate::binary::{Build, fresh_dir, root};
+use crate::cmd::cmd;
+use crate::net;
+use crate::say::{Failed, line, note, step};
+use crate::setup;
+use crate::verify::missing;
+use anyhow::{Context, Result};
+use guest::Parts;
+use lab::Lab;
+use report::Report;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Which parts to run
+    #[arg(long, value_enum, default_value_t)]
+    part: Part,
+    /// Seconds of load before each fault
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    load: u64,
+    /// Scale of pgbench's tables (about 15 MB for each)
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    scale: u32,
+    /// Sockets per kernel device
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    sockets: u8,
+    /// Folder of the guest's image; built there if it is missing or out of date
+    #[arg(long, value_name = "DIR")]
+    image: Option<PathBuf>,
+    #[command(flatten)]
+    build: Build,
+    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Parts of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Both
+    #[default]
+    All,
+    /// One guest: the pool is made, a gateway and attach are killed under it, another owner comes between
+    Devices,
+    /// Two guests with agents: one killed, one paused and resumed
+    Agents,
+}
+
+/// What this needs beside root; the image's builder installs its own.
+const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter"];
+
+/// The chore.
+///
+/// # Errors
+/// When anything does not work, or an acknowledged commit is lost.
+pub fn chore(args: &Args) -> Result<()> {
+    let image = args.image.clone().unwrap_or_else(|| root().join("target/zfs-image"));
+    if let Some(dir) = &args.inside {
+        return inside(args, dir, &image);
+    }
+    anyhow::ensure!(setup::is_root(), "this makes network namespaces and builds a disk image: run it as root");
+    if let Some(why) = missing(NEEDS).or_else(net::why_not) {
+        anyhow::bail!("{why}");
+    }
+    let dir = fresh_dir("zfs")?;
+    build_image(&image, &dir)?;
+    let bin = args.build.binary("dev")?;
+    let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).arg("zfs");
+    let part = clap::ValueEnum::to_possible_value(&args.part).context("a part")?;
+    let again = again.args(["--part", part.get_name(), "--load", &args.load.to_string()]);
+    let again = again.args(["--scale", &args.scale.to_string(), "--sockets", &args.sockets.to_string()]);
+    let again = again.arg("--bin").arg(&bin).arg("--image").arg(&image).arg("--inside").arg(&dir);
+    let ran = again.show();
+    line(format!("Logs: {}", dir.display()));
+    ran.map_err(|_| Failed.into())
+}
+
+/// Builds the image where it is missing, or was built by other scripts.
+fn build_image(image: &Path, dir: &Path) -> Result<()> {
+    let scripts = root().join("deploy/vm");
+    let texts = ["build.sh", "init"].map(|file| std::fs::read_to_string(scripts.join(file)));
+    let [build, init] = texts;
+    let stamp = format!("{}{}", build?, init?);
+    let (built, files) = (image.join("built"), ["vmlinuz", "initrd.gz", "rootfs.img"]);
+    let there = files.iter().all(|file| image.join(file).is_file());
+    if there && std::fs::read_to_string(&built).is_ok_and(|text| text == stamp) {
+        note(format!("guest image: {}", std::fs::read_to_string(image.join("modules.version"))?.trim()));
+        return Ok(());
+    }
+    step("Building the guest's image (compiles ZFS: minutes, once)");
+    let log = dir.join("build.log");
+    let said = std::fs::File::create(&log)?;
+    let mut command = cmd("nice").args(["-n", "15"]).arg(scripts.join("build.sh")).arg(image).into_command();
+    command.stdout(said.try_clone()?).stderr(said);
+    let status = command.status().context("deploy/vm/build.sh")?;
+    anyhow::ensure!(status.success(), "the image was not built: {}", crate::cmd::tail_of(&log, 8));
+    std::fs::write(built, stamp)?;
+    Ok(())
+}
+
+/// The program without what a debugger wants, as a disk: whole sectors.
+fn program(bin: &Path, dir: &Path, image: &Path) -> Result<Parts> {
+    let disk = dir.join("program.img");
+    if !cmd("strip").arg("-o").arg(&disk).arg(bin).succeeds() {
+        std::fs::copy(bin, &disk)?;
+    }
+    let mut file = std::fs::File::options().append(true).open(&disk)?;
+    let bytes = file.metadata()?.len();
+    let rest = usize::try_from(bytes.next_multiple_of(4096) - bytes)?;
+    file.write_all(&vec![0; rest])?;
+    Ok(Parts { image: image.into(), program: disk, bytes })
+}
+
+fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
+    let begun = Instant::now();
+    let bin = args.build.bin.clone().context("no program")?;
+    let parts = program(&bin, dir, image)?;
+    let version = std::fs::read_to_string(image.join("modules.version")).unwrap_or_default();
+    let mut report = Report::begin(version.trim(), args.scale, args.sockets);
+    let mut lab = Lab::start(&bin, dir, parts)?;
+    let ran = run(args, &mut lab, &mut report);
+    report.took_s = begun.elapsed().as_secs();
+    report.save(dir)?;
+    line(report.table());
+    lab.stop()?;
+    ran
+}
+
+fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
+    let a = devices::make(lab, report, args)?;
+    if args.part != Part::Agents {
+        devices::faults(lab, report, args, &a)?;
+    }
+    devices::let_go(report, &a)?;
+    if args.part != Part::Agents {
+        intruder::act(lab, report, &a, args.sockets)?;
+    }
+    if args.part != Part::Devices {
+        agents::acts(lab, report, args, a)?;
+    }
+    Ok(())
+}

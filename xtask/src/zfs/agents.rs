@@ -1,0 +1,190 @@
+//! Two guests with agents: one is killed, one is paused and resumed. The other takes over by itself each time.
+
+use super::Args;
+use super::devices::DATA;
+use super::guest::Guest;
+use super::lab::{LIMIT, Lab, SET, TTL, go_on};
+use super::report::Report;
+use crate::gateways::GATEWAYS;
+use crate::ledger::unix_ms;
+use crate::net::address;
+use crate::pg;
+use crate::process::wait_until;
+use crate::say::{note, step};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const PART: &str = "agents";
+const TOKEN: &str = "/etc/holdfast/agent.token";
+
+/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide.
+fn settings(guest: &Guest, index: usize) -> String {
+    let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
+    let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
+    format!(
+        "name = {:?}\nset = {SET:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
+         [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
+         [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n\
+         [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n[watchdog]\ntimeout_ms = 60000\n\
+         [http]\nlisten = \"0.0.0.0:8008\"\ntoken_file = {TOKEN:?}\n[peers]\n{peer} = \"{peer_at}:8008\"\n",
+        guest.name,
+        apis.join(", ")
+    )
+}
+
+/// Starts the agent; after a reboot the guest does so by itself.
+fn begin(guest: &Guest, index: usize) -> Result<()> {
+    guest.put(TOKEN, "a-token-for-two-agents\n")?;
+    guest.put("/etc/holdfast/agent.toml", &settings(guest, index))?;
+    // Its reboot by sysrq writes nothing back.
+    guest.run("sync", LIMIT)?;
+    guest.leave_running(
+        "(while :; do holdfast agent run --config /etc/holdfast/agent.toml >> /var/log/agent.log 2>&1; sleep 1; done) < /dev/null > /dev/null 2>&1 &",
+    )
+}
+
+fn asks(guest: &Guest, path: &str) -> u16 {
+    let ask = || -> Result<u16> {
+        let at = format!("{}:8008", guest.address).parse()?;
+        let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(std::str::from_utf8(&head[9..])?.parse()?)
+    };
+    ask().unwrap_or(0)
+}
+
+fn said(guest: &Guest) -> String {
+    guest.run("tail -n 6 /var/log/agent.log", Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
+}
+
+fn becomes_primary(guest: &Guest) -> Result<()> {
+    let there = wait_until(LIMIT, || asks(guest, "/primary") == 200);
+    anyhow::ensure!(there, "{} is not primary after {LIMIT:?}: {}", guest.name, said(guest));
+    Ok(())
+}
+
+fn stands_by(guest: &Guest) -> Result<()> {
+    let there = wait_until(LIMIT, || asks(guest, "/readiness") == 200 && asks(guest, "/primary") != 200);
+    anyhow::ensure!(there, "{} does not stand by after {LIMIT:?}: {}", guest.name, said(guest));
+    Ok(())
+}
+
+/// The phases of a guest's last takeover, from its history.
+fn phases(guest: &Guest) -> Result<String> {
+    let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
+    let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = lines.find(|line| line["phases"].is_object()).context("a takeover in the history")?;
+    let phases = last["phases"].as_object().context("phases")?;
+    let words: Vec<String> = ["detect_ms", "lease_ms", "attach_ms", "mount_ms", "recover_ms", "first_write_ms"]
+        .iter()
+        .filter_map(|key| Some(format!("{} {} ms", key.trim_end_matches("_ms"), phases.get(*key)?.as_u64()?)))
+        .collect();
+    Ok(words.join(", "))
+}
+
+/// The pool, read from end to end; the database, every table against its indexes.
+fn sound(lab: &Lab, report: &mut Report, guest: &Guest) -> Result<()> {
+    let begun = Instant::now();
+    let script = "zpool scrub -w tank && zpool status tank | grep -E 'scan:|errors:' | tr '\\n' ' '";
+    let found = guest.run(script, LIMIT * 2)?;
+    anyhow::ensure!(found.contains("with 0 errors") && found.contains("No known data errors"), "scrub: {found}");
+    report.add(
+        PART,
+        "zpool scrub",
+        Some(begun.elapsed().as_secs_f64()),
+        found.split_whitespace().collect::<Vec<_>>().join(" "),
+    );
+    let begun = Instant::now();
+    let check = "su postgres -c '/usr/lib/postgresql/15/bin/pg_amcheck --install-missing --heapallindexed --on-error-stop -d postgres'";
+    let found = guest.run(check, LIMIT * 2)?;
+    anyhow::ensure!(found.trim().is_empty(), "pg_amcheck: {found}");
+    report.add(PART, "pg_amcheck", Some(begun.elapsed().as_secs_f64()), "every table agrees with its indexes");
+    report.add(PART, "ledger", None, lab.check_ledger(guest)?);
+    Ok(())
+}
+
+/// The acts.
+pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest) -> Result<()> {
+    step("Agents on two guests");
+    begin(&a, 0)?;
+    let begun = Instant::now();
+    becomes_primary(&a)?;
+    report.add(PART, "a: start to primary", Some(begun.elapsed().as_secs_f64()), phases(&a)?);
+    let (mut b, seconds) = lab.boot(1)?;
+    report.add(PART, "boot of a guest beside it", Some(seconds), "");
+    begin(&b, 1)?;
+    stands_by(&b)?;
+    note("b stands by");
+
+    step("Host a is killed: its QEMU gets SIGKILL");
+    let writers = lab.writers(&a)?;
+    go_on(&writers, 20)?;
+    std::thread::sleep(Duration::from_secs(args.load));
+    let killed = a.kill()?;
+    let since = unix_ms();
+    becomes_primary(&b)?;
+    let primary = killed.elapsed().as_secs_f64();
+    lab.take_back(writers, since)?;
+    report.add(PART, "a killed: b primary", Some(primary), phases(&b)?);
+    sound(lab, report, &b)?;
+
+    let (a, _) = lab.boot(0)?;
+    begin(&a, 0)?;
+    stands_by(&a)?;
+    note("a stands by");
+
+    step("Host b is paused: SIGSTOP to its QEMU; a takes over; b goes on");
+    let writers = lab.writers(&b)?;
+    go_on(&writers, 20)?;
+    let mut stale = Lab::session(&b)?;
+    stale.query("create table if not exists stale (n int)").context("before the pause")?;
+    let paused = b.pause()?;
+    becomes_primary(&a)?;
+    report.add(PART, "b paused: a primary", Some(paused.elapsed().as_secs_f64()), phases(&a)?);
+    let writers_a = {
+        lab.take_back(writers, unix_ms())?;
+        lab.writers(&a)?
+    };
+    go_on(&writers_a, 20)?;
+    let resumed = Instant::now();
+    b.resume();
+    // A client of the old primary that waited for this: its commit must not be acknowledged.
+    let commit = stale.query("insert into stale values (1)");
+    anyhow::ensure!(commit.is_err(), "R2: b acknowledged a commit after a had taken the set");
+    report.add(
+        PART,
+        "b resumed: a commit there",
+        Some(resumed.elapsed().as_secs_f64()),
+        format!("refused: {}", commit.err().context("an error")?),
+    );
+    let fenced = wait_until(LIMIT, || b.run("uptime -s; grep -c . /proc/uptime", Duration::from_secs(30)).is_ok());
+    anyhow::ensure!(fenced, "b does not answer any more: {}", b.console());
+    let rebooted = wait_until(LIMIT, || {
+        let up = b
+            .run("cut -d. -f1 /proc/uptime", Duration::from_secs(30))
+            .ok()
+            .and_then(|up| up.trim().parse::<u64>().ok());
+        up.is_some_and(|up| up < resumed.elapsed().as_secs() + 5)
+    });
+    anyhow::ensure!(rebooted, "b was not rebooted by its agent after {LIMIT:?}: {}", said(&b));
+    stands_by(&b)?;
+    report.add(
+        PART,
+        "b fenced, rebooted, stands by",
+        Some(resumed.elapsed().as_secs_f64()),
+        b.run("tail -n 1 /var/lib/holdfast-agent/history.jsonl | cut -c1-120", LIMIT)?.trim(),
+    );
+    go_on(&writers_a, 20)?;
+    lab.take_back(writers_a, unix_ms())?;
+    let mut session = pg::client(&Lab::reach(&a)?)?;
+    let stale = session.query("select count(*) from stale")?;
+    anyhow::ensure!(stale == vec![vec![Some("0".into())]], "R2: found {stale:?} rows of b's late commit");
+    sound(lab, report, &a)?;
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! A guest: started, asked through its agent, paused, and killed as if the power had failed.
+//!
+//! QEMU's own emulation, no KVM: several times slower than a machine, the same everywhere. Its user network opens a host's connections in the
+//! namespace that QEMU runs in, so a guest is a node of [`crate::net`] like any other.
+
+use super::base64;
+use crate::cmd::tail_of;
+use crate::net::{Net, address};
+use crate::process::{self, Proc, Signal, wait_until};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Memory of a guest in MiB: PostgreSQL, ZFS and little else.
+const MEMORY: &str = "1536";
+
+/// A guest that another compiles beside boots for a minute and more.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+
+/// For one word with the agent.
+const TALK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Between two looks at what runs in a guest.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the guest is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Kernel, first file system, disk: see deploy/vm/build.sh.
+    pub image: PathBuf,
+    /// The program as a disk.
+    pub program: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// One guest.
+#[derive(Debug)]
+pub struct Guest {
+    pub name: &'static str,
+    /// Of the node that it is: its PostgreSQL and agent are reached there.
+    pub address: String,
+    dir: PathBuf,
+    proc: Proc,
+}
+
+impl Guest {
+    /// Starts it on a fresh disk; what an earlier one of that name wrote to its own is gone.
+    ///
+    /// # Errors
+    /// When its agent does not answer in time.
+    pub fn boot(name: &'static str, node: usize, net: &Net, parts: &Parts, dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let (socket, at) = (dir.join("agent.sock"), address(node));
+        let _ = std::fs::remove_file(&socket);
+        // Of the node, so that each guest has its own.
+        let host_id = format!("{:08x}", 0x0ff1_ce00 + node);
+        let told = format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check net.ifnames=0 audit=0 apparmor=0 \
+             holdfast.name={name} holdfast.hostid={host_id} holdfast.ip=10.0.2.15,10.0.2.2 holdfast.bytes={}",
+            parts.bytes
+        );
+        let disk = |file: &Path, id: &str, more: &str| {
+            format!("file={},format=raw,if=none,id={id},cache=unsafe,{more}", file.display())
+        };
+        let image = |file: &str| parts.image.join(file);
+        let network = format!("user,id=net,hostfwd=tcp:{at}:5432-:5432,hostfwd=tcp:{at}:8008-:8008");
+        let command =
+            net.within(node, "nice").args(["-n", "15", "qemu-system-x86_64", "-name", name, "-machine", "q35"]);
+        let command =
+            command.args(["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max", "-smp", "2", "-m", MEMORY]);
+        let command = command.args(["-nodefaults", "-display", "none"]);
+        let command = command.arg("-serial").arg(format!("file:{}", dir.join("console.log").display()));
+        let command = command.arg("-kernel").arg(image("vmlinuz")).arg("-initrd").arg(image("initrd.gz"));
+        let command = command.args(["-append", &told]);
+        let command = command.args(["-drive", &disk(&image("rootfs.img"), "root", "snapshot=on")]);
+        let command = command.args(["-drive", &disk(&parts.program, "program", "readonly=on")]);
+        let command = command.args(["-device", "virtio-blk-pci,drive=root", "-device", "virtio-blk-pci,drive=program"]);
+        let command = command.args(["-netdev", &network, "-device", "virtio-net-pci,netdev=net,romfile="]);
+        let command = command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+        let command =
+            command.arg("-chardev").arg(format!("socket,id=agent,path={},server=on,wait=off", socket.display()));
+        let command = command.args(["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]);
+        let proc = Proc::spawn(name, command.into_command(), &dir.join("qemu.log"))?;
+        let mut guest = Self { name, address: at, dir: dir.into(), proc };
+        let begun = Instant::now();
+        while guest.talk("guest-ping", None, Duration::from_secs(5)).is_err() {
+            guest.proc.must_run()?;
+            let console = || tail_of(&guest.dir.join("console.log"), 5);
+            anyhow::ensure!(begun.elapsed() < BOOT_LIMIT, "{name}: not up after {BOOT_LIMIT:?}: {}", console());
+            std::thread::sleep(LOOK);
+        }
+        Ok(guest)
+    }
+
+    /// One command of the agent's protocol, on a connection of its own.
+    fn talk(&self, execute: &str, arguments: Option<Value>, limit: Duration) -> Result<Value> {
+        let socket = UnixStream::connect(self.dir.join("agent.sock"))?;
+        socket.set_read_timeout(Some(limit))?;
+        let mut input = BufReader::new(socket.try_clone()?);
+        let mut output = socket;
+        // Whatever an earlier talk left in the channel ends with the answer to this number.
+        static TALKS: AtomicU64 = AtomicU64::new(0);
+        let number = u64::from(std::process::id()) << 20 | TALKS.fetch_add(1, Ordering::Relaxed);
+        let hello = json!({"execute": "guest-sync-delimited", "arguments": {"id": number}});
+        output.write_all(&[&[0xff], hello.to_string().as_bytes(), b"\n"].concat())?;
+        loop {
+            let said = hear(&mut input)?;
+            if said["return"] == number {
+                break;
+            }
+        }
+        let mut ask = json!({"execute": execute});
+        if let Some(arguments) = arguments {
+            ask["arguments"] = arguments;
+        }
+        output.write_all(format!("{ask}\n").as_bytes())?;
+        let mut said = hear(&mut input)?;
+        match said["error"]["desc"].as_str() {
+            Some(error) => bail!("{}: {execute}: {error}", self.name),
+            None => Ok(said["return"].take()),
+        }
+    }
+
+    fn start(&self, script: &str, heard: bool) -> Result<u64> {
+        let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/postgresql/15/bin";
+        let said = self.talk(
+            "guest-exec",
+            Some(json!({"path": "/bin/bash", "arg": ["-s"], "capture-output": heard,
+                "env": [path, "HOME=/root", "LANG=C.UTF-8"], "input-data": base64::encode(script.as_bytes())})),
+            TALK_LIMIT,
+        )?;
+        said["pid"].as_u64().with_context(|| format!("{}: guest-exec: {said}", self.name))
+    }
+
+    /// Runs a script to its end; its output. What it printed is also appended to the guest's log.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0, or not within `limit`.
+    pub fn run(&self, script: &str, limit: Duration) -> Result<String> {
+        let (code, out, err) = self.ran(script, limit)?;
+        anyhow::ensure!(
+            code == 0,
+            "{}: exit code {code}: {}",
+            self.name,
+            crate::cmd::tail(&format!("{out}\n{err}"), 12)
+        );
+        Ok(out)
+    }
+
+    /// The same, whatever its status is: code, output, errors.
+    ///
+    /// # Errors
+    /// When it does not end within `limit`.
+    pub fn ran(&self, script: &str, limit: Duration) -> Result<(i64, String, String)> {
+        let begun = Instant::now();
+        let pid = self.start(script, true)?;
+        loop {
+            let state = self.talk("guest-exec-status", Some(json!({"pid": pid})), TALK_LIMIT)?;
+            if state["exited"] == true {
+                let text = |key: &str| {
+                    let bytes = base64::decode(state[key].as_str().unwrap_or_default());
+                    String::from_utf8_lossy(&bytes).into_owned()
+                };
+                let (out, err) = (text("out-data"), text("err-data"));
+                let code = state["exitcode"].as_i64().unwrap_or(-1);
+                self.log(script, &format!("{out}{err}[{code}, {:.1} s]", begun.elapsed().as_secs_f64()))?;
+                return Ok((code, out, err));
+            }
+            if begun.elapsed() > limit {
+                self.log(script, "still running")?;
+                bail!("{}: still running after {limit:?}: {}", self.name, crate::cmd::tail(script, 3));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Starts a script that is not waited for.
+    ///
+    /// # Errors
+    /// When the agent does not take it.
+    pub fn leave_running(&self, script: &str) -> Result<()> {
+        self.log(script, "left running")?;
+        self.start(script, false).map(drop)
+    }
+
+    /// Writes a small file.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn put(&self, path: &str, text: &str) -> Result<()> {
+        let text = base64::encode(text.as_bytes());
+        let script = format!("mkdir -p \"$(dirname {path})\" && echo {text} | base64 -d > {path}");
+        self.run(&script, Duration::from_secs(60)).map(drop)
+    }
+
+    fn log(&self, script: &str, said: &str) -> Result<()> {
+        let path = self.dir.join("script.log");
+        let mut log = std::fs::File::options().create(true).append(true).open(path)?;
+        Ok(writeln!(log, "--- {}\n{script}\n{said}", crate::ledger::unix_ms())?)
+    }
+
+    /// Pulls the plug.
+    ///
+    /// # Errors
+    /// When it survives that.
+    pub fn kill(mut self) -> Result<Instant> {
+        let moment = Instant::now();
+        self.proc.signal(Signal::KILL);
+        self.proc.wait(Duration::from_secs(20))?;
+        Ok(moment)
+    }
+
+    /// Stops all of it where it stands.
+    ///
+    /// # Errors
+    /// When it goes on running.
+    pub fn pause(&mut self) -> Result<Instant> {
+        let moment = Instant::now();
+        self.proc.signal(Signal::STOP);
+        let pid = self.proc.pid();
+        anyhow::ensure!(
+            wait_until(Duration::from_secs(20), || process::is_stopped(pid)),
+            "{} does not stop",
+            self.name
+        );
+        Ok(moment)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) {
+        self.proc.signal(Signal::CONT);
+    }
+
+    /// The end of its console, for messages.
+    pub fn console(&self) -> String {
+        tail_of(&self.dir.join("console.log"), 6)
+    }
+}
+
+fn hear(input: &mut impl BufRead) -> Result<Value> {
+    loop {
+        let mut line = Vec::new();
+        anyhow::ensure!(input.read_until(b'\n', &mut line)? > 0, "the agent's channel closed");
+        // What stands before the mark belongs to somebody else.
+        let begin = line.iter().rposition(|byte| *byte == 0xff).map_or(0, |at| at + 1);
+        if let Ok(said) = serde_json::from_slice(&line[begin..]) {
+            return Ok(said);
+        }
+    }
+}
