@@ -310,7 +310,7 @@ mod tests {
     fn an_answer_and_its_acknowledgement_may_share_a_datagram() {
         let body = [&[1, 1, 0, 0][..], &Attributes::default().word(INDEX, 6).0].concat();
         let stale = message(TYPE_ERROR, 6, &(-5_i32).to_ne_bytes());
-        let bytes = [stale, message(0x1c, 7, &body), message(TYPE_ERROR, 7, &[0; 20])].concat();
+        let bytes = [message(0x1c, 7, &body), message(TYPE_ERROR, 7, &[0; 20]), stale].concat();
         let mut heard = Heard::default();
         decode(&bytes, 7, &mut heard).unwrap();
         assert_eq!((heard.end, heard.index()), (Some(0), Some(6)), "the late answer to request 6 is left out");
