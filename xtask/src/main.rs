@@ -26,6 +26,7 @@ mod process;
 mod s3;
 mod say;
 mod setup;
+mod sim;
 mod stats;
 mod tidy;
 mod undo;
@@ -49,6 +50,8 @@ enum Chore {
     E2e(e2e::Args),
     /// Three gateways in network namespaces under faults from a seed; the clients' history is judged by Porcupine
     Chaos(chaos::Args),
+    /// A whole cluster in one process, simulated: one seed decides everything, time included
+    Sim(sim::Args),
     /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
     Jepsen(jepsen::Args),
     /// Known bugs, put into a copy of the tree one by one: which test finds each?
@@ -91,6 +94,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(args) => verify::test(&args),
         Chore::E2e(args) => e2e::chore(&args),
         Chore::Chaos(args) => chaos::chore(&args),
+        Chore::Sim(args) => sim::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Mutations(args) => mutations::chore(&args),
         Chore::Zfs(args) => zfs::chore(&args),

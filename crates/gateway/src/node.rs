@@ -6,6 +6,7 @@
 //! ```
 
 mod members;
+mod seams;
 mod start_set;
 
 use crate::boots;
@@ -18,7 +19,7 @@ use crate::keyring::{KeyError, load_cluster_key};
 use crate::node_key::{self, NodeKeyError};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
-use holdfast_log::{LogConfig, NodeLog};
+use holdfast_log::LogConfig;
 use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_seal::ClusterKey;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
@@ -27,6 +28,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+
+pub use seams::Seams;
 
 /// Entries of group 0 between two of its snapshots.
 const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
@@ -99,6 +102,7 @@ pub struct Node {
     pub stop: CancellationToken,
     /// Its certificate, where it has one.
     pub tls: Option<Tls>,
+    seams: Seams,
     identity: Mutex<Identity>,
     key: ClusterKey,
     cache: Cache,
@@ -132,6 +136,18 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub async fn open(config: GatewayConfig, stop: CancellationToken) -> Result<Arc<Self>, NodeError> {
+        Self::open_over(config, stop, Seams::default()).await
+    }
+
+    /// The same over another disk, store and network.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn open_over(
+        config: GatewayConfig,
+        stop: CancellationToken,
+        seams: Seams,
+    ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
         let key = load_cluster_key(&config.key)?;
@@ -150,6 +166,7 @@ impl Node {
             started: Instant::now(),
             stop,
             tls,
+            seams,
             identity: Mutex::new(identity),
             key,
             cache,
@@ -172,7 +189,7 @@ impl Node {
 
     /// How other gateways are connected to (R10).
     pub fn dialer(&self) -> Dialer {
-        Dialer::from(self.tls.as_ref())
+        self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(self.tls.as_ref()))
     }
 
     /// The cluster key.
@@ -221,8 +238,8 @@ impl Node {
         identity.check_journal(&journal.dir)?;
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
         let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.key, self.config.journal.seal)?;
-        let of_journal = sealing.clone();
-        let (log, report) = tokio::task::spawn_blocking(move || NodeLog::open_sealed(journal, owner, of_journal))
+        let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
+        let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
             .await
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         lock(&self.identity).journal_begun(&self.config.data_dir)?;
@@ -243,8 +260,7 @@ impl Node {
             dialer: self.dialer(),
             life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },
             protocol: PROTOCOL,
-            // The reason is in the log already.
-            abort: |_| std::process::abort(),
+            abort: self.seams.abort,
         };
         let raft = RaftNode::new(config, log)?;
         *self.raft.write().unwrap_or_else(PoisonError::into_inner) = Some(raft.clone());

@@ -6,17 +6,19 @@ use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
 use crate::node::{Node, NodeError};
 use crate::set::device::NodeExports;
+use futures_util::Stream;
 use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_tls::{Role, Tls, require};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
 
 /// How long open gRPC calls may take once the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -162,29 +164,41 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
 }
 
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
+    ("peer door", serve_peers_over(incoming(listener), node, stop).await)
+}
+
+/// Serves the door between gateways on the connections that come in, until `stop` is cancelled.
+///
+/// # Errors
+/// The certificate, or the listener.
+pub async fn serve_peers_over<C>(
+    incoming: impl Stream<Item = std::io::Result<C>>,
+    node: Arc<Node>,
+    stop: CancellationToken,
+) -> Result<(), String>
+where
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     // Before adoption there is nothing to say to peers: their calls are refused by closing.
     let raft = loop {
         if let Some(raft) = node.raft() {
             break raft;
         }
         tokio::select! {
-            () = stop.cancelled() => return ("peer door", Ok(())),
+            () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
     };
     // T3: only a gateway may vote, append and ask for votes.
     let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
-    let builder = match with_tls(Server::builder(), node.tls.as_ref()) {
-        Ok(builder) => builder,
-        Err(reason) => return ("peer door", Err(reason)),
-    };
+    let builder = with_tls(Server::builder(), node.tls.as_ref())?;
     let served = builder
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)
         .add_service(door)
-        .serve_with_incoming_shutdown(incoming(listener), bounded(stop.clone()));
-    ("peer door", finish(served, stop).await)
+        .serve_with_incoming_shutdown(incoming, bounded(stop.clone()));
+    finish(served, stop).await
 }
 
 /// Accepted sockets without Nagle's delay. `Server::tcp_nodelay` says nothing about sockets that come from outside of it,

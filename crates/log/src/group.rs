@@ -78,7 +78,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, ReadError> {
     match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => match runtime.spawn_blocking(work).await {
+        Ok(_) => match crate::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) => Err(ReadError::Io(io::Error::other(error))),
         },

@@ -20,6 +20,7 @@ mod group;
 mod memory;
 mod node;
 mod queue;
+mod seam;
 mod writer;
 
 pub use config::{Identity, LogConfig, OpenError};
@@ -27,3 +28,5 @@ pub use disk::RealDisk;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};
+pub use seam::{run_blocking_inline, spawn_blocking};
+pub use writer::Turns;

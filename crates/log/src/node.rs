@@ -5,7 +5,7 @@ use crate::disk::RealDisk;
 use crate::group::{Group, GroupLog};
 use crate::memory::Memory;
 use crate::queue::{Queue, lock};
-use crate::writer::Writer;
+use crate::writer::{Turns, Writer};
 use holdfast_journal::{Catalog, CorruptRecord, Disk, Journal, Params, RecoveryReport, Sealing};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
@@ -117,6 +117,36 @@ impl NodeLog {
     where
         D: Disk + Send + 'static,
     {
+        let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
+        let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
+        let thread = thread.map_err(|source| OpenError::Io { dir: log.shared.config.dir.clone(), source })?;
+        *lock(&log.shared.writer) = Some(thread);
+        Ok((log, report))
+    }
+
+    /// The same without a thread: nothing is written but by [`Turns::turn`]. For a simulation.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_in_turns<D>(
+        disk: D,
+        config: LogConfig,
+        identity: Identity,
+        sealing: Option<Sealing>,
+    ) -> Result<(NodeLog, RecoveryReport, Turns), OpenError>
+    where
+        D: Disk + Send + 'static,
+    {
+        let (log, writer, report) = Self::prepare(disk, config, identity, sealing)?;
+        Ok((log, report, Turns::of(writer)))
+    }
+
+    fn prepare<D: Disk>(
+        disk: D,
+        config: LogConfig,
+        identity: Identity,
+        sealing: Option<Sealing>,
+    ) -> Result<(NodeLog, Writer<D>, RecoveryReport), OpenError> {
         let params = Params {
             file_bytes: config.file_bytes,
             room_bytes: config.bound_bytes.saturating_sub(config.reserve_bytes),
@@ -127,8 +157,6 @@ impl NodeLog {
         let (queue, catalog, tail_bytes) = (Arc::new(Queue::default()), journal.catalog(), Arc::new(AtomicU64::new(0)));
         queue.written(0, journal.used_bytes());
         let writer = Writer::new(journal, queue.clone(), tail_bytes.clone(), config.tail_bytes);
-        let thread = std::thread::Builder::new().name("holdfast-journal".to_string()).spawn(move || writer.run());
-        let thread = thread.map_err(|source| OpenError::Io { dir: config.dir.clone(), source })?;
         let shared = Shared {
             queue,
             catalog,
@@ -136,9 +164,9 @@ impl NodeLog {
             groups: Mutex::default(),
             config,
             lost: report.lost.clone(),
-            writer: Mutex::new(Some(thread)),
+            writer: Mutex::new(None),
         };
-        Ok((NodeLog { shared: Arc::new(shared) }, report))
+        Ok((NodeLog { shared: Arc::new(shared) }, writer, report))
     }
 
     /// The log of one group; empty where the journal knows nothing of it, and then damaged (R9) where recovery lost records

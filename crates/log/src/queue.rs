@@ -81,6 +81,11 @@ impl Queue {
         None
     }
 
+    /// Whether a job waits.
+    pub fn has_jobs(&self) -> bool {
+        !lock(&self.state).jobs.is_empty()
+    }
+
     pub fn note_committed(&self, group: GroupId, id: LogId) {
         lock(&self.state).committed.insert(group, id);
     }
@@ -110,6 +115,7 @@ impl Queue {
             }
             state = match patience {
                 None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(patience) if patience.is_zero() => return Work::Idle,
                 Some(patience) => {
                     let (state, timeout) =
                         self.wake.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);

@@ -173,3 +173,46 @@ impl<D: Disk> Writer<D> {
         }
     }
 }
+
+/// The writer without its thread, for a simulation: it works when it is told to, on the thread that tells it.
+pub struct Turns(Box<dyn Turn + Send>);
+
+trait Turn {
+    fn waits(&self) -> bool;
+    fn turn(&mut self, idle: bool);
+}
+
+impl Turns {
+    pub(crate) fn of<D: Disk + Send + 'static>(writer: Writer<D>) -> Self {
+        Self(Box::new(writer))
+    }
+
+    /// Whether something waits to be written, or the journal to be tidied.
+    pub fn waits(&self) -> bool {
+        self.0.waits()
+    }
+
+    /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while, which is when the
+    /// thread would mark the last batch as synced. A disk without room for a further file is waited for here, as the thread does.
+    pub fn turn(&mut self, idle: bool) {
+        self.0.turn(idle);
+    }
+}
+
+impl<D: Disk> Turn for Writer<D> {
+    fn waits(&self) -> bool {
+        self.queue.has_jobs() || self.journal.wants_tidy()
+    }
+
+    fn turn(&mut self, idle: bool) {
+        match self.queue.take(Some(Duration::ZERO)) {
+            Work::Jobs { jobs, committed } => self.write(jobs, committed),
+            Work::Idle if self.journal.wants_tidy() || (idle && self.journal.wants_idle()) => self.idle(),
+            Work::Idle => {}
+            Work::Close { committed } => {
+                self.finish(committed);
+                self.queue.mark_closed();
+            }
+        }
+    }
+}

@@ -7,7 +7,27 @@ use openraft::async_runtime::Instant;
 use openraft::impls::TokioRuntime;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// What a simulation put in place of the machine's clocks.
+static REPLACED: OnceLock<fn() -> Clocks> = OnceLock::new();
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// CLOCK_BOOTTIME.
+    pub boot: MonoTime,
+    /// CLOCK_MONOTONIC.
+    pub monotonic: MonoTime,
+}
+
+/// From now on, for the life of the process, time is what `clocks` answers: for a simulation (ADR 0017). A second call changes nothing.
+pub fn replace_clocks(clocks: fn() -> Clocks) {
+    if REPLACED.set(clocks).is_err() {
+        tracing::error!("the clocks were replaced before");
+    }
+}
 
 fn read(clock: rustix::time::ClockId) -> MonoTime {
     let t = rustix::time::clock_gettime(clock);
@@ -18,12 +38,18 @@ fn read(clock: rustix::time::ClockId) -> MonoTime {
 
 /// Now on CLOCK_BOOTTIME.
 pub fn boot_now() -> MonoTime {
-    read(rustix::time::ClockId::Boottime)
+    match REPLACED.get() {
+        None => read(rustix::time::ClockId::Boottime),
+        Some(clocks) => clocks().boot,
+    }
 }
 
 /// Now on CLOCK_MONOTONIC: stands still in a suspend; a difference to [`boot_now`] that grows is a suspicion.
 pub fn monotonic_now() -> MonoTime {
-    read(rustix::time::ClockId::Monotonic)
+    match REPLACED.get() {
+        None => read(rustix::time::ClockId::Monotonic),
+        Some(clocks) => clocks().monotonic,
+    }
 }
 
 /// A moment on CLOCK_BOOTTIME, as openraft wants it.

@@ -45,7 +45,7 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
-pub use clock::{boot_now, monotonic_now};
+pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
 pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,

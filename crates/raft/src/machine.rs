@@ -209,7 +209,7 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
         return Ok(current);
     }
     let (to, copy) = (shared.clone(), snapshot.clone());
-    tokio::task::spawn_blocking(move || snapshot_file::save(&to.dir, to.group, &copy, to.sealing.as_ref()))
+    holdfast_log::spawn_blocking(move || snapshot_file::save(&to.dir, to.group, &copy, to.sealing.as_ref()))
         .await
         .map_err(io::Error::other)??;
     *lock(&shared.current) = Some(snapshot.clone());

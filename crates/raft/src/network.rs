@@ -86,7 +86,7 @@ impl Channels {
             .tcp_keepalive(Some(Duration::from_secs(10)))
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES);
-        let channel = endpoint.connect_lazy();
+        let channel = self.dialer.channel(&endpoint);
         map.insert((member, bulk), (addr, channel.clone()));
         Ok(channel)
     }

@@ -322,7 +322,7 @@ impl RaftNode {
             group.stop().await;
         }
         let log = self.inner.log.clone();
-        if let Err(e) = tokio::task::spawn_blocking(move || log.close()).await {
+        if let Err(e) = holdfast_log::spawn_blocking(move || log.close()).await {
             tracing::warn!(error = %e, "the journal did not close cleanly");
         }
     }

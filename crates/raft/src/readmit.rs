@@ -89,7 +89,7 @@ impl RaftNode {
                 Ok(since) => {
                     // Q3: only now, and in this order; a crash in between asks again.
                     let (from, log) = (dir.to_path_buf(), self.log().group(id));
-                    tokio::task::spawn_blocking(move || snapshot_file::remove(&from, id))
+                    holdfast_log::spawn_blocking(move || snapshot_file::remove(&from, id))
                         .await
                         .map_err(|e| io(io::Error::other(e)))?
                         .map_err(io)?;

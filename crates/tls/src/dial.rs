@@ -2,12 +2,18 @@
 
 use crate::load::Tls;
 use std::fmt;
-use tonic::transport::{ClientTlsConfig, Endpoint};
+use std::sync::Arc;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+
+/// How an endpoint becomes a channel that connects when it is first used.
+pub type Connect = Arc<dyn Fn(&Endpoint) -> Channel + Send + Sync>;
 
 /// Makes endpoints of gateways: with TLS where this process has a certificate, else without. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Dialer {
     tls: Option<ClientTlsConfig>,
+    /// In place of TCP.
+    connect: Option<Connect>,
 }
 
 impl fmt::Debug for Dialer {
@@ -18,7 +24,7 @@ impl fmt::Debug for Dialer {
 
 impl From<&Tls> for Dialer {
     fn from(tls: &Tls) -> Self {
-        Self { tls: Some(tls.client()) }
+        Self { tls: Some(tls.client()), connect: None }
     }
 }
 
@@ -32,6 +38,16 @@ impl Dialer {
     /// Without TLS: this machine, or a network of one's own.
     pub fn plaintext() -> Self {
         Self::default()
+    }
+
+    /// Without TLS, over something else than TCP: for a simulation's network.
+    pub fn over(connect: Connect) -> Self {
+        Self { tls: None, connect: Some(connect) }
+    }
+
+    /// A channel to `endpoint` that connects when it is first used.
+    pub fn channel(&self, endpoint: &Endpoint) -> Channel {
+        self.connect.as_ref().map_or_else(|| endpoint.connect_lazy(), |connect| connect(endpoint))
     }
 
     /// The gateway at `address` (HOST:PORT). Whoever answers there must prove to be a gateway of this cluster (T2).

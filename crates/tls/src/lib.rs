@@ -17,7 +17,7 @@ mod role;
 #[cfg(test)]
 mod tests;
 
-pub use dial::Dialer;
+pub use dial::{Connect, Dialer};
 pub use error::TlsError;
 pub use load::{Tls, TlsFiles};
 pub use role::{Role, require};

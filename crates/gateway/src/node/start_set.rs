@@ -2,7 +2,7 @@
 
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE};
 use crate::config::Compression;
-use crate::keyring::{keyring_of, open_store};
+use crate::keyring::keyring_of;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
@@ -34,7 +34,7 @@ pub(super) async fn start_set(
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
-    let store = open_store(config, &entry.store_url, health.clone())
+    let store = (node.seams.store)(config, &entry.store_url, health.clone())
         .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };

@@ -213,7 +213,7 @@ impl Uploader {
             let open = builder.take().unwrap_or_else(|| {
                 SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
             });
-            let sealing = tokio::task::spawn_blocking(move || seal_batch(open, batch));
+            let sealing = holdfast_log::spawn_blocking(move || seal_batch(open, batch));
             let (open, placed) = driving(&mut puts, sealing).await??;
             let object = open.object();
             for (volume, lba, place) in placed {

@@ -155,7 +155,7 @@ impl Uploader {
                 SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
             });
             let (opener, bytes) = (self.mapping.key.opener(victim), segment.clone());
-            let done = tokio::task::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
+            let done = holdfast_log::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
             let object = done.open.object();
             for (run, lba, place) in done.copied {
                 let to = MapExtent::whole(object, lba, place);

@@ -1,0 +1,41 @@
+//! What of a gateway touches the machine, each in one place: a simulation puts its own there (ADR 0017). Everybody else takes the defaults.
+
+use crate::config::GatewayConfig;
+use crate::keyring::open_store;
+use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
+use holdfast_store::{Health, ObjectStore, StoreError};
+use holdfast_tls::Dialer;
+use std::sync::Arc;
+
+/// Opens a node's journal.
+pub type OpenJournal =
+    Arc<dyn Fn(LogConfig, Identity, Option<Sealing>) -> Result<(NodeLog, RecoveryReport), OpenError> + Send + Sync>;
+
+/// Opens the store at a URL.
+pub type OpenStore =
+    Arc<dyn Fn(&GatewayConfig, &str, Arc<Health>) -> Result<Arc<dyn ObjectStore>, StoreError> + Send + Sync>;
+
+/// Disk, store, network, and the end of the process.
+#[derive(Clone)]
+pub struct Seams {
+    /// The journal.
+    pub journal: OpenJournal,
+    /// A set's store.
+    pub store: OpenStore,
+    /// How other gateways are connected to; `None`: TCP, with this gateway's certificate where it has one.
+    pub dialer: Option<Dialer>,
+    /// Ends the process, for the reason given (R11).
+    pub abort: fn(&str),
+}
+
+impl Default for Seams {
+    fn default() -> Self {
+        Self {
+            journal: Arc::new(NodeLog::open_sealed),
+            store: Arc::new(open_store),
+            dialer: None,
+            // The reason is in the log already.
+            abort: |_| std::process::abort(),
+        }
+    }
+}

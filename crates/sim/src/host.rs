@@ -1,0 +1,391 @@
+//! One gateway's machine: its clock, its disk, and, while it runs, its process: a [`Node`] on a tokio runtime of its own.
+//!
+//! The runtime is run in slices, by the world: everything that is ready, at one moment of the machine's clock. Between two slices nothing of it
+//! moves, so that dropping it there is a process that was killed at an await point; [`Host::slice_and_stop_after`] makes it any await point.
+
+use crate::libc;
+use crate::net::{Net, Stream};
+use crate::rng::Rng;
+use crate::store::{Server, Way};
+use holdfast_gateway::config::{GatewayConfig, KeyConfig};
+use holdfast_gateway::node::{Node, Seams};
+use holdfast_log::{LogConfig, NodeLog, Turns};
+use holdfast_store::{Faults, Faulty, RetryPolicy, Retrying};
+use holdfast_testkit::{SimDisk, Survives};
+use holdfast_tls::Dialer;
+use holdfast_types::Name;
+use hyper_util::rt::TokioIo;
+use std::future::{Future, poll_fn};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::runtime::{Builder, Runtime};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::{Service, http::Uri};
+
+const MS: u64 = 1_000_000;
+/// Without work for so long, the journal's writer marks its last batch as synced: as its thread does.
+const IDLE_AFTER: u64 = 100 * MS;
+/// Small, so that files are begun, dropped and carried all the time.
+const JOURNAL_FILE_BYTES: u64 = 256 << 10;
+const JOURNAL_BOUND_BYTES: u64 = 6 << 20;
+const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
+const JOURNAL_TAIL_BYTES: u64 = 48 << 10;
+
+/// What went wrong for good, in the order in which it did: panics, aborts (R11).
+static FATAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Which gateway runs now.
+static RUNNING: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes something that must never happen.
+pub fn fatal(what: &str) {
+    lock(&FATAL).push(format!("gateway {}: {what}", RUNNING.load(Relaxed) + 1));
+}
+
+/// What was noted so far, once.
+pub fn take_fatal() -> Vec<String> {
+    std::mem::take(&mut *lock(&FATAL))
+}
+
+/// A machine's clock: runs evenly, but not as fast as the others'.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// At time 0, in nanoseconds.
+    pub offset: u64,
+    /// Millionths that it gains, negative: loses.
+    pub drift_ppm: i64,
+}
+
+impl Clock {
+    /// What it says at `now` of the world.
+    pub fn at(&self, now: u64) -> u64 {
+        let gained = i128::from(now) * i128::from(self.drift_ppm) / 1_000_000;
+        u64::try_from(i128::from(self.offset) + i128::from(now) + gained).unwrap_or(0)
+    }
+}
+
+#[derive(Default)]
+struct Parked {
+    passes: AtomicU32,
+    root: Mutex<Option<Waker>>,
+}
+
+/// A gateway's process.
+pub struct Process {
+    runtime: Option<Runtime>,
+    parked: Arc<Parked>,
+    node: Arc<Mutex<Option<Arc<Node>>>>,
+    turns: Arc<Mutex<Option<Turns>>>,
+    /// Why it ended by itself, if it did.
+    pub ended: Arc<Mutex<Option<String>>>,
+    /// Grows by each start.
+    pub life: u64,
+}
+
+impl Process {
+    /// The node, once it is open.
+    pub fn node(&self) -> Option<Arc<Node>> {
+        lock(&self.node).clone()
+    }
+
+    /// Runs `work` in the process.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(work);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Tasks first: what they hold goes with them.
+        drop(self.runtime.take());
+    }
+}
+
+/// A gateway's machine.
+pub struct Host {
+    pub index: usize,
+    pub clock: Clock,
+    pub disk: SimDisk,
+    pub process: Option<Process>,
+    /// Not run before this moment of the world: stopped, as by SIGSTOP or a hypervisor.
+    pub stopped_until: u64,
+    /// How long a write and its sync take, in nanoseconds, from and to.
+    pub disk_delay: (u64, u64),
+    pub way: Way,
+    dir: PathBuf,
+    net: Net,
+    rng: Rng,
+    lives: u64,
+    turn_at: Option<u64>,
+    worked_at: u64,
+}
+
+/// The name of gateway `index`.
+pub fn name(index: usize) -> String {
+    format!("g{}", index + 1)
+}
+
+/// Where gateway `index` is reached by the others.
+pub fn address(index: usize) -> String {
+    format!("10.0.0.{}:7401", index + 1)
+}
+
+/// Makes connections of one gateway over the simulated network.
+#[derive(Clone)]
+struct Connector {
+    from: usize,
+    net: Net,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let to = uri.host().and_then(|host| host.rsplit('.').next()).and_then(|n| n.parse::<usize>().ok());
+        let (from, net) = (self.from, self.net.clone());
+        Box::pin(async move {
+            match to {
+                Some(to) if to > 0 => net.connect(from, to - 1).await.map(TokioIo::new),
+                _ => Err(std::io::ErrorKind::InvalidInput.into()),
+            }
+        })
+    }
+}
+
+impl Host {
+    /// A machine that has never run.
+    ///
+    /// # Errors
+    /// Its directory.
+    pub fn new(index: usize, seed: u64, dir: PathBuf, net: Net, server: Server, clock: Clock) -> anyhow::Result<Self> {
+        // The journal itself is simulated; something has to lie where it would (`Identity::check_journal`).
+        std::fs::create_dir_all(dir.join("journal"))?;
+        std::fs::write(dir.join("journal").join("simulated"), b"")?;
+        std::fs::write(dir.join("key"), [7; 32])?;
+        let way = Way(Arc::new(Faulty::new(server, seed ^ index as u64, Faults::default())));
+        let rng = Rng::new(seed, 100 + index as u64);
+        let (disk, disk_delay) = (SimDisk::new(), (MS / 5, 2 * MS));
+        Ok(Self {
+            index,
+            clock,
+            disk,
+            process: None,
+            stopped_until: 0,
+            disk_delay,
+            way,
+            dir,
+            net,
+            rng,
+            lives: 0,
+            turn_at: None,
+            worked_at: 0,
+        })
+    }
+
+    fn config(&self, rtt_ms: u32) -> anyhow::Result<GatewayConfig> {
+        let mut config = GatewayConfig { name: Name::new(name(self.index))?, ..GatewayConfig::default() };
+        config.data_dir = self.dir.clone();
+        config.rtt_ms = rtt_ms;
+        config.advertise.peer = Some(address(self.index));
+        config.advertise.api = Some(format!("10.0.0.{}:7400", self.index + 1));
+        config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
+        config.cache.memory.0 = 32 << 20;
+        config.cache.disk.0 = 0;
+        config.upload.interval_ms = 1_500;
+        config.upload.bytes.0 = 256 << 10;
+        config.space.grace_ms = 2_000;
+        config.space.sweep_interval_ms = 5_000;
+        Ok(config)
+    }
+
+    fn seams(&self, slot: Arc<Mutex<Option<Turns>>>) -> Seams {
+        let disk = self.disk.clone();
+        let journal = move |config: LogConfig, identity, sealing| {
+            let small = LogConfig {
+                file_bytes: JOURNAL_FILE_BYTES,
+                bound_bytes: JOURNAL_BOUND_BYTES,
+                reserve_bytes: JOURNAL_RESERVE_BYTES,
+                tail_bytes: JOURNAL_TAIL_BYTES,
+                ..config
+            };
+            let (log, report, turns) = NodeLog::open_in_turns(disk.clone(), small, identity, sealing)?;
+            *lock(&slot) = Some(turns);
+            Ok((log, report))
+        };
+        let way = self.way.clone();
+        let connector = Connector { from: self.index, net: self.net.clone() };
+        let policy = RetryPolicy {
+            read_timeout_ms: 2_000,
+            write_timeout_ms: 4_000,
+            operation_timeout_ms: 10_000,
+            ..RetryPolicy::default()
+        };
+        Seams {
+            journal: Arc::new(journal),
+            store: Arc::new(move |_, _, _| Ok(Arc::new(Retrying::new(way.clone(), policy.clone())))),
+            dialer: Some(Dialer::over(Arc::new(move |endpoint| {
+                endpoint.connect_with_connector_lazy(connector.clone())
+            }))),
+            abort: fatal,
+        }
+    }
+
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// No runtime.
+    pub fn start(&mut self, now: u64, rtt_ms: u32) -> anyhow::Result<()> {
+        self.enter(now);
+        self.net.power(self.index, true);
+        let parked = Arc::new(Parked::default());
+        let hook = parked.clone();
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            // After each task the root future may look, and stop: see `slice_and_stop_after`.
+            .event_interval(1)
+            .on_thread_park(move || {
+                hook.passes.fetch_add(1, Relaxed);
+                if let Some(root) = lock(&hook.root).take() {
+                    root.wake();
+                }
+            })
+            .build()?;
+        self.lives += 1;
+        let process = Process {
+            runtime: Some(runtime),
+            parked,
+            node: Arc::default(),
+            turns: Arc::default(),
+            ended: Arc::default(),
+            life: self.lives,
+        };
+        let (config, seams) = (self.config(rtt_ms)?, self.seams(process.turns.clone()));
+        let incoming = UnboundedReceiverStream::new(self.net.listen(self.index));
+        let (node_slot, ended) = (process.node.clone(), process.ended.clone());
+        process.spawn(async move {
+            let stop = CancellationToken::new();
+            let why = match Node::open_over(config, stop.clone(), seams).await {
+                Err(e) => format!("does not start: {e}"),
+                Ok(node) => {
+                    *lock(&node_slot) = Some(node.clone());
+                    let served = holdfast_gateway::serve_peers_over(incoming, node.clone(), stop).await;
+                    format!("ended by itself: {served:?}, {:?}", node.not_ready())
+                }
+            };
+            *lock(&ended) = Some(why);
+        });
+        self.process = Some(process);
+        (self.turn_at, self.worked_at) = (None, now);
+        Ok(())
+    }
+
+    /// The machine's clock becomes everybody's, until another's does.
+    pub fn enter(&self, now: u64) {
+        RUNNING.store(self.index, Relaxed);
+        libc::set_now(self.clock.at(now));
+    }
+
+    /// Whether the process is there and not stopped.
+    pub fn runs(&self, now: u64) -> bool {
+        self.process.is_some() && self.stopped_until <= now
+    }
+
+    /// Runs everything that is ready now: the disk first, then the tasks.
+    pub fn slice(&mut self, now: u64) {
+        self.enter(now);
+        self.turn_disk(now);
+        let Some(process) = &self.process else { return };
+        let (Some(runtime), parked) = (&process.runtime, &process.parked) else { return };
+        parked.passes.store(0, Relaxed);
+        // Twice idle: once before the timers that are due, once after what they woke.
+        runtime.block_on(poll_fn(|cx| {
+            if parked.passes.load(Relaxed) >= 2 {
+                return Poll::Ready(());
+            }
+            *lock(&parked.root) = Some(cx.waker().clone());
+            Poll::Pending
+        }));
+    }
+
+    /// Runs as [`Host::slice`], but only so many polls of tasks: where the process is killed next.
+    pub fn slice_and_stop_after(&mut self, now: u64, polls: u64) {
+        self.enter(now);
+        self.turn_disk(now);
+        let Some(runtime) = self.process.as_ref().and_then(|process| process.runtime.as_ref()) else { return };
+        let mut left = polls;
+        runtime.block_on(poll_fn(|cx| {
+            if left == 0 {
+                return Poll::Ready(());
+            }
+            left -= 1;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+    }
+
+    fn turn_disk(&mut self, now: u64) {
+        let Some(process) = &self.process else { return };
+        let mut slot = lock(&process.turns);
+        let Some(turns) = slot.as_mut() else { return };
+        if turns.waits() {
+            let due = *self.turn_at.get_or_insert_with(|| now + self.rng.range(self.disk_delay.0, self.disk_delay.1));
+            if due <= now {
+                turns.turn(false);
+                (self.turn_at, self.worked_at) = (None, now);
+            }
+        } else if now >= self.worked_at + IDLE_AFTER {
+            turns.turn(true);
+            self.worked_at = now;
+        }
+    }
+
+    /// The process is gone, at once. The machine stays: what was written is not lost, and the kernel closes its connections.
+    pub fn kill(&mut self, now: u64) {
+        self.enter(now);
+        self.net.close(self.index);
+        self.process = None;
+        self.stopped_until = 0;
+        self.disk.restart();
+    }
+
+    /// The power is gone, perhaps in the middle of a write: what no sync covered is lost in part, and nobody is told.
+    pub fn cut_power(&mut self, now: u64) {
+        self.enter(now);
+        self.net.power(self.index, false);
+        if self.rng.chance(500)
+            && let Some(process) = &self.process
+            && let Some(turns) = lock(&process.turns).as_mut()
+        {
+            self.disk.die_after(self.rng.below(4));
+            turns.turn(false);
+        }
+        self.net.close(self.index);
+        self.process = None;
+        self.stopped_until = 0;
+        let rng = &mut self.rng;
+        let keep = rng.below(1001);
+        self.disk = match rng.below(4) {
+            0 => self.disk.crashed(Survives::Nothing),
+            1 => {
+                let bytes = self.disk.unsynced_bytes() as u64;
+                self.disk.crashed(Survives::Prefix(rng.below(bytes + 1) as usize))
+            }
+            _ => self.disk.crashed(Survives::Some(&mut || rng.chance(keep))),
+        };
+    }
+}

@@ -1,0 +1,40 @@
+//! A whole cluster in one process, simulated: three or five gateways of the real code, a network, disks, a store and clients; one seed decides
+//! everything, time included (ADR 0017, `docs/proof/simulation.md`).
+//!
+//! Owns: the scheduler, the simulated outside, the faults, the checks. Does not own: anything of a gateway. Depends on `gateway` and what is below,
+//! and on `testkit`; nothing depends on it.
+//!
+//! ```text
+//!   world ── every millisecond ─▶ net, store ─▶ each host's slice: disk, then its tokio runtime until idle ─▶ clients ─▶ nemesis ─▶ checks
+//! ```
+
+mod client;
+mod host;
+mod libc;
+mod model;
+mod nemesis;
+mod net;
+mod rng;
+mod runner;
+mod store;
+mod world;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Seeded simulation of a whole cluster
+#[derive(Parser)]
+#[command(name = "holdfast-sim", arg_required_else_help = true)]
+enum Command {
+    /// One seed, in this process
+    One(runner::OneArgs),
+    /// Many seeds, a process each
+    Many(runner::ManyArgs),
+}
+
+fn main() -> ExitCode {
+    match Command::parse() {
+        Command::One(args) => runner::one(args),
+        Command::Many(args) => runner::many(&args),
+    }
+}

@@ -1,0 +1,315 @@
+//! What may be read, by the rules: a set with one order of writes, of which every crash and takeover leaves a prefix.
+//!
+//! Writes get their numbers when they are handed in; sessions follow one another, and a session hands nothing in before it has read everything
+//! ([`Model::resolve`]). So the numbers are the order that R4 speaks of, and what a session's first reading shows must be what was there before,
+//! and of the writes under way in between a prefix that holds every answered one: R1, R4, R5 and R6 in one comparison. Reads of any other time are
+//! held to R3: no older than what was known when they were asked, nothing that was never handed in, nothing that was found lost.
+
+use std::collections::BTreeMap;
+
+/// Volumes of the set.
+pub const VOLUMES: usize = 2;
+/// Blocks of a volume that are written.
+pub const BLOCKS: usize = 24;
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+
+/// A write's number; 0: never written.
+pub type Id = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nobody has seen it yet.
+    Open,
+    /// It is there.
+    Landed,
+    /// It is not there and can never be.
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    volume: usize,
+    first: usize,
+    blocks: usize,
+    answered: bool,
+    fate: Fate,
+}
+
+/// What a broken rule looks like, in words.
+pub type Broken = String;
+
+/// See the module.
+#[derive(Default)]
+pub struct Model {
+    writes: BTreeMap<Id, Write>,
+    next: Id,
+    /// As of the last resolution, and by every answer since.
+    base: BTreeMap<(usize, usize), Id>,
+    /// In the order of the hand-in, since the last resolution.
+    open: Vec<Id>,
+    /// Per block: from this stamp on, nothing older may be read.
+    floors: BTreeMap<(usize, usize), Vec<(u64, Id)>>,
+    stamp: u64,
+    latest_epoch: u64,
+    resolved_epoch: u64,
+    pub answered: u64,
+    pub reads: u64,
+}
+
+/// The bytes of write `id` for the block at `block`.
+pub fn fill(out: &mut Vec<u8>, id: Id, volume: usize, block: usize) {
+    for sector in 0..BLOCK_BYTES / SECTOR_BYTES {
+        let mut bytes = [0u8; SECTOR_BYTES];
+        bytes[..8].copy_from_slice(&id.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(((volume * BLOCKS + block) * 8 + sector) as u64 + 1).to_le_bytes());
+        for (at, byte) in bytes.iter_mut().enumerate().skip(16) {
+            *byte = (id as usize * 7 + at + sector) as u8;
+        }
+        out.extend_from_slice(&bytes);
+    }
+}
+
+/// Which write a block holds.
+///
+/// # Errors
+/// Torn (R5), of another place, or damaged (R9).
+pub fn id_of(bytes: &[u8], volume: usize, block: usize) -> Result<Id, Broken> {
+    let id = bytes.first_chunk::<8>().map_or(0, |id| u64::from_le_bytes(*id));
+    let mut expected = Vec::with_capacity(BLOCK_BYTES);
+    match id {
+        0 => expected.resize(BLOCK_BYTES, 0),
+        id => fill(&mut expected, id, volume, block),
+    }
+    if bytes == expected {
+        return Ok(id);
+    }
+    let ids: Vec<u64> = bytes
+        .chunks(SECTOR_BYTES)
+        .map(|sector| sector.first_chunk::<8>().map_or(0, |id| u64::from_le_bytes(*id)))
+        .collect();
+    Err(format!("R5, R9: block {block} of volume {volume} is of no one write: its sectors are of {ids:?}"))
+}
+
+impl Model {
+    /// A moment after all before.
+    pub fn stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    /// An epoch was granted.
+    ///
+    /// # Errors
+    /// R6: not above all before.
+    pub fn granted(&mut self, epoch: u64) -> Result<(), Broken> {
+        let before = self.latest_epoch;
+        self.latest_epoch = before.max(epoch);
+        if epoch > before { Ok(()) } else { Err(format!("R6: epoch {epoch} was granted after epoch {before}")) }
+    }
+
+    /// The latest epoch that anybody was told of.
+    pub fn latest_epoch(&self) -> u64 {
+        self.latest_epoch
+    }
+
+    /// Whether the writes of `epoch` can still count: nobody later has looked.
+    pub fn is_current(&self, epoch: u64) -> bool {
+        epoch == self.latest_epoch && epoch == self.resolved_epoch
+    }
+
+    /// A write is handed in. Of an epoch that is not current, it must never be seen.
+    pub fn hand_in(&mut self, epoch: u64, volume: usize, first: usize, blocks: usize) -> Id {
+        self.next += 1;
+        let id = self.next;
+        let current = self.is_current(epoch);
+        let fate = if current { Fate::Open } else { Fate::Lost };
+        self.writes.insert(id, Write { volume, first, blocks, answered: false, fate });
+        if current {
+            self.open.push(id);
+        }
+        id
+    }
+
+    /// A write was answered with success.
+    ///
+    /// # Errors
+    /// R1, R2: it is known not to be there.
+    pub fn answered(&mut self, id: Id) -> Result<(), Broken> {
+        let stamp = self.stamp();
+        self.answered += 1;
+        let Some(write) = self.writes.get_mut(&id) else { return Ok(()) };
+        write.answered = true;
+        if write.fate == Fate::Lost {
+            return Err(format!(
+                "R1, R2: write {id} (volume {}, blocks {}+{}) was answered with success, but was handed in too late or is not there",
+                write.volume, write.first, write.blocks
+            ));
+        }
+        let (volume, first, blocks) = (write.volume, write.first, write.blocks);
+        for block in first..first + blocks {
+            self.raise((volume, block), stamp, id);
+        }
+        Ok(())
+    }
+
+    fn raise(&mut self, block: (usize, usize), stamp: u64, id: Id) {
+        let floor = self.floors.entry(block).or_default();
+        if floor.last().is_none_or(|(_, known)| *known < id) {
+            floor.push((stamp, id));
+        }
+    }
+
+    /// A read that was asked at `asked` found `id` in a block.
+    ///
+    /// # Errors
+    /// R3, or a write that never was.
+    pub fn read(&mut self, asked: u64, volume: usize, block: usize, id: Id) -> Result<(), Broken> {
+        let stamp = self.stamp();
+        self.reads += 1;
+        let place = format!("block {block} of volume {volume} reads as of write {id}");
+        let floor = self.floors.get(&(volume, block)).map_or(&[][..], Vec::as_slice);
+        let known = floor.iter().rev().find(|(at, _)| *at < asked).map_or(0, |(_, id)| *id);
+        if id < known {
+            return Err(format!("R3: {place}, but write {known} was known before the read was asked"));
+        }
+        if id == 0 {
+            return Ok(());
+        }
+        let Some(write) = self.writes.get(&id) else { return Err(format!("R9: {place}, which nobody handed in")) };
+        if write.volume != volume || !(write.first..write.first + write.blocks).contains(&block) {
+            return Err(format!("R9: {place}, which was handed in for another place"));
+        }
+        if write.fate == Fate::Lost {
+            return Err(format!("R2, R4: {place}, which was not there when a later epoch began"));
+        }
+        self.raise((volume, block), stamp, id);
+        Ok(())
+    }
+
+    /// The first reading of the session of `epoch`: everything.
+    ///
+    /// # Errors
+    /// R1, R4, R5, R6: it is not what was there and a prefix of what was under way.
+    pub fn resolve(&mut self, epoch: u64, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
+        let least =
+            self.open.iter().rposition(|id| self.writes.get(id).is_some_and(|w| w.answered)).map_or(0, |at| at + 1);
+        let mut content = self.base.clone();
+        let mut fits = None;
+        for n in 0..=self.open.len() {
+            if n > 0
+                && let Some(write) = self.writes.get(&self.open[n - 1])
+            {
+                for block in write.first..write.first + write.blocks {
+                    content.insert((write.volume, block), self.open[n - 1]);
+                }
+            }
+            if n >= least && same(&content, found) {
+                fits = Some(n);
+                break;
+            }
+        }
+        let Some(n) = fits else { return Err(self.misfit(epoch, least, found)) };
+        let stamp = self.stamp();
+        for (at, id) in std::mem::take(&mut self.open).into_iter().enumerate() {
+            if let Some(write) = self.writes.get_mut(&id) {
+                write.fate = if at < n { Fate::Landed } else { Fate::Lost };
+            }
+        }
+        for (block, id) in &content {
+            self.raise(*block, stamp, *id);
+        }
+        self.base = content;
+        self.resolved_epoch = epoch;
+        Ok(())
+    }
+
+    fn misfit(&self, epoch: u64, least: usize, found: &BTreeMap<(usize, usize), Id>) -> Broken {
+        let of = |map: &BTreeMap<(usize, usize), Id>| -> Vec<String> {
+            let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |b| (v, b)));
+            all.filter(|at| self.base.get(at).unwrap_or(&0) != found.get(at).unwrap_or(&0))
+                .map(|at| format!("{}/{}={}", at.0, at.1, map.get(&at).unwrap_or(&0)))
+                .collect()
+        };
+        let under_way: Vec<String> = self
+            .open
+            .iter()
+            .filter_map(|id| self.writes.get(id).map(|w| (id, w)))
+            .map(|(id, w)| format!("{id}{}:{}/{}+{}", if w.answered { "!" } else { "" }, w.volume, w.first, w.blocks))
+            .collect();
+        format!(
+            "R1, R4: the first reading in epoch {epoch} is not what was there with a prefix of what was under way. \
+             Where it differs from before: found {:?}, before {:?}. Under way (! answered, the first {least} must be there): {under_way:?}",
+            of(found),
+            of(&self.base)
+        )
+    }
+}
+
+fn same(a: &BTreeMap<(usize, usize), Id>, b: &BTreeMap<(usize, usize), Id>) -> bool {
+    let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |block| (v, block)));
+    all.into_iter().all(|at| a.get(&at).unwrap_or(&0) == b.get(&at).unwrap_or(&0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun() -> Model {
+        let mut model = Model::default();
+        model.granted(5).expect("the first");
+        model.resolve(5, &BTreeMap::new()).expect("empty");
+        model
+    }
+
+    #[test]
+    fn a_takeover_may_show_any_prefix_that_holds_what_was_answered_and_nothing_else() {
+        for (shown, fine) in [(0, false), (1, true), (2, true), (3, true)] {
+            let mut model = begun();
+            let ids: Vec<Id> = (0..3).map(|at| model.hand_in(5, 0, at, 1)).collect();
+            model.answered(ids[0]).expect("handed in");
+            model.granted(6).expect("later");
+            let found = (0..shown).map(|at| ((0, at), ids[at])).collect();
+            assert_eq!(model.resolve(6, &found).is_ok(), fine, "{shown} of 3");
+        }
+        let mut model = begun();
+        let ids: Vec<Id> = (0..3).map(|at| model.hand_in(5, at % 2, at, 1)).collect();
+        let gap = BTreeMap::from([((0, 0), ids[0]), ((0, 2), ids[2])]);
+        assert!(model.resolve(6, &gap).is_err(), "the second is missing: no prefix");
+    }
+
+    #[test]
+    fn what_was_lost_or_overwritten_may_not_be_read() {
+        let mut model = begun();
+        let first = model.hand_in(5, 0, 3, 2);
+        model.answered(first).expect("handed in");
+        let asked = model.stamp();
+        let second = model.hand_in(5, 0, 3, 1);
+        model.read(asked, 0, 3, first).expect("the second may not be there yet");
+        model.read(asked, 0, 3, second).expect("or be");
+        let asked = model.stamp();
+        assert!(model.read(asked, 0, 3, first).is_err(), "R3: it was seen");
+        model.granted(9).expect("later");
+        model.resolve(9, &BTreeMap::from([((0, 3), second), ((0, 4), first)])).expect("fits");
+        let late = model.hand_in(5, 0, 7, 1);
+        assert!(model.answered(late).is_err(), "R2: of an epoch that has ended");
+        let asked = model.stamp();
+        assert!(model.read(asked, 0, 7, late).is_err());
+        assert!(model.read(asked, 1, 3, second).is_err(), "another place");
+        assert!(model.granted(9).is_err(), "R6");
+    }
+
+    #[test]
+    fn a_block_says_which_write_it_is_of() {
+        let mut bytes = Vec::new();
+        fill(&mut bytes, 77, 1, 5);
+        assert_eq!(id_of(&bytes, 1, 5), Ok(77));
+        assert!(id_of(&bytes, 0, 5).is_err());
+        assert_eq!(id_of(&[0; BLOCK_BYTES], 0, 0), Ok(0));
+        let mut other = Vec::new();
+        fill(&mut other, 78, 1, 5);
+        bytes[512..1024].copy_from_slice(&other[512..1024]);
+        assert!(id_of(&bytes, 1, 5).is_err(), "R5");
+    }
+}

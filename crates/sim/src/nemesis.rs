@@ -1,0 +1,310 @@
+//! What goes wrong, and when: from the seed. Each run has its own mix of faults, so that some meet undisturbed.
+
+use crate::host::name;
+use crate::net::Link;
+use crate::rng::Rng;
+use crate::world::{MS, World};
+use anyhow::Result;
+use holdfast_api::v1::{self, admin_server::Admin};
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_store::Faults;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    Power,
+    PowerAll,
+    Stop,
+    Cut,
+    CutOneWay,
+    Lossy,
+    SlowDisk,
+    SyncFails,
+    StoreFaults,
+    StoreDown,
+    Switchover,
+    OtherOwner,
+    ForcedOwner,
+    Elect,
+}
+
+const ALL: &[Fault] = &[
+    Fault::Kill,
+    Fault::Power,
+    Fault::PowerAll,
+    Fault::Stop,
+    Fault::Cut,
+    Fault::CutOneWay,
+    Fault::Lossy,
+    Fault::SlowDisk,
+    Fault::SyncFails,
+    Fault::StoreFaults,
+    Fault::StoreDown,
+    Fault::Switchover,
+    Fault::OtherOwner,
+    Fault::ForcedOwner,
+    Fault::Elect,
+];
+
+/// Something to be undone, or done, later.
+enum Later {
+    Start(usize),
+    Kill(usize),
+    Links,
+    Disk(usize),
+    Store,
+}
+
+/// See the module.
+pub struct Nemesis {
+    rng: Rng,
+    mix: Vec<Fault>,
+    next_at: u64,
+    pause: u64,
+    later: Vec<(u64, Later)>,
+}
+
+impl Nemesis {
+    pub fn new(world: &mut World) -> Self {
+        let mut rng = Rng::new(world.seed, 4);
+        let mut mix: Vec<Fault> = ALL.iter().copied().filter(|_| rng.chance(500)).collect();
+        if mix.is_empty() {
+            mix.push(Fault::Kill);
+        }
+        let pause = rng.pick(&[400, 1000, 2500]);
+        world.note(format!("faults: {mix:?}, one in about {pause} ms"));
+        Self { rng, mix, next_at: world.now, pause, later: Vec::new() }
+    }
+
+    fn after(&mut self, world: &World, low: u64, high: u64, what: Later) {
+        let at = world.now + self.rng.range(low, high) * MS;
+        self.later.push((at, what));
+    }
+
+    /// What is due, and perhaps something new.
+    ///
+    /// # Errors
+    /// A gateway that cannot be started.
+    pub fn tick(&mut self, world: &mut World) -> Result<()> {
+        while let Some(at) = self.later.iter().position(|(at, _)| *at <= world.now) {
+            let (_, what) = self.later.remove(at);
+            self.undo(world, what)?;
+        }
+        if world.now < self.next_at {
+            return Ok(());
+        }
+        self.next_at = world.now + self.rng.range(self.pause / 4, self.pause * 2) * MS;
+        let fault = self.rng.pick(&self.mix);
+        let victim = self.victim(world);
+        world.stats.faults += 1;
+        self.play(world, fault, victim)
+    }
+
+    /// Often the one that leads.
+    fn victim(&mut self, world: &World) -> usize {
+        match world.leader() {
+            Some(leader) if self.rng.chance(500) => leader,
+            _ => self.rng.below(world.hosts.len() as u64) as usize,
+        }
+    }
+
+    fn undo(&mut self, world: &mut World, what: Later) -> Result<()> {
+        match what {
+            Later::Start(host) => {
+                if world.hosts[host].process.is_none() {
+                    world.note(format!("{} starts", host + 1));
+                    let (now, rtt) = (world.now, world.rtt_ms);
+                    world.hosts[host].start(now, rtt)?;
+                }
+            }
+            Later::Kill(host) => self.kill(world, host, false),
+            Later::Links => {
+                world.note("links are calm again");
+                all_links(world, Link::CALM);
+            }
+            Later::Disk(host) => {
+                world.note(format!("disk of {} is fast again", host + 1));
+                world.hosts[host].disk_delay = (MS / 5, 2 * MS);
+            }
+            Later::Store => {
+                world.note("the store is calm again");
+                for host in &world.hosts {
+                    host.way.0.set(Faults::default());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Killed now, or after a few polls more of its tasks.
+    fn kill(&mut self, world: &mut World, host: usize, power: bool) {
+        if world.hosts[host].process.is_none() {
+            return;
+        }
+        world.stats.kills += 1;
+        let (now, polls) = (world.now, self.rng.below(40));
+        world.note(format!("{} is killed after {polls} polls (power {power})", host + 1));
+        if world.hosts[host].runs(now) {
+            world.hosts[host].slice_and_stop_after(now, polls);
+        }
+        match power {
+            true => world.hosts[host].cut_power(now),
+            false => world.hosts[host].kill(now),
+        }
+        self.after(world, 10, 4_000, Later::Start(host));
+    }
+
+    fn play(&mut self, world: &mut World, fault: Fault, victim: usize) -> Result<()> {
+        let count = world.hosts.len();
+        match fault {
+            Fault::Kill => self.kill(world, victim, false),
+            Fault::Power => self.kill(world, victim, true),
+            Fault::PowerAll => {
+                if self.rng.chance(300) {
+                    for host in 0..count {
+                        self.kill(world, host, true);
+                    }
+                }
+            }
+            Fault::Stop => {
+                let ms = self.rng.pick(&[20, 150, 400, 900, 3_000]);
+                world.note(format!("{} is stopped for {ms} ms", victim + 1));
+                world.hosts[victim].stopped_until = world.now + ms * MS;
+            }
+            Fault::Cut | Fault::CutOneWay => {
+                let side: Vec<bool> = match self.rng.below(3) {
+                    0 => (0..count).map(|host| host == victim).collect(),
+                    _ => (0..count).map(|_| self.rng.chance(500)).collect(),
+                };
+                let names: Vec<usize> = (0..count).filter(|host| side[*host]).map(|host| host + 1).collect();
+                world.note(format!("{fault:?}: {names:?} from the others"));
+                // The other way too, or this one alone; of a bridge some links stay.
+                let bridge = self.rng.chance(200);
+                for from in 0..count {
+                    for to in 0..count {
+                        let across = side[from] != side[to] && (fault == Fault::Cut || side[from]);
+                        let cut = across && !(bridge && self.rng.chance(300));
+                        world.net.set(from, to, Link { cut, ..world.net.get(from, to) });
+                    }
+                }
+                self.after(world, 200, 6_000, Later::Links);
+            }
+            Fault::Lossy => {
+                let (delay, loss) = (self.rng.pick(&[2, 10, 60]), self.rng.pick(&[5, 30, 150]));
+                world.note(format!("links: up to {delay} ms, {loss} of 1000 lost"));
+                all_links(world, Link { cut: false, delay: (MS / 5, delay * MS), loss });
+                self.after(world, 500, 6_000, Later::Links);
+            }
+            Fault::SlowDisk => {
+                let ms = self.rng.pick(&[10, 60, 400, 1_500]);
+                world.note(format!("disk of {} takes up to {ms} ms", victim + 1));
+                world.hosts[victim].disk_delay = (ms * MS / 4, ms * MS);
+                self.after(world, 200, 4_000, Later::Disk(victim));
+            }
+            // A start that meets it is refused, and nothing is learnt.
+            Fault::SyncFails if world.node(victim).is_none() => {}
+            Fault::SyncFails => {
+                world.note(format!("a sync of {} is to fail", victim + 1));
+                let after = self.rng.below(4);
+                world.hosts[victim].disk.fail_sync_after(after);
+                // It acknowledges nothing any more; somebody notices and starts it again.
+                self.after(world, 100, 3_000, Later::Kill(victim));
+            }
+            Fault::StoreFaults => {
+                let rate = self.rng.pick(&[20, 150, 400]);
+                let faults = Faults {
+                    fail_before: rate,
+                    fail_after: rate,
+                    slow: rate,
+                    slow_by: std::time::Duration::from_millis(self.rng.pick(&[50, 800, 3_000])),
+                    truncate: rate / 4,
+                    missing_once: rate / 4,
+                    stale_list: rate,
+                    ..Faults::default()
+                };
+                world.note(format!("store: {rate} of 1000 fail, and as many lose their answer"));
+                for host in &world.hosts {
+                    host.way.0.set(faults.clone());
+                }
+                self.after(world, 500, 8_000, Later::Store);
+            }
+            Fault::StoreDown => {
+                world.note("store: down");
+                for host in &world.hosts {
+                    host.way.0.set(Faults { down: true, ..Faults::default() });
+                }
+                self.after(world, 500, 8_000, Later::Store);
+            }
+            Fault::Switchover => self.switchover(world),
+            Fault::OtherOwner | Fault::ForcedOwner => {
+                world.active = (world.active + 1) % world.clients.len();
+                let active = world.active;
+                world.clients[active].force = fault == Fault::ForcedOwner;
+                world.note(format!("another owner is wanted ({fault:?})"));
+            }
+            Fault::Elect => {
+                if let Some(set) = world.set(victim)
+                    && let Some(process) = &world.hosts[victim].process
+                {
+                    let group = set.group.clone();
+                    process.spawn(async move {
+                        // Refused where it makes no sense: then nothing happens.
+                        drop(group.stand_for_election().await);
+                    });
+                    world.note(format!("{} stands for election", victim + 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn switchover(&mut self, world: &mut World) {
+        let Some(leader) = world.leader() else { return };
+        let to = self.rng.below(world.hosts.len() as u64) as usize;
+        let (Some(node), Some(process)) = (world.node(leader), &world.hosts[leader].process) else { return };
+        let request = v1::SwitchoverRequest {
+            set: crate::client::SET.into(),
+            to_gateway: name(to),
+            request_id: holdfast_api::hex128(u128::from(self.rng.draw()) | 1),
+        };
+        process.spawn(async move {
+            // Refused where the candidate is not fit: then nothing happens.
+            drop(AdminDoor::new(node).switchover(tonic::Request::new(request)).await);
+        });
+        world.note(format!("switchover from {} to {}", leader + 1, to + 1));
+    }
+
+    /// Everything is as it should be, and everybody is started.
+    ///
+    /// # Errors
+    /// A gateway that cannot be started.
+    pub fn heal(&mut self, world: &mut World) -> Result<()> {
+        for (_, what) in std::mem::take(&mut self.later) {
+            self.undo(world, what)?;
+        }
+        for (_, what) in std::mem::take(&mut self.later) {
+            self.undo(world, what)?;
+        }
+        all_links(world, Link::CALM);
+        for host in &mut world.hosts {
+            host.stopped_until = 0;
+            host.disk_delay = (MS / 5, 2 * MS);
+            host.way.0.set(Faults::default());
+        }
+        // A sync that was to fail may have failed late: every process begins anew.
+        for host in 0..world.hosts.len() {
+            let (now, rtt) = (world.now, world.rtt_ms);
+            world.hosts[host].kill(now);
+            world.hosts[host].start(now, rtt)?;
+        }
+        Ok(())
+    }
+}
+
+fn all_links(world: &World, link: Link) {
+    for from in 0..world.hosts.len() {
+        for to in 0..world.hosts.len() {
+            world.net.set(from, to, link);
+        }
+    }
+}

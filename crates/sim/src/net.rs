@@ -1,0 +1,356 @@
+//! The network between gateways: connections as TCP gives them, over links that delay, lose, and are cut in any direction.
+//!
+//! A lost segment is a later one (TCP resends it), and what a cut link holds back arrives after the cut, unless the connection ended before.
+//! So bytes of one connection never change their order; those of several do, all the time. A process that dies has its kernel say so (FIN, RST);
+//! a machine that loses power says nothing, and what is sent to it is answered with RST once it is there again.
+
+use crate::rng::Rng;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{mpsc, oneshot};
+use tonic::transport::server::Connected;
+
+const MS: u64 = 1_000_000;
+/// Before what was lost is sent again, in nanoseconds.
+const RESEND: (u64, u64) = (100 * MS, 300 * MS);
+/// Tries to connect over a cut link before it is given up.
+const CONNECT_TRIES: u32 = 6;
+
+/// One direction between two gateways.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Nothing passes.
+    pub cut: bool,
+    /// Delay in nanoseconds, from and to.
+    pub delay: (u64, u64),
+    /// Of a thousand segments, how many are lost at first.
+    pub loss: u64,
+}
+
+impl Link {
+    /// A quiet local network.
+    pub const CALM: Link = Link { cut: false, delay: (MS / 5, MS), loss: 0 };
+}
+
+type Reply = oneshot::Sender<io::Result<Stream>>;
+
+enum Event {
+    /// Something may have arrived at this end of a connection.
+    Flow { conn: u64, end: usize },
+    /// `from` wants a connection to `to`.
+    Syn { from: usize, to: usize, tries: u32, reply: Reply },
+    /// The answer to that has arrived.
+    Answer { reply: Reply, outcome: io::Result<(u64, usize)> },
+}
+
+enum Segment {
+    Data(Vec<u8>),
+    Fin,
+    Reset,
+}
+
+#[derive(Default)]
+struct Half {
+    under_way: VecDeque<(u64, Segment)>,
+    arrived: VecDeque<u8>,
+    fin: bool,
+    reset: bool,
+    reader: Option<Waker>,
+    last_at: u64,
+}
+
+struct Conn {
+    /// Who is at which end.
+    hosts: [usize; 2],
+    open: [bool; 2],
+    /// What flows towards each end.
+    towards: [Half; 2],
+}
+
+struct Inner {
+    now: u64,
+    sequence: u64,
+    rng: Rng,
+    events: BTreeMap<(u64, u64), Event>,
+    links: BTreeMap<(usize, usize), Link>,
+    doors: BTreeMap<usize, mpsc::UnboundedSender<io::Result<Stream>>>,
+    powered: Vec<bool>,
+    conns: BTreeMap<u64, Conn>,
+    next_conn: u64,
+    carried: u64,
+}
+
+/// The network. Clones are the same.
+#[derive(Clone)]
+pub struct Net(Arc<Mutex<Inner>>);
+
+/// What is done once the lock is open again: whoever is told may come back into the network.
+enum Then {
+    Wake(Waker),
+    Accept(mpsc::UnboundedSender<io::Result<Stream>>, Stream),
+    Reply(Reply, io::Result<Stream>),
+}
+
+impl Inner {
+    fn later(&mut self, at: u64, event: Event) {
+        self.sequence += 1;
+        self.events.insert((at, self.sequence), event);
+    }
+
+    fn link(&self, from: usize, to: usize) -> Link {
+        let mut link = self.links.get(&(from, to)).copied().unwrap_or(Link::CALM);
+        link.cut |= !self.powered[to] || !self.powered[from];
+        link
+    }
+
+    fn delay(&mut self, from: usize, to: usize) -> u64 {
+        let link = self.link(from, to);
+        let lost = self.rng.chance(link.loss);
+        self.rng.range(link.delay.0, link.delay.1) + if lost { self.rng.range(RESEND.0, RESEND.1) } else { 0 }
+    }
+
+    fn send(&mut self, id: u64, to_end: usize, segment: Segment) {
+        let Some(hosts) = self.conns.get(&id).map(|conn| conn.hosts) else { return };
+        let at = self.now + self.delay(hosts[1 - to_end], hosts[to_end]);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let half = &mut conn.towards[to_end];
+        half.last_at = half.last_at.max(at);
+        let at = half.last_at;
+        half.under_way.push_back((at, segment));
+        self.later(at, Event::Flow { conn: id, end: to_end });
+    }
+
+    fn flow(&mut self, id: u64, end: usize, then: &mut Vec<Then>) {
+        let now = self.now;
+        let Some(hosts) = self.conns.get(&id).map(|conn| conn.hosts) else { return };
+        if self.link(hosts[1 - end], hosts[end]).cut {
+            let at = now + self.rng.range(RESEND.0, RESEND.1);
+            return self.later(at, Event::Flow { conn: id, end });
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let open = conn.open[end];
+        let half = &mut conn.towards[end];
+        let mut refused = false;
+        while half.under_way.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, segment)) = half.under_way.pop_front() else { break };
+            match segment {
+                Segment::Data(_) if !open => refused = true,
+                Segment::Data(bytes) => {
+                    self.carried += bytes.len() as u64;
+                    half.arrived.extend(bytes);
+                }
+                Segment::Fin => half.fin = true,
+                Segment::Reset => half.reset = true,
+            }
+        }
+        then.extend(half.reader.take().map(Then::Wake));
+        if refused && conn.open[1 - end] {
+            self.send(id, 1 - end, Segment::Reset);
+        }
+    }
+
+    fn syn(&mut self, (from, to, tries): (usize, usize, u32), reply: Reply, then: &mut Vec<Then>) {
+        if self.link(from, to).cut {
+            let at = self.now + self.rng.range(500 * MS, 1000 * MS);
+            if tries < CONNECT_TRIES {
+                return self.later(at, Event::Syn { from, to, tries: tries + 1, reply });
+            }
+            return then.push(Then::Reply(reply, Err(io::ErrorKind::TimedOut.into())));
+        }
+        let at = self.now + self.delay(to, from);
+        let Some(door) = self.doors.get(&to).cloned() else {
+            return self.later(at, Event::Answer { reply, outcome: Err(io::ErrorKind::ConnectionRefused.into()) });
+        };
+        let id = self.next_conn;
+        self.next_conn += 1;
+        self.conns.insert(id, Conn { hosts: [from, to], open: [true, true], towards: Default::default() });
+        then.push(Then::Accept(door, Stream { net: None, conn: id, end: 1 }));
+        self.later(at, Event::Answer { reply, outcome: Ok((id, 0)) });
+    }
+}
+
+impl Net {
+    /// Between so many gateways.
+    pub fn new(seed: u64, hosts: usize) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            now: 0,
+            sequence: 0,
+            rng: Rng::new(seed, 2),
+            events: BTreeMap::new(),
+            links: BTreeMap::new(),
+            doors: BTreeMap::new(),
+            powered: vec![true; hosts],
+            conns: BTreeMap::new(),
+            next_conn: 1,
+            carried: 0,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets one direction.
+    pub fn set(&self, from: usize, to: usize, link: Link) {
+        self.lock().links.insert((from, to), link);
+    }
+
+    /// One direction as it is.
+    pub fn get(&self, from: usize, to: usize) -> Link {
+        self.lock().links.get(&(from, to)).copied().unwrap_or(Link::CALM)
+    }
+
+    /// Whether the machine has power.
+    pub fn power(&self, host: usize, on: bool) {
+        self.lock().powered[host] = on;
+    }
+
+    /// The process at `host` listens.
+    pub fn listen(&self, host: usize) -> mpsc::UnboundedReceiver<io::Result<Stream>> {
+        let (tx, rx) = mpsc::unbounded_channel();
+        self.lock().doors.insert(host, tx);
+        rx
+    }
+
+    /// The process at `host` is gone.
+    pub fn close(&self, host: usize) {
+        let door = self.lock().doors.remove(&host);
+        drop(door);
+    }
+
+    /// A fingerprint of what happened so far: events and bytes.
+    pub fn fingerprint(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.sequence, inner.carried)
+    }
+
+    /// Lets everything happen that is due at `now`.
+    pub fn advance(&self, now: u64) {
+        self.lock().now = now;
+        loop {
+            let mut then = Vec::new();
+            {
+                let mut inner = self.lock();
+                let Some(entry) = inner.events.first_entry().filter(|entry| entry.key().0 <= now) else { return };
+                match entry.remove() {
+                    Event::Flow { conn, end } => inner.flow(conn, end, &mut then),
+                    Event::Syn { from, to, tries, reply } => inner.syn((from, to, tries), reply, &mut then),
+                    Event::Answer { reply, outcome } => {
+                        let outcome = outcome.map(|(conn, end)| Stream { net: None, conn, end });
+                        then.push(Then::Reply(reply, outcome));
+                    }
+                }
+            }
+            for then in then {
+                match then {
+                    Then::Wake(waker) => waker.wake(),
+                    // Nobody there any more: the stream is dropped, and its end says so.
+                    Then::Accept(door, stream) => drop(door.send(Ok(stream.over(self)))),
+                    Then::Reply(reply, outcome) => drop(reply.send(outcome.map(|stream| stream.over(self)))),
+                }
+            }
+        }
+    }
+
+    /// A connection from `from` to `to`; takes as long as the links want, so bound it.
+    ///
+    /// # Errors
+    /// Refused, or no answer.
+    pub async fn connect(self, from: usize, to: usize) -> io::Result<Stream> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut inner = self.lock();
+            let at = inner.now + inner.delay(from, to);
+            inner.later(at, Event::Syn { from, to, tries: 0, reply });
+        }
+        answer.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// One end of a connection.
+pub struct Stream {
+    /// `None` only while the network itself holds it.
+    net: Option<Net>,
+    conn: u64,
+    end: usize,
+}
+
+impl Stream {
+    fn over(mut self, net: &Net) -> Self {
+        self.net = Some(net.clone());
+        self
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Some(net) = self.net.take() else { return };
+        let mut inner = net.lock();
+        let (id, end) = (self.conn, self.end);
+        let Some(conn) = inner.conns.get_mut(&id) else { return };
+        conn.open[end] = false;
+        let (mine, other_open) = (conn.hosts[end], conn.open[1 - end]);
+        if !other_open {
+            inner.conns.remove(&id);
+        } else if inner.powered[mine] {
+            inner.send(id, 1 - end, Segment::Fin);
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Some(net) = &self.net else { return Poll::Ready(Ok(())) };
+        let mut inner = net.lock();
+        let Some(conn) = inner.conns.get_mut(&self.conn) else { return Poll::Ready(Ok(())) };
+        let half = &mut conn.towards[self.end];
+        if half.reset {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let len = half.arrived.len().min(buf.remaining());
+        if len > 0 {
+            let bytes: Vec<u8> = half.arrived.drain(..len).collect();
+            buf.put_slice(&bytes);
+            return Poll::Ready(Ok(()));
+        }
+        if half.fin {
+            return Poll::Ready(Ok(()));
+        }
+        half.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let gone = || Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        let Some(net) = &self.net else { return gone() };
+        let mut inner = net.lock();
+        if inner.conns.get(&self.conn).is_none_or(|conn| conn.towards[self.end].reset) {
+            return gone();
+        }
+        inner.send(self.conn, 1 - self.end, Segment::Data(data.to_vec()));
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(net) = &self.net {
+            net.lock().send(self.conn, 1 - self.end, Segment::Fin);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Connected for Stream {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}

@@ -1,0 +1,215 @@
+//! One seed in this process; many seeds, a process each, so that no run leaves anything behind for the next.
+
+use crate::world::{Stats, World};
+use crate::{host, libc};
+use anyhow::{Context, Result};
+use holdfast_raft::Clocks;
+use holdfast_types::MonoTime;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// A process that is not done by then hangs: that, too, is a failure. Seconds of the real clock.
+const SEED_LIMIT: Duration = Duration::from_secs(600);
+
+/// One seed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OneArgs {
+    /// The seed
+    #[arg(long)]
+    seed: u64,
+    /// Faults for so many simulated seconds
+    #[arg(long, default_value_t = 20)]
+    length: u64,
+    /// Print the log as it grows
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// Many seeds.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ManyArgs {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many; without a bound in time, 20
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Begin no further seed after so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Begin no further seed after so many hours
+    #[arg(long)]
+    hours: Option<f64>,
+    /// Processes at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Faults for so many simulated seconds in each
+    #[arg(long, default_value_t = 20)]
+    length: u64,
+    /// Go on after a failing seed
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn clocks() -> Clocks {
+    let now = MonoTime(libc::monotonic());
+    Clocks { boot: now, monotonic: now }
+}
+
+/// Runs one seed; its last line says how it ended.
+pub fn one(args: OneArgs) -> ExitCode {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let log = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
+        log.with_writer(std::io::stderr).init();
+    }
+    // A broken assertion in a task must not pass for a task that ended.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        host::fatal(&format!("panic: {panic}"));
+    }));
+    let began = Instant::now();
+    libc::begin(args.seed);
+    holdfast_raft::replace_clocks(clocks);
+    holdfast_log::run_blocking_inline();
+    // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
+    let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
+    let (seed, length) = (args.seed, args.length);
+    let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
+    libc::end();
+    let failed = match outcome {
+        Ok(Ok(Ok(line))) => {
+            println!("seed {seed}: ok: {line}");
+            eprintln!("took {:.1} s", began.elapsed().as_secs_f64());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Ok(Err(error))) => format!("{error:#}"),
+        Ok(Err(_)) => format!("the simulation itself panicked: {:?}", host::take_fatal()),
+        Err(error) => format!("no thread: {error}"),
+    };
+    println!("seed {seed}: FAILED: {failed}");
+    println!("again: cargo xtask sim --seed {seed} --length {length} --verbose");
+    ExitCode::FAILURE
+}
+
+/// Where the files of a process lie that are not simulated (identity, state snapshots): in memory, where there is such a place. As long for
+/// every process: it is named in an entry, and an entry's length is part of a run.
+fn directory(process: u32) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    parent.join(format!("holdfast-sim-{process:010}"))
+}
+
+fn simulate(args: &OneArgs) -> Result<String> {
+    let dir = directory(std::process::id());
+    std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
+    let mut world = World::new(args.seed, &dir, args.verbose)?;
+    let outcome = world.run(args.length * 1000);
+    std::fs::remove_dir_all(&dir)?;
+    if let Err(error) = &outcome {
+        world.note(format!("FAILED: {error:#}"));
+        if !args.verbose {
+            // The end of the way there; all of it with --verbose.
+            let from = world.log.len().saturating_sub(40);
+            world.log[from..].iter().for_each(|line| println!("{line}"));
+        }
+    }
+    let Stats { faults, kills, leaders, compared } = world.stats;
+    let line = format!(
+        "{:.1} s simulated, {} gateways, {faults} faults, {kills} kills, {leaders} epochs served, {} writes, {} blocks read, {compared} states compared",
+        world.now as f64 / 1e9,
+        world.hosts.len(),
+        world.model.answered,
+        world.model.reads
+    );
+    outcome.map(|()| line)
+}
+
+struct Running {
+    seed: u64,
+    child: Child,
+    output: std::fs::File,
+    began: Instant,
+}
+
+/// Runs many seeds; its last lines name those that failed.
+pub fn many(args: &ManyArgs) -> ExitCode {
+    match run_many(args) {
+        Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
+        Ok(failed) => {
+            for seed in failed {
+                println!("seed {seed} failed; again: cargo xtask sim --seed {seed} --length {} --verbose", args.length);
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            println!("FAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
+    let began = Instant::now();
+    let bound = args.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0));
+    let bound = args.seconds.map(Duration::from_secs).or(bound);
+    let last = match (args.seeds, bound) {
+        (Some(seeds), _) => args.seed.saturating_add(seeds),
+        (None, Some(_)) => u64::MAX,
+        (None, None) => args.seed.saturating_add(20),
+    };
+    let exe = std::env::current_exe().context("no path to this program")?;
+    let (mut next, mut running, mut failed, mut done) = (args.seed, Vec::new(), Vec::new(), 0u64);
+    loop {
+        let late = bound.is_some_and(|bound| began.elapsed() >= bound) || (!failed.is_empty() && !args.keep_going);
+        while next < last && !late && running.len() < args.jobs.max(1) {
+            let mut command = Command::new(&exe);
+            command.args(["one", "--seed", &next.to_string(), "--length", &args.length.to_string()]);
+            // A file, not a pipe: nobody reads before the end.
+            let output = tempfile::tempfile()?;
+            let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn()?;
+            running.push(Running { seed: next, child, output, began: Instant::now() });
+            next += 1;
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut at = 0;
+        while at < running.len() {
+            let hangs = running[at].began.elapsed() > SEED_LIMIT;
+            if hangs {
+                running[at].child.kill()?;
+            }
+            let Some(status) = running[at].child.try_wait()? else {
+                at += 1;
+                continue;
+            };
+            let mut run = running.remove(at);
+            let mut text = String::new();
+            run.output.rewind()?;
+            run.output.read_to_string(&mut text)?;
+            done += 1;
+            if hangs || !status.success() {
+                // What it left, if it did not come to its own end. None there: it did.
+                drop(std::fs::remove_dir_all(directory(run.child.id())));
+            }
+            if status.success() {
+                print!("{text}");
+            } else {
+                println!("{text}seed {}: {status}{}", run.seed, if hangs { ", it hung" } else { "" });
+                failed.push(run.seed);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!(
+        "{done} seeds ({} to {}), {} failed, {:.0} s",
+        args.seed,
+        next.saturating_sub(1),
+        failed.len(),
+        began.elapsed().as_secs_f64()
+    );
+    Ok(failed)
+}

@@ -1,0 +1,480 @@
+//! The scheduler: a clock that goes on by a millisecond, and in each one network, store, every gateway in an order from the seed, clients, faults, checks.
+
+use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
+use crate::host::{self, Clock, Host, lock};
+use crate::libc;
+use crate::model::{BLOCK_BYTES, BLOCKS, Model};
+use crate::nemesis::Nemesis;
+use crate::net::Net;
+use crate::rng::Rng;
+use crate::store::Server;
+use anyhow::{Result, anyhow, bail};
+use holdfast_api::v1::{self, admin_server::Admin};
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_gateway::node::Node;
+use holdfast_gateway::set::server::SetServer;
+use holdfast_types::{MemberId, Name};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+pub const MS: u64 = 1_000_000;
+/// One step.
+pub const TICK: u64 = MS;
+const CLUSTER: u128 = 0x51;
+/// Clients, of which one at a time is wanted.
+const CLIENTS: usize = 2;
+/// How often the log notes how often chance and the network were asked.
+const FINGERPRINT_EVERY: u64 = 500 * MS;
+
+/// A run's course, and how it ended.
+pub struct World {
+    pub seed: u64,
+    pub now: u64,
+    pub hosts: Vec<Host>,
+    pub net: Net,
+    pub server: Server,
+    pub rng: Rng,
+    pub rtt_ms: u32,
+    pub log: Vec<String>,
+    pub loud: bool,
+    pub clients: Vec<Client>,
+    pub active: usize,
+    pub model: Model,
+    dir: std::path::PathBuf,
+    answers: Answers,
+    /// What replicas looked like at an index under a root: the first that got there says it. The root, because a replica that began with a
+    /// snapshot knows it before the entry that names it (M4 holds from that entry on).
+    seen: BTreeMap<(u64, String), (usize, String)>,
+    looked_at: Vec<u64>,
+    serving: Option<(usize, u64)>,
+    pub busy: bool,
+    pub stats: Stats,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub faults: u64,
+    pub kills: u64,
+    pub leaders: u64,
+    pub compared: u64,
+}
+
+impl World {
+    /// Machines that have never run, and nothing else.
+    ///
+    /// # Errors
+    /// Directories.
+    pub fn new(seed: u64, dir: &Path, loud: bool) -> Result<Self> {
+        let mut rng = Rng::new(seed, 1);
+        let count = if rng.chance(750) { 3 } else { 5 };
+        let (net, server) = (Net::new(seed, count), Server::new(seed));
+        let mut hosts = Vec::new();
+        for index in 0..count {
+            // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
+            let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
+            let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm };
+            hosts.push(Host::new(index, seed, dir.join(host::name(index)), net.clone(), server.clone(), clock)?);
+        }
+        let rtt_ms = rng.pick(&[1, 2, 10]);
+        let clients = (0..CLIENTS).map(|index| Client::new(index, seed)).collect();
+        Ok(Self {
+            seed,
+            now: 0,
+            looked_at: vec![0; count],
+            hosts,
+            net,
+            server,
+            rng,
+            rtt_ms,
+            log: Vec::new(),
+            loud,
+            clients,
+            active: 0,
+            model: Model::default(),
+            dir: dir.to_path_buf(),
+            answers: Answers::default(),
+            seen: BTreeMap::new(),
+            serving: None,
+            busy: false,
+            stats: Stats::default(),
+        })
+    }
+
+    /// A line of the log.
+    pub fn note(&mut self, text: impl AsRef<str>) {
+        let line = format!("{:>10.3} {}", self.now as f64 / 1e9, text.as_ref());
+        if self.loud {
+            println!("{line}");
+        }
+        self.log.push(line);
+    }
+
+    /// One millisecond.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub fn tick(&mut self) -> Result<()> {
+        self.now += TICK;
+        self.net.advance(self.now);
+        self.server.advance(self.now);
+        let mut order: Vec<usize> = (0..self.hosts.len()).collect();
+        self.rng.shuffle(&mut order);
+        for index in order {
+            if self.hosts[index].runs(self.now) {
+                self.hosts[index].slice(self.now);
+                self.after_slice(index)?;
+            }
+        }
+        self.run_clients()?;
+        if self.now.is_multiple_of(FINGERPRINT_EVERY) {
+            let (events, bytes) = self.net.fingerprint();
+            self.note(format!("= draws {} events {events} bytes {bytes}", libc::draws()));
+        }
+        Ok(())
+    }
+
+    fn after_slice(&mut self, index: usize) -> Result<()> {
+        let fatal = host::take_fatal();
+        if !fatal.is_empty() {
+            bail!("R11: {}", fatal.join("; "));
+        }
+        if let Some(why) = self.hosts[index].process.as_ref().and_then(|process| lock(&process.ended).take()) {
+            bail!("gateway {} {why}", index + 1);
+        }
+        self.take_answers()?;
+        self.check(index)
+    }
+
+    /// Looks at one gateway after its slice: who serves, and whether its state is that of the others at the same index.
+    fn check(&mut self, index: usize) -> Result<()> {
+        let Some(set) = self.set(index) else { return Ok(()) };
+        if let Ok(epoch) = set.may_read()
+            && self.serving != Some((index, epoch.0))
+        {
+            let all: Vec<usize> = (0..self.hosts.len()).filter(|other| *other != index).collect();
+            for other in all {
+                if !self.hosts[other].runs(self.now) {
+                    continue;
+                }
+                self.hosts[other].enter(self.now);
+                if let Some(Ok(theirs)) = self.set(other).map(|set| set.may_read()) {
+                    bail!(
+                        "R3, R6: gateway {} serves epoch {epoch} while gateway {} serves epoch {theirs}",
+                        index + 1,
+                        other + 1
+                    );
+                }
+            }
+            self.hosts[index].enter(self.now);
+            self.serving = Some((index, epoch.0));
+            self.stats.leaders += 1;
+            self.note(format!("{} serves epoch {epoch}", index + 1));
+        }
+        let applied = set.host.with(|m| m.applied()).map_or(0, |id| id.index.0);
+        if applied == self.looked_at[index] {
+            return Ok(());
+        }
+        self.looked_at[index] = applied;
+        let (root, picture) = set.host.with(|m| {
+            let volumes = m.state().volumes.iter();
+            let content: Vec<_> =
+                volumes.map(|(id, volume)| m.lookup(*id, holdfast_types::Lba(0), volume.size)).collect();
+            let root = m.state().checkpoint.as_ref().map(|checkpoint| checkpoint.root);
+            (format!("{root:?}"), format!("{:?} {content:?}", m.state()))
+        });
+        let key = (applied, root);
+        match self.seen.get(&key) {
+            None => {
+                self.seen.insert(key, (index, picture));
+                while self.seen.len() > 4096 {
+                    self.seen.pop_first();
+                }
+            }
+            Some((first, theirs)) if *theirs != picture => {
+                bail!("R4: gateways {} and {} differ at entry {applied}:\n{theirs}\n{picture}", first + 1, index + 1)
+            }
+            Some(_) => self.stats.compared += 1,
+        }
+        Ok(())
+    }
+
+    /// The set at gateway `index`, where it runs.
+    pub fn set(&self, index: usize) -> Option<Arc<SetServer>> {
+        self.node(index)?.set(&Name::new(SET).ok()?)
+    }
+
+    /// The node at gateway `index`, where it is open.
+    pub fn node(&self, index: usize) -> Option<Arc<Node>> {
+        self.hosts[index].process.as_ref()?.node()
+    }
+
+    /// The gateway that leads the set's group, as it sees it itself.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.hosts.len()).find(|index| self.set(*index).is_some_and(|set| set.leading_ready().is_some()))
+    }
+
+    fn take_answers(&mut self) -> Result<()> {
+        let answers = std::mem::take(&mut *lock(&self.answers));
+        let mut lines = Vec::new();
+        for done in answers {
+            let now = self.now;
+            let (model, all) = (&mut self.model, &self.answers);
+            let outcome = match done {
+                Done::Granted { client, attempt, outcome } => {
+                    let asked = self.clients[client].asked();
+                    let process = self.hosts[asked].process.as_ref();
+                    self.clients[client].granted(now, model, attempt, outcome, process, all, &mut lines)
+                }
+                Done::Wrote { client, session, id, fine } => {
+                    self.clients[client].wrote(now, model, session, id, fine, &mut lines)
+                }
+                Done::Read { client, session, asked, volume, first, data } => {
+                    self.clients[client].was_read(now, model, session, asked, volume, first, data, &mut lines)
+                }
+            };
+            for line in std::mem::take(&mut lines) {
+                self.note(line);
+            }
+            outcome.map_err(|broken| anyhow!(broken))?;
+        }
+        Ok(())
+    }
+
+    fn run_clients(&mut self) -> Result<()> {
+        if self.model.latest_epoch() == 0 && !self.busy {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        for index in 0..self.clients.len() {
+            let up: Vec<usize> = (0..self.hosts.len()).filter(|at| self.hosts[*at].process.is_some()).collect();
+            let leader = self.leader().filter(|_| self.rng.chance(800));
+            let to = leader.or_else(|| (!up.is_empty()).then(|| self.rng.pick(&up)));
+            let ask = to.and_then(|at| self.hosts[at].process.as_ref().map(|process| (at, process)));
+            let mine = self.hosts[self.clients[index].asked()].process.as_ref();
+            let (wanted, busy) = (index == self.active, self.busy);
+            self.clients[index].tick(self.now, &mut self.model, wanted, busy, ask, mine, &self.answers, &mut lines);
+        }
+        for line in lines {
+            self.note(line);
+        }
+        Ok(())
+    }
+
+    /// Goes on until `done`, at most for `limit` milliseconds.
+    ///
+    /// # Errors
+    /// A broken rule; that it never got there.
+    pub fn until(&mut self, limit: u64, what: &str, mut done: impl FnMut(&mut World) -> bool) -> Result<()> {
+        let begun = self.now;
+        while !done(self) {
+            if self.now >= begun + limit * MS {
+                bail!("no progress: {what} not within {} s with every fault gone. {}", limit / 1000, self.picture());
+            }
+            self.tick()?;
+        }
+        Ok(())
+    }
+
+    /// What each gateway is at, for a failure's text.
+    fn picture(&self) -> String {
+        let of = |index: usize| {
+            let Some(node) = self.node(index) else { return format!("[{}: not open]", index + 1) };
+            let groups = node.adopted().map(|adopted| adopted.raft.groups()).unwrap_or_default();
+            let groups: Vec<String> = groups
+                .iter()
+                .map(|group| {
+                    let l = *group.leadership().borrow();
+                    let snapshot = group.snapshot_last().map_or(0, |id| id.index.0);
+                    format!(
+                        "group {}: term {} leader {:?} stopped {} applied {} snapshot {snapshot}",
+                        group.id(),
+                        l.term,
+                        l.leader.map(|m| m.0),
+                        l.stopped,
+                        group.applied()
+                    )
+                })
+                .collect();
+            let serve = self.set(index).map(|set| {
+                format!(
+                    "{:?}, lease {:?}",
+                    set.may_read(),
+                    set.lease().map(|l| (l.owner.to_string(), l.epoch, l.gateway))
+                )
+            });
+            format!("[{}: {} {serve:?} {:?}]", index + 1, groups.join(", "), node.not_ready())
+        };
+        (0..self.hosts.len()).map(of).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs `work` in gateway `index`, and waits for it at most `limit` milliseconds.
+    ///
+    /// # Errors
+    /// A broken rule; no answer.
+    pub fn call<T: Send + 'static>(
+        &mut self,
+        index: usize,
+        limit: u64,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let slot: Arc<Mutex<Option<T>>> = Arc::default();
+        let to = slot.clone();
+        let process = self.hosts[index].process.as_ref().ok_or_else(|| anyhow!("gateway {} is down", index + 1))?;
+        process.spawn(async move {
+            let found = work.await;
+            *lock(&to) = Some(found);
+        });
+        self.until(limit, "an answer of the admin door", |_| lock(&slot).is_some())?;
+        lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
+    }
+
+    fn member(&self, index: usize, disk: u128) -> v1::Member {
+        let addresses = v1::Addresses {
+            peer: host::address(index),
+            api: format!("10.0.0.{}:7400", index + 1),
+            ..v1::Addresses::default()
+        };
+        v1::Member {
+            id: index as u64 + 1,
+            name: host::name(index),
+            region: "local".into(),
+            disk: holdfast_api::hex128(disk),
+            addresses: Some(addresses),
+        }
+    }
+
+    /// A cluster with a set and its volumes, before any fault.
+    ///
+    /// # Errors
+    /// A broken rule; that it does not come up.
+    pub fn bootstrap(&mut self) -> Result<()> {
+        for index in 0..self.hosts.len() {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[index].start(now, rtt)?;
+        }
+        self.until(10_000, "every gateway open", |w| (0..w.hosts.len()).all(|at| w.node(at).is_some()))?;
+        let mut members = Vec::new();
+        for index in 0..self.hosts.len() {
+            let Some(node) = self.node(index) else { bail!("gateway {} is gone", index + 1) };
+            members.push(self.member(index, node.identity().disk()));
+            let member = MemberId(index as u64 + 1);
+            self.call(index, 10_000, async move { node.adopt(CLUSTER, member).await })??;
+        }
+        let init = v1::InitClusterRequest {
+            cluster_id: holdfast_api::hex128(CLUSTER),
+            members,
+            request_id: holdfast_api::hex128(1000),
+        };
+        self.anywhere("the cluster", init, |door, request| async move { door.init_cluster(request).await })?;
+        let create = v1::CreateSetRequest {
+            name: SET.into(),
+            // Looked at and made, not used: the gateways' way to the store is the simulated one.
+            store: format!("file://{}/store", self.dir.display()),
+            request_id: holdfast_api::hex128(2000),
+        };
+        self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
+        for (at, name) in VOLUME_NAMES.iter().enumerate() {
+            let create = v1::CreateVolumeRequest {
+                set: SET.into(),
+                name: (*name).into(),
+                size_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+                request_id: holdfast_api::hex128(3000 + at as u128),
+            };
+            self.anywhere("a volume", create, |door, request| async move { door.create_volume(request).await })?;
+        }
+        self.note(format!("{} gateways, round trip {} ms: the set is there", self.hosts.len(), self.rtt_ms));
+        Ok(())
+    }
+
+    /// Asks one gateway after the other until one does it.
+    fn anywhere<Q, F, T>(
+        &mut self,
+        what: &str,
+        request: Q,
+        ask: impl Fn(AdminDoor, tonic::Request<Q>) -> F,
+    ) -> Result<()>
+    where
+        Q: Clone,
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let mut last = String::new();
+        for round in 0..200 {
+            let index = round % self.hosts.len();
+            let Some(node) = self.node(index) else { continue };
+            let work = ask(AdminDoor::new(node), tonic::Request::new(request.clone()));
+            match self.call(index, 60_000, async move { work.await.map(|_| ()) })? {
+                Ok(()) => return Ok(()),
+                Err(status) if last != status.message() => {
+                    last = status.message().to_string();
+                    self.note(format!("{what} at {}: {last}", index + 1));
+                }
+                Err(_) => {}
+            }
+            let until = self.now + 100 * MS;
+            while self.now < until {
+                self.tick()?;
+            }
+        }
+        bail!("no progress: {what} was not made: {last}")
+    }
+
+    /// Waits until a client has read everything and written and read again, a few hundred times.
+    fn works(&mut self, what: &str) -> Result<()> {
+        let (answered, reads) = (self.model.answered, self.model.reads);
+        self.until(120_000, what, |w| {
+            w.clients[w.active].is_open() && w.model.answered >= answered + 100 && w.model.reads >= reads + 100
+        })
+    }
+
+    /// Everything heals; everything must go on; everything must be there, before and after all machines lose power at once.
+    fn heal_and_read_back(&mut self, nemesis: &mut Nemesis) -> Result<()> {
+        nemesis.heal(self)?;
+        self.note("healed");
+        self.works("writes and reads")?;
+        self.busy = false;
+        self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
+        self.until(120_000, "a checkpoint of everything", |w| {
+            let leader = w.leader().and_then(|at| w.set(at));
+            leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
+        })?;
+        self.until(60_000, "the same state everywhere", |w| {
+            let at: Vec<_> = (0..w.hosts.len()).map(|h| w.set(h).map(|s| s.host.with(|m| m.applied()))).collect();
+            at[0].is_some() && at.iter().all(|applied| *applied == at[0])
+        })?;
+        self.note(format!("all at the same entry, everything in {} objects", self.server.objects()));
+        for index in 0..self.hosts.len() {
+            let now = self.now;
+            self.hosts[index].cut_power(now);
+        }
+        for index in 0..self.hosts.len() {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[index].start(now, rtt)?;
+        }
+        self.note("all machines lost power and were started");
+        let opened = self.clients[self.active].opened;
+        self.busy = true;
+        self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)?;
+        self.works("writes and reads after a power cut")
+    }
+
+    /// The whole course: a cluster, faults for `chaos` milliseconds, healing.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub fn run(&mut self, chaos: u64) -> Result<()> {
+        self.bootstrap()?;
+        self.busy = true;
+        self.works("the first writes")?;
+        let mut nemesis = Nemesis::new(self);
+        let until = self.now + chaos * MS;
+        while self.now < until {
+            nemesis.tick(self)?;
+            self.tick()?;
+        }
+        self.heal_and_read_back(&mut nemesis)
+    }
+}

@@ -1,0 +1,39 @@
+//! Seeds of the simulation, as many as fit; and that a seed is all that decides.
+
+use std::process::{Command, Output};
+
+/// How long further seeds are begun, in seconds; `HOLDFAST_SIM_SECONDS` says otherwise. Whatever the machine, the first seed is run.
+const SECONDS: u64 = 150;
+
+fn sim(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_holdfast-sim")).args(args).output().expect("starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// First of all: what two runs of a seed do not share, no seed repeats.
+#[test]
+fn one_seed_twice_is_the_same_to_the_byte() {
+    for seed in ["3", "7"] {
+        let runs = [(); 2].map(|()| sim(&["one", "--verbose", "--length", "6", "--seed", seed]));
+        let [first, second] = runs.map(|run| text(&run));
+        let lines = first.lines().zip(second.lines());
+        let differ = lines.enumerate().find(|(_, (a, b))| a != b);
+        assert_eq!(differ, None, "seed {seed}: the first line that differs");
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.contains("= draws "), "seed {seed}: a log without fingerprints proves nothing:\n{first}");
+    }
+    let [one, other] = ["3", "7"].map(|seed| text(&sim(&["one", "--verbose", "--length", "1", "--seed", seed])));
+    assert_ne!(one, other);
+}
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let seconds = std::env::var("HOLDFAST_SIM_SECONDS").unwrap_or_else(|_| SECONDS.to_string());
+    let run = sim(&["many", "--seconds", &seconds, "--jobs", "2"]);
+    // Kept by the test harness, shown with a failure: which seeds, and how each is repeated.
+    println!("{}", text(&run));
+    assert!(run.status.success(), "a seed failed; the lines above say how to repeat it");
+}

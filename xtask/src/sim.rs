@@ -1,0 +1,83 @@
+//! `cargo xtask sim`: seeds of the simulation of a whole cluster. docs/proof/simulation.md tells what it does and how to read it.
+
+use crate::binary::{cargo, root};
+use crate::cmd::cmd;
+use anyhow::Result;
+
+/// What a person can turn.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// This one seed; with --seeds, --seconds or --hours: from this one on
+    #[arg(long)]
+    seed: Option<u64>,
+    /// So many seeds
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Seeds for so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Seeds for so many hours
+    #[arg(long)]
+    hours: Option<f64>,
+    /// Faults for so many simulated seconds in each
+    #[arg(long, default_value_t = 20)]
+    length: u64,
+    /// Seeds at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Print the log of a single seed as it grows
+    #[arg(long, short)]
+    verbose: bool,
+    /// Go on after a seed that failed
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// Builds the simulation and runs it.
+///
+/// # Errors
+/// When it does not build, or when a seed fails.
+pub fn chore(args: &Args) -> Result<()> {
+    let mut words = vec!["run".to_string(), "--quiet".into(), "-p".into(), "holdfast-sim".into(), "--".into()];
+    words.extend(arguments(args));
+    cmd(cargo()).dir(root()).args(words).show()
+}
+
+fn arguments(args: &Args) -> Vec<String> {
+    let many = args.seeds.is_some() || args.seconds.is_some() || args.hours.is_some() || args.seed.is_none();
+    let mut words = vec![if many { "many" } else { "one" }.to_string(), format!("--length={}", args.length)];
+    words.extend(args.seed.map(|seed| format!("--seed={seed}")));
+    if many {
+        words.push(format!("--jobs={}", args.jobs));
+        words.extend(args.seeds.map(|seeds| format!("--seeds={seeds}")));
+        words.extend(args.seconds.map(|seconds| format!("--seconds={seconds}")));
+        words.extend(args.hours.map(|hours| format!("--hours={hours}")));
+        words.extend(args.keep_going.then(|| "--keep-going".to_string()));
+    } else {
+        words.extend(args.verbose.then(|| "--verbose".to_string()));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_seed_is_one_process_and_anything_else_is_many() {
+        let none = Args {
+            seed: None,
+            seeds: None,
+            seconds: None,
+            hours: None,
+            length: 20,
+            jobs: 2,
+            verbose: true,
+            keep_going: false,
+        };
+        assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);
+        let some = Args { seed: Some(7), seeds: Some(3), ..none.clone() };
+        assert_eq!(arguments(&some), ["many", "--length=20", "--seed=7", "--jobs=2", "--seeds=3"]);
+        assert_eq!(arguments(&none), ["many", "--length=20", "--jobs=2"]);
+    }
+}
