@@ -1,8 +1,9 @@
-//! Generates the admin door from `proto/admin.proto`. Protox reads it, so nobody has to install protoc.
+//! Generates the admin door from `proto/admin.proto` and `proto/snapshots.proto`. Protox reads it, so nobody has to install protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
-    let files = protox::compile(["admin.proto"], ["../../proto"])?;
+    println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
+    let files = protox::compile(["admin.proto", "snapshots.proto"], ["../../proto"])?;
     tonic_prost_build::configure()
         // Replies are shown as they are with `--output json`.
         .message_attribute(".", "#[derive(serde::Serialize)]")

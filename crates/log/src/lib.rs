@@ -26,7 +26,7 @@ mod writer;
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
-pub use holdfast_journal::{CorruptRecord, ReadError, RecoveryReport, Sealing};
+pub use holdfast_journal::{CorruptRecord, NodeKey, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};
 pub use seam::{run_blocking_inline, spawn_blocking};
 pub use writer::Turns;

@@ -164,7 +164,7 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_seal::NodeKey;
+    use holdfast_log::NodeKey;
 
     #[test]
     fn round_trip_and_every_flipped_byte_is_found() -> anyhow::Result<()> {

@@ -344,6 +344,7 @@ impl Client {
     ///
     /// # Errors
     /// A broken rule.
+    #[expect(clippy::too_many_arguments, reason = "what the world lends for one step, as to its neighbours here")]
     pub fn granted(
         &mut self,
         now: u64,

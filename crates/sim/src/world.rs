@@ -343,6 +343,7 @@ impl World {
             region: "local".into(),
             disk: holdfast_api::hex128(disk),
             addresses: Some(addresses),
+            ..v1::Member::default()
         }
     }
 
