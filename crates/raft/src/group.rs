@@ -184,9 +184,12 @@ struct Inner {
     /// How long a member may be silent before it counts as not there.
     patience: Duration,
     candidacy: Candidacy,
+    /// See [`Group::leading_term`].
+    started_in: Term,
 }
 
 impl Group {
+    #[expect(clippy::too_many_arguments, reason = "the parts that one place puts together")]
     pub(crate) fn new(
         id: GroupId,
         me: MemberId,
@@ -195,10 +198,11 @@ impl Group {
         log: GroupLog,
         acks: Arc<Acks>,
         patience: Duration,
+        started_in: Term,
     ) -> Self {
-        let leadership = watch_leadership(me, &raft);
+        let leadership = watch_leadership(me, &raft, started_in);
         let candidacy = Candidacy::new(crate::clock::boot_now());
-        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy }) }
+        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy, started_in }) }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -221,8 +225,11 @@ impl Group {
     }
 
     /// The term in which this member leads, by openraft's newest word; not a permission to serve (see `control::serve`).
+    ///
+    /// Never the term that this process started in (R6): until openraft has taken the vote on disk for what it is, that of a leader that
+    /// is not restored, it says for a moment that this member leads.
     pub fn leading_term(&self) -> Option<Term> {
-        self.inner.raft.as_leader().ok().map(|l| Term(l.term()))
+        self.inner.raft.as_leader().ok().map(|l| Term(l.term())).filter(|term| *term > self.inner.started_in)
     }
 
     /// Term in which this member leads, and the *send* time of the newest heartbeats that a quorum acknowledged in it; in a
@@ -479,12 +486,14 @@ impl From<Answer> for Bytes {
 }
 
 /// Follows openraft's metrics and publishes only what changes for those who serve.
-fn watch_leadership(me: MemberId, raft: &Raft) -> watch::Receiver<Leadership> {
+fn watch_leadership(me: MemberId, raft: &Raft, started_in: Term) -> watch::Receiver<Leadership> {
     use openraft::async_runtime::watch::WatchReceiver;
     let mut metrics = raft.metrics();
     let read = move |m: &openraft::RaftMetrics<TypeConfig>| {
         let stopped = m.running_state.is_err();
-        let leader = m.current_leader.map(MemberId);
+        // As `Group::leading_term`.
+        let restored = m.current_leader == Some(me.0) && Term(m.current_term) <= started_in;
+        let leader = m.current_leader.map(MemberId).filter(|_| !restored);
         Leadership { term: Term(m.current_term), leader, mine: leader == Some(me) && !stopped, stopped }
     };
     let (tx, rx) = watch::channel(read(&metrics.borrow_watched()));

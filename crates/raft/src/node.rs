@@ -16,7 +16,7 @@ use crate::wire::vote_from_bytes;
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, NodeLog, Sealing};
 use holdfast_tls::Dialer;
-use holdfast_types::{GroupId, LogId, MemberId, MonoTime};
+use holdfast_types::{GroupId, LogId, MemberId, MonoTime, Term};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -241,6 +241,8 @@ impl RaftNode {
         if let Some(record) = quarantine::unsound(id, &log.state(), shared.snapshot_last(), vote) {
             return Err(self.quarantine(id, record));
         }
+        let started_in =
+            log.state().vote.as_deref().and_then(vote_from_bytes).map_or(Term(0), |v| Term(v.leader_id.term));
         let acks = Arc::new(Acks::default());
         let network = Network {
             acks: acks.clone(),
@@ -256,7 +258,16 @@ impl RaftNode {
         let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
             .await
             .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
-        let group = Group::new(id, inner.config.member, raft, shared, log, acks, inner.config.timing.election_max * 2);
+        let group = Group::new(
+            id,
+            inner.config.member,
+            raft,
+            shared,
+            log,
+            acks,
+            inner.config.timing.election_max * 2,
+            started_in,
+        );
         inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
         self.lift_embargo_later(group.clone());
         if let Some(Quarantine { record, stage: Stage::Rejoining { since } }) = note {
