@@ -49,7 +49,8 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    fn voters(&self) -> BTreeSet<MemberId> {
+    /// Who votes; between two sets of voters, everybody of either.
+    pub fn voters(&self) -> BTreeSet<MemberId> {
         self.peers.iter().filter(|peer| peer.voter).map(|peer| peer.id).collect()
     }
 

@@ -27,7 +27,7 @@ pub enum NodeKeyError {
     },
     /// It is not this node's, or the cluster key is another one.
     #[error(
-        "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast cluster join --replaces)"
+        "{path}: {source}; restore the file, or move the data directory away, start empty, and join in place of this member (holdfast gateway replace)"
     )]
     Bad {
         /// The file.

@@ -98,7 +98,7 @@ fn check(runtime: &tokio::runtime::Runtime, log: &GroupLog, model: &Model) -> Re
     let live: u64 = model
         .entries
         .values()
-        .map(|(_, payload)| 48 + 4 * payload.len().div_ceil(16384) as u64 + payload.len() as u64)
+        .map(|(_, payload)| 48 + 20 * payload.len().div_ceil(16384) as u64 + payload.len() as u64)
         .map(|bytes| bytes.next_multiple_of(8))
         .sum();
     prop_assert_eq!(log.live_bytes(), live);

@@ -95,8 +95,16 @@ fn seal(sealing: &Sealing, mut body: Vec<u8>) -> Vec<u8> {
     out
 }
 
-fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, String> {
-    let short = || format!("found {} bytes, expected at least {SEALED_HEAD_BYTES} of a sealed snapshot", sealed.len());
+struct Unopened {
+    /// `PermissionDenied` for another key, which is no damage: the group must not be taken out for a file that was mixed up.
+    kind: io::ErrorKind,
+    why: String,
+}
+
+fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
+    let damaged = |why| Unopened { kind: io::ErrorKind::InvalidData, why };
+    let short =
+        || damaged(format!("found {} bytes, expected at least {SEALED_HEAD_BYTES} of a sealed snapshot", sealed.len()));
     let (print, rest) = sealed.split_first_chunk::<8>().ok_or_else(short)?;
     let (uuid, rest) = rest.split_first_chunk::<16>().ok_or_else(short)?;
     let (tag, body) = rest.split_first_chunk::<16>().ok_or_else(short)?;
@@ -104,14 +112,15 @@ fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, String> {
     let Some(sealing) = sealing.filter(|sealing| sealing.key.fingerprint().0 == found) else {
         let expected =
             sealing.map_or("one that is not sealed".to_string(), |s| format!("node key {}", s.key.fingerprint()));
-        return Err(format!(
-            "found it sealed under node key {found:016x}, expected {expected}; give this node its node.key"
-        ));
+        let why =
+            format!("found it sealed under node key {found:016x}, expected {expected}; give this node its node.key");
+        return Err(Unopened { kind: io::ErrorKind::PermissionDenied, why });
     };
     let mut body = body.to_vec();
     let key = sealing.key.file(u128::from_le_bytes(*uuid));
-    key.open(0, 0, SEALED_MAGIC, &mut body, tag)
-        .map_err(|e| format!("found {} sealed bytes that are {e}, expected what this node sealed", body.len()))?;
+    key.open(0, 0, SEALED_MAGIC, &mut body, tag).map_err(|e| {
+        damaged(format!("found {} sealed bytes that are {e}, expected what this node sealed", body.len()))
+    })?;
     Ok(body)
 }
 
@@ -149,7 +158,10 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
         return Err(invalid(&path, format_args!("found checksum {found:08x}, expected {expected:08x}")));
     }
     let opened = match magic == SEALED_MAGIC {
-        true => Some(open(sealing, body).map_err(|why| invalid(&path, why))?),
+        true => Some(
+            open(sealing, body)
+                .map_err(|Unopened { kind, why }| io::Error::new(kind, format!("{}: {why}", path.display())))?,
+        ),
         false => None,
     };
     let image: Image = postcard::from_bytes(opened.as_deref().unwrap_or(body)).map_err(|e| invalid(&path, e))?;
@@ -184,7 +196,9 @@ mod tests {
         let bytes = std::fs::read(path(dir.path(), group))?;
         assert!(!bytes.windows(5).any(|window| state.windows(5).any(|part| part == window)), "readable");
         for other in [None, Some(sealing(2, true))] {
-            let error = load(dir.path(), group, other.as_ref()).expect_err("another key").to_string();
+            let error = load(dir.path(), group, other.as_ref()).expect_err("another key");
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "no damage: the group stays where it is");
+            let error = error.to_string();
             assert!(error.contains("expected") && error.contains("node.key"), "{error}");
         }
         // Switched off: what is there is still read, what is written next is plain.

@@ -72,6 +72,8 @@ impl VolumeDevice {
     /// can have led in between, so the read took effect when its data was looked up.
     async fn check_read(&self) -> Result<(), DeviceError> {
         loop {
+            // Both, and neither waited after the other said yes.
+            self.still_ours().await?;
             match self.server().may_read() {
                 Err(WhyNot::NoReadLease) => tokio::time::sleep(READ_LEASE_POLL).await,
                 allowed => return self.check(allowed),
@@ -133,7 +135,6 @@ impl VolumeDevice {
             }
             at += step;
         }
-        self.still_ours().await?;
         // R3: after the data is there and right before the answer.
         self.check_read().await?;
         Ok(out)

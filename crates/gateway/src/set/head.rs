@@ -321,7 +321,7 @@ impl HeadKeeper {
         Some(judged)
     }
 
-    /// Looks at the start; at the begin of each leadership; and while this gateway leads, as often as [`looks`] says or somebody waits for it.
+    /// Looks at the start; at the begin of each leadership; and while this gateway leads, as often as `looks` says or somebody waits for it.
     pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
         let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
         while self.fenced().is_none() {

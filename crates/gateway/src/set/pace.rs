@@ -28,7 +28,7 @@ const _: () = assert!(SLOW_FROM < FULL);
 
 /// The pace for a fill of `used` out of `room`, in any unit.
 ///
-/// With x from 0 (at [`SLOW_FROM`]) to 1 (full): a pause of `PAUSE_UNIT · x² / (1 − x)`, at most `PAUSE_MAX`. Hardly felt at first; and the less room is
+/// With x from 0 (at `SLOW_FROM`) to 1 (full): a pause of `PAUSE_UNIT · x² / (1 − x)`, at most `PAUSE_MAX`. Hardly felt at first; and the less room is
 /// left, the more slowly it is used up, so that writers feel for minutes what is coming instead of running into a wall.
 pub fn pace_for(used: u64, room: u64) -> Pace {
     let fill = u128::from(used) * u128::from(FULL) / u128::from(room.max(1));

@@ -43,6 +43,10 @@ async fn turn(server: &SetServer, now: u64) -> Result<(), SetError> {
     if schedule.rules.is_empty() {
         return Ok(());
     }
+    // What is being gone back to may be the next to end: nothing of it is touched meanwhile.
+    if server.is_held_off() {
+        return Ok(());
+    }
     let gone: Vec<Taken> = schedule.expired(&all, now).into_iter().take(EXPIRED_PER_TURN).cloned().collect();
     for Taken { name, made_by, .. } in gone {
         let command = SetCommand::SnapshotDelete { name: name.clone(), made_by };

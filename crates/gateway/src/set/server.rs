@@ -339,8 +339,13 @@ impl SetServer {
         why.map_or(Ok(()), |why| Err(SetError::NotReady(format!("it {why}, and gives leadership to another gateway"))))
     }
 
+    /// Whether a rollback is under way here.
+    pub fn is_held_off(&self) -> bool {
+        self.held_off.load(Ordering::Acquire) > 0
+    }
+
     async fn granted(&self, command: &SetCommand) -> Result<Lease, SetError> {
-        if self.held_off.load(Ordering::Acquire) > 0 {
+        if self.is_held_off() {
             return Err(SetError::NotReady("the set is being rolled back, and granted to nobody meanwhile".into()));
         }
         match self.command("a grant", command).await? {

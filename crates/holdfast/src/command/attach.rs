@@ -64,7 +64,7 @@ pub struct AttachArgs {
     /// Block devices to make
     #[arg(long, value_enum, value_name = "KIND", default_value_t)]
     pub device: Device,
-    /// How long the lease lasts without a renewal; it is renewed three times as often [default: the gateway's]
+    /// How long the lease lasts without a renewal; it is renewed six times as often [default: the gateway's]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub ttl: Option<Duration>,
     /// Take the set from whoever holds it: each of its writes is refused from then on

@@ -17,6 +17,7 @@ use holdfast_volume::space::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
 const BUDGET_FLOOR: u64 = 64 << 20;
@@ -25,6 +26,12 @@ const BUDGET_FLOOR: u64 = 64 << 20;
 const BUDGET_SHARE: u64 = 2;
 /// Page packs may hold twice what their pages need: pages are small, and rewritten by most checkpoints anyway.
 const PACKS_PERCENT: u32 = 200;
+
+/// How long one segment that is to be moved is waited for.
+const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
+
+/// So many that were waited for in vain end the moving of one checkpoint.
+const UNREAD_MAX: u32 = 3;
 
 /// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
 const MOVES_MAX: usize = 1 << 17;
@@ -79,6 +86,10 @@ impl Uploader {
         generation: &Generation,
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
+        // After a rollback nothing is retired before a checkpoint has ended: it comes first, and needs no room beyond its own.
+        if self.host.with(|m| m.state().rolled_back.is_some()) {
+            return Ok(collected);
+        }
         let written = generation.data_bytes();
         // Writers that wait for the journal wait for this: then only as much as they write.
         let pressed = self.server.journal_pressed();
@@ -89,21 +100,31 @@ impl Uploader {
             collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
         }
         let victims = segments_to_collect(base, self.settings.target_percent, budget);
-        let (mut filling, mut copied_bytes, mut moves) = (Filling::default(), 0, 0);
+        let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
         for victim in &victims {
             if moves >= MOVES_MAX {
                 break;
             }
-            let found = match self.survivors(*victim, base, generation).await {
-                Ok(found) => found,
-                Err(e) if damaged(&e) => {
+            // Reads wait for a store that refuses until somebody acts (R8); moving must not, or one object that cannot be read (archived,
+            // denied) would hold up this checkpoint and every later one.
+            let found = match tokio::time::timeout(SURVIVORS_LIMIT, self.survivors(*victim, base, generation)).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(e)) if damaged(&e) => {
                     // R9: it stays as it is and where it is; a checkpoint must not fail for it, or the journal would fill up.
                     tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
                     metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
                         .increment(1);
                     continue;
                 }
-                Err(e) => return Err(e),
+                Ok(Err(e)) => return Err(e),
+                Err(_) => {
+                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "the store does not give a segment that is to be moved; left where it is");
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                    continue;
+                }
             };
             let Some((segment, found)) = found else { continue };
             moves += found.len();
