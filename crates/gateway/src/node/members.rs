@@ -63,11 +63,7 @@ impl Follower {
             let status = group.status();
             let wanted = wanted(state, group.id(), &out);
             let view = view(adopted.member, &status, node.timing.election_max());
-            let step = match next_step(&view, state, &wanted) {
-                // A leader before this one began the change and did not end it: the right voters, but two quorums are asked for everything.
-                Step::Done if status.joint => Step::Vote(view.voters()),
-                step => step,
-            };
+            let step = next_step(&view, state, &wanted);
             self.carry_out(node, &group, term, step, state).await;
             if group.id() == GroupId::CLUSTER {
                 remove_who_left(node, adopted, &status, &out).await;
