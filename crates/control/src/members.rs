@@ -50,7 +50,7 @@ pub struct GroupView {
 
 impl GroupView {
     /// Who votes; between two sets of voters, everybody of either.
-    pub fn voters(&self) -> BTreeSet<MemberId> {
+    fn voters(&self) -> BTreeSet<MemberId> {
         self.peers.iter().filter(|peer| peer.voter).map(|peer| peer.id).collect()
     }
 

@@ -139,8 +139,6 @@ pub struct GroupStatus {
     pub live_bytes: u64,
     /// Every member.
     pub members: Vec<MemberStatus>,
-    /// Between two sets of voters: both have to agree, and whoever leads has to end it (Raft dissertation, 4.3).
-    pub joint: bool,
     /// The members are those of an entry that is applied here, not of one that may still be taken back.
     pub settled: bool,
 }
@@ -453,7 +451,6 @@ impl Group {
             purged: log.purged,
             live_bytes: self.inner.log.live_bytes(),
             members,
-            joint: membership.get_joint_config().len() > 1,
             settled: metrics.membership_config.log_id().as_ref().map(|id| id.index)
                 <= metrics.last_applied.as_ref().map(|id| id.index),
         }
