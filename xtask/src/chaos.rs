@@ -21,7 +21,7 @@ use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::{Count, line, note, step};
 use crate::verify::missing;
-use crate::{gateways, net};
+use crate::{gateways, net, room};
 use anyhow::{Context, Result};
 use history::History;
 use serde::{Deserialize, Serialize};
@@ -159,6 +159,7 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
         let value = lie.to_possible_value().context("a lie without a name")?;
         inner = inner.args(["--lie", value.get_name()]);
     }
+    let failed_before = count.failed;
     let ended = inner.show();
     let summary = std::fs::read(dir.join("summary.json"))
         .context("no summary")
@@ -166,6 +167,12 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
     match (ended, summary) {
         (Ok(()), Ok(summary)) => report(&name, &summary, count),
         (Err(e), _) | (_, Err(e)) => count.check(&name, Err(e).with_context(|| format!("see {}", dir.display()))),
+    }
+    // What failed is evidence, whole.
+    if count.failed == failed_before
+        && let Err(e) = room::thin_out(&dir)
+    {
+        note(format!("not tidied up: {e:#}"));
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ mod net;
 mod pg;
 mod pgwire;
 mod process;
+mod room;
 mod s3;
 mod say;
 mod setup;

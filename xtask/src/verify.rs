@@ -4,7 +4,7 @@ use crate::binary::{Build, cargo, fresh_dir, root};
 use crate::cmd::{Cmd, cmd, on_path};
 use crate::say::{Count, line, note, step};
 use crate::setup::{self, For};
-use crate::{chaos, e2e, tidy};
+use crate::{chaos, e2e, room, tidy};
 use anyhow::{Context, Result};
 use std::io::BufRead;
 use std::os::unix::process::CommandExt;
@@ -73,6 +73,14 @@ pub fn fix() -> Result<()> {
 pub fn test(args: &TestArgs) -> Result<()> {
     if !args.no_setup {
         setup::setup(For::Tests)?;
+    }
+    let free = room::free(root())?;
+    if free < room::WANTED {
+        note(format!(
+            "{} GiB of disk are free; builds and the largest scenario want {} GiB, and this run may fail for want of it",
+            free >> 30,
+            room::WANTED >> 30
+        ));
     }
     let mut count = verify()?;
     step("cargo test");
