@@ -149,6 +149,8 @@ struct Keeper {
     phase: Phase,
     since: u64,
     ready: bool,
+    /// `status.json` could not be written lately, and that was said.
+    unshown: bool,
     devices: Option<Devices>,
     /// Where the lease is kept for the next process: with devices of the kernel's.
     kept: Option<Arc<LeaseFile>>,
@@ -191,6 +193,7 @@ pub async fn run(
         phase: Phase::Acquiring,
         since: unix_ms(),
         ready: false,
+        unshown: false,
         devices: None,
         kept,
         left,
@@ -497,7 +500,19 @@ impl Keeper {
                 phase => tracing::info!(set = %self.options.set, %phase, "attached set"),
             }
         }
-        Ok(self.dir.show(&self.status())?)
+        match self.dir.show(&self.status()) {
+            // A full or read-only /run is no reason to take devices away from those who use them.
+            Err(error) if self.ready => {
+                if !std::mem::replace(&mut self.unshown, true) {
+                    tracing::error!(set = %self.options.set, %error, "status.json is old from now on; everything else goes on");
+                }
+                Ok(())
+            }
+            shown => {
+                self.unshown = false;
+                Ok(shown?)
+            }
+        }
     }
 }
 

@@ -254,11 +254,17 @@ impl Attach {
         self.inner().expected = false;
         let done = end(&self.dir, if hard { HARD_DETACH_LIMIT } else { self.detach_limit }).await;
         let child = self.inner().child.take();
-        let code = child.and_then(|mut child| {
-            // Its lock is free: it is at its last instructions.
-            let _ = child.try_wait().ok().flatten().is_none().then(|| child.kill());
-            child.wait().ok()?.code()
-        });
+        let code = match child {
+            None => None,
+            Some(mut child) => match reap(&mut child).await {
+                Some(status) => status.code(),
+                None => {
+                    // It stands in the kernel and has not even heard SIGKILL: to be reaped by the next to look.
+                    self.inner().child = Some(child);
+                    None
+                }
+            },
+        };
         if hard || done.is_err() {
             self.clear().await;
         }
@@ -287,6 +293,22 @@ fn signal(dir: &Path, what: Signal) {
     let text = std::fs::read_to_string(dir.join("attach.lock")).unwrap_or_default();
     if let Ok(pid) = text.trim().parse::<i32>() {
         process::signal(pid, what);
+    }
+}
+
+/// The end of a child whose lock is free or that was killed: it is at its last instructions, or stands in the kernel for as long as a
+/// device does not answer. None if it is still there after [`KILL_LIMIT`].
+async fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().ok()? {
+            return Some(status);
+        }
+        if begun.elapsed() >= KILL_LIMIT {
+            return None;
+        }
+        let _ = child.kill();
+        tokio::time::sleep(LOOK_PAUSE).await;
     }
 }
 
@@ -331,8 +353,19 @@ pub fn kill(config: &AgentConfig) {
         let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
-        if let Err(error) = command.status() {
-            tracing::error!(%error, "devices that attach left in the kernel stay");
+        let left = || tracing::error!("devices that attach left in the kernel stay");
+        match command.spawn() {
+            Err(_) => left(),
+            Ok(mut child) => {
+                let begun = Instant::now();
+                // Whoever is called here has a host to fence, and no time for one that hangs.
+                while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < CLEAR_LIMIT {
+                    std::thread::sleep(LOOK_PAUSE);
+                }
+                if !matches!(child.try_wait(), Ok(Some(status)) if status.success()) {
+                    left();
+                }
+            }
         }
     }
     for pid in process::of_name("nbdfuse", &dir.display().to_string()) {

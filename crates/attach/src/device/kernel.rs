@@ -42,6 +42,8 @@ const NODE_LIMIT: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// A socket that did not live for as long is not replaced at once: the kernel ignores a new one while it still believes in the old.
 const CALM: Duration = Duration::from_millis(100);
+/// How often a socket is offered again that the kernel did not take: with pauses from [`CALM`] on, each twice the one before, 3.1 s in all.
+const GIVE_TRIES_MAX: u32 = 5;
 /// How long cached writes may take at the end.
 const SYNC_LIMIT: Duration = Duration::from_secs(20);
 
@@ -279,15 +281,38 @@ impl Way {
                 () = tokio::time::sleep(pause) => {}
             }
             tracing::warn!(device = driver::node(self.index), "the kernel gave a socket up; it gets another");
-            let (ours, theirs) = pairs(1)?;
+            let Some(given) = self.give().await? else { return Ok(()) };
+            socket = given;
+        }
+    }
+
+    /// Gives the kernel a new socket; our end of it, or none once the device is to go. One refusal may be of the moment (memory, a
+    /// netlink buffer): several in a row are the end of the device.
+    async fn give(&self) -> Result<Option<UnixStream>, DriverError> {
+        let mut tries = 0;
+        loop {
             let (index, backend) = (self.index, self.backend.clone());
-            let given = blocking(move || Driver::open()?.reconfigure(index, &backend, &numbers(&theirs))).await;
+            let given = match pairs(1) {
+                Ok((ours, theirs)) => {
+                    let given = blocking(move || Driver::open()?.reconfigure(index, &backend, &numbers(&theirs))).await;
+                    given.map(|()| ours)
+                }
+                Err(error) => Err(error),
+            };
             match given {
-                Ok(()) => {}
-                Err(_) if self.stopping.is_cancelled() => return Ok(()),
-                Err(error) => return Err(error),
+                Ok(ours) => {
+                    let ours = ours.into_iter().next();
+                    return ours.map(Some).ok_or_else(|| DriverError::Answer("no socket".into()));
+                }
+                Err(_) if self.stopping.is_cancelled() => return Ok(None),
+                Err(error) if tries == GIVE_TRIES_MAX => return Err(error),
+                Err(error) => tracing::warn!(device = driver::node(index), %error, tries, "no new socket; tried again"),
             }
-            socket = ours.into_iter().next().ok_or_else(|| DriverError::Answer("no socket".into()))?;
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(None),
+                () = tokio::time::sleep(CALM * (1 << tries)) => {}
+            }
+            tries += 1;
         }
     }
 }

@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// After a start, the first grant waits so long for the store's word; a store that is away must not stop serving (R8).
 const FIRST_LOOK_LIMIT: Duration = LOOK_LIMIT;
+/// How often an answer waits for the end of a look: one wait may have been slept through.
+const LOOK_WAITS_MAX: u32 = 3;
 
 /// How often a gateway that does not lead sees whether it does.
 const IDLE_LOOK: Duration = Duration::from_millis(200);
@@ -172,20 +174,35 @@ impl HeadKeeper {
     }
 
     /// Waits until an answer may leave as far as the store is concerned: a look of the last seconds found the set to be this life's, or the store said
-    /// nothing (R8). While a set is used the looks are ahead of this, and it does not wait; nor for longer than a look or two may take.
+    /// nothing (R8). While a set is used the looks are ahead of this, and it does not wait; nor for longer than a few looks may take.
     ///
     /// # Errors
-    /// The set is fenced: nothing may be answered any more.
+    /// The set is fenced, or no look ended while this waited: nothing may be answered. Each look ends within [`LOOK_LIMIT`], with a word or without
+    /// one; where none did, this process stood still, and another life may have begun meanwhile.
     pub async fn before_answer(&self) -> Result<(), String> {
-        if !self.looks.may_answer(boot_now()) {
+        self.before_answer_within(LOOK_LIMIT * 2).await
+    }
+
+    async fn before_answer_within(&self, wait: Duration) -> Result<(), String> {
+        // The end of a wait says nothing by itself: a process that was stopped finds it over when it goes on.
+        for _ in 0..LOOK_WAITS_MAX {
+            if self.looks.may_answer(boot_now()) {
+                return self.fenced().map_or(Ok(()), Err);
+            }
             let mut looked = self.looked.subscribe();
             self.wake.notify_one();
             let answered = async {
                 while !self.looks.may_answer(boot_now()) && self.fenced().is_none() && looked.changed().await.is_ok() {}
             };
-            let _ = tokio::time::timeout(LOOK_LIMIT * 2, answered).await;
+            let _ = tokio::time::timeout(wait, answered).await;
+            if let Some(why) = self.fenced() {
+                return Err(why);
+            }
         }
-        self.fenced().map_or(Ok(()), Err)
+        if self.looks.may_answer(boot_now()) {
+            return self.fenced().map_or(Ok(()), Err);
+        }
+        Err("no look at the set's head in its store ended in time: nothing is answered before one does".into())
     }
 
     /// Asks the uploader for a checkpoint soon.
@@ -406,8 +423,11 @@ impl HeadKeeper {
                 }
             }
             let version = found.map(|(_, version)| version);
+            let sent = boot_now();
             match self.parts.store.swap(&key, version.as_ref(), body.clone()).await {
                 Ok(_) => {
+                    // What it replaced was this life's, or nothing.
+                    self.looks.told(sent, Word::Ours);
                     self.note_committed(term, covered);
                     return Ok(());
                 }

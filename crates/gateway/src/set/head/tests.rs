@@ -126,6 +126,18 @@ async fn an_answer_leaves_after_a_commit_and_without_a_word() {
     assert!(keeper.before_answer().await.unwrap_err().contains("fenced in its store"));
 }
 
+/// A process that was stopped finds every wait over when it goes on: that is no reason to answer.
+#[tokio::test]
+async fn without_the_end_of_a_look_nothing_is_answered_however_long_it_was_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let keeper = keeper(Arc::new(Memory::new()), FIRST, dir.path());
+    // Nobody looks: as after a stop, when the wait's timer is the first thing that runs.
+    let waited = keeper.before_answer_within(Duration::from_millis(5)).await;
+    assert!(waited.unwrap_err().contains("no look"));
+    commit(&keeper, 10).await.unwrap();
+    keeper.before_answer().await.unwrap();
+}
+
 /// A sweep of another life's objects would take them for orphans: nothing but a plain yes of the store lets it go on.
 #[tokio::test]
 async fn only_the_stores_plain_yes_lets_a_sweep_go_on() {
