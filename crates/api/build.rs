@@ -1,9 +1,10 @@
-//! Generates the admin door from `proto/admin.proto` and `proto/snapshots.proto`. Protox reads it, so nobody has to install protoc.
+//! Generates the admin door from `proto/admin.proto`, `proto/snapshots.proto` and `proto/keys.proto`. Protox reads it, so nobody has to install protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
-    let files = protox::compile(["admin.proto", "snapshots.proto"], ["../../proto"])?;
+    println!("cargo::rerun-if-changed=../../proto/keys.proto");
+    let files = protox::compile(["admin.proto", "snapshots.proto", "keys.proto"], ["../../proto"])?;
     tonic_prost_build::configure()
         // Replies are shown as they are with `--output json`.
         .message_attribute(".", "#[derive(serde::Serialize)]")

@@ -10,6 +10,7 @@ mod faults;
 mod fills;
 mod flush;
 mod idle;
+mod keys;
 mod members;
 mod memory;
 mod moves;
@@ -18,6 +19,7 @@ mod owners;
 mod paused;
 mod recover;
 mod rollback;
+mod scrub;
 mod space;
 mod storm;
 mod tls;
@@ -168,6 +170,18 @@ const SCENARIOS: &[Scenario] = &[
         shows: "all gateways and disks lost: rebuilt from S3 up to the printed index; what comes back later serves nothing (R4)",
         needs: &["versitygw"],
         run: recover::run,
+    },
+    Scenario {
+        name: "keys",
+        shows: "the cluster key changed under load, through a kill; then the new key alone recovers the set, the old one opens nothing (R10)",
+        needs: &[],
+        run: keys::run,
+    },
+    Scenario {
+        name: "scrub",
+        shows: "a flipped byte of an object, of the set or of a snapshot alone, is found by the background reading and named (R9)",
+        needs: &[],
+        run: scrub::run,
     },
     Scenario {
         name: "agent-takeover",

@@ -4,6 +4,7 @@
 //!   set      one volume set's small replicated state: volumes, lease and epoch, checkpoint      (every replica alike)
 //!   cluster  group 0: members and their disks, sets and their wrapped keys                      (every replica alike)
 //!   members  who is to vote in a group next, who may lead, what may be removed                  (decided at leaders)
+//!   keys     what a change of the cluster key does next                                       (decided at group 0's leader)
 //!   serve    what one leader decides from its own clock: read lease, expiry, embargo, cut-off   (one node only)
 //! ```
 //!
@@ -16,6 +17,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod cluster;
+pub mod keys;
 pub mod members;
 pub mod serve;
 pub mod set;

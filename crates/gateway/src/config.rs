@@ -125,8 +125,13 @@ settings! {
         upload: UploadConfig = UploadConfig::default();
         /// What of the store is given back, and when.
         space: SpaceConfig = SpaceConfig::default();
+        /// Reading everything that a set has in its store, slowly, so that damage is found before it is needed.
+        scrub: ScrubConfig = ScrubConfig::default();
         /// Where the cluster key is found. Exactly one source; the same key at every gateway.
         key: KeyConfig = KeyConfig::default();
+        /// While the cluster key is changed: the one before, at every gateway, beside the new one in [key]. It opens what is not wrapped anew yet.
+        /// Left out otherwise; `holdfast key list` says when it may go.
+        key_previous: KeyConfig = KeyConfig::default();
         /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment
         /// variables, never from this file.
         store: StoreConfig = StoreConfig::default();
@@ -221,6 +226,17 @@ settings! {
 }
 
 settings! {
+    /// Reading everything that a set has in its store, slowly, so that damage is found before it is needed.
+    pub struct ScrubConfig {
+        /// Read a second and set at most, 0B: never, to 1GiB. It waits while the store is in trouble, and nearly stops while the set is busy. 1MiB is 2.5TiB
+        /// in 30 days; stores may charge for what is read.
+        bytes_per_second: ByteSize = ByteSize(MIB);
+        /// From the end of one reading to the begin of the next, in milliseconds, 1000 to 31536000000 (a year). Default: 30 days.
+        interval_ms: u64 = 2_592_000_000;
+    }
+}
+
+settings! {
     /// Where the cluster key is found.
     pub struct KeyConfig {
         /// File with the key: 32 random bytes, or the same as 64 hex digits. Readable for this gateway only.
@@ -229,6 +245,9 @@ settings! {
         passphrase_file: Option<PathBuf> = None, sample "/etc/holdfast/passphrase";
         /// Name of the environment variable that holds a passphrase.
         passphrase_env: Option<String> = None, sample "HOLDFAST_PASSPHRASE";
+        /// How the key comes from the passphrase, with a salt of its own; no secret, the same at every gateway. `holdfast key kdf` makes one. Left out:
+        /// a salt that all clusters share, so that one table of guesses serves against all of them.
+        passphrase_kdf: Option<String> = None, sample "argon2id:m=19456,t=2,p=1:00112233445566778899aabbccddeeff";
     }
 }
 
@@ -258,6 +277,18 @@ settings! {
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
         /// Its private key (PEM); a file that everyone can read is refused. Read at the start: a new certificate needs a restart.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
+    }
+}
+
+impl KeyConfig {
+    /// Whether any source is named.
+    pub fn any(&self) -> bool {
+        self.sources() > 0
+    }
+
+    fn sources(&self) -> usize {
+        let sources = [self.file.is_some(), self.passphrase_file.is_some(), self.passphrase_env.is_some()];
+        sources.iter().filter(|&&given| given).count()
     }
 }
 

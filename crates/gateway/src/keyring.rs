@@ -1,16 +1,18 @@
-//! Where the cluster key comes from: a key file, or a passphrase in a file or an environment variable. And what of a gateway's own
-//! settings leads to a set's store.
+//! Where the cluster keys come from: a key file, or a passphrase in a file or an environment variable; the present one, and while it is
+//! changed the one before. And what of a gateway's own settings leads to a set's store.
 
 use crate::config::{GatewayConfig, KeyConfig};
 use holdfast_control::cluster::SetEntry;
-use holdfast_seal::{ClusterKey, SealError};
+use holdfast_seal::{ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, wrapped_by};
 use holdfast_store::{Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
+use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Salt of the passphrase's derivation. Fixed: every gateway of every cluster derives the same key from the same
-/// passphrase without a file to share; a passphrase must therefore be long and random, and key files are preferred.
+/// Salt of a passphrase's derivation where `passphrase_kdf` is not set: what every gateway of every cluster used before there was such a
+/// setting. Equal passphrases give equal keys then.
 pub(crate) const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
 /// The cluster key cannot be had.
@@ -45,14 +47,146 @@ pub enum KeyError {
     None,
 }
 
-/// Loads the cluster key from the one source that `config` names.
-///
-/// # Errors
-/// [`KeyError`].
-pub fn load_cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
+/// One cluster key, and how it comes from its passphrase if it does.
+#[derive(Debug)]
+struct Known {
+    key: ClusterKey,
+    passphrase: Argon2id,
+}
+
+/// The cluster keys at hand: the one that wraps, and while a change of it is under way the one before.
+#[derive(Debug)]
+pub struct ClusterKeys {
+    current: Known,
+    previous: Option<Known>,
+    /// For who reads a store and has a passphrase alone: the store says how its key comes from it.
+    source: Option<KeyConfig>,
+}
+
+impl ClusterKeys {
+    /// Those of a gateway: `[key]`, and `[key_previous]` where it names a source.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn load(current: &KeyConfig, previous: &KeyConfig) -> Result<Self, KeyError> {
+        let previous = if previous.any() { Some(load(previous, None)?) } else { None };
+        Ok(Self { current: load(current, None)?, previous, source: None })
+    }
+
+    /// The one that `config` names, for reading a store: a passphrase leads to the key by what the store says of it.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn of_store(config: &KeyConfig) -> Result<Self, KeyError> {
+        Ok(Self { current: load(config, None)?, previous: None, source: Some(config.clone()) })
+    }
+
+    /// What new things are wrapped by.
+    pub fn current(&self) -> &ClusterKey {
+        &self.current.key
+    }
+
+    /// What still opens older ones.
+    pub fn previous(&self) -> Option<&ClusterKey> {
+        self.previous.as_ref().map(|known| &known.key)
+    }
+
+    fn known(&self, fingerprint: KeyFingerprint) -> Option<&Known> {
+        let all = std::iter::once(&self.current).chain(&self.previous);
+        all.into_iter().find(|known| known.key.fingerprint() == fingerprint)
+    }
+
+    /// The key with this fingerprint, if it is at hand.
+    pub fn get(&self, fingerprint: KeyFingerprint) -> Option<&ClusterKey> {
+        self.known(fingerprint).map(|known| &known.key)
+    }
+
+    /// The key that wrapped `wrapped`, else the current one, which then says what is wrong.
+    fn by(&self, wrapped_by: Option<KeyFingerprint>) -> &ClusterKey {
+        wrapped_by.and_then(|by| self.get(by)).unwrap_or(&self.current.key)
+    }
+
+    /// Opens a set's data key, whichever of the keys wrapped it.
+    ///
+    /// # Errors
+    /// [`SealError`], of the current key where none is the right one.
+    pub fn unwrap(&self, wrapped: &[u8], set: SetId, key_id: u32) -> Result<DataKey, SealError> {
+        self.by(wrapped_by(wrapped)).unwrap(wrapped, set, key_id)
+    }
+
+    /// Opens the key of this node's files, whichever of the keys wrapped it.
+    ///
+    /// # Errors
+    /// [`SealError`], of the current key where none is the right one.
+    pub fn unwrap_node(&self, wrapped: &[u8], disk: u128) -> Result<NodeKey, SealError> {
+        self.by(node_wrapped_by(wrapped)).unwrap_node(wrapped, disk)
+    }
+
+    /// Opens what a head says of its set's key.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn open_keyring(&self, keyring: &Keyring, set: SetId, key_id: u32) -> Result<DataKey, String> {
+        let error = match self.unwrap(&keyring.wrapped_key, set, key_id) {
+            Err(error @ SealError::WrongClusterKey { .. }) => error,
+            outcome => return outcome.map_err(|e| e.to_string()),
+        };
+        match &self.source {
+            Some(source) if source.file.is_none() && keyring.passphrase != self.current.passphrase => {
+                let known = load(source, Some(keyring.passphrase)).map_err(|e| e.to_string())?;
+                known.key.unwrap(&keyring.wrapped_key, set, key_id).map_err(|e| e.to_string())
+            }
+            // A passphrase under other parameters is another key: say which, they are no secret.
+            _ if keyring.passphrase != self.current.passphrase => {
+                Err(format!("{error}; if it is a passphrase's, it needs passphrase_kdf = \"{}\"", keyring.passphrase))
+            }
+            _ => Err(error.to_string()),
+        }
+    }
+
+    /// What a set's head says of its keys, so that the cluster key alone opens it.
+    pub(crate) fn keyring_of(&self, entry: &SetEntry) -> Keyring {
+        let known = wrapped_by(&entry.wrapped_key).and_then(|by| self.known(by)).unwrap_or(&self.current);
+        Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: known.passphrase }
+    }
+
+    /// The key that a new set's data key is wrapped by: that of the newest set, so that between the settings and the change of the key
+    /// every gateway can open it.
+    ///
+    /// # Errors
+    /// It is not at hand.
+    pub(crate) fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
+        match sets.values().next_back().and_then(|entry| wrapped_by(&entry.wrapped_key)) {
+            Some(by) => self.get(by).ok_or(by),
+            None => Ok(&self.current.key),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_bytes(byte: u8, previous: Option<u8>) -> Self {
+        let known = |byte: u8| Known {
+            key: ClusterKey::from_key_file(&[byte; 32]).expect("32 bytes"),
+            passphrase: Argon2id::ours(PASSPHRASE_SALT),
+        };
+        Self { current: known(byte), previous: previous.map(known), source: None }
+    }
+}
+
+/// How a key comes from a passphrase, with a salt that was never used.
+pub fn new_passphrase_kdf() -> Argon2id {
+    Argon2id::ours(crate::identity::random_u128().to_le_bytes())
+}
+
+/// Loads the cluster key from the one source that `config` names; a passphrase by `by`, else by what the settings say.
+fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
+    let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
+    let written = written.map_err(|source| KeyError::Bad { place: "passphrase_kdf".to_string(), source })?;
+    let passphrase_by = by.or(written).unwrap_or(Argon2id::ours(PASSPHRASE_SALT));
+    let known = |key| Known { key, passphrase: passphrase_by };
     if let Some(path) = &config.file {
         let content = std::fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
         return ClusterKey::from_key_file(&content)
+            .map(known)
             .map_err(|source| KeyError::Bad { place: path.display().to_string(), source });
     }
     let (place, passphrase) = if let Some(path) = &config.passphrase_file {
@@ -64,12 +198,9 @@ pub fn load_cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
     } else {
         return Err(KeyError::None);
     };
-    ClusterKey::from_passphrase(&passphrase, PASSPHRASE_SALT).map_err(|source| KeyError::Bad { place, source })
-}
-
-/// What a set's head says of its keys, so that the cluster key alone opens it.
-pub(crate) fn keyring_of(entry: &SetEntry) -> Keyring {
-    Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: Argon2id::ours(PASSPHRASE_SALT) }
+    ClusterKey::from_passphrase_by(&passphrase, &passphrase_by)
+        .map(known)
+        .map_err(|source| KeyError::Bad { place, source })
 }
 
 /// Opens the store at `url` with this gateway's settings; credentials come from the environment. `health` is told of every attempt.
@@ -90,3 +221,6 @@ pub(crate) fn open_store(
     };
     holdfast_store::open_observed(url, &options.filled_from(|name| std::env::var(name).ok()), health)
 }
+
+#[cfg(test)]
+mod tests;

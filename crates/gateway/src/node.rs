@@ -15,13 +15,12 @@ use crate::cluster::Cluster;
 use crate::config::GatewayConfig;
 use crate::heal;
 use crate::identity::{Identity, IdentityError};
-use crate::keyring::{KeyError, load_cluster_key};
+use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_log::LogConfig;
 use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
-use holdfast_seal::ClusterKey;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name};
 use std::collections::BTreeMap;
@@ -104,7 +103,7 @@ pub struct Node {
     pub tls: Option<Tls>,
     seams: Seams,
     identity: Mutex<Identity>,
-    key: ClusterKey,
+    keys: ClusterKeys,
     cache: Cache,
     /// Why group 0 refused this start (C3).
     refused: Mutex<Option<String>>,
@@ -150,7 +149,7 @@ impl Node {
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
         std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
-        let key = load_cluster_key(&config.key)?;
+        let keys = ClusterKeys::load(&config.key, &config.key_previous)?;
         let tls = config.tls.load(Role::Gateway)?;
         let identity = Identity::open(&config.data_dir)?;
         let memory =
@@ -168,7 +167,7 @@ impl Node {
             tls,
             seams,
             identity: Mutex::new(identity),
-            key,
+            keys,
             cache,
             refused: Mutex::new(None),
             raft: RwLock::new(None),
@@ -192,9 +191,9 @@ impl Node {
         self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(self.tls.as_ref()))
     }
 
-    /// The cluster key.
-    pub fn cluster_key(&self) -> &ClusterKey {
-        &self.key
+    /// The cluster keys at hand.
+    pub fn keys(&self) -> &ClusterKeys {
+        &self.keys
     }
 
     /// The groups, once adopted.
@@ -237,7 +236,7 @@ impl Node {
         };
         identity.check_journal(&journal.dir)?;
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
-        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.key, self.config.journal.seal)?;
+        let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, self.config.journal.seal)?;
         let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
         let (log, report) = holdfast_log::spawn_blocking(move || open(journal, owner, of_journal))
             .await
@@ -431,7 +430,12 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         note_peers(&node, &state, &mut book);
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
-            if node.set(&entry.name).is_some() || waits {
+            if let Some(set) = node.set(&entry.name) {
+                // The same data key under another cluster key: heads are written with it from now on.
+                set.head.set_keyring(node.keys.keyring_of(entry));
+                continue;
+            }
+            if waits {
                 continue;
             }
             let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;

@@ -3,8 +3,9 @@
 //! Random and this node's alone: a change of the cluster key wraps it anew and leaves journal and snapshots as they are. Who takes a
 //! disk without the cluster key reads nothing of it but names of files, group numbers, indexes and lengths.
 
+use crate::keyring::ClusterKeys;
 use holdfast_log::Sealing;
-use holdfast_seal::{ClusterKey, NODE_KEY_BYTES, NodeKey, SealError};
+use holdfast_seal::{NODE_KEY_BYTES, NodeKey, SealError, node_wrapped_by};
 use rand::Rng;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -43,7 +44,7 @@ pub enum NodeKeyError {
 ///
 /// # Errors
 /// [`NodeKeyError`].
-pub fn open(dir: &Path, disk: u128, cluster: &ClusterKey, wanted: bool) -> Result<Option<Sealing>, NodeKeyError> {
+pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Result<Option<Sealing>, NodeKeyError> {
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
     let key = match std::fs::read(&path) {
@@ -56,13 +57,48 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKey, wanted: bool) -> Resul
             rand::rng().fill_bytes(&mut bytes);
             rand::rng().fill_bytes(&mut nonce);
             let key = NodeKey::from_bytes(bytes);
-            save(dir, &path, &cluster.wrap_node(&key, disk, nonce)).map_err(failed)?;
+            save(dir, &path, &cluster.current().wrap_node(&key, disk, nonce)).map_err(failed)?;
             tracing::info!(path = %path.display(), key = %key.fingerprint(), "made the key of this node's journal and snapshots");
             key
         }
         Err(source) => return Err(failed(source)),
     };
     Ok(Some(Sealing { key, new_files: wanted }))
+}
+
+/// Which cluster key wraps the node key in `dir`; `None` where there is none.
+///
+/// # Errors
+/// [`NodeKeyError`].
+pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
+    let path = dir.join(FILE);
+    match std::fs::read(&path) {
+        // What is no wrapped key is told where it is opened; here it is of no key that anybody has.
+        Ok(wrapped) => Ok(Some(node_wrapped_by(&wrapped).map_or(0, |by| by.0))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(NodeKeyError::Io { path, source }),
+    }
+}
+
+/// Wraps the node key in `dir` by the current cluster key, on disk before it returns; the key itself stays, and with it journal and
+/// snapshots. The old file is whole until the new one is.
+///
+/// # Errors
+/// [`NodeKeyError`]; the file is then as it was.
+pub fn rewrap(dir: &Path, disk: u128, cluster: &ClusterKeys) -> Result<(), NodeKeyError> {
+    let current = cluster.current();
+    if wrapped_now(dir)?.is_none_or(|by| by == current.fingerprint().0) {
+        return Ok(());
+    }
+    let path = dir.join(FILE);
+    let failed = |source| NodeKeyError::Io { path: path.clone(), source };
+    let bad = |source| NodeKeyError::Bad { path: path.clone(), source };
+    let key = cluster.unwrap_node(&std::fs::read(&path).map_err(failed)?, disk).map_err(bad)?;
+    let mut nonce = [0; 24];
+    rand::rng().fill_bytes(&mut nonce);
+    save(dir, &path, &current.wrap_node(&key, disk, nonce)).map_err(failed)?;
+    tracing::info!(path = %path.display(), by = %current.fingerprint(), "the key of this node's files is wrapped by the new cluster key");
+    Ok(())
 }
 
 fn save(dir: &Path, path: &Path, wrapped: &[u8]) -> io::Result<()> {
@@ -78,8 +114,28 @@ fn save(dir: &Path, path: &Path, wrapped: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn cluster(byte: u8) -> ClusterKey {
-        ClusterKey::from_key_file(&[byte; 32]).expect("32 bytes")
+    fn cluster(byte: u8) -> ClusterKeys {
+        ClusterKeys::of_bytes(byte, None)
+    }
+
+    #[test]
+    fn wrapped_anew_it_is_the_same_key_and_opens_by_the_new_one_alone() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        rewrap(dir.path(), 5, &cluster(2))?;
+        assert_eq!(wrapped_now(dir.path())?, None, "none is made");
+        let made = open(dir.path(), 5, &cluster(1), true)?.expect("wanted");
+        assert!(rewrap(dir.path(), 5, &cluster(2)).is_err(), "without the old key");
+        let both = ClusterKeys::of_bytes(2, Some(1));
+        let early = open(dir.path(), 5, &both, true)?.expect("there");
+        for _ in 0..2 {
+            rewrap(dir.path(), 5, &both)?;
+            assert_eq!(wrapped_now(dir.path())?, Some(both.current().fingerprint().0));
+        }
+        let found = open(dir.path(), 5, &cluster(2), true)?.expect("there");
+        assert_eq!(made.key.fingerprint(), found.key.fingerprint());
+        assert_eq!(early.key.fingerprint(), found.key.fingerprint());
+        assert!(open(dir.path(), 5, &cluster(1), true).is_err(), "the old key opens nothing any more");
+        Ok(())
     }
 
     #[test]
@@ -98,7 +154,8 @@ mod tests {
     fn another_cluster_key_another_disk_and_damage_are_told() -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;
         open(dir.path(), 5, &cluster(1), true)?;
-        let told = |cluster: ClusterKey, disk| open(dir.path(), disk, &cluster, true).expect_err("refused").to_string();
+        let told =
+            |cluster: ClusterKeys, disk| open(dir.path(), disk, &cluster, true).expect_err("refused").to_string();
         assert!(told(cluster(2), 5).contains("another passphrase or key file"));
         assert!(told(cluster(1), 6).contains("expected disk"));
         std::fs::write(dir.path().join(FILE), b"short")?;

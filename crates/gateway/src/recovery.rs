@@ -5,15 +5,14 @@
 
 use crate::config::KeyConfig;
 use crate::identity::random_u128;
-use crate::keyring::{KeyError, PASSPHRASE_SALT, load_cluster_key};
+use crate::keyring::{ClusterKeys, KeyError};
 use crate::set::head::open;
 use crate::set::mapping::SetKey;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
-use holdfast_seal::ClusterKey;
 use holdfast_store::{Disposition, ObjectStore, StoreError, StoreOptions, Version, keys};
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
-use holdfast_volume::head::{Argon2id, Head, Keyring, read_keyring, seal_head};
+use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -103,12 +102,12 @@ pub struct Survey {
     pub bad: Vec<(SetId, String)>,
 }
 
-/// The cluster key from where `config` says.
+/// The cluster key from where `config` says; how it comes from a passphrase, each head says.
 ///
 /// # Errors
 /// [`KeyError`].
-pub fn cluster_key(config: &KeyConfig) -> Result<ClusterKey, KeyError> {
-    load_cluster_key(config)
+pub fn cluster_key(config: &KeyConfig) -> Result<ClusterKeys, KeyError> {
+    ClusterKeys::of_store(config)
 }
 
 /// Opens the store at `url`; endpoint, region and credentials come from its query and the environment.
@@ -123,7 +122,7 @@ pub fn open_store(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
 ///
 /// # Errors
 /// [`RecoveryError`]; sets that do not open are part of the answer.
-pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKey) -> Result<Survey, RecoveryError> {
+pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -> Result<Survey, RecoveryError> {
     let mut numbers = listed(&*store).await?;
     let (first, last) = (numbers.first().copied().unwrap_or(1), numbers.last().copied().unwrap_or(0));
     numbers.extend(first.saturating_sub(NUMBERS_PROBED).max(1)..=last.saturating_add(NUMBERS_PROBED));
@@ -185,7 +184,7 @@ pub enum ReadError {
 pub async fn read(
     url: &str,
     store: Arc<dyn ObjectStore>,
-    cluster_key: &ClusterKey,
+    cluster_keys: &ClusterKeys,
     set: SetId,
 ) -> Result<Option<Found>, ReadError> {
     let object = match store.get_object(&keys::head(set)).await {
@@ -195,12 +194,7 @@ pub async fn read(
     };
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
     let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
-    let ours = Argon2id::ours(PASSPHRASE_SALT);
-    if keyring.passphrase != ours {
-        let found = keyring.passphrase;
-        return Err(bad(&format!("its passphrase goes through Argon2id with {found:?}, this version uses {ours:?}")));
-    }
-    let key = cluster_key.unwrap(&keyring.wrapped_key, set, header.key_id).map_err(|e| bad(&e))?;
+    let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
     let key = SetKey { set, key_id: header.key_id, key };
     let head = open(&key, &object.body).map_err(|e| bad(&e))?;
     Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))

@@ -4,16 +4,20 @@
 //! What no map names any more (dead extents, objects of older checkpoints) is not read, and its damage harms nobody.
 
 use crate::recovery::Found;
+use crate::set::mapping::SetKey;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use holdfast_store::{Disposition, StoreError, keys};
-use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_control::set::RootRef;
+use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
+use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::map::{Live, Page, PageRef, Root, open_page, open_root};
 use holdfast_volume::segment::{ExtentPlace, open_extent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Neighbouring extents are fetched together up to so many bytes.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -109,13 +113,78 @@ impl Report {
     }
 }
 
+/// What is read: a set, or a snapshot of one.
+pub(crate) struct Subject {
+    /// Its number.
+    pub set: SetId,
+    /// Its key, opened.
+    pub key: SetKey,
+    /// Its store.
+    pub store: Arc<dyn ObjectStore>,
+    /// Its volumes.
+    pub volumes: Vec<(VolumeId, Name)>,
+    /// Slows the reading down.
+    pub throttle: Option<Arc<dyn Throttle>>,
+}
+
+/// Slows reading down: told of what was read, it lets the reader wait.
+pub(crate) trait Throttle: Send + Sync {
+    /// So many bytes were read.
+    fn spent(&self, bytes: u64) -> BoxFuture<'_, ()>;
+}
+
+impl Subject {
+    fn of(found: &Found) -> Self {
+        let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
+        Self { set: found.set, key: found.key.clone(), store: found.store.clone(), volumes, throttle: None }
+    }
+
+    fn volume_name(&self, volume: VolumeId) -> String {
+        let known = self.volumes.iter().find(|(id, _)| *id == volume);
+        known.map_or_else(|| volume.to_string(), |(_, name)| name.to_string())
+    }
+
+    async fn spent(&self, bytes: u64) {
+        if let Some(throttle) = &self.throttle {
+            throttle.spent(bytes).await;
+        }
+    }
+
+    /// Reads and opens a root. Damage comes back beside the bytes that were read.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn check_root(&self, at: RootRef) -> Result<(Result<Root, Damage>, u64), StoreError> {
+        let key = keys::root(self.set, at.object);
+        let read = self.store.get(&key).await;
+        let opened = match &read {
+            Ok(bytes) => open_root(&self.key.opener(at.object), bytes).map_err(|e| e.to_string()),
+            Err(e) if is_damage(e) => Err(e.to_string()),
+            Err(e) => return Err(e.clone()),
+        };
+        let bytes = read.map_or(0, |bytes| bytes.len() as u64);
+        self.spent(bytes).await;
+        let volume = String::new();
+        let opened = opened.map_err(|reason| Damage {
+            part: "root",
+            key,
+            object_bytes: None,
+            volume,
+            lba: 0,
+            sectors: 0,
+            reason,
+        });
+        Ok((opened, bytes))
+    }
+}
+
 /// What checking one page gave.
 #[derive(Default)]
-struct Checked {
+pub(crate) struct Checked {
     live: Live,
-    extents: u64,
-    bytes: u64,
-    damaged: Vec<Damage>,
+    pub extents: u64,
+    pub bytes: u64,
+    pub damaged: Vec<Damage>,
     /// The page itself could be read.
     whole: bool,
 }
@@ -139,29 +208,23 @@ pub async fn verify(found: &Found, sample: Sample, progress: &(dyn Fn(u64, u64) 
         ..Report::default()
     };
     let Some(at) = found.head.content.root else { return Ok(report) };
-    let key = keys::root(found.set, at.object);
-    let read = found.store.get(&key).await;
-    let opened = match &read {
-        Ok(bytes) => open_root(&found.key.opener(at.object), bytes).map_err(|e| e.to_string()),
-        Err(e) if is_damage(e) => Err(e.to_string()),
-        Err(e) => return Err(e.clone()),
-    };
-    report.bytes += read.map_or(0, |bytes| bytes.len() as u64);
+    let subject = Subject::of(found);
+    let (opened, bytes) = subject.check_root(at).await?;
+    report.bytes += bytes;
     let root = match opened {
         Ok(root) => root,
-        Err(reason) => {
-            let volume = String::new();
-            report.note(Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason });
+        Err(damage) => {
+            report.note(damage);
             return Ok(report);
         }
     };
     report.objects = 1 + root.packs().len() as u64 + root.segments().count() as u64;
-    check_pages(found, &root, sample, progress, &mut report).await?;
+    check_pages(&subject, &root, sample, progress, &mut report).await?;
     Ok(report)
 }
 
 async fn check_pages(
-    found: &Found,
+    subject: &Subject,
     root: &Root,
     sample: Sample,
     progress: &(dyn Fn(u64, u64) + Sync),
@@ -173,7 +236,7 @@ async fn check_pages(
     progress(0, total);
     let mut live = Live::new();
     let mut whole = sample.is_all();
-    let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(found, volume, number, place));
+    let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(subject, volume, number, place));
     let mut checks = std::pin::pin!(checks.buffered(PAGES));
     while let Some(checked) = checks.next().await {
         let checked = checked?;
@@ -188,13 +251,13 @@ async fn check_pages(
         progress(report.pages_checked, total);
     }
     if whole {
-        check_sums(found, root, &live).into_iter().for_each(|damage| report.note(damage));
+        check_sums(subject, root, &live).into_iter().for_each(|damage| report.note(damage));
     }
     Ok(())
 }
 
 /// The root says of each segment how much of it the pages refer to.
-fn check_sums(found: &Found, root: &Root, live: &Live) -> Vec<Damage> {
+fn check_sums(subject: &Subject, root: &Root, live: &Live) -> Vec<Damage> {
     let mut known: BTreeMap<ObjectId, Sectors> =
         root.segments().map(|(object, usage)| (object, usage.live_sectors)).collect();
     known.retain(|_, sectors| sectors.0 > 0);
@@ -204,7 +267,7 @@ fn check_sums(found: &Found, root: &Root, live: &Live) -> Vec<Damage> {
     wrong
         .map(|object| Damage {
             part: "map",
-            key: keys::segment(found.set, object),
+            key: keys::segment(subject.set, object),
             object_bytes: None,
             volume: String::new(),
             lba: 0,
@@ -218,22 +281,23 @@ fn check_sums(found: &Found, root: &Root, live: &Live) -> Vec<Damage> {
         .collect()
 }
 
-fn volume_name(found: &Found, volume: VolumeId) -> String {
-    let known = found.head.content.volumes.iter().find(|(id, _)| *id == volume);
-    known.map_or_else(|| volume.to_string(), |(_, v)| v.name.to_string())
-}
-
 fn bounds(range: &Range<u64>) -> Option<[u64; 2]> {
     Some([range.start, range.end])
 }
 
-async fn check_page(found: &Found, volume: VolumeId, number: u32, place: PageRef) -> Result<Checked, StoreError> {
+pub(crate) async fn check_page(
+    subject: &Subject,
+    volume: VolumeId,
+    number: u32,
+    place: PageRef,
+) -> Result<Checked, StoreError> {
     let mut checked = Checked::default();
-    let key = keys::map_pack(found.set, place.object);
-    let opened = match found.store.get_range(&key, place.range()).await {
+    let key = keys::map_pack(subject.set, place.object);
+    let opened = match subject.store.get_range(&key, place.range()).await {
         Ok(bytes) => {
             checked.bytes += bytes.len() as u64;
-            open_page(&found.key.opener(place.object), &place, volume, number, &bytes).map_err(|e| e.to_string())
+            subject.spent(bytes.len() as u64).await;
+            open_page(&subject.key.opener(place.object), &place, volume, number, &bytes).map_err(|e| e.to_string())
         }
         Err(e) if is_damage(&e) => Err(e.to_string()),
         Err(e) => return Err(e),
@@ -246,7 +310,7 @@ async fn check_page(found: &Found, volume: VolumeId, number: u32, place: PageRef
                 part: "page",
                 key,
                 object_bytes: bounds(&place.range()),
-                volume: volume_name(found, volume),
+                volume: subject.volume_name(volume),
                 lba: covers.lba().0,
                 sectors: covers.end().0 - covers.lba().0,
                 reason,
@@ -257,7 +321,7 @@ async fn check_page(found: &Found, volume: VolumeId, number: u32, place: PageRef
     checked.whole = true;
     checked.live = page.live();
     for run in runs(&page) {
-        check_run(found, volume, &run, &mut checked).await?;
+        check_run(subject, volume, &run, &mut checked).await?;
     }
     Ok(checked)
 }
@@ -298,17 +362,25 @@ fn runs(page: &Page) -> Vec<Vec<Needed>> {
     runs
 }
 
-async fn check_run(found: &Found, volume: VolumeId, run: &[Needed], checked: &mut Checked) -> Result<(), StoreError> {
+async fn check_run(
+    subject: &Subject,
+    volume: VolumeId,
+    run: &[Needed],
+    checked: &mut Checked,
+) -> Result<(), StoreError> {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
-    let key = keys::segment(found.set, first.object);
+    let key = keys::segment(subject.set, first.object);
     let range = first.place.range().start..last.place.range().end;
-    let together = match found.store.get_range(&key, range.clone()).await {
-        Ok(bytes) => Some(bytes),
+    let together = match subject.store.get_range(&key, range.clone()).await {
+        Ok(bytes) => {
+            subject.spent(bytes.len() as u64).await;
+            Some(bytes)
+        }
         // The object ends early: one by one says which are still whole.
         Err(e) if is_damage(&e) && run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
         Err(e) if is_damage(&e) => {
             for extent in run {
-                checked.damaged.extend(damage(found, volume, extent, &key, &e.to_string()));
+                checked.damaged.extend(damage(subject, volume, extent, &key, &e.to_string()));
             }
             return Ok(());
         }
@@ -318,12 +390,12 @@ async fn check_run(found: &Found, volume: VolumeId, run: &[Needed], checked: &mu
         let at = extent.place.range();
         let bytes: Result<Bytes, StoreError> = match &together {
             Some(all) => Ok(all.slice((at.start - range.start) as usize..(at.end - range.start) as usize)),
-            None => found.store.get_range(&key, at).await,
+            None => subject.store.get_range(&key, at).await,
         };
         let opened = match bytes {
             Ok(bytes) => {
                 checked.bytes += bytes.len() as u64;
-                let opener = found.key.opener(extent.object);
+                let opener = subject.key.opener(extent.object);
                 open_extent(&opener, &extent.place, volume, extent.sealed_lba, &bytes).map_err(|e| e.to_string())
             }
             Err(e) if is_damage(&e) => Err(e.to_string()),
@@ -331,7 +403,7 @@ async fn check_run(found: &Found, volume: VolumeId, run: &[Needed], checked: &mu
         };
         checked.extents += 1;
         if let Err(reason) = opened {
-            checked.damaged.extend(damage(found, volume, extent, &key, &reason));
+            checked.damaged.extend(damage(subject, volume, extent, &key, &reason));
         }
         // A run is up to 4 MiB of decryption: others want the thread too.
         tokio::task::yield_now().await;
@@ -339,8 +411,8 @@ async fn check_run(found: &Found, volume: VolumeId, run: &[Needed], checked: &mu
     Ok(())
 }
 
-fn damage(found: &Found, volume: VolumeId, extent: &Needed, key: &str, reason: &str) -> Vec<Damage> {
-    let name = volume_name(found, volume);
+fn damage(subject: &Subject, volume: VolumeId, extent: &Needed, key: &str, reason: &str) -> Vec<Damage> {
+    let name = subject.volume_name(volume);
     let part = |(lba, sectors): &(Lba, Sectors)| Damage {
         part: "extent",
         key: key.to_string(),

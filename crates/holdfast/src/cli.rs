@@ -1,6 +1,7 @@
 //! The command line: names, arguments and the help that teaches them. No behaviour.
 
 mod dev;
+mod keys;
 mod members;
 
 use crate::command::{
@@ -17,6 +18,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use dev::DevArgs;
+pub use keys::KeyCommand;
 pub use members::MembersCommand;
 
 /// Where a gateway listens that was told nothing else.
@@ -146,6 +148,9 @@ pub enum Command {
     /// Keep a set as it is at one moment, list what is kept, delete it
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Look at the keys that everything is sealed under, and change them
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Look at leases, take and give them
     #[command(subcommand)]
     Lease(LeaseCommand),
@@ -332,6 +337,15 @@ pub enum SetCommand {
     Checkpoint {
         /// The set
         set: Name,
+    },
+    /// Read all objects of a set slowly in the background and name what is damaged; shows how far it is
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set scrub demo --start\n  holdfast set scrub demo\n\nIt begins by itself every [scrub] interval_ms. `holdfast verify` reads a set at once, and asks no gateway.\n"))]
+    Scrub {
+        /// The set
+        set: Name,
+        /// Begin now, unless it is under way
+        #[arg(long)]
+        start: bool,
     },
     /// Take snapshots of a set at fixed times, and let the old ones go
     #[command(after_long_help = with_codes(SCHEDULE))]

@@ -9,10 +9,12 @@ mod diff;
 mod extras;
 pub mod gateway;
 mod history;
+mod keys;
 mod lease;
 mod members;
 mod moves;
 mod recover;
+mod scrub;
 mod set;
 mod snapshot;
 mod status;
@@ -65,6 +67,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Gateway(GatewayCommand::Members(command)) => members::run(&common, command).await,
         Command::Set(command) => set::run(&common, command).await,
         Command::Snapshot(command) => snapshot::run(&common, command).await,
+        Command::Key(command) => keys::run(&common, command).await,
         Command::Lease(command) => lease::run(&common, command).await,
         Command::Switchover(args) => moves::switchover(&common, &args).await,
         Command::Failover(args) => moves::failover(&common, &args).await,

@@ -92,6 +92,14 @@ pub enum SealError {
         /// Bytes that it must have at least.
         expected: usize,
     },
+    /// Parameters of a passphrase that are none, or out of bounds.
+    #[error("parameters of a passphrase: found {found}, expected {expected}")]
+    Kdf {
+        /// What was there.
+        found: String,
+        /// What may be there.
+        expected: &'static str,
+    },
     /// Argon2id refused, in practice for want of memory.
     #[error("passphrase: Argon2id with {memory_kib} KiB failed")]
     Argon2 {

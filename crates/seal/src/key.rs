@@ -10,6 +10,7 @@
 //! ```
 
 use crate::error::{SealError, hex};
+use crate::kdf::Argon2id;
 use argon2::{Algorithm, Argon2, Params, Version};
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
@@ -37,8 +38,8 @@ const SEALED_AT: usize = HEADER_BYTES + NONCE_BYTES;
 const TAG_AT: usize = SEALED_AT + DATA_KEY_BYTES;
 const _: () = assert!(TAG_AT + crate::object::TAG_BYTES == WRAPPED_KEY_BYTES);
 
-/// Argon2id of a passphrase: OWASP's first recommendation. Written down here and nowhere else: another value is
-/// another key, so a change needs a new way to make a [`ClusterKey`] beside this one.
+/// Argon2id of a passphrase for which nothing else is written down: OWASP's first recommendation. Another value is another key, so
+/// these never change; [`Argon2id`] writes others beside the passphrase.
 pub mod argon2_parameters {
     /// Memory in KiB: 19 MiB.
     pub const MEMORY_KIB: u32 = 19 * 1024;
@@ -102,25 +103,33 @@ impl fmt::Debug for ClusterKey {
 }
 
 impl ClusterKey {
-    /// Argon2id (version 0x13, [`argon2_parameters`]) of the passphrase's bytes exactly as they are.
-    /// The salt is no secret; it is drawn once per cluster and kept beside the wrapped keys. Takes about 20 ms.
+    /// [`ClusterKey::from_passphrase_by`] with [`argon2_parameters`]. Takes about 20 ms.
     ///
     /// # Errors
-    /// [`SealError::PassphraseShort`]; [`SealError::Argon2`] when the memory is not to be had.
+    /// As there.
     pub fn from_passphrase(
         passphrase: impl AsRef<[u8]>,
         salt: [u8; argon2_parameters::SALT_BYTES],
     ) -> Result<Self, SealError> {
-        use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
+        Self::from_passphrase_by(passphrase, &Argon2id::ours(salt))
+    }
+
+    /// Argon2id (version 0x13) of the passphrase's bytes exactly as they are. The parameters are no secret; they are kept beside the
+    /// passphrase, and beside what its key wraps.
+    ///
+    /// # Errors
+    /// [`SealError::PassphraseShort`]; [`SealError::Kdf`] for parameters out of bounds; [`SealError::Argon2`] when the memory is not to be had.
+    pub fn from_passphrase_by(passphrase: impl AsRef<[u8]>, by: &Argon2id) -> Result<Self, SealError> {
+        by.check()?;
         let passphrase = passphrase.as_ref();
         if passphrase.len() < PASSPHRASE_BYTES_MIN {
             return Err(SealError::PassphraseShort { found: passphrase.len(), expected: PASSPHRASE_BYTES_MIN });
         }
-        let failed = |source| SealError::Argon2 { memory_kib: MEMORY_KIB, source };
-        let parameters = Params::new(MEMORY_KIB, PASSES, LANES, Some(CLUSTER_KEY_BYTES)).map_err(failed)?;
+        let failed = |source| SealError::Argon2 { memory_kib: by.memory_kib, source };
+        let parameters = Params::new(by.memory_kib, by.passes, by.lanes, Some(CLUSTER_KEY_BYTES)).map_err(failed)?;
         let mut key = Zeroizing::new([0u8; CLUSTER_KEY_BYTES]);
         Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters)
-            .hash_password_into(passphrase, &salt, key.as_mut())
+            .hash_password_into(passphrase, &by.salt, key.as_mut())
             .map_err(failed)?;
         Ok(Self::from_key(&key))
     }
@@ -233,6 +242,13 @@ impl ClusterKey {
             .map_err(|_| SealError::WrappedNotAuthentic { found_tag: hex(&tag), set, key_id, by })?;
         Ok(DataKey(key))
     }
+}
+
+/// Which cluster key a wrapped data key says it was wrapped by. Not authentic before [`ClusterKey::unwrap`]; `None` where it is no wrapped key.
+pub fn wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
+    let wrapped: &[u8; WRAPPED_KEY_BYTES] = wrapped.try_into().ok()?;
+    let magic: [u8; 8] = field(wrapped, 0);
+    (magic == WRAPPED_MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 28))))
 }
 
 /// `N` bytes at `at` of a wrapped key, whose length was checked; all places are constants of the layout above.

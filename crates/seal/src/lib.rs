@@ -24,16 +24,20 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod error;
+mod kdf;
 mod key;
 mod node;
 mod object;
 
 pub use error::{SealError, SealedKind, SealedPart};
+pub use kdf::Argon2id;
 pub use key::{
     CLUSTER_KEY_BYTES, ClusterKey, DATA_KEY_BYTES, DataKey, KeyFingerprint, PASSPHRASE_BYTES_MIN, WRAPPED_KEY_BYTES,
-    WRAPPED_VERSION, argon2_parameters,
+    WRAPPED_VERSION, argon2_parameters, wrapped_by,
 };
-pub use node::{FileKey, NODE_KEY_BYTES, NodeKey, NotAuthentic, WRAPPED_NODE_KEY_BYTES, WRAPPED_NODE_KEY_VERSION};
+pub use node::{
+    FileKey, NODE_KEY_BYTES, NodeKey, NotAuthentic, WRAPPED_NODE_KEY_BYTES, WRAPPED_NODE_KEY_VERSION, node_wrapped_by,
+};
 pub use object::{
     EXTENT_NUMBER_MAX, ExtentAad, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, Part, SEAL_VERSION, TAG_BYTES,
 };

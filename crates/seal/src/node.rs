@@ -184,6 +184,13 @@ impl ClusterKey {
     }
 }
 
+/// Which cluster key a wrapped node key says it was wrapped by. Not authentic before [`ClusterKey::unwrap_node`]; `None` where it is none.
+pub fn node_wrapped_by(wrapped: &[u8]) -> Option<KeyFingerprint> {
+    let wrapped: &[u8; WRAPPED_NODE_KEY_BYTES] = wrapped.try_into().ok()?;
+    let magic: [u8; 8] = field(wrapped, 0);
+    (magic == MAGIC).then(|| KeyFingerprint(u64::from_le_bytes(field(wrapped, 32))))
+}
+
 /// `N` bytes at `at` of a wrapped key, whose length was checked; all places are constants of the layout above.
 fn field<const N: usize>(wrapped: &[u8; WRAPPED_NODE_KEY_BYTES], at: usize) -> [u8; N] {
     let mut out = [0u8; N];

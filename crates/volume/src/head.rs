@@ -18,7 +18,8 @@ use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::segment::seal_frame;
 use bytes::Bytes;
 use holdfast_control::set::Restored;
-use holdfast_seal::{ObjectOpener, ObjectSealer, Part, SealError, argon2_parameters};
+pub use holdfast_seal::Argon2id;
+use holdfast_seal::{ObjectOpener, ObjectSealer, Part, SealError};
 use holdfast_types::{Epoch, LogId, Name};
 use serde::{Deserialize, Serialize};
 
@@ -27,27 +28,6 @@ const HEAD_MAGIC: &[u8] = b"HFH\x01";
 
 /// Bytes of a head at most: 256 volumes with the longest names take a tenth of it.
 pub const HEAD_BYTES_MAX: usize = 512 << 10;
-
-/// How the cluster key comes from a passphrase. Means nothing for a key file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Argon2id {
-    /// Memory in KiB.
-    pub memory_kib: u32,
-    /// Passes over the memory.
-    pub passes: u32,
-    /// Lanes.
-    pub lanes: u32,
-    /// Salt; no secret.
-    pub salt: [u8; argon2_parameters::SALT_BYTES],
-}
-
-impl Argon2id {
-    /// What this build uses, with `salt`.
-    pub fn ours(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
-        use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
-        Self { memory_kib: MEMORY_KIB, passes: PASSES, lanes: LANES, salt }
-    }
-}
 
 /// What opens a set's data, given the cluster key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 1;
+pub const FEATURE_LEVEL: u32 = 2;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -86,7 +86,7 @@ pub enum ClusterCommand {
         /// Sent again after an unknown outcome (R12): answered alike.
         request: RequestId,
     },
-    /// The same data key, wrapped by another cluster key.
+    /// The same data key, wrapped by another cluster key, whatever it was before. Not proposed any more: see `SwapKeys`.
     RewrapKey {
         /// The set.
         set: SetId,
@@ -126,6 +126,17 @@ pub enum ClusterCommand {
         /// Above the present one.
         level: u32,
     },
+    /// A set's keys, wrapped anew; only while they are still what the proposer saw: a late copy cannot bring an old wrapping back.
+    SwapKeys {
+        /// The set.
+        set: SetId,
+        /// As the proposer saw them. Each wrapping has a nonce of its own, so equal bytes are the same wrapping.
+        expected: Vec<u8>,
+        /// What takes their place.
+        wrapped_key: Vec<u8>,
+        /// Which data key seals from now on.
+        key_id: u32,
+    },
 }
 
 impl ClusterCommand {
@@ -142,6 +153,7 @@ impl ClusterCommand {
             | ClusterCommand::RestoreSet { .. }
             | ClusterCommand::SetStanding { .. }
             | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
+            ClusterCommand::SwapKeys { .. } => 2,
         }
     }
 }
@@ -376,6 +388,12 @@ pub enum ClusterRefusal {
         needed: u32,
         /// The cluster's.
         found: u32,
+    },
+    /// A set's keys are not what the proposer saw.
+    #[error("the keys of set {set} were changed by somebody else meanwhile: look again, then ask again")]
+    KeysChanged {
+        /// The set.
+        set: SetId,
     },
 }
 

@@ -192,6 +192,9 @@ impl ClusterState {
                 self.create_set(entry, *request)
             }
             ClusterCommand::RewrapKey { set, wrapped_key, key_id } => self.rewrap(*set, wrapped_key, *key_id),
+            ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id } => {
+                self.swap_keys(*set, expected, wrapped_key, *key_id)
+            }
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
                 let entry = SetEntry {
                     name: name.clone(),
@@ -443,6 +446,24 @@ impl ClusterState {
         entry.wrapped_key = wrapped_key.to_vec();
         entry.key_id = key_id;
         Ok(ClusterAnswer::KeyRewrapped)
+    }
+
+    fn swap_keys(
+        &mut self,
+        set: SetId,
+        expected: &[u8],
+        wrapped_key: &[u8],
+        key_id: u32,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let entry = self.sets.get(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        if entry.wrapped_key == wrapped_key && entry.key_id == key_id {
+            // An earlier copy of this request (R12).
+            return Ok(ClusterAnswer::KeyRewrapped);
+        }
+        if entry.wrapped_key != expected {
+            return Err(ClusterRefusal::KeysChanged { set });
+        }
+        self.rewrap(set, wrapped_key, key_id)
     }
 
     /// Checks what must hold at every index. For tests and debug builds.

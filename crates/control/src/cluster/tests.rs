@@ -84,6 +84,12 @@ fn commands() -> impl Strategy<Value = ClusterCommand> {
         2 => (0u64..12, 0u8..9, 0u64..4)
             .prop_map(|(set, name, generation)| restore(set, &format!("s{name}"), generation)),
         1 => (1u64..5).prop_map(|set| ClusterCommand::RewrapKey { set: GroupId(set), wrapped_key: vec![9], key_id: 7 }),
+        1 => (1u64..5, 1u8..4, 1u8..4).prop_map(|(set, from, to)| ClusterCommand::SwapKeys {
+            set: GroupId(set),
+            expected: vec![from],
+            wrapped_key: vec![to],
+            key_id: 7,
+        }),
     ]
 }
 
@@ -322,6 +328,33 @@ fn the_level_is_that_of_the_oldest_build() {
     let needed = ClusterRefusal::LevelNeeded { needed: 1, found: 0 };
     assert_eq!(apply(&mut state, add(3, "g3", 3, 3)), ClusterAnswer::Refused(needed), "an entry of a later level");
     assert!(!state.members.contains_key(&MemberId(3)));
+}
+
+/// A late copy of a change of keys, or one that saw older keys, changes nothing: what opens a set's data is never lost to it.
+#[test]
+fn keys_are_swapped_only_for_what_was_seen() {
+    let mut state = ClusterState::new();
+    let id = LogId::new(1, 1);
+    state.apply(id, &add(1, "g1", 5, 6));
+    state.apply(id, &create("s1", vec![MemberId(1)], 7));
+    let swap = |from: &[u8], to: &[u8]| ClusterCommand::SwapKeys {
+        set: GroupId(1),
+        expected: from.to_vec(),
+        wrapped_key: to.to_vec(),
+        key_id: 1,
+    };
+    let first = state.sets[&GroupId(1)].wrapped_key.clone();
+    let early = ClusterAnswer::Refused(ClusterRefusal::LevelNeeded { needed: 2, found: 1 });
+    assert_eq!(state.apply(id, &swap(&first, &[5])), early, "C4");
+    state.level = 2;
+    let done = ClusterAnswer::KeyRewrapped;
+    let changed = ClusterAnswer::Refused(ClusterRefusal::KeysChanged { set: GroupId(1) });
+    assert_eq!(state.apply(id, &swap(&[77], &[5])), changed);
+    assert_eq!(state.apply(id, &swap(&first, &[5])), done);
+    assert_eq!(state.apply(id, &swap(&first, &[5])), done, "R12");
+    assert_eq!(state.apply(id, &swap(&[5], &[6])), done);
+    assert_eq!(state.apply(id, &swap(&first, &[5])), changed, "a late copy");
+    assert_eq!(state.sets[&GroupId(1)].wrapped_key, [6]);
 }
 
 #[test]

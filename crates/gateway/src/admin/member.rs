@@ -204,7 +204,13 @@ impl AdminDoor {
         rand::rng().fill_bytes(&mut bytes);
         let mut nonce = [0u8; 24];
         rand::rng().fill_bytes(&mut nonce);
-        let wrapped_key = self.node.cluster_key().wrap(&DataKey::from_bytes(bytes), id, FIRST_KEY_ID, nonce);
+        let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
+            let message = format!(
+                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of keys (holdfast key rotate)"
+            );
+            Refusal::new(RefusalCode::Precondition, message)
+        })?;
+        let wrapped_key = by.wrap(&DataKey::from_bytes(bytes), id, FIRST_KEY_ID, nonce);
         let command = ClusterCommand::CreateSet {
             name: name.clone(),
             store: request.store.clone(),

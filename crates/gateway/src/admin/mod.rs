@@ -2,11 +2,13 @@
 //! leader is refused elsewhere with the leader's address (crates/api, "refusal").
 
 mod diff;
+mod keys;
 mod lease;
 mod member;
 mod moves;
 mod recovery;
 mod rollback;
+mod scrub;
 mod snapshot;
 mod standing;
 mod status;
@@ -29,6 +31,8 @@ pub struct AdminDoor {
     node: Arc<Node>,
     /// One new set at a time: its key is wrapped for the id that it will get.
     creating: tokio::sync::Mutex<()>,
+    /// One writer of the node key's file at a time.
+    creating_node_key: tokio::sync::Mutex<()>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -36,7 +40,7 @@ type Reply<T> = Result<Response<T>, Status>;
 impl AdminDoor {
     /// The door of `node`.
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, creating: tokio::sync::Mutex::new(()) }
+        Self { node, creating: tokio::sync::Mutex::new(()), creating_node_key: tokio::sync::Mutex::new(()) }
     }
 
     fn adopted(&self) -> Result<Adopted, Refusal> {
@@ -229,4 +233,8 @@ calls! {
     get_lease: GetLeaseRequest -> GetLeaseReply;
     switchover: SwitchoverRequest -> MoveReply;
     failover: FailoverRequest -> MoveReply;
+    list_keys: ListKeysRequest -> ListKeysReply;
+    rotate_cluster_key: RotateClusterKeyRequest -> ListKeysReply;
+    rewrap_node_key: RewrapNodeKeyRequest -> RewrapNodeKeyReply;
+    scrub_set: ScrubSetRequest -> Scrub;
 }

@@ -30,7 +30,7 @@ impl AdminDoor {
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
         // What is restored is what this gateway itself reads and opens, not what the caller says.
-        let read = read(&request.store, store, self.node.cluster_key(), set);
+        let read = read(&request.store, store, self.node.keys(), set);
         let found = match tokio::time::timeout(HEAD_LIMIT, read).await {
             Ok(Ok(Some(found))) => found,
             Ok(Ok(None)) => {

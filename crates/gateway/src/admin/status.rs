@@ -2,13 +2,15 @@
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
+use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::cluster::FEATURE_LEVEL;
 use holdfast_raft::GroupStatus;
 use std::time::Duration;
+use tonic::transport::Channel;
 
 /// How long the others may take to say how they are.
-const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
+pub(super) const FAN_OUT_LIMIT: Duration = Duration::from_millis(1500);
 
 impl AdminDoor {
     fn group_message(&self, status: &GroupStatus) -> v1::GroupStatus {
@@ -68,6 +70,7 @@ impl AdminDoor {
             stores: node.store_healths(),
             role: config.role.as_str().to_string(),
             level: FEATURE_LEVEL,
+            keys: Some(self.node_keys()),
             ..v1::Node::default()
         };
         if let Some(adopted) = node.adopted() {
@@ -97,15 +100,19 @@ impl AdminDoor {
 
     async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
         let ask = async {
-            let endpoint = self.node.dialer().endpoint(&api)?.connect_timeout(FAN_OUT_LIMIT);
-            let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
-            let mut client = v1::admin_client::AdminClient::new(channel)
-                .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+            let mut client = self.client(&api).await?;
             client.get_node(v1::GetNodeRequest {}).await.map(tonic::Response::into_inner).map_err(|s| s.to_string())
         };
         tokio::time::timeout(FAN_OUT_LIMIT, ask)
             .await
             .unwrap_or_else(|_| Err(format!("{api}: no answer within {FAN_OUT_LIMIT:?}")))
+    }
+
+    /// A connection to another gateway's admin door.
+    pub(super) async fn client(&self, api: &str) -> Result<AdminClient<Channel>, String> {
+        let endpoint = self.node.dialer().endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
+        let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
+        Ok(AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX))
     }
 
     pub(super) async fn cluster_status(&self, _: v1::ClusterStatusRequest) -> Result<v1::ClusterStatusReply, Refusal> {
@@ -183,6 +190,7 @@ impl AdminDoor {
             voters: message.voters,
             learners: message.learners,
             store_health: Some(store_health(&set)),
+            scrub: Some(super::scrub::scrub_message(&set)),
         })
     }
 }

@@ -39,10 +39,14 @@ impl Node {
         self.running_sets().iter().map(|set| store_health(set)).collect()
     }
 
-    /// What is wrong with stores, a line for each set. None of it makes this gateway unfit to serve: the journal goes on taking writes (R8).
+    /// What is wrong with stores and what is in them, a line for each set. None of it makes this gateway unfit to serve: the journal goes on taking writes (R8).
     pub(crate) fn store_warnings(&self) -> Vec<String> {
         let healths = self.store_healths();
-        healths.iter().filter_map(|health| Some((health, health.now.as_ref()?))).map(|(h, now)| line(h, now)).collect()
+        let stores = healths.iter().filter_map(|health| Some(line(health, health.now.as_ref()?)));
+        let sets = self.running_sets();
+        let scrubs = sets.iter().filter_map(|set| Some((set, set.scrub.known().total)).filter(|(_, total)| *total > 0));
+        let found = scrubs.map(|(set, total)| format!("set {}: the scrub found {total} damaged places (R9)", set.name));
+        stores.chain(found).collect()
     }
 
     /// The same as gauges.

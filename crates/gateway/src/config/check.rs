@@ -113,12 +113,11 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
     out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
     out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);
+    out.size("scrub.bytes_per_second", config.scrub.bytes_per_second, 0, GIB);
+    out.number("scrub.interval_ms", config.scrub.interval_ms, 1000, 31_536_000_000);
     out.number("store.read_timeout_ms", config.store.read_timeout_ms, 100, 120_000);
     out.number("store.write_timeout_ms", config.store.write_timeout_ms, 100, 120_000);
-    let key = &config.key;
-    let sources = [key.file.is_some(), key.passphrase_file.is_some(), key.passphrase_env.is_some()];
-    let count = sources.iter().filter(|&&given| given).count();
-    out.need(count == 1, "key", format!("{count} sources"), "exactly one of file, passphrase_file, passphrase_env");
+    keys(config, &mut out);
     let tls = [&config.tls.ca, &config.tls.certificate, &config.tls.key];
     let named = tls.iter().filter(|path| path.is_some()).count();
     out.need(
@@ -139,6 +138,27 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
         out.need(good, "store.endpoint", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
     }
     out.0
+}
+
+fn keys(config: &GatewayConfig, out: &mut Problems) {
+    const ONE: &str = "one of file, passphrase_file, passphrase_env";
+    let (now, before) = (config.key.sources(), config.key_previous.sources());
+    out.need(now == 1, "key", format!("{now} sources"), format!("exactly {ONE}"));
+    out.need(before <= 1, "key_previous", format!("{before} sources"), format!("at most {ONE}"));
+    out.need(
+        before == 0 || config.key != config.key_previous,
+        "key_previous",
+        "the same as in [key]",
+        "another key, or none",
+    );
+    for (field, key) in [("key.passphrase_kdf", &config.key), ("key_previous.passphrase_kdf", &config.key_previous)] {
+        let Some(text) = &key.passphrase_kdf else { continue };
+        let of_passphrase = key.passphrase_file.is_some() || key.passphrase_env.is_some();
+        out.need(of_passphrase, field, format!("{text:?}"), "a passphrase beside it: a key file needs none");
+        if let Err(error) = text.parse::<holdfast_seal::Argon2id>() {
+            out.need(false, field, format!("{text:?}"), error.to_string());
+        }
+    }
 }
 
 fn journal(config: &GatewayConfig, out: &mut Problems) {

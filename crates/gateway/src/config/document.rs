@@ -1,8 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, SpaceConfig, StoreConfig,
-    TlsConfig, UploadConfig,
+    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, ScrubConfig, SpaceConfig,
+    StoreConfig, TlsConfig, UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -78,7 +78,8 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "in_flight" => InFlightConfig::FIELDS,
         "upload" => UploadConfig::FIELDS,
         "space" => SpaceConfig::FIELDS,
-        "key" => KeyConfig::FIELDS,
+        "scrub" => ScrubConfig::FIELDS,
+        "key" | "key_previous" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
         _ => &[],

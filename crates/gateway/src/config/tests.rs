@@ -41,7 +41,12 @@ fn every_commented_value_of_the_sample_can_be_taken() {
     for line in commented {
         let config = GatewayConfig::parse(&made.replacen(line, &line[2..], 1)).unwrap();
         assert_ne!(config, GatewayConfig::example(), "{line}");
-        if line.contains("passphrase") {
+        if line.contains("passphrase_kdf") {
+            assert!(config.validate().unwrap_err().to_string().contains("expected a passphrase beside it"));
+        } else if line.starts_with("# file") {
+            // That of [key_previous], which is the sample's key.
+            assert!(config.validate().unwrap_err().to_string().contains("key_previous: found the same as in [key]"));
+        } else if line.contains("passphrase") {
             assert!(config.validate().unwrap_err().to_string().contains("key: found 2 sources"));
         } else if line.contains("/tls/") {
             assert!(config.validate().unwrap_err().to_string().contains("tls: found 1 files, expected all of"));

@@ -2,13 +2,13 @@
 
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE};
 use crate::config::Compression;
-use crate::keyring::keyring_of;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
 use crate::set::schedule;
+use crate::set::scrub::{ScrubSettings, Scrubber};
 use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
 use crate::set::uploader::{UploadSettings, Uploader};
@@ -30,7 +30,7 @@ pub(super) async fn start_set(
     state: &holdfast_control::cluster::ClusterState,
 ) -> Result<(), NodeError> {
     let config = &node.config;
-    let data_key = node.key.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
+    let data_key = node.keys.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
@@ -42,7 +42,7 @@ pub(super) async fn start_set(
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
-        keyring: keyring_of(entry),
+        keyring: node.keys.keyring_of(entry).into(),
         key: key.clone(),
         store: store.clone(),
         member: adopted.member,
@@ -61,7 +61,7 @@ pub(super) async fn start_set(
         group: group.clone(),
         host,
         reader,
-        pace,
+        pace: pace.clone(),
         head: head.clone(),
         health,
         timing: node.timing,
@@ -86,6 +86,13 @@ pub(super) async fn start_set(
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
     };
     tokio::spawn(schedule::run(server.clone(), node.stop.clone()));
+    let scrub = ScrubSettings {
+        bytes_per_second: config.scrub.bytes_per_second.0,
+        interval: Duration::from_millis(config.scrub.interval_ms),
+    };
+    let note = config.data_dir.join(format!("scrub-{}", id.0));
+    let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, node.stop.clone());
+    tokio::spawn(scrubber.run());
     tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);

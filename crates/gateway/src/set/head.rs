@@ -17,7 +17,7 @@ use holdfast_control::set::{Restored, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, ObjectStore, StoreError, Version, keys};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
-use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, seal_head};
+use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head};
 use looks::{LOOK_LIMIT, Looks, Word};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +38,9 @@ const IDLE_LOOK: Duration = Duration::from_millis(200);
 /// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
 const SWAPS_MAX: u32 = 8;
 
+/// Between two tries to replace the keys in the head.
+const REPLACE_EVERY: Duration = Duration::from_secs(1);
+
 /// A head that does not open is read so often before it counts as damaged.
 const READS_MAX: u32 = 3;
 
@@ -47,8 +50,8 @@ pub struct HeadParts {
     pub name: Name,
     /// Which life of the set this cluster has.
     pub life: SetLife,
-    /// What opens the set's data.
-    pub keyring: Keyring,
+    /// What opens the set's data, as group 0 has it; see [`HeadKeeper::set_keyring`].
+    pub keyring: Mutex<Keyring>,
     /// The set's key.
     pub key: SetKey,
     /// Its store.
@@ -124,6 +127,8 @@ pub struct HeadKeeper {
     /// Somebody waits for a checkpoint.
     wanted: AtomicBool,
     covered: Mutex<Option<Covered>>,
+    /// Which keyring the head in the store has, as last read or written here.
+    stored: Mutex<Option<Keyring>>,
     /// The last term whose checkpoint the head was made to name here.
     committed: Mutex<Option<Term>>,
     looks: Looks,
@@ -147,6 +152,7 @@ impl HeadKeeper {
             trouble: Mutex::new(None),
             wanted: AtomicBool::new(false),
             covered: Mutex::new(None),
+            stored: Mutex::new(None),
             committed: Mutex::new(None),
             looks: Looks::default(),
             wake: Notify::new(),
@@ -240,6 +246,34 @@ impl HeadKeeper {
         keys::head(self.parts.key.set)
     }
 
+    /// Heads are written with this keyring from now on. Where this gateway leads, the one in the store is replaced if it has another.
+    pub fn set_keyring(&self, keyring: Keyring) {
+        let mut known = self.parts.keyring.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != keyring {
+            *known = keyring;
+            drop(known);
+            self.wake.notify_one();
+        }
+    }
+
+    fn keyring(&self) -> Keyring {
+        self.parts.keyring.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The keyring of the head in the store, as last read or written here.
+    pub fn stored_keyring(&self) -> Option<Keyring> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_stored(&self, keyring: Keyring) {
+        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some(keyring);
+    }
+
+    /// Whether the head in the store is known to have another keyring than it should.
+    fn other_keyring(&self) -> bool {
+        self.stored_keyring().is_some_and(|stored| stored != self.keyring())
+    }
+
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
         let key = self.key();
         let mut tries = 1;
@@ -249,8 +283,11 @@ impl HeadKeeper {
                 Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
                 Err(e) => return Err(e.into()),
             };
-            match open(&self.parts.key, &object.body) {
-                Ok(head) => return Ok(Some((head, object.version))),
+            match open_all(&self.parts.key, &object.body) {
+                Ok((head, keyring)) => {
+                    self.note_stored(keyring);
+                    return Ok(Some((head, object.version)));
+                }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
                 Err(error) if tries == READS_MAX => return Err(KeepError::Unreadable { key, error }),
                 Err(_) => tries += 1,
@@ -341,6 +378,7 @@ impl HeadKeeper {
     /// Looks at the start; at the begin of each leadership; and while this gateway leads, as often as `looks` says or somebody waits for it.
     pub async fn watch(self: Arc<Self>, server: Arc<SetServer>, stop: CancellationToken) {
         let (mut chance, mut led_in, mut waited_for) = (rand::random::<f64>(), None, false);
+        let mut tried = None;
         while self.fenced().is_none() {
             let led = server.leading_ready();
             let begins = led.is_some() && led != led_in;
@@ -358,6 +396,9 @@ impl HeadKeeper {
                 if let (Some(Ok(None)), Some(term)) = (&looked, server.leading_ready()) {
                     self.begin(&server, term).await;
                 }
+                if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
+                    self.replace_keyring(term).await;
+                }
                 chance = rand::random::<f64>();
             }
             waited_for = tokio::select! {
@@ -365,6 +406,40 @@ impl HeadKeeper {
                 () = self.wake.notified() => !self.looks.may_answer(boot_now()),
                 () = tokio::time::sleep(IDLE_LOOK) => false,
             };
+            let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
+            if waits && self.other_keyring() && server.leading_ready().is_some() {
+                tried = Some(Instant::now());
+                waited_for = true;
+            }
+        }
+    }
+
+    /// The head in the store as it is, with the keyring that group 0 has. What another gateway wrote meanwhile stays: it is looked at again.
+    async fn replace_keyring(&self, term: Term) {
+        if !self.other_keyring() {
+            return;
+        }
+        let replace = async {
+            let Some((head, version)) = self.read().await? else { return Ok(()) };
+            self.judge(&head)?;
+            let keyring = self.keyring();
+            if self.stored_keyring().is_some_and(|stored| stored == keyring) {
+                return Ok(());
+            }
+            let body = self.seal(&head, &keyring, term);
+            self.parts.store.swap(&self.key(), Some(&version), body).await?;
+            self.note_stored(keyring);
+            Ok::<(), KeepError>(())
+        };
+        match tokio::time::timeout(LOOK_LIMIT, replace).await {
+            Ok(Ok(())) => {
+                tracing::info!(set = %self.parts.name, "the head in the store has the keys that the cluster has")
+            }
+            // R12: the next look says what is there.
+            Ok(Err(error)) => {
+                tracing::warn!(set = %self.parts.name, %error, "the keys in the head are not replaced yet; tried again")
+            }
+            Err(_) => {}
         }
     }
 
@@ -375,7 +450,7 @@ impl HeadKeeper {
             return;
         }
         let head = self.head(Epoch(0), None, Restored::default());
-        let body = self.seal(&head, term);
+        let body = self.seal(&head, &self.keyring(), term);
         let key = self.key();
         match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {
             Ok(Ok(_)) => {
@@ -392,10 +467,10 @@ impl HeadKeeper {
     }
 
     /// A version of the head under an id of its own: no two versions have the same bytes (R12).
-    fn seal(&self, head: &Head, term: Term) -> Bytes {
+    fn seal(&self, head: &Head, keyring: &Keyring, term: Term) -> Bytes {
         let random = crate::identity::random_u128();
         let id = ObjectId { term, member: self.parts.member, boot: self.parts.boot, random };
-        seal_head(head, &self.parts.keyring, self.parts.key.sealer(id))
+        seal_head(head, keyring, self.parts.key.sealer(id))
     }
 
     /// Makes `content` what a recovery starts from. Everything that its root names must be in the store.
@@ -404,7 +479,8 @@ impl HeadKeeper {
     /// [`KeepError`]; one that may pass is to be tried again with the same content.
     pub async fn commit(&self, term: Term, covered: Covered, epoch: Epoch, content: Restored) -> Result<(), KeepError> {
         let head = self.head(epoch, Some(covered), content);
-        let body = self.seal(&head, term);
+        let mut keyring = self.keyring();
+        let mut body = self.seal(&head, &keyring, term);
         let key = self.key();
         for _ in 0..SWAPS_MAX {
             let sent = boot_now();
@@ -423,11 +499,16 @@ impl HeadKeeper {
                 }
             }
             let version = found.map(|(_, version)| version);
+            if keyring != self.keyring() {
+                keyring = self.keyring();
+                body = self.seal(&head, &keyring, term);
+            }
             let sent = boot_now();
             match self.parts.store.swap(&key, version.as_ref(), body.clone()).await {
                 Ok(_) => {
                     // What it replaced was this life's, or nothing.
                     self.looks.told(sent, Word::Ours);
+                    self.note_stored(keyring);
                     self.note_committed(term, covered);
                     return Ok(());
                 }
@@ -445,8 +526,12 @@ impl HeadKeeper {
 /// # Errors
 /// [`HeadError`].
 pub fn open(key: &SetKey, bytes: &[u8]) -> Result<Head, HeadError> {
-    let (header, _) = holdfast_volume::head::read_keyring(bytes)?;
-    open_head(&key.opener(header.object), bytes)
+    open_all(key, bytes).map(|(head, _)| head)
+}
+
+fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
+    let (header, keyring) = read_keyring(bytes)?;
+    Ok((open_head(&key.opener(header.object), bytes)?, keyring))
 }
 
 /// What a checkpoint at `at` will say of the set; `None` where another one has begun since.

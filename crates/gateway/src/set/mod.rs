@@ -16,6 +16,7 @@ pub mod mapping;
 pub mod pace;
 pub mod reader;
 pub mod schedule;
+pub mod scrub;
 pub mod sequencer;
 pub mod server;
 pub mod snapshot;

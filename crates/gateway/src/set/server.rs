@@ -12,6 +12,7 @@ use crate::set::head::HeadKeeper;
 use crate::set::host::{SetHost, decode_answer};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
+use crate::set::scrub::ScrubBoard;
 use crate::set::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
 use bytes::Bytes;
 use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
@@ -152,6 +153,8 @@ pub struct SetServer {
     pub head: Arc<HeadKeeper>,
     /// How its store has answered this gateway.
     pub health: Arc<Health>,
+    /// The background reading of its objects.
+    pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
@@ -186,6 +189,7 @@ impl SetServer {
             reader,
             head,
             health,
+            scrub: ScrubBoard::default(),
             pace,
             timing,
             gate,

@@ -1,7 +1,8 @@
 use super::*;
+use crate::keyring::ClusterKeys;
 use crate::set::mapping::SetKey;
 use holdfast_control::set::{Restored, RootRef, Volume};
-use holdfast_seal::{ClusterKey, DataKey};
+use holdfast_seal::DataKey;
 use holdfast_store::{Memory, ObjectStore};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
 use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
@@ -21,14 +22,14 @@ fn id(random: u128) -> ObjectId {
 /// A set of one volume: two segments, two pages in one pack, a root, a head.
 struct World {
     store: Arc<dyn ObjectStore>,
-    key: ClusterKey,
+    key: ClusterKeys,
 }
 
 impl World {
     async fn new() -> Self {
         let (store, set_key) =
             (Arc::new(Memory::new()), SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) });
-        let key = ClusterKey::from_key_file(&[5; 32]).unwrap();
+        let key = ClusterKeys::of_bytes(5, None);
         let mut pages = [Page::new(V, 0), Page::new(V, 2)];
         let mut root = Root::new(LogId::new(2, 10));
         for segment in 0..2u64 {
@@ -64,7 +65,7 @@ impl World {
             covered: Some(Covered { upto: LogId::new(2, 10), generation: 1, at_unix_ms: 5 }),
             content: Restored { volumes: vec![(V, volume)], next_volume: 2, root: Some(root) },
         };
-        let wrapped_key = key.wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
+        let wrapped_key = key.current().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
         let keyring = Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) };
         store.put_new(&keys::head(SET), seal_head(&head, &keyring, set_key.sealer(id(40)))).await.unwrap();
         Self { store, key }

@@ -15,6 +15,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
         SetCommand::List => list(common).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
+        SetCommand::Scrub { set, start } => super::scrub::run(common, &set, start).await,
         SetCommand::Schedule { set, schedule } => schedule_snapshots(common, &set, &schedule).await,
     }
 }
@@ -145,6 +146,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["not in the store yet".to_string(), output::bytes(status.backlog_bytes)],
         ["store answers".to_string(), status.store_health.as_ref().map_or(String::new(), store_text)],
         ["snapshot schedule".to_string(), status.snapshot_schedule.clone()],
+        ["scrub".to_string(), status.scrub.as_ref().map_or(String::new(), super::scrub::line)],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
     ];
     if !status.confirmed {

@@ -28,6 +28,8 @@ pub async fn survey(key: &KeyArgs, stores: &[String]) -> Result<(Vec<Found>, Vec
         file: key.key_file.clone(),
         passphrase_file: key.passphrase_file.clone(),
         passphrase_env: key.passphrase_env.clone(),
+        // Each head says how its key comes from the passphrase.
+        passphrase_kdf: None,
     };
     let key = recovery::cluster_key(&config).map_err(|error| CliError::usage("").because(&error))?;
     let (mut sets, mut bad) = (Vec::new(), Vec::new());

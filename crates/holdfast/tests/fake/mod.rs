@@ -3,14 +3,16 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 mod node;
+mod world;
 
 use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use node::node;
+use node::{grant, node};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
+pub use world::plan;
 
 /// How a gateway behaves.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,15 +117,6 @@ pub fn api(world: &Shared) -> String {
     world.lock().unwrap().gateways.iter().map(|gateway| gateway.api.clone()).collect::<Vec<_>>().join(",")
 }
 
-/// A plan for all gateways that there are.
-pub fn plan(world: &Shared, sets: &str) -> String {
-    let world = world.lock().unwrap();
-    let gateway = |gateway: &Gateway| {
-        format!("[[gateways]]\nname = {:?}\nregion = \"eu\"\napi = {:?}\n", gateway.name, gateway.api)
-    };
-    world.gateways.iter().map(gateway).collect::<String>() + sets
-}
-
 fn refuse<T>(code: RefusalCode, message: &str) -> Result<T, Status> {
     Err(Refusal::new(code, message).into())
 }
@@ -198,28 +191,6 @@ fn member(world: &World, at: usize) -> v1::Member {
 fn by_name(world: &World, name: &str) -> Result<usize, Status> {
     let found = world.gateways.iter().position(|gateway| gateway.name == name && gateway.member != 0);
     found.map_or_else(|| refuse(RefusalCode::NotFound, &format!("there is no gateway {name}")), Ok)
-}
-
-fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::GrantReply {
-    let at = world.sets[set].leader;
-    let (name, nbd, id) = (world.gateways[at].name.clone(), world.gateways[at].nbd.clone(), world.gateways[at].member);
-    let entry = world.sets.get_mut(set).unwrap();
-    entry.epoch += 10;
-    let ttl_ms = if ttl_ms == 0 { 3000 } else { ttl_ms };
-    let lease = v1::Lease {
-        set: set.into(),
-        owner: owner.into(),
-        gateway: id,
-        gateway_name: name,
-        gateway_nbd: nbd,
-        epoch: entry.epoch,
-        ttl_ms,
-        remaining_ms: ttl_ms,
-        ..Default::default()
-    };
-    let token = format!("{:032x}", entry.epoch);
-    entry.lease = Some((lease.clone(), token.clone()));
-    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -412,6 +383,18 @@ impl Admin for Door {
     async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
         Err(Status::unimplemented("set_schedule"))
     }
+    async fn list_keys(&self, _: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysReply> {
+        Err(Status::unimplemented("list_keys"))
+    }
+    async fn rotate_cluster_key(&self, _: Request<v1::RotateClusterKeyRequest>) -> Answer<v1::ListKeysReply> {
+        Err(Status::unimplemented("rotate_cluster_key"))
+    }
+    async fn rewrap_node_key(&self, _: Request<v1::RewrapNodeKeyRequest>) -> Answer<v1::RewrapNodeKeyReply> {
+        Err(Status::unimplemented("rewrap_node_key"))
+    }
+    async fn scrub_set(&self, _: Request<v1::ScrubSetRequest>) -> Answer<v1::Scrub> {
+        Err(Status::unimplemented("scrub_set"))
+    }
     async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
         refuse(RefusalCode::Precondition, "there is no store here")
     }
@@ -479,6 +462,7 @@ impl Admin for Door {
             voters: world.members.iter().map(|member| member.id).collect(),
             learners: Vec::new(),
             store_health: None,
+            scrub: None,
         }))
     }
 

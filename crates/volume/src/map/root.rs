@@ -131,6 +131,14 @@ impl Root {
         self.volumes.iter().flat_map(|(volume, pages)| pages.iter().map(|(number, page)| (*volume, *number, *page)))
     }
 
+    /// The pages from this one on, as [`Root::pages`] has them.
+    pub fn pages_from(&self, volume: VolumeId, number: u32) -> impl Iterator<Item = (VolumeId, u32, PageRef)> + '_ {
+        self.volumes.range(volume..).flat_map(move |(of, pages)| {
+            let first = if *of == volume { number } else { 0 };
+            pages.range(first..).map(move |(number, page)| (*of, *number, *page))
+        })
+    }
+
     /// All segments that the root names, sorted.
     pub fn segments(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> + '_ {
         self.segments.iter().map(|(object, usage)| (*object, *usage))

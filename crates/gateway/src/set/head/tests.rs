@@ -1,7 +1,8 @@
 use super::*;
+use crate::keyring::ClusterKeys;
 use crate::recovery;
 use holdfast_control::set::{RootRef, Volume};
-use holdfast_seal::{ClusterKey, DataKey};
+use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying};
 use holdfast_types::{GroupId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
@@ -9,12 +10,12 @@ use holdfast_volume::head::Argon2id;
 const SET: holdfast_types::SetId = GroupId(3);
 const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
 
-fn cluster_key() -> ClusterKey {
-    ClusterKey::from_key_file(&[5; 32]).unwrap()
+fn cluster_key() -> ClusterKeys {
+    ClusterKeys::of_bytes(5, None)
 }
 
 fn keyring() -> Keyring {
-    let wrapped_key = cluster_key().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
+    let wrapped_key = cluster_key().current().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
     Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) }
 }
 
@@ -22,7 +23,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
     HeadKeeper::new(HeadParts {
         name: Name::new("demo").unwrap(),
         life,
-        keyring: keyring(),
+        keyring: keyring().into(),
         key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
         store,
         member: MemberId(1),
@@ -213,7 +214,7 @@ async fn another_clusters_set_is_left_alone() {
         key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([1; 32]) },
         ..parts(&store, dir.path())
     };
-    other.keyring.wrapped_key = vec![1; 108];
+    other.keyring.get_mut().unwrap().wrapped_key = vec![1; 108];
     commit(&HeadKeeper::new(other), 10).await.unwrap();
     let before = store.get(&keys::head(SET)).await.unwrap();
     let ours = keeper(store.clone(), FIRST, dir.path());
@@ -224,6 +225,44 @@ async fn another_clusters_set_is_left_alone() {
     assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
     let survey = recovery::survey("memory", store, &cluster_key()).await.unwrap();
     assert_eq!((survey.sets.len(), survey.bad.len()), (0, 1));
+}
+
+/// A change of the cluster key reaches the head without a checkpoint, and a commit takes it along: the new key alone opens it from then on.
+#[tokio::test]
+async fn the_head_follows_a_change_of_the_cluster_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let keeper = keeper(store.clone(), FIRST, dir.path());
+    commit(&keeper, 10).await.unwrap();
+    let before = found(&store).await.head;
+    let (old, new) = (cluster_key(), ClusterKeys::of_bytes(9, None));
+    let by = |keys: &ClusterKeys, nonce| Keyring {
+        wrapped_key: keys.current().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [nonce; 24]),
+        ..keyring()
+    };
+    keeper.set_keyring(by(&new, 8));
+    assert!(keeper.other_keyring());
+    keeper.look().await;
+    keeper.replace_keyring(Term(2)).await;
+    assert!(!keeper.other_keyring());
+    let opened = async |keys: &ClusterKeys| {
+        let survey = recovery::survey("memory", store.clone(), keys).await.unwrap();
+        (survey.sets.into_iter().map(|found| found.head).collect::<Vec<_>>(), survey.bad)
+    };
+    assert_eq!(opened(&new).await, (vec![before], vec![]), "nothing else of it changed");
+    let (sets, bad) = opened(&old).await;
+    assert!(sets.is_empty() && bad[0].1.contains("another passphrase or key file"), "{bad:?}");
+    // The change comes between two checkpoints: the next one has it.
+    keeper.set_keyring(by(&old, 10));
+    commit(&keeper, 20).await.unwrap();
+    assert!(!keeper.other_keyring());
+    assert_eq!(opened(&old).await.0.len(), 1);
+    // Another gateway's checkpoint with the keys from before is seen, and put right.
+    keeper.set_keyring(by(&new, 11));
+    keeper.look().await;
+    assert!(keeper.other_keyring());
+    keeper.replace_keyring(Term(2)).await;
+    assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
 /// R4: whatever else lies in the store, a recovery takes what the head names and nothing that came later.
@@ -246,7 +285,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
     HeadParts {
         name: Name::new("other").unwrap(),
         life: SetLife { cluster: 1, generation: 1 },
-        keyring: keyring(),
+        keyring: keyring().into(),
         key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
         store: store.clone(),
         member: MemberId(1),

@@ -1,0 +1,210 @@
+//! Calls about keys: which cluster key wraps what, and its change. Decided by `control::keys` from what every gateway says of itself now.
+
+use super::AdminDoor;
+use super::status::FAN_OUT_LIMIT;
+use crate::node_key;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, SetEntry};
+use holdfast_control::keys::{AtHand, Gateway, Set, Step, View, left, objections};
+use holdfast_seal::wrapped_by;
+use holdfast_types::{MemberId, SetId};
+use rand::Rng;
+use std::collections::BTreeMap;
+
+fn text(fingerprint: u64) -> String {
+    format!("{fingerprint:016x}")
+}
+
+fn fingerprint(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+impl AdminDoor {
+    /// What this gateway says of its keys.
+    pub(super) fn node_keys(&self) -> v1::NodeKeys {
+        let keys = self.node.keys();
+        let node = node_key::wrapped_now(&self.node.config.data_dir).unwrap_or_else(|error| {
+            tracing::warn!(%error, "node key");
+            Some(0)
+        });
+        let state = self.node.cluster.state();
+        let led = state.sets.iter().filter_map(|(id, entry)| Some((id, self.node.set(&entry.name)?)));
+        let head = |(id, set): (&SetId, std::sync::Arc<crate::set::server::SetServer>)| {
+            set.leading_ready()?;
+            let by = wrapped_by(&set.head.stored_keyring()?.wrapped_key)?;
+            Some(v1::HeadKey { set: id.0, wrapped_by: by.to_string() })
+        };
+        v1::NodeKeys {
+            current: keys.current().fingerprint().to_string(),
+            previous: keys.previous().map(|key| key.fingerprint().to_string()).unwrap_or_default(),
+            node: node.map(text).unwrap_or_default(),
+            heads: led.filter_map(head).collect(),
+        }
+    }
+
+    /// What every gateway says.
+    async fn asked(&self) -> Result<(ClusterState, Vec<v1::GatewayKeys>), Refusal> {
+        let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
+        let said = status.members.into_iter().map(|m| {
+            let member = m.member.unwrap_or_default();
+            let lacks = "its build knows nothing of a change of keys";
+            let (keys, error) = match m.node {
+                Some(node) if node.keys.is_some() => (node.keys, String::new()),
+                Some(_) => (None, lacks.to_string()),
+                None => (None, m.error),
+            };
+            v1::GatewayKeys { member: member.id, name: member.name, keys, error }
+        });
+        Ok((self.node.cluster.state(), said.collect()))
+    }
+
+    pub(super) async fn list_keys(&self, _: v1::ListKeysRequest) -> Result<v1::ListKeysReply, Refusal> {
+        let target = self.node.keys().current().fingerprint();
+        let (state, gateways) = self.asked().await?;
+        let view = view_of(&state, &gateways);
+        let set_keys = |(id, set): (&SetId, &Set)| v1::SetKeys {
+            id: id.0,
+            name: set.name.to_string(),
+            wrapped_by: set.wrapped_by.map(text).unwrap_or_default(),
+            head: set.head.map(text).unwrap_or_default(),
+        };
+        Ok(v1::ListKeysReply {
+            current: target.to_string(),
+            sets: view.sets.iter().map(set_keys).collect(),
+            left: left(&view, target.0).into_iter().map(|step| step_text(&view, step)).collect(),
+            objections: objections(&view, target.0).iter().map(ToString::to_string).collect(),
+            gateways,
+        })
+    }
+
+    pub(super) async fn rotate_cluster_key(
+        &self,
+        _: v1::RotateClusterKeyRequest,
+    ) -> Result<v1::ListKeysReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        // No set is created meanwhile: it would be wrapped by the old key after its turn.
+        let _one = self.creating.lock().await;
+        let target = self.node.keys().current().fingerprint();
+        let (state, gateways) = self.asked().await?;
+        let view = view_of(&state, &gateways);
+        let objections: Vec<String> = objections(&view, target.0).iter().map(ToString::to_string).collect();
+        if !objections.is_empty() {
+            let name = &self.node.config.name;
+            let message =
+                format!("nothing was changed to {target}, which [key] of gateway {name} is: {}", objections.join("; "));
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
+        let steps = left(&view, target.0);
+        // Everything is wrapped anew in memory before any of it is proposed.
+        let sets = steps.iter().filter_map(|step| match step {
+            Step::Set(id) => Some((*id, state.sets.get(id)?)),
+            _ => None,
+        });
+        let commands: Vec<ClusterCommand> =
+            sets.map(|(id, entry)| self.rewrapped(id, entry)).collect::<Result<_, _>>()?;
+        if !steps.is_empty() {
+            tracing::info!(to = %target, sets = commands.len(), "the cluster key is changed");
+        }
+        for command in &commands {
+            self.cluster_command(&adopted, command).await?;
+        }
+        for step in &steps {
+            if let Step::Node(member) = step {
+                self.rewrap_node(*member, target.to_string()).await?;
+            }
+        }
+        self.list_keys(v1::ListKeysRequest {}).await
+    }
+
+    fn rewrapped(&self, set: SetId, entry: &SetEntry) -> Result<ClusterCommand, Refusal> {
+        let keys = self.node.keys();
+        let data_key = keys.unwrap(&entry.wrapped_key, set, entry.key_id).map_err(|e| {
+            Refusal::new(RefusalCode::Precondition, format!("nothing was changed: set {}: {e}", entry.name))
+        })?;
+        let mut nonce = [0u8; 24];
+        rand::rng().fill_bytes(&mut nonce);
+        Ok(ClusterCommand::SwapKeys {
+            set,
+            expected: entry.wrapped_key.clone(),
+            wrapped_key: keys.current().wrap(&data_key, set, entry.key_id, nonce),
+            key_id: entry.key_id,
+        })
+    }
+
+    async fn rewrap_node(&self, id: MemberId, to: String) -> Result<(), Refusal> {
+        let request = v1::RewrapNodeKeyRequest { to };
+        let Some(member) = self.node.cluster.member(id) else { return Ok(()) };
+        if self.node.adopted().is_some_and(|own| own.member == id) {
+            return self.rewrap_node_key(request).await.map(drop);
+        }
+        let asked = async {
+            let mut client = self.client(&member.api_addr).await?;
+            client.rewrap_node_key(request).await.map(drop).map_err(|s| s.to_string())
+        };
+        let asked = tokio::time::timeout(FAN_OUT_LIMIT, asked)
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {FAN_OUT_LIMIT:?}")));
+        asked.map_err(|why| {
+            let message = format!(
+                "gateway {} has not wrapped its node key anew: {why}; what is done stays done, and the same command again does the rest",
+                member.name
+            );
+            Refusal::new(RefusalCode::Unknown, message)
+        })
+    }
+
+    pub(super) async fn rewrap_node_key(
+        &self,
+        request: v1::RewrapNodeKeyRequest,
+    ) -> Result<v1::RewrapNodeKeyReply, Refusal> {
+        let keys = self.node.keys();
+        let current = keys.current().fingerprint();
+        if fingerprint(&request.to) != Some(current.0) {
+            let message = format!("to: found {:?}, expected {current}, which [key] of this gateway is", request.to);
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
+        let config = &self.node.config;
+        // One at a time: two would write one file.
+        let _one = self.creating_node_key.lock().await;
+        node_key::rewrap(&config.data_dir, self.node.identity().disk(), keys)
+            .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
+        Ok(v1::RewrapNodeKeyReply {})
+    }
+}
+
+fn view_of(state: &ClusterState, gateways: &[v1::GatewayKeys]) -> View {
+    let said = |said: &v1::GatewayKeys| match &said.keys {
+        None => Err(said.error.clone()),
+        Some(keys) => {
+            let current = fingerprint(&keys.current).ok_or_else(|| format!("current: found {:?}", keys.current))?;
+            Ok(AtHand { current, previous: fingerprint(&keys.previous), node: fingerprint(&keys.node) })
+        }
+    };
+    let by_member: BTreeMap<u64, &v1::GatewayKeys> = gateways.iter().map(|g| (g.member, g)).collect();
+    let gateway = |(id, member): (&MemberId, &holdfast_control::cluster::Member)| {
+        let keys = by_member.get(&id.0).map_or(Err("was not asked".to_string()), |g| said(g));
+        (*id, Gateway { name: member.name.clone(), keys })
+    };
+    let heads: Vec<&v1::HeadKey> = gateways.iter().filter_map(|g| g.keys.as_ref()).flat_map(|k| &k.heads).collect();
+    let set = |(id, entry): (&SetId, &SetEntry)| {
+        let seen = heads.iter().filter(|h| h.set == id.0).map(|h| fingerprint(&h.wrapped_by));
+        // Two that both take themselves for the leader, and say different things: nobody knows.
+        let mut seen: Vec<Option<u64>> = seen.collect();
+        seen.dedup();
+        let head = if seen.len() == 1 { seen.first().copied().flatten() } else { None };
+        let wrapped_by = wrapped_by(&entry.wrapped_key).map(|by| by.0);
+        (*id, Set { name: entry.name.clone(), wrapped_by, head })
+    };
+    View { gateways: state.members.iter().map(gateway).collect(), sets: state.sets.iter().map(set).collect() }
+}
+
+fn step_text(view: &View, step: Step) -> String {
+    let set = |id: SetId| view.sets.get(&id).map_or(String::new(), |set| set.name.to_string());
+    match step {
+        Step::Set(id) => format!("data key of set {}", set(id)),
+        Step::Head(id) => format!("head of set {} in its store", set(id)),
+        Step::Node(id) => {
+            format!("node key of gateway {}", view.gateways.get(&id).map_or(String::new(), |g| g.name.to_string()))
+        }
+    }
+}

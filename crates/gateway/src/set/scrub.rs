@@ -1,0 +1,442 @@
+//! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast verify` (R9).
+//!
+//! ```text
+//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ snapshots: what only they show ─▶ complete
+//!                          ▲                                        │
+//!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
+//! ```
+//! Bytes a second are bounded; it waits while the store is in trouble or writers are slowed down, and goes on in small steps while the set is
+//! busy. Where it is lies in a file of the data directory: a restart goes on there, another gateway begins with its own.
+
+pub mod book;
+
+use crate::set::mapping::Mapping;
+use crate::set::pace::JournalPace;
+use crate::set::sequencer::{Admission, Pace};
+use crate::set::server::{SetServer, unix_ms};
+use crate::verify::{Checked, Damage, Subject, Throttle, check_page};
+use book::{Book, Finds, Place, Target};
+use futures_util::future::BoxFuture;
+use holdfast_control::set::RootRef;
+use holdfast_store::{Health, Kind, StoreError};
+use holdfast_types::{Name, VolumeId};
+use holdfast_volume::map::{PageRef, Root};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks whether there is anything to do.
+const TURN: Duration = Duration::from_secs(1);
+/// Pages that one look at the root serves.
+const PAGES_PER_TURN: usize = 16;
+/// Between two notes on disk of where it is: so much is read twice after a restart.
+const NOTE_EVERY: Duration = Duration::from_secs(30);
+/// What looks damaged is read so often before it is told: bytes may be spoilt on their way, and a stale answer passes.
+const DAMAGED_TRIES: u32 = 3;
+/// Between those, and after a store that did not answer.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Entries a second from which on a set is busy.
+const BUSY_ENTRIES: u64 = 100;
+/// A busy set keeps the scrub waiting so long for each piece of up to 4 MiB, not for ever: a database that never rests is read as well.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Between two looks whether a reason to wait is over.
+const WAIT_LOOK: Duration = Duration::from_millis(250);
+
+/// Settings of the background reading.
+#[derive(Clone, Copy, Debug)]
+pub struct ScrubSettings {
+    /// Read at most; 0: never.
+    pub bytes_per_second: u64,
+    /// From the end of one round to the begin of the next.
+    pub interval: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is shown of a set's scrub, and how one is asked for.
+#[derive(Default)]
+pub struct ScrubBoard {
+    shown: Mutex<Shown>,
+    wanted: AtomicBool,
+    wake: Notify,
+}
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// As it is kept; empty before this gateway has led the set.
+    pub book: Book,
+    /// Pages of what is being read.
+    pub pages: u64,
+    /// Why it waits.
+    pub waits: &'static str,
+    /// As set.
+    pub bytes_per_second: u64,
+}
+
+impl ScrubBoard {
+    /// What is known.
+    pub fn shown(&self) -> Shown {
+        lock(&self.shown).clone()
+    }
+
+    /// Asks for a round.
+    pub fn start(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Damage that people must know of.
+    pub fn known(&self) -> Finds {
+        lock(&self.shown).book.known()
+    }
+}
+
+/// Why a turn came to no end.
+enum Turn {
+    /// Go on at once.
+    On,
+    /// The store, or a place that moved: later.
+    Later,
+}
+
+/// Reads one set while this gateway leads it.
+pub struct Scrubber {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    settings: ScrubSettings,
+    file: PathBuf,
+    stop: CancellationToken,
+    throttle: Arc<Brake>,
+    book: Book,
+    noted: Option<Instant>,
+    root: Option<(RootRef, Arc<Root>)>,
+    /// Pages of `root`.
+    pages: u64,
+}
+
+impl Scrubber {
+    /// For `server`'s set; what an earlier start noted in `file` counts.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        pace: Arc<JournalPace>,
+        settings: ScrubSettings,
+        file: PathBuf,
+        stop: CancellationToken,
+    ) -> Self {
+        // A note that does not read is as none: the round begins anew.
+        let book: Book =
+            std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let rate = settings.bytes_per_second;
+        let seen = Mutex::new((Instant::now(), 0, false));
+        let throttle = Arc::new(Brake { server: server.clone(), pace, rate, seen });
+        lock(&server.scrub.shown).bytes_per_second = rate;
+        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0 }
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(mut self) {
+        if self.settings.bytes_per_second == 0 {
+            return;
+        }
+        let stop = self.stop.clone();
+        let mut pause = TURN;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.server.scrub.wake.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = TURN;
+            if self.server.leading_ready().is_none() || self.server.head.fenced().is_some() {
+                self.root = None;
+                continue;
+            }
+            let now = unix_ms();
+            if self.server.scrub.wanted.swap(false, Ordering::AcqRel) {
+                self.book.begin(now);
+            }
+            self.book.keep_time(now, self.settings.interval);
+            if self.book.round.is_some() {
+                let turn = tokio::select! {
+                    () = stop.cancelled() => { self.note(true); return }
+                    turn = self.turn() => turn,
+                };
+                pause = if matches!(turn, Turn::On) { Duration::ZERO } else { AGAIN };
+            } else {
+                self.root = None;
+            }
+            self.publish();
+            self.note(false);
+        }
+    }
+
+    fn publish(&self) {
+        let mut shown = lock(&self.server.scrub.shown);
+        shown.book = self.book.clone();
+        shown.pages = self.pages;
+        drop(shown);
+        let set = self.server.name.to_string();
+        metrics::gauge!("holdfast_scrub_running", "set" => set.clone())
+            .set(f64::from(u8::from(self.book.round.is_some())));
+        metrics::gauge!("holdfast_scrub_damaged", "set" => set.clone()).set(self.book.known().total as f64);
+        metrics::gauge!("holdfast_scrub_complete_seconds", "set" => set).set(self.book.complete_unix_ms as f64 / 1e3);
+    }
+
+    /// Keeps where it is. Lost, or not written: a part is read twice.
+    fn note(&mut self, now: bool) {
+        if !now && self.noted.is_some_and(|at| at.elapsed() < NOTE_EVERY) {
+            return;
+        }
+        self.noted = Some(Instant::now());
+        let beside = self.file.with_extension("new");
+        let write = || -> std::io::Result<()> {
+            std::fs::write(&beside, serde_json::to_vec(&self.book)?)?;
+            std::fs::rename(&beside, &self.file)
+        };
+        if let Err(error) = write() {
+            tracing::debug!(file = %self.file.display(), %error, "where the scrub is was not noted");
+        }
+    }
+
+    /// Root and volumes of a target as the set has them now; `None` where there is no such thing, or nothing in it.
+    fn place_of(&self, target: &Target) -> Option<(RootRef, Vec<(VolumeId, Name)>)> {
+        self.server.host.with(|m| {
+            let state = m.state();
+            let (root, volumes) = match target {
+                Target::Now => (state.current_root()?, &state.volumes),
+                Target::Snapshot(name) => state.snapshots.get(name).map(|s| (s.root, &s.volumes))?,
+            };
+            Some((root, volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect()))
+        })
+    }
+
+    fn subject(&self, volumes: Vec<(VolumeId, Name)>) -> Subject {
+        let (set, store, key) = (self.server.id, self.mapping.store.clone(), self.mapping.key.clone());
+        Subject { set, key, store, volumes, throttle: Some(self.throttle.clone()) }
+    }
+
+    async fn turn(&mut self) -> Turn {
+        let Some(round) = &self.book.round else { return Turn::On };
+        let (target, next) = (round.target.clone(), round.next);
+        let Some((at, volumes)) = self.place_of(&target) else { return self.target_done(&target) };
+        let subject = self.subject(volumes);
+        let root = match self.root_of(&subject, &target, at).await {
+            Ok(Some(root)) => root,
+            Ok(None) => return self.target_done(&target),
+            Err(e) => return self.later(&e),
+        };
+        // What a snapshot shares with the set as it is was read with that.
+        let now = match &target {
+            Target::Now => None,
+            Target::Snapshot(_) => self.place_of(&Target::Now).map(|(at, _)| at),
+        };
+        let now = match now {
+            Some(at) => self.mapping.root(at).await.ok(),
+            None => None,
+        };
+        let pages: Vec<_> = root.pages_from(next.0, next.1).take(PAGES_PER_TURN).collect();
+        if pages.is_empty() {
+            return self.target_done(&target);
+        }
+        for (volume, number, place) in pages {
+            if now.as_ref().is_some_and(|now| now.page(volume, number) == Some(&place)) {
+                self.book.page_done((volume, number), 0, 0, Vec::new());
+                continue;
+            }
+            let checked = match self.checked(&subject, &target, volume, number, place).await {
+                Ok(Some(checked)) => checked,
+                // The page is another one now.
+                Ok(None) => return Turn::On,
+                Err(e) => return self.later(&e),
+            };
+            let damaged: Vec<Place> = checked.damaged.into_iter().map(|d| self.told(&target, d)).collect();
+            let any = !damaged.is_empty();
+            self.book.page_done((volume, number), checked.extents, checked.bytes, damaged);
+            metrics::counter!("holdfast_scrub_bytes_total", "set" => self.server.name.to_string())
+                .increment(checked.bytes);
+            self.publish();
+            self.note(any);
+            if self.server.leading_ready().is_none() {
+                return Turn::On;
+            }
+        }
+        Turn::On
+    }
+
+    fn later(&self, error: &StoreError) -> Turn {
+        tracing::debug!(set = %self.server.name, %error, "the store does not answer the scrub; later again");
+        Turn::Later
+    }
+
+    fn target_done(&mut self, target: &Target) -> Turn {
+        let names: Vec<Name> = self.server.host.with(|m| m.state().snapshots.keys().cloned().collect());
+        self.book.target_done(target.next(&names), unix_ms());
+        self.root = None;
+        if self.book.round.is_none() {
+            let damaged = self.book.found.total;
+            tracing::info!(set = %self.server.name, damaged, "scrub complete");
+        }
+        self.note(true);
+        Turn::On
+    }
+
+    /// A page as it is in the store; damage only where it stays, and the set still shows that very page. `None`: it shows another one.
+    async fn checked(
+        &self,
+        subject: &Subject,
+        target: &Target,
+        volume: VolumeId,
+        number: u32,
+        place: PageRef,
+    ) -> Result<Option<Checked>, StoreError> {
+        let mut tries = 1;
+        loop {
+            let checked = check_page(subject, volume, number, place).await?;
+            if checked.damaged.is_empty() {
+                return Ok(Some(checked));
+            }
+            // What was replaced meanwhile may be deleted: nobody needs it any more.
+            let Some((at, _)) = self.place_of(target) else { return Ok(None) };
+            let same = match self.mapping.root_once(at).await {
+                Ok(root) => root.page(volume, number) == Some(&place),
+                // Its root is lost as well: what was read stands.
+                Err(_) => true,
+            };
+            if !same {
+                return Ok(None);
+            }
+            if tries == DAMAGED_TRIES {
+                return Ok(Some(checked));
+            }
+            tries += 1;
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// The target's root, read from the store once; `None` where it does not open, which is noted.
+    async fn root_of(
+        &mut self,
+        subject: &Subject,
+        target: &Target,
+        at: RootRef,
+    ) -> Result<Option<Arc<Root>>, StoreError> {
+        if let Some((known, root)) = &self.root
+            && *known == at
+        {
+            return Ok(Some(root.clone()));
+        }
+        let first = self.book.round.as_ref().is_some_and(|round| round.next == (VolumeId(0), 0));
+        // Every checkpoint has a new root: beyond the first of a round, that in memory is as good.
+        if !first && let Ok(root) = self.mapping.root_once(at).await {
+            return Ok(Some(self.keep(at, root)));
+        }
+        let mut tries = 1;
+        loop {
+            let (opened, _) = subject.check_root(at).await?;
+            match opened {
+                Ok(root) => {
+                    return Ok(Some(self.keep(at, Arc::new(root))));
+                }
+                // Replaced meanwhile, and perhaps deleted.
+                Err(_) if self.place_of(target).is_none_or(|(now, _)| now != at) => {
+                    return match self.place_of(target) {
+                        Some((now, _)) => Ok(self.mapping.root_once(now).await.ok()),
+                        None => Ok(None),
+                    };
+                }
+                Err(damage) if tries == DAMAGED_TRIES => {
+                    let place = self.told(target, damage);
+                    self.book.note(place);
+                    return Ok(None);
+                }
+                Err(_) => tries += 1,
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn keep(&mut self, at: RootRef, root: Arc<Root>) -> Arc<Root> {
+        self.pages = root.pages().count() as u64;
+        self.root = Some((at, root.clone()));
+        root
+    }
+
+    fn told(&self, target: &Target, damage: Damage) -> Place {
+        let snapshot = match target {
+            Target::Now => None,
+            Target::Snapshot(name) => Some(name.clone()),
+        };
+        tracing::error!(
+            set = %self.server.name, ?snapshot, part = damage.part, key = %damage.key, volume = %damage.volume, lba = damage.lba,
+            sectors = damage.sectors, reason = %damage.reason, "R9: the scrub found damage"
+        );
+        metrics::counter!("holdfast_scrub_damage_found_total", "set" => self.server.name.to_string()).increment(1);
+        let Damage { part, key, volume, lba, sectors, reason, .. } = damage;
+        Place { part: part.to_string(), key, snapshot, volume, lba, sectors, reason }
+    }
+}
+
+/// Keeps the reading within its bytes a second, and out of the way.
+struct Brake {
+    server: Arc<SetServer>,
+    pace: Arc<JournalPace>,
+    rate: u64,
+    /// When the log was looked at last, how far it was, and whether it moved fast.
+    seen: Mutex<(Instant, u64, bool)>,
+}
+
+impl Brake {
+    fn busy(&self) -> bool {
+        let index = self.server.group.applied().index.0;
+        let mut seen = lock(&self.seen);
+        let elapsed = seen.0.elapsed();
+        if elapsed >= TURN {
+            let entries = index.saturating_sub(seen.1);
+            let busy = seen.1 != 0 && entries as f64 / elapsed.as_secs_f64() > BUSY_ENTRIES as f64;
+            *seen = (Instant::now(), index, busy);
+        }
+        seen.2
+    }
+
+    /// Why to wait now, and whether without end.
+    fn reason(&self) -> Option<(&'static str, bool)> {
+        if in_trouble(&self.server.health) {
+            return Some(("the store is in trouble", true));
+        }
+        if self.pace.pace() != Pace::Go {
+            return Some(("the journal fills", true));
+        }
+        self.busy().then_some(("the set is busy", false))
+    }
+}
+
+/// Trouble of the store itself: one damaged object must not keep the others from being read.
+fn in_trouble(health: &Health) -> bool {
+    let now = health.standing(unix_ms()).now;
+    now.is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
+}
+
+impl Throttle for Brake {
+    fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64)).await;
+            let begun = Instant::now();
+            while let Some((why, always)) = self.reason() {
+                if self.server.leading_ready().is_none() || (!always && begun.elapsed() >= BUSY_WAIT_MAX) {
+                    break;
+                }
+                lock(&self.server.scrub.shown).waits = why;
+                tokio::time::sleep(WAIT_LOOK).await;
+            }
+            lock(&self.server.scrub.shown).waits = "";
+        })
+    }
+}

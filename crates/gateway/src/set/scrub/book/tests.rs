@@ -1,0 +1,140 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn name(at: u8) -> Name {
+    Name::new(format!("s{at}")).unwrap()
+}
+
+fn place(lba: u64) -> Place {
+    let (part, key, volume, reason) = ("extent".into(), "k".into(), "vol1".into(), "bad".into());
+    Place { part, key, snapshot: None, volume, lba, sectors: 8, reason }
+}
+
+#[test]
+fn the_first_round_is_due_an_interval_after_the_start_and_an_old_one_begins_anew() {
+    let mut book = Book::default();
+    let day = |n: u64| 1_000 + n * 86_400_000;
+    book.keep_time(day(0), DAY);
+    assert_eq!(book.round, None);
+    book.keep_time(day(1), DAY);
+    assert_eq!(book.round.as_ref().unwrap().begun_unix_ms, day(1));
+    book.page_done((VolumeId(1), 4), 2, 9, vec![]);
+    book.keep_time(day(3), DAY);
+    assert_eq!(book.round.as_ref().unwrap().pages, 1, "goes on");
+    book.keep_time(day(3) + 1, DAY);
+    assert_eq!(book.round.as_ref().unwrap().pages, 0, "begun anew");
+    book.target_done(None, day(4));
+    book.keep_time(day(5) - 1, DAY);
+    assert_eq!((book.complete_unix_ms, &book.round), (day(4), &None));
+}
+
+#[test]
+fn damage_stays_known_until_a_whole_round_found_none() {
+    let mut book = Book::default();
+    book.begin(1);
+    book.page_done((VolumeId(1), 0), 1, 1, vec![place(8), place(16)]);
+    assert_eq!(book.known().total, 2, "at once");
+    book.target_done(None, 2);
+    book.begin(3);
+    assert_eq!(book.known().total, 2, "B2");
+    book.page_done((VolumeId(1), 0), 1, 1, vec![place(16), place(24)]);
+    assert_eq!(book.known().total, 3, "8 and 16 and 24");
+    book.target_done(None, 4);
+    assert_eq!(book.known().places, [place(16), place(24)]);
+    book.begin(5);
+    (0..200).for_each(|lba| book.note(place(1000 + lba)));
+    assert_eq!((book.known().total, book.known().places.len()), (202, DAMAGED_KEPT));
+}
+
+/// A set of roots: pages by target.
+type World = BTreeMap<Option<u8>, BTreeSet<(u32, u32)>>;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Page { of: Option<u8>, at: (u32, u32), there: bool },
+    Snapshot(u8),
+    Drop(u8),
+    Restart,
+    Read(u8),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let target = prop_oneof![Just(None), (0u8..4).prop_map(Some)];
+    prop_oneof![
+        3 => (target, (1u32..3, 0u32..6), any::<bool>()).prop_map(|(of, at, there)| Event::Page { of, at, there }),
+        1 => (0u8..4).prop_map(Event::Snapshot),
+        1 => (0u8..4).prop_map(Event::Drop),
+        1 => Just(Event::Restart),
+        4 => (1u8..4).prop_map(Event::Read),
+    ]
+}
+
+fn names(world: &World) -> Vec<Name> {
+    world.keys().flatten().map(|at| name(*at)).collect()
+}
+
+/// What the task does: the next page of the target, or the next target.
+fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u32))>) {
+    let Some(round) = &book.round else { return };
+    let of = match &round.target {
+        Target::Now => None,
+        Target::Snapshot(target) => (0..4).find(|at| name(*at) == *target),
+    };
+    let next = (round.next.0.0, round.next.1);
+    match world.get(&of).and_then(|pages| pages.range(next..).next()) {
+        Some(at) => {
+            read.insert((of, *at));
+            book.page_done((VolumeId(at.0), at.1), 1, 1, vec![]);
+        }
+        None => {
+            let next = round.target.next(&names(world));
+            book.target_done(next, 9);
+        }
+    }
+}
+
+proptest! {
+    /// B1, through anything that comes and goes and any number of restarts.
+    #[test]
+    fn what_is_there_all_along_is_read(
+        first in proptest::collection::btree_set((1u32..3, 0u32..6), 0..10),
+        kept in proptest::collection::btree_set(0u8..4, 0..3),
+        events in proptest::collection::vec(event(), 0..60),
+    ) {
+        let mut world: World = kept.iter().map(|at| (Some(*at), first.clone())).collect();
+        world.insert(None, first);
+        let mut always: BTreeSet<(Option<u8>, (u32, u32))> =
+            world.iter().flat_map(|(of, pages)| pages.iter().map(|at| (*of, *at))).collect();
+        let mut book = Book::default();
+        book.begin(1);
+        let mut read = BTreeSet::new();
+        for event in events {
+            match event {
+                Event::Page { of, at, there } => {
+                    let Some(pages) = world.get_mut(&of) else { continue };
+                    if there { pages.insert(at); } else { pages.remove(&at); }
+                }
+                Event::Snapshot(at) => {
+                    let now = world[&None].clone();
+                    world.entry(Some(at)).or_insert(now);
+                }
+                Event::Drop(at) => { world.remove(&Some(at)); }
+                Event::Restart => {
+                    book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
+                }
+                Event::Read(steps) => (0..steps).for_each(|_| step(&mut book, &world, &mut read)),
+            }
+            if book.round.is_some() {
+                always.retain(|(of, at)| world.get(of).is_some_and(|pages| pages.contains(at)));
+            }
+        }
+        for _ in 0..200 {
+            step(&mut book, &world, &mut read);
+        }
+        prop_assert!(book.round.is_none(), "a round ends: {book:?}");
+        prop_assert!(always.is_subset(&read), "B1: {:?} were not read", always.difference(&read).collect::<Vec<_>>());
+    }
+}

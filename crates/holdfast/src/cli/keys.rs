@@ -1,0 +1,51 @@
+//! Arguments of `holdfast key`.
+
+use super::with_codes;
+use clap::Subcommand;
+
+/// `holdfast key`.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Show which cluster key wraps what, which keys each gateway has, and whether one may go
+    #[command(visible_alias = "show", after_long_help = with_codes(LIST))]
+    List,
+    /// Wrap everything by a new cluster key, which every gateway has at hand already; the cluster serves on, and no data is written anew
+    #[command(after_long_help = with_codes(ROTATE))]
+    RotateCluster,
+    /// Print how a key comes from a passphrase, with a new random salt, for the settings of every gateway; asks no gateway
+    #[command(after_long_help = with_codes(KDF))]
+    Kdf,
+}
+
+const LIST: &str = "\
+Examples:
+  holdfast key list
+  holdfast key list --output json | jq -r '.left[]'
+
+Keys are named by fingerprints: 16 hex digits that tell them apart and nothing else. While anything is listed as not done, the previous key is still needed.
+";
+
+const ROTATE: &str = "\
+Every gateway needs both keys first:
+  [key]
+  file = \"/etc/holdfast/new.key\"          # head -c 32 /dev/urandom > new.key
+  [key_previous]
+  file = \"/etc/holdfast/cluster.key\"      # the one so far
+and a restart, one after the other (holdfast gateway drain, restart, undrain). Then:
+
+Examples:
+  holdfast key rotate-cluster
+  holdfast key list
+
+A gateway that lacks a key, or does not answer, is named, and nothing changes. Cut short in the middle, both keys are needed until the same
+command has ended. Then take [key_previous] out of the settings, and destroy the old key: recovery from the stores needs the new one.
+";
+
+const KDF: &str = "\
+Example:
+  holdfast key kdf
+  argon2id:m=19456,t=2,p=1:5f0c...            as passphrase_kdf beside passphrase_file or passphrase_env in [key], the same at every gateway
+
+For a cluster that has no such line the passphrase's key changes with it: that is a change of the cluster key (holdfast key rotate-cluster), with the
+passphrase alone in [key_previous].
+";

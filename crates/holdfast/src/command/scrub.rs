@@ -1,0 +1,97 @@
+//! `holdfast set scrub`: the background reading of a set's objects, started and shown.
+
+use super::{door, set::since};
+use crate::cli::Common;
+use crate::door::{Client, Effect};
+use crate::exit::CliError;
+use crate::output;
+use holdfast_api::v1;
+use holdfast_types::Name;
+
+/// Starts it, or shows how far it is. Damage is exit code 8, as `verify` has it.
+pub async fn run(common: &Common, set: &Name, start: bool) -> Result<(), CliError> {
+    let request = v1::ScrubSetRequest { set: set.to_string(), start };
+    let call = async |mut client: Client| client.scrub_set(request.clone()).await;
+    let what = if start { "start the scrub of set" } else { "look at the scrub of set" };
+    let scrub = door(common).call(&format!("{what} {set}"), Effect::Changes, call).await?;
+    output::show(common.output, &scrub, || describe(&scrub, start))?;
+    match scrub.damaged_total {
+        0 => Ok(()),
+        n => Err(CliError::damaged(format!("set {set}: {n} damaged places")).next(
+            "what is damaged in its store stays so: write those sectors again, from a copy, and see `holdfast verify`",
+        )),
+    }
+}
+
+/// In one line.
+pub fn line(scrub: &v1::Scrub) -> String {
+    let last = match scrub.complete_unix_ms {
+        0 => "no complete one known here".to_string(),
+        at => format!("last complete {}", since(at)),
+    };
+    let damage = match scrub.damaged_total {
+        0 => String::new(),
+        n => format!(", DAMAGED: {n} places"),
+    };
+    let now = match (scrub.running, scrub.bytes_per_second) {
+        (_, 0) => "off; ".to_string(),
+        (false, _) => String::new(),
+        (true, _) => {
+            let waits = if scrub.waits.is_empty() { String::new() } else { format!(", waits: {}", scrub.waits) };
+            let (done, all, read) = (scrub.pages_done, scrub.pages, output::bytes(scrub.bytes));
+            format!("running, {done} of about {all} pages, {read} read{waits}; ")
+        }
+    };
+    format!("{now}{last}{damage}")
+}
+
+fn describe(scrub: &v1::Scrub, start: bool) -> String {
+    let begun = if start && !scrub.running { "asked for; " } else { "" };
+    let rows = scrub.damaged.iter().map(|place| {
+        let volume = match place.snapshot.as_str() {
+            "" => place.volume.clone(),
+            snapshot => format!("{}@{snapshot}", place.volume),
+        };
+        [
+            volume,
+            place.lba.to_string(),
+            place.sectors.to_string(),
+            place.part.clone(),
+            place.key.clone(),
+            place.reason.clone(),
+        ]
+    });
+    let text = format!("{begun}{}", line(scrub));
+    if scrub.damaged.is_empty() {
+        return text;
+    }
+    format!("{text}\n\n{}", output::table(["VOLUME", "SECTOR", "SECTORS", "PART", "OBJECT", "REASON"], rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_and_damage_are_told() {
+        let mut scrub = v1::Scrub { bytes_per_second: 1 << 20, ..Default::default() };
+        assert_eq!(line(&scrub), "no complete one known here");
+        scrub.running = true;
+        (scrub.pages_done, scrub.pages, scrub.bytes, scrub.waits) = (3, 9, 3 << 20, "the set is busy".into());
+        assert_eq!(
+            line(&scrub),
+            "running, 3 of about 9 pages, 3MiB read, waits: the set is busy; no complete one known here"
+        );
+        let place = v1::DamagedPlace {
+            volume: "vol1".into(),
+            lba: 8,
+            sectors: 16,
+            part: "extent".into(),
+            ..Default::default()
+        };
+        (scrub.damaged_total, scrub.damaged) = (1, vec![place]);
+        let text = describe(&scrub, false);
+        assert!(text.contains("DAMAGED: 1 places") && text.contains("vol1    8       16       extent"), "{text}");
+        assert_eq!(line(&v1::Scrub::default()), "off; no complete one known here");
+    }
+}

@@ -1,0 +1,12 @@
+//! What tests make of the world.
+
+use super::{Gateway, Shared};
+
+/// A plan for all gateways that there are.
+pub fn plan(world: &Shared, sets: &str) -> String {
+    let world = world.lock().unwrap();
+    let gateway = |gateway: &Gateway| {
+        format!("[[gateways]]\nname = {:?}\nregion = \"eu\"\napi = {:?}\n", gateway.name, gateway.api)
+    };
+    world.gateways.iter().map(gateway).collect::<String>() + sets
+}

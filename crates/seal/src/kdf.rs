@@ -1,0 +1,130 @@
+//! How a cluster key comes from a passphrase: Argon2id's parameters and the salt, as text for a settings file and as fields for a set's head.
+
+use crate::error::{SealError, hex};
+use crate::key::argon2_parameters;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Memory at most, in KiB: parameters are read from a store before anything vouches for them, and must not take the machine.
+const MEMORY_KIB_MAX: u32 = 1 << 20;
+/// Passes at most, for the same reason.
+const PASSES_MAX: u32 = 64;
+/// Lanes at most.
+const LANES_MAX: u32 = 16;
+/// Memory for each lane at least: what the algorithm asks.
+const MEMORY_KIB_PER_LANE: u32 = 8;
+
+const FORM: &str = "argon2id:m=KIB,t=PASSES,p=LANES:SALT with 8p to 1048576 KiB, 1 to 64 passes, 1 to 16 lanes, and 32 hex digits of salt";
+
+/// How a cluster key comes from a passphrase. No secret. Means nothing for a key file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Argon2id {
+    /// Memory in KiB.
+    pub memory_kib: u32,
+    /// Passes over the memory.
+    pub passes: u32,
+    /// Lanes.
+    pub lanes: u32,
+    /// Salt; drawn once for each passphrase.
+    pub salt: [u8; argon2_parameters::SALT_BYTES],
+}
+
+impl Argon2id {
+    /// What this build uses, with `salt`.
+    pub fn ours(salt: [u8; argon2_parameters::SALT_BYTES]) -> Self {
+        use argon2_parameters::{LANES, MEMORY_KIB, PASSES};
+        Self { memory_kib: MEMORY_KIB, passes: PASSES, lanes: LANES, salt }
+    }
+
+    /// Whether it is within bounds.
+    ///
+    /// # Errors
+    /// [`SealError::Kdf`].
+    pub fn check(&self) -> Result<(), SealError> {
+        let lanes = (1..=LANES_MAX).contains(&self.lanes);
+        let passes = (1..=PASSES_MAX).contains(&self.passes);
+        let memory =
+            self.memory_kib <= MEMORY_KIB_MAX && self.memory_kib >= MEMORY_KIB_PER_LANE.saturating_mul(self.lanes);
+        if lanes && passes && memory { Ok(()) } else { Err(SealError::Kdf { found: self.to_string(), expected: FORM }) }
+    }
+}
+
+impl fmt::Display for Argon2id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "argon2id:m={},t={},p={}:{}", self.memory_kib, self.passes, self.lanes, hex(&self.salt))
+    }
+}
+
+impl FromStr for Argon2id {
+    type Err = SealError;
+
+    fn from_str(text: &str) -> Result<Self, SealError> {
+        let wrong = || SealError::Kdf { found: format!("{text:?}"), expected: FORM };
+        let rest = text.strip_prefix("argon2id:").ok_or_else(wrong)?;
+        let (numbers, salt_text) = rest.split_once(':').ok_or_else(wrong)?;
+        let mut fields = numbers.split(',');
+        let mut number = |name: &str| -> Result<u32, SealError> {
+            let field = fields.next().and_then(|f| f.strip_prefix(name)).and_then(|f| f.strip_prefix('='));
+            field.and_then(|f| f.parse().ok()).ok_or_else(wrong)
+        };
+        let (memory_kib, passes, lanes) = (number("m")?, number("t")?, number("p")?);
+        if fields.next().is_some() || salt_text.len() != 2 * argon2_parameters::SALT_BYTES {
+            return Err(wrong());
+        }
+        let mut salt = [0; argon2_parameters::SALT_BYTES];
+        for (byte, pair) in salt.iter_mut().zip(salt_text.as_bytes().chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            let (Some(high), Some(low)) = (digit(0), digit(1)) else { return Err(wrong()) };
+            *byte = (high * 16 + low) as u8;
+        }
+        let parsed = Self { memory_kib, passes, lanes, salt };
+        parsed.check()?;
+        Ok(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClusterKey;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn text_comes_back(memory_kib in 128u32..=MEMORY_KIB_MAX, passes in 1..=PASSES_MAX, lanes in 1..=LANES_MAX, salt: [u8; 16]) {
+            let made = Argon2id { memory_kib, passes, lanes, salt };
+            prop_assert_eq!(made.to_string().parse::<Argon2id>().unwrap(), made);
+        }
+
+        #[test]
+        fn no_text_is_a_panic(text in ".{0,80}", tail in "[-m=0-9a-f,:tp]{0,60}") {
+            let _ = text.parse::<Argon2id>();
+            let _ = format!("argon2id:{tail}").parse::<Argon2id>();
+        }
+    }
+
+    #[test]
+    fn another_salt_is_another_key_and_the_fixed_one_opens_what_it_made() {
+        let (old, new) = (Argon2id::ours(*b"holdfast-cluster"), Argon2id::ours([7; 16]));
+        let key = |by| ClusterKey::from_passphrase_by("correct horse", by).expect("good parameters").fingerprint();
+        let before = ClusterKey::from_passphrase("correct horse", *b"holdfast-cluster").expect("a passphrase");
+        assert_eq!(key(&old), before.fingerprint());
+        assert_ne!(key(&old), key(&new));
+    }
+
+    #[test]
+    fn what_would_take_the_machine_is_refused() {
+        let ours = Argon2id::ours([1; 16]);
+        for bad in [
+            Argon2id { memory_kib: MEMORY_KIB_MAX + 1, ..ours },
+            Argon2id { passes: PASSES_MAX + 1, ..ours },
+            Argon2id { passes: 0, ..ours },
+            Argon2id { lanes: 0, ..ours },
+            Argon2id { memory_kib: 15, lanes: 2, ..ours },
+        ] {
+            let told = ClusterKey::from_passphrase_by("correct horse", &bad).expect_err("out of bounds").to_string();
+            assert!(told.contains("expected argon2id:m=KIB"), "{told}");
+        }
+    }
+}

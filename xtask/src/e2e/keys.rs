@@ -1,0 +1,156 @@
+//! The cluster key is changed under load: refused while a gateway lacks the new key, then cut short by the death of the serving gateway, then done.
+//! Afterwards the new key alone starts the gateways, reads the store and brings the set back when every disk is lost; the old one opens nothing.
+
+use super::blocks::Load;
+use super::recover::{GONE, Hand, Known, REFUSED, holdfast, must};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, SET};
+use crate::cmd::cmd;
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::Duration;
+
+const WRITERS: u64 = 2;
+const BLOCKS_EACH: u64 = 1024;
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let folder = std::path::absolute(lab.dir.join("store"))?;
+    let store = format!("file://{}", folder.display());
+    let mut cluster = lab.cluster_with("64MiB", Some(store.clone()), Vec::new())?;
+    let known = Known::of(&cluster, Vec::new(), store.clone())?;
+    let (old_key, new_key) = (known.key(), lab.dir.join("new.key").display().to_string());
+    std::fs::write(&new_key, "5e".repeat(32))?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    let ask = |args: &[&str]| holdfast(lab, &known.env, &known.doors, args);
+    let verify = |key: &str| ask(&["verify", "--store", &store, "--key-file", key]);
+    let refused = |key: &str| -> Result<()> {
+        let (code, said) = verify(key)?;
+        let named = said.to_string().contains("another passphrase or key file");
+        anyhow::ensure!(code != 0 && named, "verify with {key}: exit code {code}, {said}");
+        Ok(())
+    };
+    // The other way round first: so that what is seen at the end is the change.
+    must(verify(&old_key)?, "verify with the old key")?;
+    refused(&new_key)?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH);
+    load.run(&cluster.exports(), |_| {
+        both_keys(&mut cluster, &known, 0, &new_key, &old_key)?;
+        let (code, said) = ask(&["key", "rotate-cluster"])?;
+        let named = ["gateway g1", "gateway g2", "gateway g3"].iter().any(|g| said.to_string().contains(g));
+        // Led by a gateway that has the old key alone there is nothing to do but for the one that has both.
+        anyhow::ensure!(code == REFUSED && named, "only g1 has the new key: exit code {code}, {said}");
+        let listed = ask(&["key", "list"])?.1;
+        let by = |v: &Value| v["sets"][0]["wrapped_by"].as_str().map(str::to_owned).context("no set listed");
+        let before = by(&listed)?;
+        note(format!("refused while two gateways lack the new key; {SET} is wrapped by {before}"));
+        for index in [1, 2] {
+            both_keys(&mut cluster, &known, index, &new_key, &old_key)?;
+        }
+        cut_short(lab, &mut cluster, &known)?;
+        let done = must(ask(&["key", "rotate-cluster", "--timeout", "1m"])?, "key rotate-cluster")?;
+        let after = by(&done)?;
+        anyhow::ensure!(after != before && done["current"] == after.as_str(), "still wrapped by {before}: {done}");
+        let again = must(ask(&["key", "rotate-cluster", "--timeout", "1m"])?, "key rotate-cluster once more")?;
+        anyhow::ensure!(by(&again)? == after, "once more: {again}");
+        let nodes = done["gateways"].as_array().context("no gateways")?;
+        anyhow::ensure!(nodes.iter().all(|g| g["keys"]["node"] == after.as_str()), "node keys: {done}");
+        note(format!("wrapped by {after}, node keys and heads too"));
+        for index in 0..3 {
+            settings(&known, index, &new_key, None)?;
+            again_up(&mut cluster, index)?;
+        }
+        Ok(())
+    })?;
+    note(format!("{} pairs answered meanwhile", load.progress().answered()));
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client).context("with the new key alone")?;
+    client.disconnect();
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    must(verify(&new_key)?, "verify with the new key")?;
+    refused(&old_key)?;
+    note("verify opens the store with the new key, and not with the old one");
+    recovered(lab, cluster, &known, [&old_key, &new_key], &mut load)
+}
+
+/// The settings of a gateway name these keys from its next start on.
+fn settings(known: &Known, index: usize, key: &str, previous: Option<&str>) -> Result<()> {
+    let path = known.dir.join(format!("{}.toml", known.names[index]));
+    let text = std::fs::read_to_string(&path)?;
+    let (mut out, mut inside, mut set) = (String::new(), false, 0);
+    for line in text.lines() {
+        if line.starts_with('[') {
+            inside = matches!(line, "[key]" | "[key_previous]");
+        } else if inside {
+            continue;
+        }
+        if line != "[key_previous]" {
+            out.push_str(line);
+            out.push('\n');
+        }
+        if line == "[key]" {
+            out.push_str(&format!("file = {key:?}\n\n"));
+            set += 1;
+        }
+    }
+    anyhow::ensure!(set == 1, "{}: found {set} sections [key]", path.display());
+    if let Some(previous) = previous {
+        out.push_str(&format!("\n[key_previous]\nfile = {previous:?}\n"));
+    }
+    std::fs::write(&path, out)?;
+    Ok(())
+}
+
+fn both_keys(cluster: &mut Cluster, known: &Known, index: usize, key: &str, previous: &str) -> Result<()> {
+    settings(known, index, key, Some(previous))?;
+    again_up(cluster, index)
+}
+
+fn again_up(cluster: &mut Cluster, index: usize) -> Result<()> {
+    cluster.kill(index)?;
+    cluster.restart(index)?;
+    cluster.caught_up(LIMIT)
+}
+
+/// The change begins, and the gateway that serves dies in it.
+fn cut_short(lab: &Lab, cluster: &mut Cluster, known: &Known) -> Result<()> {
+    let led = cluster.holdfast(&["set", "show", SET])?;
+    let leader = led["leader"]["name"].as_str().context("nobody leads")?.to_owned();
+    let serving = known.names.iter().position(|name| *name == leader).context("an unknown leader")?;
+    let mut command = cmd(&lab.bin)
+        .args(["key", "rotate-cluster", "--timeout", "20s", "--api", &known.doors.join(",")])
+        .into_command();
+    let mut running = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn()?;
+    cluster.kill(serving)?;
+    cluster.restart(serving)?;
+    let ended = running.wait()?;
+    cluster.caught_up(LIMIT)?;
+    note(format!("{leader} killed during the change: the command ended with {ended}"));
+    Ok(())
+}
+
+/// All disks are lost: the new key brings the set back, the old one does not.
+fn recovered(lab: &Lab, cluster: Cluster, known: &Known, keys: [&str; 2], load: &mut Load) -> Result<()> {
+    cluster.kill_all()?;
+    for name in &known.names {
+        std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
+    }
+    let new = Hand::start(lab, known, "new", &known.args(&known.dir))?;
+    let plan = known.plan(&lab.dir.join("new.toml"))?;
+    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
+    anyhow::ensure!(up, "the new gateways do not listen");
+    let recover = |key: &str| {
+        let from = ["cluster", "recover", "--from-store", &known.store, "--config", &plan, "--key-file", key];
+        new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())
+    };
+    let (code, said) = recover(keys[0])?;
+    anyhow::ensure!(code != 0, "recovered with the old key: {said}");
+    must(recover(keys[1])?, "recover with the new key")?;
+    let mut client = new.connect()?;
+    load.check(&mut client).context("recovered with the new key")?;
+    client.disconnect();
+    note("recovered from the store with the new key; the old one was refused");
+    new.kill()
+}

@@ -1,0 +1,104 @@
+//! The background reading of a set's objects: complete and clean, then a byte of an object is flipped, and it is found and named within a
+//! bounded time, by the command and `set show`; flipped back, the next one is clean again. A snapshot's own objects are read as well.
+
+use super::recover::{flip, holdfast};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::nbd::pattern;
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 64 << 10;
+const BLOCKS: u64 = 128;
+/// 8 MiB and as much in a snapshot, at 16 MiB a second, three readings of what is damaged, two seconds apart.
+const LIMIT: Duration = Duration::from_secs(30);
+const DAMAGED: i32 = 8;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let folder = std::path::absolute(lab.dir.join("store"))?;
+    let store = Some(format!("file://{}", folder.display()));
+    let settings =
+        ["upload.interval_ms=3600000", "upload.bytes=1GiB", "scrub.bytes_per_second=16MiB"].map(String::from).into();
+    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string(), Vec::new());
+    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store, size, settings, env })?;
+    write(&mut cluster, 1)?;
+    cluster.holdfast(&["snapshot", "create", &format!("{SET}@before"), "--timeout", "1m"])?;
+    write(&mut cluster, 2)?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    let doors: Vec<String> = cluster.gateways.iter().map(|g| g.api.clone()).collect();
+    let ask = |args: &[&str]| holdfast(lab, &[], &doors, args);
+
+    let clean = complete(&ask)?;
+    let bytes = clean.1["bytes"].as_u64();
+    anyhow::ensure!(clean.0 == 0 && clean.1["damaged_total"] == 0, "damage where there is none: {}", clean.1);
+    note(format!("a complete scrub of {bytes:?} bytes took {:?}", clean.2));
+    // Of the snapshot alone, and of the set as it is: by age, before a flip changes that.
+    let segments = segments(&folder)?;
+    let (first, last) = (segments.first().context("no segment")?, segments.last().context("no segment")?);
+    anyhow::ensure!(first != last, "the second checkpoint has no segment of its own: {segments:?}");
+    let found = |(file, len): &(PathBuf, u64), snapshot: &str| -> Result<()> {
+        let at = len / 2;
+        flip(file, at)?;
+        let (code, said, took) = complete(&ask)?;
+        flip(file, at)?;
+        let object = file.file_name().and_then(|n| n.to_str()).context("a segment without a name")?;
+        let places = said["damaged"].as_array().context("no list of damage")?;
+        let named = places.iter().any(|p| {
+            let key = p["key"].as_str().is_some_and(|k| k.ends_with(object));
+            key && p["volume"] == VOLUME && p["snapshot"] == snapshot
+        });
+        anyhow::ensure!(code == DAMAGED && named, "R9: byte {at} of {object} was flipped: exit code {code}, {said}");
+        note(format!("byte {at} of {object} flipped, named after {took:?}: {}", places[0]));
+        Ok(())
+    };
+    for (segment, snapshot) in [(first, "before"), (last, "")] {
+        found(segment, snapshot)?;
+        let shown = cluster.holdfast(&["set", "show", SET])?;
+        anyhow::ensure!(shown["scrub"]["damaged_total"].as_u64() > Some(0), "set show says nothing: {shown}");
+        let (code, said, _) = complete(&ask)?;
+        anyhow::ensure!(code == 0, "clean again: exit code {code}, {said}");
+    }
+    cluster.stop()?;
+    Ok(())
+}
+
+fn write(cluster: &mut Cluster, tag: u64) -> Result<()> {
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for block in 0..BLOCKS {
+        let offset = block * BLOCK as u64;
+        client.write(offset, &pattern(tag, offset, BLOCK))?;
+    }
+    client.flush()?;
+    client.disconnect();
+    Ok(())
+}
+
+/// Starts a scrub and waits for its end: exit code and answer of the last look, and how long it took.
+fn complete(ask: &dyn Fn(&[&str]) -> Result<(i32, Value)>) -> Result<(i32, Value, Duration)> {
+    let begun = Instant::now();
+    let before = ask(&["set", "scrub", SET])?.1["complete_unix_ms"].as_u64().unwrap_or(0);
+    ask(&["set", "scrub", SET, "--start"])?;
+    let mut last = (0, Value::Null);
+    let ended = wait_until(LIMIT, || {
+        last = ask(&["set", "scrub", SET]).unwrap_or((-1, Value::Null));
+        last.1["complete_unix_ms"].as_u64().is_some_and(|at| at > before) && last.1["running"] == false
+    });
+    anyhow::ensure!(ended, "no complete scrub within {LIMIT:?}: {}", last.1);
+    Ok((last.0, last.1, begun.elapsed()))
+}
+
+/// The set's segments with their lengths, the oldest first.
+fn segments(folder: &std::path::Path) -> Result<Vec<(PathBuf, u64)>> {
+    let mut files: Vec<(std::time::SystemTime, PathBuf, u64)> = Vec::new();
+    for entry in std::fs::read_dir(folder.join("sets/1/seg"))? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        files.push((meta.modified()?, entry.path(), meta.len()));
+    }
+    files.sort();
+    Ok(files.into_iter().map(|(_, path, len)| (path, len)).collect())
+}
