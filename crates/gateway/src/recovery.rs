@@ -12,6 +12,8 @@ use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
 use holdfast_seal::ClusterKey;
 use holdfast_store::{Disposition, ObjectStore, StoreError, StoreOptions, Version, keys};
+
+pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Argon2id, Head, Keyring, read_keyring, seal_head};
 use std::collections::BTreeSet;
@@ -194,6 +196,11 @@ pub async fn read(
         Err(e) => return Err(e.into()),
     };
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+    if let Some(seat) = holdfast_store::head_of_several(&object.body) {
+        return Err(bad(&format!(
+            "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
+        )));
+    }
     let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
     let ours = Argon2id::ours(PASSPHRASE_SALT);
     if keyring.passphrase != ours {

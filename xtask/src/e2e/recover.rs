@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 /// Written over and over, in turn: more writes than blocks, so that a later state differs from an earlier one everywhere.
-const BLOCKS: u64 = 512;
+pub(super) const BLOCKS: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(90);
 const REFUSED: i32 = 3;
 const DAMAGED: i32 = 8;
-const GONE: &str = "--i-know-the-old-cluster-is-gone";
+pub(super) const GONE: &str = "--i-know-the-old-cluster-is-gone";
 
 /// One writer's writes, numbered; write `n` goes to block `n % BLOCKS`.
-struct Ledger {
-    written: u64,
+pub(super) struct Ledger {
+    pub(super) written: u64,
 }
 
 impl Ledger {
-    fn write(&mut self, client: &mut Client, count: u64) -> Result<()> {
+    pub(super) fn write(&mut self, client: &mut Client, count: u64) -> Result<()> {
         for _ in 0..count {
             let n = self.written + 1;
             let offset = n % BLOCKS * BLOCK as u64;
@@ -40,7 +40,7 @@ impl Ledger {
     }
 
     /// The number of the last write that the volume shows: every write up to it, and none after (R4).
-    fn prefix(client: &mut Client) -> Result<u64> {
+    pub(super) fn prefix(client: &mut Client) -> Result<u64> {
         let mut tags = Vec::new();
         for block in 0..BLOCKS {
             let offset = block * BLOCK as u64;
@@ -56,7 +56,7 @@ impl Ledger {
 }
 
 /// Gateways that this scenario starts by hand, each with settings, data and ports of its own.
-struct Hand<'a> {
+pub(super) struct Hand<'a> {
     lab: &'a Lab,
     env: Vec<(String, String)>,
     doors: Vec<String>,
@@ -66,7 +66,7 @@ struct Hand<'a> {
 
 impl<'a> Hand<'a> {
     /// One process per command line.
-    fn start(lab: &'a Lab, cluster: &Known, name: &str, args: &[Vec<String>]) -> Result<Self> {
+    pub(super) fn start(lab: &'a Lab, cluster: &Known, name: &str, args: &[Vec<String>]) -> Result<Self> {
         let (env, doors, exports) = (cluster.env.clone(), cluster.doors.clone(), cluster.exports.clone());
         let mut hand = Self { lab, env, doors, exports, procs: Vec::new() };
         for (number, args) in args.iter().enumerate() {
@@ -81,12 +81,12 @@ impl<'a> Hand<'a> {
     }
 
     /// Runs `holdfast ARGS --output json`; exit code and what it printed, standard error where standard output is empty.
-    fn holdfast(&self, args: &[&str]) -> Result<(i32, Value)> {
+    pub(super) fn holdfast(&self, args: &[&str]) -> Result<(i32, Value)> {
         holdfast(self.lab, &self.env, &self.doors, args)
     }
 
     /// A connection to whichever serves the volume.
-    fn connect(&self) -> Result<Client> {
+    pub(super) fn connect(&self) -> Result<Client> {
         let begun = Instant::now();
         let mut last = String::new();
         while begun.elapsed() < TAKEOVER_LIMIT {
@@ -101,25 +101,30 @@ impl<'a> Hand<'a> {
         bail!("nobody serves {SET}/{VOLUME} after {TAKEOVER_LIMIT:?}: {last}")
     }
 
-    fn kill(mut self) -> Result<()> {
+    pub(super) fn kill(mut self) -> Result<()> {
         self.procs.iter_mut().try_for_each(|p| p.stop(Signal::KILL, Duration::from_secs(10)))
     }
 }
 
 /// What is known of a cluster's gateways from outside.
 #[derive(Clone)]
-struct Known {
-    dir: PathBuf,
-    names: Vec<String>,
+pub(super) struct Known {
+    pub(super) dir: PathBuf,
+    pub(super) names: Vec<String>,
     regions: Vec<String>,
-    doors: Vec<String>,
+    pub(super) doors: Vec<String>,
     exports: Vec<Uri>,
-    env: Vec<(String, String)>,
+    pub(super) env: Vec<(String, String)>,
     store: String,
 }
 
 impl Known {
     fn of(cluster: &Cluster, s3: &S3) -> Result<Self> {
+        Self::on(cluster, s3.url(), s3.env())
+    }
+
+    /// Whose sets lie at `store`.
+    pub(super) fn on(cluster: &Cluster, store: String, env: Vec<(String, String)>) -> Result<Self> {
         let status = cluster.holdfast(&["cluster", "status"])?;
         let members = status["members"].as_array().context("status without members")?;
         let text = |v: &Value| v.as_str().map(str::to_owned).context("a member without name or region");
@@ -130,15 +135,15 @@ impl Known {
             .collect::<Result<_>>()?;
         let doors = cluster.gateways.iter().map(|g| g.api.clone()).collect();
         let (dir, exports) = (cluster.options.dir.clone(), cluster.exports());
-        Ok(Self { dir, names, regions, doors, exports, env: s3.env(), store: s3.url() })
+        Ok(Self { dir, names, regions, doors, exports, env, store })
     }
 
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         self.dir.join("cluster.key").display().to_string()
     }
 
     /// The command lines of its gateways, with the data in `data`.
-    fn args(&self, data: &Path) -> Vec<Vec<String>> {
+    pub(super) fn args(&self, data: &Path) -> Vec<Vec<String>> {
         let line = |name: &String| {
             let config = self.dir.join(format!("{name}.toml")).display().to_string();
             vec!["--config".into(), config, "--data-dir".into(), data.join(name).display().to_string()]
@@ -146,7 +151,7 @@ impl Known {
         self.names.iter().map(line).collect()
     }
 
-    fn plan(&self, path: &Path) -> Result<String> {
+    pub(super) fn plan(&self, path: &Path) -> Result<String> {
         let rows = self.names.iter().zip(&self.regions).zip(&self.doors);
         let text: String =
             rows.map(|((n, r), d)| format!("[[gateways]]\nname = {n:?}\nregion = {r:?}\napi = {d:?}\n")).collect();
@@ -155,7 +160,7 @@ impl Known {
     }
 }
 
-fn holdfast(lab: &Lab, env: &[(String, String)], doors: &[String], args: &[&str]) -> Result<(i32, Value)> {
+pub(super) fn holdfast(lab: &Lab, env: &[(String, String)], doors: &[String], args: &[&str]) -> Result<(i32, Value)> {
     let mut command = cmd(&lab.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
     for (key, value) in env {
         command = command.env(key, value);
@@ -170,7 +175,7 @@ fn holdfast(lab: &Lab, env: &[(String, String)], doors: &[String], args: &[&str]
 }
 
 /// The command must end with 0.
-fn must(said: (i32, Value), what: &str) -> Result<Value> {
+pub(super) fn must(said: (i32, Value), what: &str) -> Result<Value> {
     anyhow::ensure!(said.0 == 0, "{what}: exit code {}, {}", said.0, said.1);
     Ok(said.1)
 }

@@ -8,6 +8,7 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
+use crate::set::repair::Repairer;
 use crate::set::schedule;
 use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
@@ -86,6 +87,9 @@ pub(super) async fn start_set(
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
     };
     tokio::spawn(schedule::run(server.clone(), node.stop.clone()));
+    if mapping.store.several().is_some() {
+        tokio::spawn(Repairer::new(server.clone(), mapping.clone(), node.stop.clone()).run());
+    }
     tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
