@@ -21,6 +21,7 @@ mod recover;
 mod rollback;
 mod scrub;
 mod space;
+mod stores;
 mod storm;
 mod tls;
 mod tools;
@@ -98,6 +99,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "S3 that throttles, hangs, breaks, lies, is full and refuses, under load and a takeover: no client error, nothing lost or left over (R8)",
         needs: &["versitygw"],
         run: faults::run,
+    },
+    Scenario {
+        name: "stores",
+        shows: "one of three S3 servers killed under load: no client error, checkpoints go on, it catches up; recovery with any one missing (R8)",
+        needs: &["versitygw"],
+        run: stores::run,
     },
     Scenario {
         name: "idle",

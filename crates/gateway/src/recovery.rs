@@ -11,6 +11,8 @@ use crate::set::mapping::SetKey;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
 use holdfast_store::{Disposition, ObjectStore, StoreError, StoreOptions, Version, keys};
+
+pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
 use std::collections::BTreeSet;
@@ -193,6 +195,11 @@ pub async fn read(
         Err(e) => return Err(e.into()),
     };
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+    if let Some(seat) = holdfast_store::head_of_several(&object.body) {
+        return Err(bad(&format!(
+            "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
+        )));
+    }
     let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
     let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
     let key = SetKey { set, key_id: header.key_id, key };

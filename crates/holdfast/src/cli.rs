@@ -10,6 +10,7 @@ use crate::command::{
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
+use holdfast_gateway::recovery::Stores;
 use holdfast_tls::{Dialer, Role, TlsFiles};
 use holdfast_types::{ByteSize, MemberId, Name, Owner};
 use std::net::SocketAddr;
@@ -310,13 +311,16 @@ pub struct GatewayRunArgs {
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
     /// Create a set and its volumes; does only what is missing
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n"))]
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://east/p --store s3://west/p --store s3://south/p --write-quorum 2 --volume vol1=1GiB\n      three stores; any one of them may be lost. Name them all, in this order, wherever a store is asked for: \"w=2 s3://east/p s3://west/p s3://south/p\"\n"))]
     Create {
         /// Name of the set
         name: Name,
-        /// Where its data goes
-        #[arg(long, value_name = "URL", value_parser = store_url)]
-        store: String,
+        /// Where its data goes; several times for several stores, which all get everything
+        #[arg(long = "store", value_name = "URL", value_parser = store_url, required = true, action = ArgAction::Append)]
+        stores: Vec<String>,
+        /// Of several stores, how many must have an object before it counts: more than half [default: the smallest majority]
+        #[arg(long, value_name = "COUNT")]
+        write_quorum: Option<usize>,
         /// A volume and its size (thin: it takes what is written)
         #[arg(long = "volume", value_name = "NAME=SIZE", required = true, action = ArgAction::Append)]
         volumes: Vec<VolumeArg>,
@@ -553,6 +557,10 @@ pub fn owner(text: &str) -> Result<Owner, String> {
 
 /// Checks the form of a store's address; whether it can be reached is the gateways' to say.
 pub fn store_url(text: &str) -> Result<String, String> {
+    if text.starts_with("w=") {
+        let stores = Stores::parse(text).map_err(|error| error.to_string())?;
+        return stores.urls().iter().try_for_each(|url| store_url(url).map(drop)).map(|()| text.to_string());
+    }
     let good = url::Url::parse(text).is_ok_and(|url| match url.scheme() {
         "s3" => url.has_host(),
         "file" => !url.has_host() && url.path().len() > 1,
@@ -561,7 +569,9 @@ pub fn store_url(text: &str) -> Result<String, String> {
     if good {
         Ok(text.to_string())
     } else {
-        Err(format!("found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY"))
+        Err(format!(
+            "found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY, or several as \"w=QUORUM URL URL URL\""
+        ))
     }
 }
 

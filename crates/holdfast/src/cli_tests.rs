@@ -108,10 +108,21 @@ fn members_are_read_as_they_are_shown() {
 
 #[test]
 fn stores() {
-    for good in ["s3://bucket", "s3://bucket/a/b", "file:///srv/store"] {
+    let several = "w=2 s3://east s3://west/p file:///south";
+    for good in ["s3://bucket", "s3://bucket/a/b", "file:///srv/store", several] {
         assert_eq!(store_url(good).as_deref(), Ok(good));
     }
-    for bad in ["", "bucket", "s3://", "s3:///x", "file://", "file://host/x", "file:///", "http://x/y"] {
+    for bad in [
+        "",
+        "bucket",
+        "s3://",
+        "s3:///x",
+        "file://",
+        "file://host/x",
+        "file:///",
+        "http://x/y",
+        "w=1 s3://east s3://west",
+    ] {
         assert!(store_url(bad).is_err(), "{bad}");
     }
 }

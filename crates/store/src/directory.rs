@@ -20,7 +20,7 @@ use crate::health::Kind as Trouble;
 use crate::memory::{admit, admit_range};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -28,6 +28,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio::sync::Semaphore;
 
 /// Our own corner; no key begins with a dot.
 const OWN: &str = ".holdfast";
@@ -35,6 +36,17 @@ const OWN: &str = ".holdfast";
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Objects of one page of a listing. Each page walks the directory again, so few large pages.
 const LIST_PAGE_OBJECTS: usize = 16 * 1024;
+/// File operations of one directory at once. A file system that hangs (NFS) keeps a thread for each until it answers, and the process has 32 threads for
+/// all that may block, reads of the journal among them.
+const AT_ONCE: usize = 8;
+/// The same of all directories together: half of the threads.
+const AT_ONCE_ALL: usize = 16;
+/// A request waits so long for its turn. Shorter than any attempt may last, so that it is known not to have happened.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+
+static ALL: Semaphore = Semaphore::const_new(AT_ONCE_ALL);
+/// By resolved path: several sets may keep their objects in one directory.
+static TURNS: Mutex<BTreeMap<PathBuf, Arc<Semaphore>>> = Mutex::new(BTreeMap::new());
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,6 +60,8 @@ struct Shared {
     place: Arc<str>,
     /// Directories whose names this process has seen synced.
     synced: Mutex<BTreeSet<PathBuf>>,
+    turns: Arc<Semaphore>,
+    turn_limit: Duration,
 }
 
 impl Directory {
@@ -62,7 +76,11 @@ impl Directory {
         fs::create_dir_all(&own).map_err(|error| not_done(at.clone(), &error))?;
         // Resolved once: the process may change its working directory, and the path may be a link.
         let root = path.canonicalize().map_err(|error| not_done(at.clone(), &error))?;
-        let shared = Shared { root, place, synced: Mutex::default() };
+        let turns = {
+            let mut known = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+            known.entry(root.clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
+        };
+        let shared = Shared { root, place, synced: Mutex::default(), turns, turn_limit: TURN_LIMIT };
         shared.remove_leftovers().map_err(|error| not_done(at.clone(), &error))?;
         File::options()
             .create(true)
@@ -75,7 +93,7 @@ impl Directory {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Runs file I/O where it may block. The work goes on when the caller stops waiting.
+    /// Runs file I/O where it may block. The work goes on when the caller stops waiting, and keeps its turn until it ends.
     async fn run<T: Send + 'static>(
         &self,
         op: Op,
@@ -83,8 +101,21 @@ impl Directory {
         work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
-        let done = tokio::task::spawn_blocking(move || work(&shared)).await;
-        done.unwrap_or_else(|_| {
+        // Its own turn first: a directory that hangs must not hold what the others need.
+        let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
+        let Ok(turn) = tokio::time::timeout(shared.turn_limit, turn).await else {
+            let text = format!(
+                "{AT_ONCE} file operations are under way here and none has ended for {} ms: the file system does not answer",
+                shared.turn_limit.as_millis()
+            );
+            let cause = Cause::of_kind(Trouble::NoAnswer, text);
+            return Err(StoreError::Unavailable { at: At::new(&self.shared.place, op, key), attempts: 1, cause });
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&shared)
+        });
+        done.await.unwrap_or_else(|_| {
             let cause = Cause::text("the work was abandoned while the process stops");
             let at = At::new(&self.shared.place, op, key);
             Err(if op.writes() {

@@ -144,3 +144,40 @@ async fn pages_of_a_large_directory_join_up() {
     assert_eq!((second.objects.len(), second.more), (100, None));
     assert_eq!(second.objects.last().map(|object| object.key.clone()), Some(format!("p/n{:06}", many - 1)));
 }
+
+#[tokio::test]
+async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
+    let (_dir, mut store) = opened();
+    let (_other_dir, other) = opened();
+    Arc::get_mut(&mut store.shared).expect("not shared yet").turn_limit = Duration::from_millis(50);
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let mut hanging = Vec::new();
+    for _ in 0..AT_ONCE {
+        let (store, held, begun) = (store.clone(), held.clone(), begun.clone());
+        hanging.push(tokio::spawn(async move {
+            let work = move |_: &Shared| {
+                begun.send(()).expect("begun");
+                held.lock().expect("lock").recv().map_err(|_| unreachable!("the test holds it"))
+            };
+            store.run(Op::Get, "hangs", work).await
+        }));
+    }
+    for _ in 0..AT_ONCE {
+        has_begun.recv().await.expect("all have their turn");
+    }
+    let error = store.put_new("k", body("x")).await.expect_err("no turn is free");
+    assert_eq!((error.disposition(), error.kind()), (Disposition::Retry, Some(Trouble::NoAnswer)), "{error}");
+    // Who gave up waiting for the answer has not freed the thread.
+    hanging.pop().expect("one").abort();
+    assert_eq!(store.get("k").await.expect_err("still none").disposition(), Disposition::Retry);
+    other.put_new("k", body("y")).await.expect("another directory has turns of its own");
+    for _ in 0..AT_ONCE {
+        release.send(()).expect("release");
+    }
+    for one in hanging {
+        one.await.expect("ends").expect("done");
+    }
+    store.put_new("k", body("x")).await.expect("and now it works");
+}

@@ -179,6 +179,11 @@ impl Health {
         Self { label: label.into(), state: Mutex::default() }
     }
 
+    /// Of what it is.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,8 +27,10 @@ pub mod health;
 pub mod keys;
 mod memory;
 mod options;
+mod quorum;
 pub mod retry;
 mod s3;
+mod several;
 mod version;
 
 use bytes::Bytes;
@@ -45,7 +47,9 @@ pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
+pub use quorum::{Backlog, Quorum, RepairError, ReplicaStanding, head_of_several};
 pub use retry::{RetryPolicy, Retrying};
+pub use several::{STORES_MAX, Stores};
 pub use version::Version;
 
 /// What a store's methods return: a future that can be held behind `dyn`.
@@ -162,9 +166,14 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move { Ok(self.get_object(key).await?.body) })
     }
+
+    /// The several stores that this is, where it is not one.
+    fn several(&self) -> Option<&Quorum> {
+        None
+    }
 }
 
-/// Opens the store at `url`: `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`.
+/// Opens the stores that `url` names ([`Stores`]): `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`, or several of them with their write quorum.
 ///
 /// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does.
 /// A directory is created when it is missing.
@@ -172,13 +181,19 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 /// # Errors
 /// When the URL or the options cannot be used, or the directory cannot be.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    match Location::parse(url).map_err(StoreError::Url)? {
-        Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
-        Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
+    let stores = Stores::parse(url).map_err(StoreError::Url)?;
+    if let Some(one) = stores.single() {
+        return match Location::parse(one).map_err(StoreError::Url)? {
+            Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
+            Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
+        };
     }
+    let one = |url: &String| Ok((open(url, options)?, None));
+    let all = stores.urls().iter().map(one).collect::<Result<Vec<_>, StoreError>>()?;
+    Ok(Arc::new(Quorum::new(all, stores.write_quorum())))
 }
 
-/// As [`open`], and `health` is told of every attempt.
+/// As [`open`], and `health` is told of every attempt. Of several stores each has a health of its own, under the same label.
 ///
 /// # Errors
 /// As [`open`].
@@ -187,14 +202,23 @@ pub fn open_observed(
     options: &StoreOptions,
     health: Arc<Health>,
 ) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    match Location::parse(url).map_err(StoreError::Url)? {
-        Location::Directory(path) => {
-            // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
-            let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
-            Ok(Arc::new(Retrying::new(Directory::open(&path)?, once).observed(health)))
-        }
-        Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
+    let stores = Stores::parse(url).map_err(StoreError::Url)?;
+    if let Some(one) = stores.single() {
+        return match Location::parse(one).map_err(StoreError::Url)? {
+            Location::Directory(path) => {
+                // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
+                let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
+                Ok(Arc::new(Retrying::new(Directory::open(&path)?, once).observed(health)))
+            }
+            Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
+        };
     }
+    let one = |url: &String| {
+        let own = Arc::new(Health::new(health.label()));
+        Ok((open_observed(url, options, own.clone())?, Some(own)))
+    };
+    let all = stores.urls().iter().map(one).collect::<Result<Vec<_>, StoreError>>()?;
+    Ok(Arc::new(Quorum::new(all, stores.write_quorum())))
 }
 
 fn open_s3(target: &options::S3Target, options: &StoreOptions) -> Result<Retrying<s3::S3>, StoreError> {

@@ -20,7 +20,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let store = format!("file://{}", folder.display());
     let mut cluster = lab.cluster_with("64MiB", Some(store.clone()), Vec::new())?;
-    let known = Known::of(&cluster, Vec::new(), store.clone())?;
+    let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let (old_key, new_key) = (known.key(), lab.dir.join("new.key").display().to_string());
     std::fs::write(&new_key, "5e".repeat(32))?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;

@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 /// Written over and over, in turn: more writes than blocks, so that a later state differs from an earlier one everywhere.
-const BLOCKS: u64 = 512;
+pub(super) const BLOCKS: u64 = 512;
 const LIMIT: Duration = Duration::from_secs(90);
 pub(super) const REFUSED: i32 = 3;
 const DAMAGED: i32 = 8;
 pub(super) const GONE: &str = "--i-know-the-old-cluster-is-gone";
 
 /// One writer's writes, numbered; write `n` goes to block `n % BLOCKS`.
-struct Ledger {
-    written: u64,
+pub(super) struct Ledger {
+    pub(super) written: u64,
 }
 
 impl Ledger {
-    fn write(&mut self, client: &mut Client, count: u64) -> Result<()> {
+    pub(super) fn write(&mut self, client: &mut Client, count: u64) -> Result<()> {
         for _ in 0..count {
             let n = self.written + 1;
             let offset = n % BLOCKS * BLOCK as u64;
@@ -40,7 +40,7 @@ impl Ledger {
     }
 
     /// The number of the last write that the volume shows: every write up to it, and none after (R4).
-    fn prefix(client: &mut Client) -> Result<u64> {
+    pub(super) fn prefix(client: &mut Client) -> Result<u64> {
         let mut tags = Vec::new();
         for block in 0..BLOCKS {
             let offset = block * BLOCK as u64;
@@ -119,7 +119,12 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn of(cluster: &Cluster, env: Vec<(String, String)>, store: String) -> Result<Self> {
+    pub(super) fn of(cluster: &Cluster, s3: &S3) -> Result<Self> {
+        Self::on(cluster, s3.url(), s3.env())
+    }
+
+    /// Whose sets lie at `store`.
+    pub(super) fn on(cluster: &Cluster, store: String, env: Vec<(String, String)>) -> Result<Self> {
         let status = cluster.holdfast(&["cluster", "status"])?;
         let members = status["members"].as_array().context("status without members")?;
         let text = |v: &Value| v.as_str().map(str::to_owned).context("a member without name or region");
@@ -182,7 +187,7 @@ fn number(value: &Value, what: &str) -> Result<u64> {
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let s3 = S3::start(&lab.dir)?;
     let mut cluster = lab.cluster_quiet("64MiB", s3.url(), s3.env())?;
-    let known = Known::of(&cluster, s3.env(), s3.url())?;
+    let known = Known::of(&cluster, &s3)?;
     let mut ledger = Ledger { written: 0 };
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     ledger.write(&mut client, BLOCKS + 300)?;

@@ -3,7 +3,7 @@
 use crate::node::Node;
 use crate::set::server::{SetServer, unix_ms};
 use holdfast_api::v1;
-use holdfast_store::Trouble;
+use holdfast_store::{ReplicaStanding, Standing, Trouble};
 use std::sync::{Arc, PoisonError};
 
 fn trouble_message(trouble: &Trouble, ended_unix_ms: u64) -> v1::StoreTrouble {
@@ -18,14 +18,40 @@ fn trouble_message(trouble: &Trouble, ended_unix_ms: u64) -> v1::StoreTrouble {
     }
 }
 
-/// How `set`'s store has answered this gateway.
+fn trouble_messages(standing: &Standing) -> (Option<v1::StoreTrouble>, Option<v1::StoreTrouble>) {
+    let last = standing.last.as_ref().map(|(trouble, ended)| trouble_message(trouble, *ended));
+    (standing.now.as_ref().map(|trouble| trouble_message(trouble, 0)), last)
+}
+
+fn replica_message(replica: &ReplicaStanding) -> v1::StoreReplica {
+    let (now, last) = trouble_messages(&replica.standing);
+    v1::StoreReplica {
+        store: replica.place.clone(),
+        now,
+        last,
+        missing_objects: replica.backlog.objects,
+        missing_bytes: replica.backlog.bytes,
+        head_behind: replica.backlog.head,
+        compared: replica.backlog.compared,
+    }
+}
+
+/// How `set`'s stores have answered this gateway.
 pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
-    let standing = set.health.standing(unix_ms());
+    let (mut now, mut last) = trouble_messages(&set.health.standing(unix_ms()));
+    let several = set.head.store().several();
+    let replicas: Vec<v1::StoreReplica> =
+        several.map_or_else(Vec::new, |several| several.standings(unix_ms()).iter().map(replica_message).collect());
+    let worse = |a: &v1::StoreTrouble| (a.needs_operator, a.last_unix_ms);
+    now = replicas.iter().filter_map(|replica| replica.now.clone()).chain(now).max_by_key(worse);
+    last = replicas.iter().filter_map(|replica| replica.last.clone()).chain(last).max_by_key(|last| last.ended_unix_ms);
     v1::StoreHealth {
         set: set.name.to_string(),
         backlog_bytes: set.host.with(|m| m.data_bytes()),
-        now: standing.now.map(|trouble| trouble_message(&trouble, 0)),
-        last: standing.last.map(|(trouble, ended)| trouble_message(&trouble, ended)),
+        now,
+        last,
+        write_quorum: several.map_or(0, |several| u32::try_from(several.write_quorum()).unwrap_or(u32::MAX)),
+        replicas,
     }
 }
 
@@ -42,23 +68,50 @@ impl Node {
     /// What is wrong with stores and what is in them, a line for each set. None of it makes this gateway unfit to serve: the journal goes on taking writes (R8).
     pub(crate) fn store_warnings(&self) -> Vec<String> {
         let healths = self.store_healths();
-        let stores = healths.iter().filter_map(|health| Some(line(health, health.now.as_ref()?)));
-        let sets = self.running_sets();
-        let scrubs = sets.iter().filter_map(|set| Some((set, set.scrub.known().total)).filter(|(_, total)| *total > 0));
-        let found = scrubs.map(|(set, total)| format!("set {}: the scrub found {total} damaged places (R9)", set.name));
-        stores.chain(found).collect()
+        let mut lines = Vec::new();
+        for health in &healths {
+            lines.extend(health.now.as_ref().map(|now| line(health, now)));
+            lines.extend(health.replicas.iter().filter(|r| lacks(r)).map(|replica| {
+                format!(
+                    "set {}: {} lacks {} objects of {:.1} MiB{}; they are copied from the other stores",
+                    health.set,
+                    replica.store,
+                    replica.missing_objects,
+                    replica.missing_bytes as f64 / f64::from(1 << 20),
+                    if replica.head_behind { ", and the heads differ" } else { "" }
+                )
+            }));
+        }
+        for set in self.running_sets() {
+            let total = set.scrub.known().total;
+            if total > 0 {
+                lines.push(format!("set {}: the scrub found {total} damaged places (R9)", set.name));
+            }
+        }
+        lines
     }
 
     /// The same as gauges.
     pub(crate) fn record_store_gauges(&self) {
         for health in self.store_healths() {
             let (set, now) = (health.set, health.now);
+            for replica in health.replicas {
+                let since = replica.now.as_ref().map_or(0.0, |now| now.since_unix_ms as f64 / 1e3);
+                let labels = [("set", set.clone()), ("store", replica.store)];
+                metrics::gauge!("holdfast_store_replica_trouble_since_seconds", &labels).set(since);
+                metrics::gauge!("holdfast_store_missing_objects", &labels).set(replica.missing_objects as f64);
+                metrics::gauge!("holdfast_store_missing_bytes", &labels).set(replica.missing_bytes as f64);
+            }
             let since = now.as_ref().map_or(0.0, |now| now.since_unix_ms as f64 / 1e3);
             let acts = now.as_ref().is_some_and(|now| now.needs_operator);
             metrics::gauge!("holdfast_store_trouble_since_seconds", "set" => set.clone()).set(since);
             metrics::gauge!("holdfast_store_needs_operator", "set" => set).set(f64::from(u8::from(acts)));
         }
     }
+}
+
+fn lacks(replica: &v1::StoreReplica) -> bool {
+    replica.missing_objects > 0
 }
 
 fn line(health: &v1::StoreHealth, now: &v1::StoreTrouble) -> String {

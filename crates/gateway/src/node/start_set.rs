@@ -7,6 +7,7 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
+use crate::set::repair::Repairer;
 use crate::set::schedule;
 use crate::set::scrub::{ScrubSettings, Scrubber};
 use crate::set::server::{SetParts, SetServer};
@@ -93,6 +94,9 @@ pub(super) async fn start_set(
     let note = config.data_dir.join(format!("scrub-{}", id.0));
     let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, node.stop.clone());
     tokio::spawn(scrubber.run());
+    if mapping.store.several().is_some() {
+        tokio::spawn(Repairer::new(server.clone(), mapping.clone(), node.stop.clone()).run());
+    }
     tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
     tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);

@@ -237,6 +237,11 @@ impl HeadKeeper {
         *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(term);
     }
 
+    /// Where the head lies, with everything else of the set.
+    pub fn store(&self) -> &dyn ObjectStore {
+        &*self.parts.store
+    }
+
     /// Which life of the set this is.
     pub fn life(&self) -> SetLife {
         self.parts.life

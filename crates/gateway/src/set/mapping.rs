@@ -260,6 +260,9 @@ impl Mapping {
                 Err(MapError::Bad { what, object, reason }) if tries < DAMAGED_TRIES => {
                     tracing::warn!(%object, what, reason, "R9: not what was written; fetched anew");
                     metrics::counter!("holdfast_store_spoilt_total").increment(1);
+                    if let Some(several) = self.store.several() {
+                        several.doubt(object);
+                    }
                     tries += 1;
                 }
                 other => return other,

@@ -15,6 +15,7 @@ pub mod host;
 pub mod mapping;
 pub mod pace;
 pub mod reader;
+pub mod repair;
 pub mod schedule;
 pub mod scrub;
 pub mod sequencer;

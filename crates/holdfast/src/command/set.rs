@@ -6,17 +6,41 @@ use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
 use holdfast_api::v1;
+use holdfast_gateway::recovery::Stores;
 use holdfast_types::{ByteSize, Name};
 
 /// Runs one of `holdfast set`'s commands.
 pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
     match command {
-        SetCommand::Create { name, store, volumes } => create(common, &name, &store, &volumes).await,
+        SetCommand::Create { name, stores, write_quorum, volumes } => {
+            let stores = several(stores, write_quorum)?;
+            create(common, &name, &stores.to_string(), &volumes).await
+        }
         SetCommand::List => list(common).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
         SetCommand::Scrub { set, start } => super::scrub::run(common, &set, start).await,
         SetCommand::Schedule { set, schedule } => schedule_snapshots(common, &set, &schedule).await,
+    }
+}
+
+/// The stores of one set, as they were named on the command line: each by a `--store`, or all in one text.
+fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores, CliError> {
+    let usage = |error: &dyn std::error::Error| CliError::usage("--store").because(error);
+    let stores = match named.as_slice() {
+        [one] if one.starts_with("w=") => Stores::parse(one).map_err(|error| usage(&error))?,
+        _ => {
+            return Stores::new(named, write_quorum).map_err(|error| {
+                usage(&error).next("name each store of the set once, and --write-quorum as more than half of them")
+            });
+        }
+    };
+    match write_quorum {
+        Some(w) if w != stores.write_quorum() => Err(CliError::usage(format!(
+            "--write-quorum: found {w}, expected {} as --store says",
+            stores.write_quorum()
+        ))),
+        _ => Ok(stores),
     }
 }
 
@@ -149,6 +173,10 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["scrub".to_string(), status.scrub.as_ref().map_or(String::new(), super::scrub::line)],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
     ];
+    let replicas = status.store_health.iter().flat_map(|health| &health.replicas);
+    for (at, replica) in replicas.enumerate() {
+        facts.push([format!("store {}", at + 1), replica_text(replica)]);
+    }
     if !status.confirmed {
         facts.push(["view".to_string(), format!("{}'s own, perhaps old", member_text(status.answered_by))]);
     }
@@ -175,6 +203,18 @@ pub fn store_text(health: &v1::StoreHealth) -> String {
         (None, Some(last)) => over(last),
         (None, None) => "ok".to_string(),
     }
+}
+
+/// One of several stores, in one line.
+fn replica_text(replica: &v1::StoreReplica) -> String {
+    let health = v1::StoreHealth { now: replica.now.clone(), last: replica.last.clone(), ..Default::default() };
+    let lacks = match (replica.missing_objects, replica.compared) {
+        (0, true) => "complete".to_string(),
+        (0, false) => "not compared yet".to_string(),
+        (objects, _) => format!("lacks {objects} objects, {}", output::bytes(replica.missing_bytes)),
+    };
+    let head = if replica.head_behind { ", heads differ" } else { "" };
+    format!("{}: {lacks}{head}; {}", replica.store, store_text(&health))
 }
 
 /// A lease in one line.

@@ -1,0 +1,484 @@
+//! The head over several stores: carries out what `register` decides. Each step at a store is a conditional PUT on what was read there.
+//!
+//! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
+
+use super::register::{
+    BadSlot, Ballot, Look, Seat, Seen, Slot, Step, VALUE_BYTES_MAX, Wish, decode, encode, judge_look, may_lay_out,
+    mended, next_step, promised_value,
+};
+use super::{Quorum, Replica, worst};
+use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::{Object, Version};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// Rounds of one call: each after the first because another writer came in between, or too few stores answered.
+const ROUNDS_MAX: u32 = 8;
+/// Once enough have answered, the others are waited for so long.
+const STRAGGLERS: Duration = Duration::from_millis(500);
+/// One round at most. What became of it is found out by the next.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+/// Between two rounds, times the number of the round; half of it by chance, so that two writers do not keep one another from ending.
+const PAUSE: Duration = Duration::from_millis(60);
+/// A promise that met somebody else's step is tried on top of it so often.
+const PROMISES_MAX: u32 = 4;
+
+type Is = Option<Version>;
+
+/// What one store answered.
+struct Answer {
+    seen: Seen<Bytes>,
+    /// Of the object, for a conditional PUT on it.
+    version: Option<Version>,
+    error: Option<StoreError>,
+}
+
+/// What the tasks of a round are told.
+#[derive(Clone)]
+enum Verdict {
+    Open,
+    Accept(Bytes),
+    Stop,
+}
+
+/// What they tell.
+enum Told {
+    Promised(usize, Slot<Bytes>),
+    Accepted,
+    /// It takes no part in this round; a higher promise was seen, or what went wrong.
+    Out(Ballot, Option<StoreError>),
+}
+
+/// What a round came to.
+enum Outcome {
+    Done(Option<Bytes>),
+    Refused {
+        found: Option<Bytes>,
+    },
+    /// Somebody else is at work, or too few answered.
+    Again {
+        sent: bool,
+        seen: Ballot,
+        error: Option<StoreError>,
+    },
+}
+
+fn is(expected: &Is, current: Option<&Bytes>) -> bool {
+    *expected == current.map(|body| Version::of(body))
+}
+
+impl Quorum {
+    fn seat(&self, index: usize) -> Seat {
+        let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+        Seat { index: small(index), n: small(self.replicas.len()), w: small(self.w) }
+    }
+
+    async fn ask(&self, replica: &Replica, key: &str) -> Answer {
+        let began = Instant::now();
+        let answer = replica.store.get_object(key).await;
+        match &answer {
+            Err(error) if error.kind().is_some() => replica.speed.failed(),
+            _ => replica.speed.answered(Some(began.elapsed())),
+        }
+        let silent = |error, version| Answer { seen: Seen::Silent, version, error: Some(error) };
+        match answer {
+            Ok(object) => match decode(self.seat(replica.index), &object.body) {
+                Ok(slot) => Answer { seen: Seen::Slot(slot), version: Some(object.version), error: None },
+                Err(bad) => silent(self.bad_slot(replica, key, &bad), Some(object.version)),
+            },
+            Err(error) if error.disposition() == Disposition::NotFound => {
+                Answer { seen: Seen::Empty, version: None, error: None }
+            }
+            Err(error) => silent(error, None),
+        }
+    }
+
+    fn bad_slot(&self, replica: &Replica, key: &str, bad: &BadSlot) -> StoreError {
+        let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+        let seat = |s: Seat| format!("store {} of {} with write quorum {}", s.index + 1, s.n, s.w);
+        let expected = seat(self.seat(replica.index));
+        match bad {
+            BadSlot::Seat(found) => StoreError::Denied {
+                at,
+                cause: Cause::text(format!("found the head of {}, expected that of {expected}", seat(*found))),
+                hint: "name the stores in the order and with the write quorum that the set was created with, each with its own bucket or prefix",
+            },
+            BadSlot::Foreign => StoreError::Denied {
+                at,
+                cause: Cause::text(format!(
+                    "found no head of {expected}, perhaps one of a set that has this store alone"
+                )),
+                hint: "give each set that has several stores prefixes of its own",
+            },
+            BadSlot::Damaged => StoreError::Unavailable {
+                at,
+                attempts: 1,
+                cause: Cause::of_kind(
+                    crate::health::Kind::Damaged,
+                    "the head's frame is damaged; it is written anew once all other stores answer",
+                ),
+            },
+        }
+    }
+
+    /// Asks all. Ends when that shows what is decided, when all have answered, or a while after enough have.
+    async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
+        let none = || Answer { seen: Seen::Silent, version: None, error: None };
+        let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
+        let mut asked: FuturesUnordered<_> =
+            self.replicas.iter().map(|replica| async move { (replica.index, self.ask(replica, key).await) }).collect();
+        let mut until: Option<Instant> = None;
+        loop {
+            let wait = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                answer = asked.next() => match answer {
+                    Some((index, answer)) => answers[index] = answer,
+                    None => return answers,
+                },
+                () = wait => return answers,
+            }
+            if all {
+                continue;
+            }
+            let seen = seen_of(&answers);
+            if matches!(judge_look(&seen, self.w), Look::Decided(_)) {
+                return answers;
+            }
+            let spoken = seen.iter().filter(|seen| !matches!(seen, Seen::Silent)).count();
+            if spoken >= self.w {
+                until = until.or(Some(Instant::now() + STRAGGLERS));
+            }
+        }
+    }
+
+    /// Too few stores have a slot that can be read.
+    fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
+        let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
+        if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
+            // A seat that is taken, rights: somebody must act, and is told of it first.
+            if !sent && !errors.iter().any(|e| matches!(e.disposition(), Disposition::Retry | Disposition::Unknown)) {
+                return denied.clone();
+            }
+        }
+        let empty = answers.iter().filter(|answer| answer.seen == Seen::Empty).count();
+        let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count();
+        let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
+        if empty > 0 {
+            text.push_str(&format!("; {empty} have none"));
+        }
+        for error in &errors {
+            text.push_str(&format!("; {error}"));
+        }
+        let kind = errors.iter().find_map(StoreError::kind);
+        let (at, cause) = (self.at(op, key), Box::new(Cause { kind, ..*Cause::text(text) }));
+        if sent {
+            StoreError::Unknown { at, attempts: 1, cause }
+        } else {
+            StoreError::Unavailable { at, attempts: 1, cause }
+        }
+    }
+
+    /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take back.
+    pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
+        let object = |body: Bytes| Object { version: Version::of(&body), body };
+        let mut seen_higher = Ballot::default();
+        for round in 1..=ROUNDS_MAX {
+            let answers = self.ask_all(key, false).await;
+            match judge_look(&seen_of(&answers), self.w) {
+                Look::Decided(value) => return Ok(object(value)),
+                Look::Nothing => return Err(StoreError::NotFound { at: self.at(Op::Get, key) }),
+                Look::TooFew => return Err(self.no_quorum(Op::Get, key, &answers, false)),
+                Look::Undecided => {}
+            }
+            match self.round(key, &answers, Wish::Settle, false, seen_higher).await? {
+                Outcome::Done(Some(value)) => return Ok(object(value)),
+                Outcome::Done(None) | Outcome::Refused { .. } => {
+                    return Err(StoreError::NotFound { at: self.at(Op::Get, key) });
+                }
+                Outcome::Again { seen, .. } => seen_higher = seen_higher.max(seen),
+            }
+            pause(round).await;
+        }
+        let cause = Cause::text("other writers were quicker again and again");
+        Err(StoreError::Unavailable { at: self.at(Op::Get, key), attempts: ROUNDS_MAX, cause })
+    }
+
+    /// Replaces what the register holds, if that is `expected`.
+    pub(super) async fn swap_register(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        body: Bytes,
+    ) -> Result<Version, StoreError> {
+        if body.len() > VALUE_BYTES_MAX {
+            return Err(StoreError::TooLarge { at: self.at(Op::Swap, key), found_bytes: body.len() as u64 });
+        }
+        let version = Version::of(&body);
+        let wish = Wish::Swap { expected: expected.cloned(), value: body.clone() };
+        let changed = |found: Option<&Bytes>| StoreError::Changed {
+            at: self.at(Op::Swap, key),
+            found: found.map(|body| Version::of(body)),
+            expected: expected.cloned(),
+        };
+        let (mut sent_before, mut seen_higher, mut last) = (false, Ballot::default(), None);
+        for round in 1..=ROUNDS_MAX {
+            let mut answers = self.ask_all(key, false).await;
+            match judge_look(&seen_of(&answers), self.w) {
+                Look::Decided(value) if value == body => return Ok(version),
+                // Nothing of this call was sent: it has not happened, and will not.
+                Look::Decided(value) if !sent_before && !is(&expected.cloned(), Some(&value)) => {
+                    return Err(changed(Some(&value)));
+                }
+                Look::Nothing if !sent_before && expected.is_some() => return Err(changed(None)),
+                Look::Nothing => answers = self.lay_out(key, answers).await,
+                Look::Decided(_) | Look::Undecided | Look::TooFew => {}
+            }
+            if answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count() < self.w {
+                return Err(self.no_quorum(Op::Swap, key, &answers, sent_before));
+            }
+            match self.round(key, &answers, wish.clone(), sent_before, seen_higher).await? {
+                Outcome::Done(_) => return Ok(version),
+                Outcome::Refused { found } if !sent_before => return Err(changed(found.as_ref())),
+                // R12: ours may have been there and been replaced since.
+                Outcome::Refused { .. } => {
+                    let cause = Cause::text("another version is there; ours may have been before it");
+                    return Err(StoreError::Unknown { at: self.at(Op::Swap, key), attempts: round, cause });
+                }
+                Outcome::Again { sent, seen, error } => {
+                    sent_before |= sent;
+                    seen_higher = seen_higher.max(seen);
+                    last = error.or(last);
+                }
+            }
+            pause(round).await;
+        }
+        let text = last.map_or("other writers were quicker again and again".to_owned(), |error| error.to_string());
+        let (at, cause) = (self.at(Op::Swap, key), Cause::text(text));
+        Err(if sent_before {
+            StoreError::Unknown { at, attempts: ROUNDS_MAX, cause }
+        } else {
+            StoreError::Unavailable { at, attempts: ROUNDS_MAX, cause }
+        })
+    }
+
+    /// Q3: slots without a value, where every store has answered and none has one.
+    async fn lay_out(&self, key: &str, answers: Vec<Answer>) -> Vec<Answer> {
+        let all = if answers.iter().any(|answer| answer.seen == Seen::Silent) {
+            self.ask_all(key, true).await
+        } else {
+            answers
+        };
+        if !may_lay_out(&seen_of(&all)) {
+            return all;
+        }
+        let puts =
+            self.replicas.iter().zip(&all).filter(|(_, answer)| answer.seen == Seen::Empty).map(|(replica, _)| {
+                let object = encode(self.seat(replica.index), &Slot::default(), rand::random());
+                async move { replica.store.swap(key, None, object).await }
+            });
+        // What came of it is read.
+        join_all(puts).await;
+        self.ask_all(key, false).await
+    }
+
+    /// One round with a ballot of its own, at the stores that have a slot.
+    async fn round(
+        &self,
+        key: &str,
+        answers: &[Answer],
+        wish: Wish<Is, Bytes>,
+        sent_before: bool,
+        seen_higher: Ballot,
+    ) -> Result<Outcome, StoreError> {
+        let slots = answers.iter().filter_map(|answer| match &answer.seen {
+            Seen::Slot(slot) => Some(slot.highest()),
+            _ => None,
+        });
+        let Some(ballot) = Ballot::above(slots.chain([seen_higher]), rand::random()) else {
+            let cause = Cause::text("a store shows the last ballot that there is");
+            let hint = "that is no head that a gateway wrote: look at what replaced it";
+            return Err(StoreError::Denied { at: self.at(Op::Swap, key), cause, hint });
+        };
+        let (tell, mut told) = mpsc::channel(2 * self.replicas.len());
+        let (verdict, heard) = watch::channel(Verdict::Open);
+        let mut taking_part = 0;
+        for (replica, answer) in self.replicas.iter().zip(answers) {
+            let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
+            // Steps that hang are not waited for, and not piled up.
+            let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
+            taking_part += 1;
+            let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(replica.index), ballot };
+            let (slot, version, tell, heard) = (slot.clone(), version.clone(), tell.clone(), heard.clone());
+            tokio::spawn(async move {
+                place.take_part(slot, version, &tell, heard).await;
+                drop(permit);
+            });
+        }
+        drop(tell);
+        let mut promises: Vec<Option<Slot<Bytes>>> = vec![None; self.replicas.len()];
+        let (mut value, mut accepted, mut out, mut highest) = (None, 0, 0, ballot);
+        let (mut sent, mut errors) = (false, Vec::new());
+        let ends = Instant::now() + ROUND_LIMIT;
+        while let Ok(Some(word)) = tokio::time::timeout_at(ends, told.recv()).await {
+            match word {
+                Told::Promised(index, slot) => promises[index] = Some(slot),
+                Told::Accepted => accepted += 1,
+                Told::Out(higher, error) => {
+                    out += 1;
+                    highest = highest.max(higher);
+                    errors.extend(error);
+                }
+            }
+            if accepted >= self.w {
+                return Ok(Outcome::Done(value));
+            }
+            if taking_part - out < self.w {
+                break;
+            }
+            if sent {
+                continue;
+            }
+            let Some(current) = promised_value(&promises, self.w) else { continue };
+            match next_step(&wish, current.clone(), is, sent_before) {
+                Step::Accept(body) => {
+                    sent = true;
+                    value = Some(body.clone());
+                    verdict.send_replace(Verdict::Accept(body));
+                }
+                Step::Nothing => return Ok(stop(&verdict, Outcome::Done(None))),
+                Step::Refused { .. } => return Ok(stop(&verdict, Outcome::Refused { found: current })),
+            }
+        }
+        // Who has promised and waits is let go; an accept that is under way may still be done (R12).
+        if !sent {
+            verdict.send_replace(Verdict::Stop);
+        }
+        Ok(Outcome::Again { sent, seen: highest, error: worst(errors) })
+    }
+
+    /// Brings every store's head to what is decided, for the repair: whether all have it. Needs all stores to answer for a store that has lost its own.
+    pub(super) async fn mend_head(&self, key: &str) -> Result<bool, StoreError> {
+        let answers = self.ask_all(key, true).await;
+        let seen = seen_of(&answers);
+        let accepted = |seen: &Seen<Bytes>| match seen {
+            Seen::Slot(Slot { accepted: Some((ballot, _)), .. }) => Some(*ballot),
+            _ => None,
+        };
+        let highest = seen.iter().filter_map(accepted).max();
+        if seen.iter().all(|seen| accepted(seen) == highest && highest.is_some()) {
+            return Ok(true);
+        }
+        for (index, answer) in answers.iter().enumerate() {
+            let lost = answer.seen == Seen::Empty || (answer.seen == Seen::Silent && answer.version.is_some());
+            if !lost || answer.error.as_ref().is_some_and(|e| e.disposition() == Disposition::Denied) {
+                continue;
+            }
+            // Asked after it was found to be missing (Q2).
+            let others = self.ask_all(key, true).await;
+            let others: Vec<Seen<Bytes>> =
+                others.into_iter().enumerate().filter(|(at, _)| *at != index).map(|(_, a)| a.seen).collect();
+            let Some(slot) = mended(&others, self.w) else { return Ok(false) };
+            let object = encode(self.seat(index), &slot, rand::random());
+            self.replicas[index].store.swap(key, answer.version.as_ref(), object).await?;
+            tracing::warn!(
+                key,
+                store = self.replicas[index].store.place(),
+                "the head was missing or damaged there and was written anew"
+            );
+            return Ok(false);
+        }
+        let behind = seen.iter().any(|seen| matches!(seen, Seen::Slot(_)) && accepted(seen) != highest);
+        if !behind || matches!(judge_look(&seen, self.w), Look::Nothing | Look::TooFew) {
+            return Ok(false);
+        }
+        self.round(key, &answers, Wish::Settle, false, Ballot::default()).await?;
+        Ok(false)
+    }
+}
+
+fn stop(verdict: &watch::Sender<Verdict>, outcome: Outcome) -> Outcome {
+    verdict.send_replace(Verdict::Stop);
+    outcome
+}
+
+fn seen_of(answers: &[Answer]) -> Vec<Seen<Bytes>> {
+    answers.iter().map(|answer| answer.seen.clone()).collect()
+}
+
+async fn pause(round: u32) {
+    let most = PAUSE * round;
+    tokio::time::sleep(most / 2 + (most / 2).mul_f64(rand::random::<f64>())).await;
+}
+
+/// One store in one round.
+struct Place {
+    replica: Arc<Replica>,
+    key: String,
+    seat: Seat,
+    ballot: Ballot,
+}
+
+impl Place {
+    async fn take_part(
+        &self,
+        slot: Slot<Bytes>,
+        version: Version,
+        tell: &mpsc::Sender<Told>,
+        mut heard: watch::Receiver<Verdict>,
+    ) {
+        let (before, promised, version) = match self.promise(slot, version).await {
+            Ok(promised) => promised,
+            Err(out) => return drop(tell.send(out).await),
+        };
+        let _ = tell.send(Told::Promised(self.replica.index, before)).await;
+        let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
+        let Ok(Verdict::Accept(value)) = verdict else { return };
+        let told = match promised.accept(self.ballot, value) {
+            // On the very object that the promise left: whatever came in between, be it a store that forgot, makes this no vote (Q2).
+            Ok(slot) => match self.write(&slot, &version).await {
+                Ok(_) => Told::Accepted,
+                Err(error) => Told::Out(Ballot::default(), Some(error)),
+            },
+            Err(higher) => Told::Out(higher, None),
+        };
+        let _ = tell.send(told).await;
+    }
+
+    async fn write(&self, slot: &Slot<Bytes>, version: &Version) -> Result<Version, StoreError> {
+        let object = encode(self.seat, slot, rand::random());
+        self.replica.store.swap(&self.key, Some(version), object).await
+    }
+
+    /// The slot as it was, as it is promised, and its version.
+    async fn promise(
+        &self,
+        mut slot: Slot<Bytes>,
+        mut version: Version,
+    ) -> Result<(Slot<Bytes>, Slot<Bytes>, Version), Told> {
+        let mut last = None;
+        for _ in 0..PROMISES_MAX {
+            let promised = slot.promise(self.ballot).map_err(|higher| Told::Out(higher, None))?;
+            match self.write(&promised, &version).await {
+                Ok(version) => return Ok((slot, promised, version)),
+                Err(error) if error.disposition() == Disposition::Conflict => last = Some(error),
+                Err(error) => return Err(Told::Out(Ballot::default(), Some(error))),
+            }
+            let silent = |error| Told::Out(Ballot::default(), error);
+            let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
+            slot = decode(self.seat, &object.body).map_err(|_| silent(last.clone()))?;
+            version = object.version;
+        }
+        Err(Told::Out(slot.highest(), last))
+    }
+}

@@ -1,0 +1,298 @@
+//! Three stores in memory, some of which fail, hang, forget or lie.
+
+use super::*;
+use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying};
+use std::time::Duration;
+
+const HEAD: &str = "sets/1/head";
+
+type One = Arc<Retrying<Faulty<Memory>>>;
+
+fn stores(n: usize) -> Vec<One> {
+    let policy = RetryPolicy { attempts_max: 2, backoff_first_ms: 1, backoff_max_ms: 2, ..RetryPolicy::default() };
+    (0..n)
+        .map(|at| Arc::new(Retrying::new(Faulty::new(Memory::new(), at as u64 + 1, Faults::default()), policy.clone())))
+        .collect()
+}
+
+fn quorum(stores: &[One], w: usize) -> Quorum {
+    Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), w)
+}
+
+fn text(text: impl Into<String>) -> Bytes {
+    Bytes::from(text.into())
+}
+
+fn down(store: &One, down: bool) {
+    store.within().set(Faults { down, ..Faults::default() });
+}
+
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    for _ in 0..2000 {
+        if done().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{what} did not come about");
+}
+
+#[tokio::test]
+async fn an_object_counts_once_w_have_it_and_not_before() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    down(&stores[0], true);
+    all.put_new("sets/1/seg/x", text("x")).await.expect("two of three");
+    assert_eq!(stores[1].get("sets/1/seg/x").await, Ok(text("x")));
+    assert_eq!(stores[2].get("sets/1/seg/x").await, Ok(text("x")));
+    until("the note", async || all.standings(0)[0].backlog.objects == 1).await;
+    down(&stores[1], true);
+    let error = all.put_new("sets/1/seg/y", text("y")).await.expect_err("one of three");
+    assert_eq!(error.disposition(), Disposition::Unknown, "{error}");
+    down(&stores[1], false);
+    all.put_new("sets/1/seg/y", text("y")).await.expect("the same again");
+    // Nobody has to wait for the one that is away.
+    assert_eq!(all.get("sets/1/seg/y").await, Ok(text("y")));
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_waited_for_by_nobody_and_keeps_few() {
+    let stores = stores(3);
+    stores[2].within().set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
+    let all = quorum(&stores, 2);
+    for at in 0..20 {
+        all.put_new(&format!("sets/1/seg/{at}"), text("x")).await.expect("two of three");
+    }
+    assert_eq!(all.replicas[2].behind.available_permits(), 0);
+    let noted = all.standings(0)[2].backlog.objects;
+    assert_eq!(noted, 20 - BEHIND_MAX as u64, "the others are noted for the repair");
+}
+
+#[tokio::test]
+async fn what_one_has_not_another_has() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    stores[2].put_new("sets/1/seg/x", text("0123")).await.expect("put");
+    assert_eq!(all.get_range("sets/1/seg/x", 1..3).await, Ok(text("12")));
+    assert_eq!(ObjectStore::head(&all, "sets/1/seg/x").await.expect("head").bytes, 4);
+    let error = all.get("sets/1/seg/none").await.expect_err("nowhere");
+    assert_eq!(error.disposition(), Disposition::NotFound);
+    down(&stores[0], true);
+    let error = all.get("sets/1/seg/none").await.expect_err("perhaps there");
+    assert!(error.may_pass(), "R7: a store that does not answer may have it: {error}");
+    assert_eq!(all.get("sets/1/seg/x").await, Ok(text("0123")));
+}
+
+#[tokio::test]
+async fn a_slow_first_store_is_hedged_and_a_doubted_object_is_read_elsewhere() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    for (at, store) in stores.iter().enumerate() {
+        store.put_new("sets/1/seg/x", text(format!("copy {at}"))).await.expect("put");
+    }
+    assert_eq!(all.get("sets/1/seg/x").await, Ok(text("copy 0")));
+    stores[0].within().set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
+    assert_eq!(all.get("sets/1/seg/x").await, Ok(text("copy 1")));
+    let object = holdfast_types::ObjectId {
+        term: holdfast_types::Term(1),
+        member: holdfast_types::MemberId(1),
+        boot: 1,
+        random: 1,
+    };
+    let key = keys::segment(holdfast_types::GroupId(1), object);
+    down(&stores[0], false);
+    for (at, store) in stores.iter().enumerate() {
+        store.put_new(&key, text(format!("copy {at}"))).await.expect("put");
+    }
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(all.get(&key).await.expect("get"));
+        all.doubt(object);
+    }
+    seen.sort();
+    assert_eq!(seen, ["copy 0", "copy 1", "copy 2"].map(text), "each store is asked once");
+}
+
+#[tokio::test]
+async fn deletion_is_done_when_all_have_done_it_and_listings_are_joined() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    for (at, key) in ["sets/1/seg/a", "sets/1/seg/b", "sets/1/seg/c"].into_iter().enumerate() {
+        stores[at].put_new(key, text("x")).await.expect("put");
+    }
+    let listed = |page: ListPage| page.objects.into_iter().map(|listed| listed.key).collect::<Vec<_>>();
+    let page = all.list("sets/1/seg/", None).await.expect("list");
+    assert_eq!(listed(page), ["sets/1/seg/a", "sets/1/seg/b", "sets/1/seg/c"]);
+    down(&stores[1], true);
+    assert!(all.delete("sets/1/seg/a").await.expect_err("one is away").may_pass());
+    let page = all.list("sets/1/seg/", Some("sets/1/seg/a")).await.expect("list");
+    assert_eq!(listed(page), ["sets/1/seg/c"], "a hint, by those that answer");
+    down(&stores[1], false);
+    all.delete("sets/1/seg/a").await.expect("all");
+}
+
+#[tokio::test]
+async fn pages_of_a_joined_listing_leave_nothing_out() {
+    let stores = stores(2);
+    let all = quorum(&stores, 2);
+    let mut expected = Vec::new();
+    // More at one store than a page holds, and the other goes further at once.
+    for at in 0..2500 {
+        let key = format!("sets/1/seg/{at:05}");
+        stores[usize::from(at % 50 == 0)].put_new(&key, text("x")).await.expect("put");
+        expected.push(key);
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = all.list("sets/1/seg/", after.as_deref()).await.expect("list");
+        found.extend(page.objects.into_iter().map(|listed| listed.key));
+        after = page.more;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn the_head_begins_only_with_all_stores_and_is_swapped_with_two() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    down(&stores[2], true);
+    assert_eq!(all.get(HEAD).await.expect_err("none").disposition(), Disposition::NotFound);
+    let error = all.swap(HEAD, None, text("1")).await.expect_err("Q3");
+    assert_eq!(error.disposition(), Disposition::Retry, "{error}");
+    down(&stores[2], false);
+    let one = all.swap(HEAD, None, text("1")).await.expect("first");
+    assert_eq!(all.swap(HEAD, None, text("1")).await, Ok(one.clone()), "R12: the same bytes again");
+    assert_eq!(all.swap(HEAD, None, text("x")).await.expect_err("there is one").disposition(), Disposition::Conflict);
+    down(&stores[0], true);
+    let two = all.swap(HEAD, Some(&one), text("2")).await.expect("two of three");
+    assert_eq!(all.get(HEAD).await, Ok(text("2")));
+    down(&stores[0], false);
+    down(&stores[1], true);
+    assert_eq!(all.get(HEAD).await, Ok(text("2")), "the other majority shows it, and decides it there");
+    let error = all.swap(HEAD, Some(&one), text("y")).await.expect_err("old");
+    assert_eq!(error.disposition(), Disposition::Conflict);
+    all.swap(HEAD, Some(&two), text("3")).await.expect("third");
+    down(&stores[0], true);
+    assert!(all.get(HEAD).await.expect_err("one of three").may_pass());
+}
+
+/// Hundreds of swaps by several writers while stores come and go and lose answers: a chain without a fork.
+#[tokio::test]
+async fn no_swap_of_the_head_is_lost() {
+    let seed: u64 = std::env::var("HOLDFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("HOLDFAST_SEED={seed}");
+    let policy = RetryPolicy { attempts_max: 2, backoff_first_ms: 1, backoff_max_ms: 2, ..RetryPolicy::default() };
+    let stores: Vec<One> = (0..3)
+        .map(|at| {
+            Arc::new(Retrying::new(
+                Faulty::new(Memory::new(), seed.wrapping_add(at), Faults::default()),
+                policy.clone(),
+            ))
+        })
+        .collect();
+    quorum(&stores, 2).swap(HEAD, None, text("0:begin")).await.expect("first");
+    let faults = || Faults { fail_before: 100, fail_after: 100, own_conflict: 50, ..Faults::default() };
+    stores.iter().for_each(|store| store.within().set(faults()));
+    let writer = async |name: u64| {
+        let mine = quorum(&stores, 2);
+        let (mut done, mut perhaps) = (Vec::new(), Vec::new());
+        for turn in 0..60_u64 {
+            if turn % 7 == 3 && name == 0 {
+                stores.iter().for_each(|store| store.within().set(faults()));
+                stores[(turn / 7) as usize % 3].within().set(Faults { down: true, ..Faults::default() });
+            }
+            let Ok(object) = mine.get_object(HEAD).await else { continue };
+            let before = String::from_utf8(object.body.to_vec()).expect("text");
+            let count: u64 = before.split(':').next().and_then(|n| n.parse().ok()).expect("number");
+            let next = format!("{}:{name}.{turn}<{}", count + 1, before.split('<').next().expect("itself"));
+            match mine.swap(HEAD, Some(&object.version), text(next.clone())).await {
+                Ok(_) => done.push(next),
+                Err(error) if error.disposition() == Disposition::Unknown => perhaps.push(next),
+                Err(_) => {}
+            }
+        }
+        (done, perhaps)
+    };
+    let (a, b, c) = tokio::join!(writer(0), writer(1), writer(2));
+    stores.iter().for_each(|store| store.within().set(Faults::default()));
+    let mut last = String::from_utf8(quorum(&stores, 2).get(HEAD).await.expect("head").to_vec()).expect("text");
+    let (mut done, mut perhaps) = (a.0, a.1);
+    done.extend(b.0.into_iter().chain(c.0));
+    perhaps.extend(b.1.into_iter().chain(c.1));
+    // Backwards along what each version says it replaced: every one that was done is on the way.
+    let mut chain = Vec::new();
+    while let Some((_, before)) = last.clone().split_once('<') {
+        chain.push(last.clone());
+        let parent = done.iter().chain(&perhaps).find(|one| one.split('<').next() == Some(before));
+        match parent {
+            Some(parent) => last = parent.clone(),
+            None => break,
+        }
+    }
+    assert!(last.ends_with("<0:begin"), "the chain breaks off at {last}; seed {seed}");
+    for one in &done {
+        assert!(chain.contains(one), "{one} was answered as done and is lost; seed {seed}");
+    }
+    assert!(done.len() > 10, "only {} swaps came through", done.len());
+}
+
+#[tokio::test]
+async fn a_repair_copies_what_is_named_and_mends_the_head_that_was_lost() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    let set = holdfast_types::GroupId(1);
+    let one = all.swap(HEAD, None, text("1")).await.expect("first");
+    down(&stores[1], true);
+    let id = |random| holdfast_types::ObjectId {
+        term: holdfast_types::Term(1),
+        member: holdfast_types::MemberId(1),
+        boot: 1,
+        random,
+    };
+    let (named, other) = (keys::segment(set, id(1)), keys::segment(set, id(2)));
+    all.put_new(&named, text("named")).await.expect("put");
+    all.put_new(&other, text("nobody names it")).await.expect("put");
+    all.swap(HEAD, Some(&one), text("2")).await.expect("swap");
+    let names = BTreeMap::from([(named.clone(), 5)]);
+    until("both notes", async || all.standings(0)[1].backlog.objects == 2).await;
+    all.repair(set, &names, 100).await.expect_err("it is away");
+    down(&stores[1], false);
+    until("it is whole", async || {
+        let _ = all.repair(set, &names, 100).await;
+        !all.standings(0)[1].backlog.head
+    })
+    .await;
+    assert_eq!(stores[1].get(&named).await, Ok(text("named")));
+    assert_eq!(stores[1].get(&other).await.expect_err("not copied").disposition(), Disposition::NotFound);
+    // A store that lost everything gets its head back, and may count again.
+    stores[1].delete(HEAD).await.expect("delete");
+    stores[1].delete(&named).await.expect("delete");
+    all.compare_anew();
+    down(&stores[0], true);
+    assert!(all.swap(HEAD, None, text("forged")).await.expect_err("Q2").may_pass());
+    down(&stores[0], false);
+    until("it is whole again", async || {
+        let _ = all.repair(set, &names, 100).await;
+        !all.standings(0)[1].backlog.head
+    })
+    .await;
+    down(&stores[2], true);
+    assert_eq!(all.get(HEAD).await, Ok(text("2")));
+    assert_eq!(stores[1].get(&named).await, Ok(text("named")));
+}
+
+#[tokio::test]
+async fn stores_in_another_order_or_with_another_quorum_are_found() {
+    let stores = stores(3);
+    quorum(&stores, 2).swap(HEAD, None, text("1")).await.expect("first");
+    let turned: Vec<One> = [1, 2, 0].map(|at| stores[at].clone()).into();
+    let error = quorum(&turned, 2).get(HEAD).await.expect_err("another order");
+    assert_eq!(error.disposition(), Disposition::Denied, "{error}");
+    assert!(error.to_string().contains("store 2 of 3"), "{error}");
+    assert!(quorum(&stores, 3).get(HEAD).await.is_err());
+    let twice: Vec<One> = [0, 1, 1].map(|at| stores[at].clone()).into();
+    assert_eq!(quorum(&twice, 2).get(HEAD).await, Ok(text("1")), "two of them are where they should be");
+}

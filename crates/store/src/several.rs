@@ -1,0 +1,137 @@
+//! Where a set's objects lie, as one text: the URL of one store, or several with their write quorum.
+//!
+//! ```text
+//!   s3://bucket/prefix                                   one store: as it always was
+//!   w=2 s3://east/p s3://west/p?region=.. s3://south/p   three, two of which must have an object before it counts
+//! ```
+//! One text, because it travels as one: entry of group 0, admin protocol, plan, command line. URLs hold no blanks. A build that knows only
+//! one store refuses the second form, since it is no URL.
+
+use crate::options::{Location, StoreUrlError};
+use std::fmt;
+
+/// Stores of a set at most.
+pub const STORES_MAX: usize = 5;
+
+/// The stores of a set in their order, and how many must have an object before it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stores {
+    urls: Vec<String>,
+    write_quorum: usize,
+}
+
+impl Stores {
+    /// From parts. `write_quorum` may be left out: the smallest majority.
+    ///
+    /// # Errors
+    /// [`StoreUrlError`] when they cannot be used together: two write quorums must share a store, else two lives of a set could both commit.
+    pub fn new(urls: Vec<String>, write_quorum: Option<usize>) -> Result<Self, StoreUrlError> {
+        let n = urls.len();
+        let bad = |name, found: String, expected| Err(StoreUrlError::Option { name, found, expected });
+        if n == 0 || n > STORES_MAX {
+            return bad("stores", n.to_string(), "1 to 5");
+        }
+        for (at, url) in urls.iter().enumerate() {
+            Location::parse(url)?;
+            if url.contains(char::is_whitespace) {
+                return bad("store", url.clone(), "a URL without blanks");
+            }
+            if urls[..at].contains(url) {
+                return bad("stores", format!("{url} twice"), "different stores");
+            }
+        }
+        let write_quorum = write_quorum.unwrap_or(n / 2 + 1);
+        if write_quorum > n || 2 * write_quorum <= n {
+            let found = format!("{write_quorum} of {n}");
+            return bad("write quorum", found, "more than half of the stores, and not more than there are");
+        }
+        Ok(Self { urls, write_quorum })
+    }
+
+    /// Reads what [`fmt::Display`] writes.
+    ///
+    /// # Errors
+    /// [`StoreUrlError`].
+    pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
+        let Some(rest) = text.strip_prefix("w=") else {
+            return Self::new(vec![text.to_owned()], None);
+        };
+        let mut parts = rest.split(' ');
+        let quorum = parts.next().unwrap_or_default();
+        let urls: Vec<String> = parts.map(str::to_owned).collect();
+        let expected =
+            "w=QUORUM and two to five URLs, single blanks between, such as `w=2 s3://east/p s3://west/p s3://south/p`";
+        let bad = || StoreUrlError::Option { name: "stores", found: text.chars().take(200).collect(), expected };
+        let write_quorum = quorum.parse().ok().filter(|w: &usize| w.to_string() == quorum).ok_or_else(bad)?;
+        if urls.len() < 2 || urls.iter().any(String::is_empty) {
+            return Err(bad());
+        }
+        Self::new(urls, Some(write_quorum))
+    }
+
+    /// The stores, in order.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// How many must have an object before it counts.
+    pub fn write_quorum(&self) -> usize {
+        self.write_quorum
+    }
+
+    /// The URL, where there is one store only.
+    pub fn single(&self) -> Option<&str> {
+        match self.urls.as_slice() {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.single() {
+            Some(one) => f.write_str(one),
+            None => write!(f, "w={} {}", self.write_quorum, self.urls.join(" ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_store_is_its_url_and_several_come_back_as_they_were_written() {
+        for text in [
+            "s3://bucket/prefix",
+            "file:///srv/store",
+            "w=2 file:///a file:///b file:///c",
+            "w=2 s3://store-a/p?endpoint=http://h:1&region=x s3://store-b/p",
+            "w=3 s3://store-a s3://store-b s3://store-c s3://store-d s3://store-e",
+        ] {
+            assert_eq!(Stores::parse(text).expect(text).to_string(), text);
+        }
+        assert_eq!(Stores::parse("s3://store-b").expect("one").single(), Some("s3://store-b"));
+    }
+
+    #[test]
+    fn quorums_that_need_not_meet_and_texts_with_a_second_form_are_refused() {
+        for bad in [
+            "",
+            "w=1 s3://store-a",
+            "w=1 s3://store-a s3://store-b",
+            "w=2 s3://store-a s3://store-b s3://store-c s3://store-d",
+            "w=4 s3://store-a s3://store-b s3://store-c",
+            "w=0 s3://store-a s3://store-b",
+            "w=02 s3://store-a s3://store-b s3://store-c",
+            "w=2  s3://store-a s3://store-b",
+            "w=2 s3://store-a s3://store-a s3://store-b",
+            "w=2 s3://store-a s3://store-b other",
+            "w=4 s3://store-a s3://store-b s3://store-c s3://store-d s3://store-e s3://store-f",
+            "s3://store-a s3://store-b",
+        ] {
+            assert!(Stores::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A set in three S3 servers, two of which must have an object. One is killed under load: clients notice nothing, checkpoints go on, and it gets what
+//! it missed when it is back. Then all gateways and disks are lost, three times, each time with another one of the three servers missing.
+
+use super::blocks::Load;
+use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, holdfast, must};
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::SET;
+use crate::process::wait_until;
+use crate::s3::S3;
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::Duration;
+
+const WRITERS: u64 = 4;
+const BLOCKS_EACH: u64 = 1024;
+/// No single answer may take longer than this while a store is away.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut servers = Vec::new();
+    for at in 1..=3 {
+        servers.push(S3::start(&lab.dir.join(format!("store{at}")))?);
+    }
+    let urls: Vec<String> = servers.iter().map(S3::url).collect();
+    let stores = format!("w=2 {}", urls.join(" "));
+    killed_under_load(lab, &mut servers, &stores)?;
+    recovered_without_one(lab, &mut servers, &stores)
+}
+
+fn checkpoint(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
+    let asked = say(&["set", "checkpoint", SET, "--timeout", "1m"]).context("checkpoint")?;
+    anyhow::ensure!(asked["checkpoint_index"].as_u64() >= asked["at_index"].as_u64(), "no checkpoint: {asked}");
+    Ok(())
+}
+
+/// Waits until the leader says that no store lacks anything.
+fn caught_up(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
+    let mut last = Value::Null;
+    let whole = |replica: &Value| {
+        replica["missing_objects"] == 0 && replica["compared"] == true && replica["head_behind"] == false
+    };
+    let done = wait_until(LIMIT, || {
+        last = say(&["set", "show", SET]).map_or(Value::Null, |said| said["store_health"].clone());
+        last["replicas"].as_array().is_some_and(|all| all.len() == 3 && all.iter().all(whole))
+    });
+    anyhow::ensure!(done, "some store still lacks something after {LIMIT:?}: {last}");
+    Ok(())
+}
+
+fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
+    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), servers[0].env())?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH);
+    let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
+    // The first is the one that reads go to.
+    let (during, lacked) = load.run(&cluster.exports(), |progress| {
+        wait_until(Duration::from_secs(3), || false);
+        checkpoint(|args| cluster.holdfast(args))?;
+        let before = progress.answered();
+        servers[0].stop()?;
+        for _ in 0..3 {
+            wait_until(outage / 3, || false);
+            checkpoint(|args| cluster.holdfast(args)).context("with one of three stores away")?;
+        }
+        let during = progress.answered() - before;
+        let shown = cluster.holdfast(&["set", "show", SET])?;
+        let away = &shown["store_health"]["replicas"][0];
+        anyhow::ensure!(!away["now"].is_null(), "status does not say that a store is away: {shown}");
+        let lacked = away["missing_objects"].as_u64().unwrap_or(0);
+        anyhow::ensure!(lacked > 0, "status does not say what it lacks: {away}");
+        servers[0].resume()?;
+        Ok((during, lacked))
+    })?;
+    let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
+    note(format!(
+        "{during} pairs while one of three was away, slowest {:.0} ms; it lacked {lacked} objects",
+        slowest.as_secs_f64() * 1e3
+    ));
+    anyhow::ensure!(during > 0 && again == 0, "{during} pairs answered, {again} connections closed");
+    anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
+    checkpoint(|args| cluster.holdfast(args))?;
+    caught_up(|args| cluster.holdfast(args))?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client)?;
+    client.disconnect();
+    // From the stores alone, any two of them.
+    let mut cluster = cluster.kill_all()?;
+    for missing in 0..servers.len() {
+        servers[missing].stop()?;
+        let mut started = cluster.start().with_context(|| format!("restart without store {}", missing + 1))?;
+        let (_, mut client) = started.connect(TAKEOVER_LIMIT)?;
+        load.check(&mut client).with_context(|| format!("without store {}", missing + 1))?;
+        client.disconnect();
+        cluster = started.kill_all()?;
+        servers[missing].resume()?;
+    }
+    note("the set is whole, and readable without any one of the three");
+    Ok(())
+}
+
+fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
+    // A prefix of its own: the first part's set has the other.
+    let stores = stores.replace("/e2e?", "/lost?");
+    let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long };
+    std::fs::create_dir_all(&lab.dir)?;
+    let env = servers[0].env();
+    let mut cluster = lab.cluster_quiet("64MiB", stores.clone(), env.clone())?;
+    let known = Known::on(&cluster, stores.clone(), env)?;
+    let mut ledger = Ledger { written: 0 };
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    ledger.write(&mut client, BLOCKS + 100)?;
+    checkpoint(|args| cluster.holdfast(args))?;
+    caught_up(|args| cluster.holdfast(args))?;
+    let mut covered = ledger.written;
+    ledger.write(&mut client, 50)?;
+    drop(client);
+    cluster.kill_all()?;
+    let key = known.key();
+    let plan = known.plan(&lab.dir.join("new.toml"))?;
+    for missing in 0..servers.len() {
+        let aside = lab.dir.join(format!("aside{missing}"));
+        std::fs::create_dir_all(&aside)?;
+        for name in &known.names {
+            std::fs::rename(known.dir.join(name), aside.join(name))?;
+        }
+        servers[missing].stop()?;
+        let clean = holdfast(&lab, &known.env, &known.doors, &["verify", "--store", &stores, "--key-file", &key])?;
+        must(clean, "verify with one of three stores missing")?;
+        let new = Hand::start(&lab, &known, &format!("new{missing}-"), &known.args(&known.dir))?;
+        let recover = [
+            "cluster",
+            "recover",
+            "--from-store",
+            &stores,
+            "--config",
+            &plan,
+            "--key-file",
+            &key,
+            "--timeout",
+            "2m",
+            GONE,
+        ];
+        let said = must(new.holdfast(&recover)?, "recover")?;
+        let generation = said["sets"][0]["generation"].as_u64();
+        anyhow::ensure!(generation == Some(missing as u64 + 2), "{said}");
+        let mut client = new.connect()?;
+        let found = Ledger::prefix(&mut client)?;
+        anyhow::ensure!(
+            found == covered,
+            "R4: without store {}: writes up to {found}, expected {covered}",
+            missing + 1
+        );
+        ledger.written = found;
+        ledger.write(&mut client, 100)?;
+        covered = ledger.written;
+        drop(client);
+        let say = |args: &[&str]| must(new.holdfast(args)?, "a look");
+        checkpoint(say)?;
+        servers[missing].resume()?;
+        caught_up(say)?;
+        new.kill()?;
+        note(format!("recovered without store {}: generation {}, writes 1 to {found}", missing + 1, missing + 2));
+    }
+    // One of them alone is refused, by name.
+    let alone = stores.split(' ').nth(1).context("a store")?;
+    let (code, said) = holdfast(&lab, &known.env, &known.doors, &["verify", "--store", alone, "--key-file", &key])?;
+    anyhow::ensure!(code != 0 && said.to_string().contains("store 1 of 3"), "exit code {code}: {said}");
+    Ok(())
+}
