@@ -16,7 +16,7 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 1;
+pub const FEATURE_LEVEL: u32 = 2;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
