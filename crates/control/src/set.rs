@@ -17,7 +17,8 @@
 //! S10 A request is granted once. A copy of it finds the present lease to be its own, or is refused (R12): the last
 //!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
-//! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`.
+//! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`. Volumes, V1 to V4: see
+//! `set/volumes.rs`.
 
 mod command;
 mod restored;
@@ -25,6 +26,7 @@ mod rollback;
 mod schedule;
 mod space;
 mod state;
+mod volumes;
 
 pub use command::{
     Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
@@ -37,6 +39,7 @@ pub use space::{
     Snapshot, SnapshotId, StoredKind, StoredObject,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
+pub use volumes::{VOLUMES_LEVEL, VolumeChange};
 
 #[cfg(test)]
 mod model_tests;

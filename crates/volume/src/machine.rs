@@ -8,18 +8,22 @@
 //! [`SetMachine::extents`] and [`SetMachine::data_bytes`], checkpoints and slows writers down).
 //!
 //! M1  Only an entry that `SetState` admitted touches the index; one that is refused or was applied before changes no lookup (R2).
-//! M2  An entry is refused as a whole, before any effect, where one of its ops is out of its volume's bounds (R5).
+//! M2  An op that is out of its volume's bounds has no effect at all (R5), and the entry's answer names it; the ops beside it, which other clients
+//!     wait for, are applied. Such an op was on its way while its volume was shrunk or deleted (ADR 0022).
 //! M3  What a lookup finds is the newest applied write of each sector: active over sealed over map (R3).
 //! M4  From `CheckpointEnd` on, state and content are the same whether reached by replay from the snapshot or straight on.
 //! M5  Apply reads nothing but the entry: no clock, no chance, no I/O.
 //! M6  A rollback's entry leaves nothing of what was written before it: neither the active generation, nor what was sealed for a checkpoint
 //!     that has not ended, nor the copy of the state that its end would take. Lookups go to the snapshot's root from there on.
+//! M7  What a shrink or a deletion discards reads as zeroes from its entry on, up to the end of the largest volume there can be: the next
+//!     checkpoint's map knows nothing of it, and a volume that grows again shows none of it.
 
 use crate::entry::{self, EntryError, EntryPayload, OpKind, WritesView};
 use crate::index::{Generation, JournalRef, Piece, Source, push_piece};
 use bytes::Bytes;
 use holdfast_control::set::{Admit, RootRef, SetAnswer, SetCommand, SetRefusal, SetState};
-use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, Sectors, VolumeId};
+use holdfast_types::limits::VOLUME_SECTORS_MAX;
+use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
 use std::sync::Arc;
 
 mod snapshot;
@@ -37,7 +41,7 @@ pub enum Event {
     },
     /// The lease was given up; nobody may write.
     Released,
-    /// A volume was created or grew.
+    /// A volume was created, deleted, or is otherwise than before.
     VolumesChanged,
     /// Snapshots or retired objects are others than before.
     SpaceChanged,
@@ -89,18 +93,6 @@ pub enum RangeError {
     },
 }
 
-impl From<RangeError> for SetRefusal {
-    fn from(error: RangeError) -> Self {
-        match error {
-            RangeError::NoSuchVolume { volume } => SetRefusal::NoSuchVolume { volume },
-            // The size that the volume would need to have; no client meets this, gateways check before they propose.
-            RangeError::OutOfBounds { lba, sectors, size, .. } => {
-                SetRefusal::SizeRefused { found: Sectors(lba.0.saturating_add(sectors.0)), max: size }
-            }
-        }
-    }
-}
-
 /// The state machine of one set at one replica. Not `Clone`: that would copy a whole index.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug)]
@@ -113,6 +105,8 @@ pub struct SetMachine {
     snapshot: Option<(LogId, SetState)>,
     applied: Option<LogId>,
     data_bytes: u64,
+    /// The last epoch in which an entry was applied in part. Known to the process that did so, which is all that asks (see `apply_writes`).
+    partly: Option<Epoch>,
 }
 
 impl SetMachine {
@@ -126,6 +120,7 @@ impl SetMachine {
             snapshot: None,
             applied: None,
             data_bytes: 0,
+            partly: None,
         }
     }
 
@@ -170,18 +165,23 @@ impl SetMachine {
     }
 
     fn apply_writes(&mut self, id: LogId, writes: &WritesView) -> SetAnswer {
-        // M2: all bounds before any effect. The state's own check comes second, for it counts the entry as applied.
-        for (_, op) in writes.headers() {
-            if let Err(error) = self.check_range(op.volume, op.lba, op.sectors) {
-                return SetAnswer::Refused(error.into());
-            }
-        }
         match self.state.admit_write(id, writes.epoch, writes.seq) {
             Admit::Refused(refusal) => return SetAnswer::Refused(refusal),
+            // Which ops of it were left out is not remembered. No sequencer submits an entry twice; were one to, this must not tell it that
+            // all of them were written.
+            Admit::Duplicate if self.partly == Some(writes.epoch) => {
+                let expected = WriteSeq(self.state.last_seq.0.saturating_add(1));
+                return SetAnswer::Refused(SetRefusal::SeqGap { found: writes.seq, expected });
+            }
             Admit::Duplicate => return SetAnswer::Written,
             Admit::Apply => {}
         }
-        for (header_offset, op) in writes.headers() {
+        let mut outside = Vec::new();
+        for (number, (header_offset, op)) in (0u32..).zip(writes.headers()) {
+            if self.check_range(op.volume, op.lba, op.sectors).is_err() {
+                outside.push(number);
+                continue;
+            }
             let source = match op.kind {
                 // A write's length was bounded by `decode`: it fits 32 bits.
                 OpKind::Write => Source::Journal(JournalRef {
@@ -194,7 +194,18 @@ impl SetMachine {
             };
             self.active.insert(op.volume, op.lba, op.sectors, source);
         }
-        SetAnswer::Written
+        if outside.is_empty() {
+            return SetAnswer::Written;
+        }
+        self.partly = Some(writes.epoch);
+        SetAnswer::WrittenExcept { outside }
+    }
+
+    /// M7. Counts as a sector of data: a checkpoint comes of it, and the space comes back without any write.
+    fn discard(&mut self, volume: VolumeId, from: Lba) {
+        let sectors = Sectors(VOLUME_SECTORS_MAX.saturating_sub(from.0));
+        self.active.insert(volume, from, sectors, Source::Zero);
+        self.data_bytes += SECTOR_BYTES;
     }
 
     fn apply_command(&mut self, id: LogId, command: &SetCommand) -> Applied {
@@ -203,6 +214,12 @@ impl SetMachine {
         let mut retired = None;
         let event = match &answer {
             SetAnswer::VolumeCreated { .. } | SetAnswer::VolumeGrown => Some(Event::VolumesChanged),
+            SetAnswer::VolumeChanged { volume, discarded } => {
+                if let Some(from) = discarded {
+                    self.discard(*volume, *from);
+                }
+                Some(Event::VolumesChanged)
+            }
             // The same request once more is answered with the same grant, but grants nothing.
             SetAnswer::Granted(lease) if lease.epoch != epoch_before => {
                 Some(Event::GrantApplied { epoch: lease.epoch, gateway: lease.gateway })
@@ -264,11 +281,11 @@ impl SetMachine {
         assert!(known == Some(upto), "R4: end of the checkpoint at {upto} without its begin, snapshot {known:?}");
     }
 
-    /// Whether a range lies inside its volume, as of the last entry applied. Only a rollback makes a volume smaller or takes it away, and it
-    /// does so where nobody holds the set: what was inside under an epoch stays so under it.
+    /// Whether a range lies inside its volume, as of the last entry applied. A rollback makes volumes smaller or takes them away where nobody holds
+    /// the set; a shrink and a deletion do so to a set that is served: what was inside a moment ago need not be so now.
     ///
     /// # Errors
-    /// When it does not: an entry with such an op would be refused as a whole (M2).
+    /// When it does not: such an op would have no effect (M2).
     pub fn check_range(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Result<(), RangeError> {
         let found = self.state.volumes.get(&volume).ok_or(RangeError::NoSuchVolume { volume })?;
         if lba.checked_add(sectors).is_some_and(|end| end.0 <= found.size.0) {
@@ -346,7 +363,8 @@ impl SetMachine {
         self.active.extents() + self.sealed.as_ref().map_or(0, |(_, sealed)| sealed.extents())
     }
 
-    /// Bytes of write entries in the log since the last begin, overwritten and refused ones too: what the next checkpoint lets go of.
+    /// Bytes of write entries in the log since the last begin, overwritten and refused ones too, and a sector for each volume that was discarded from:
+    /// what the next checkpoint lets go of.
     pub fn data_bytes(&self) -> u64 {
         self.data_bytes
     }

@@ -5,9 +5,10 @@
 use super::schedule::{Schedule, ScheduleError};
 use super::space::{RetireOf, SnapshotId, StoredObject};
 use super::state::Lease;
+use super::volumes::VolumeChange;
 use crate::text::Utc;
 use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+    Epoch, Lba, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -190,6 +191,13 @@ pub enum SetCommand {
         /// As in `Acquire`.
         request: RequestId,
     },
+    /// A volume is made, resized, renamed or deleted. The same request again has no effect.
+    ChangeVolume {
+        /// What becomes of which.
+        change: VolumeChange,
+        /// As in `Acquire`.
+        request: RequestId,
+    },
 }
 
 /// What apply answers to one entry of the set's log.
@@ -239,6 +247,20 @@ pub enum SetAnswer {
     },
     /// The schedule is the one that was asked for, or was so once by this request.
     ScheduleSet,
+    /// The volume is as was asked, by this very entry.
+    VolumeChanged {
+        /// Which.
+        volume: VolumeId,
+        /// What it held from here on is gone.
+        discarded: Option<Lba>,
+    },
+    /// A copy of a request on a volume that was carried out before: nothing was done.
+    VolumeChangedBefore,
+    /// A write entry was applied but for these operations, counted from 0, which fall outside of their volumes as they are now.
+    WrittenExcept {
+        /// Ascending, never empty.
+        outside: Vec<u32>,
+    },
 }
 
 /// What to do with a write entry (R2).
@@ -269,7 +291,7 @@ pub enum SetRefusal {
         /// As asked for.
         volume: VolumeId,
     },
-    /// A volume never shrinks.
+    /// Growing makes no volume smaller; that is asked for by name.
     #[error("a volume cannot shrink: found {found} sectors, it has {current} already")]
     ShrinkRefused {
         /// As asked for.
@@ -466,5 +488,23 @@ pub enum SetRefusal {
     BadSchedule {
         /// What is wrong with it.
         error: ScheduleError,
+    },
+    /// A volume grows by another request.
+    #[error("a shrink to {found} sectors would grow the volume, which has {current}: grow it instead")]
+    GrowRefused {
+        /// As asked for.
+        found: Sectors,
+        /// As it is.
+        current: Sectors,
+    },
+    /// V3: it was changed since.
+    #[error("volume {volume} was changed since it was looked at: it is {name} with {size} sectors now; look again")]
+    VolumeNotAsSeen {
+        /// Which.
+        volume: VolumeId,
+        /// Its name now.
+        name: Name,
+        /// Its size now.
+        size: Sectors,
     },
 }

@@ -110,9 +110,9 @@ pub struct SetState {
     pub dropped: OrdMap<ObjectId, u64>,
     /// Objects that may be deleted from the store after the readers' grace.
     pub retired: OrdMap<ObjectId, StoredKind>,
-    /// Requests on snapshots that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (S11).
+    /// Requests on snapshots, schedules and volumes that were carried out last, oldest first, `SPACE_REQUESTS_REMEMBERED` at most (S11).
     pub space_requests: Vector<RequestId>,
-    /// The last entry that changed what the volumes hold: a write, a trim, a rollback.
+    /// The last entry that changed what the volumes hold: a write, a trim, a rollback, a shrink, a deletion.
     pub last_change: LogIndex,
     /// The last rollback, until a checkpoint that began after it has ended: what the store's head names may be the state before it (S12).
     pub rolled_back: Option<LogId>,
@@ -163,8 +163,12 @@ impl SetState {
     /// When `id` is not above the entry of the last grant (R6): the caller applies out of order.
     pub fn apply(&mut self, id: LogId, cmd: &SetCommand) -> SetAnswer {
         let result = match cmd {
-            SetCommand::CreateVolume { name, size } => self.create_volume(name, *size),
-            SetCommand::GrowVolume { volume, size } => self.grow_volume(*volume, *size),
+            SetCommand::CreateVolume { name, size } => {
+                self.new_volume(name, *size).map(|volume| SetAnswer::VolumeCreated { volume })
+            }
+            SetCommand::GrowVolume { volume, size } => {
+                self.grow_volume(*volume, *size).map(|()| SetAnswer::VolumeGrown)
+            }
             SetCommand::Acquire {
                 owner,
                 gateway,
@@ -207,6 +211,7 @@ impl SetState {
             SetCommand::Deleted { term, objects } => self.deleted(id, *term, objects),
             SetCommand::Rollback { to, safety, request } => self.rollback(id, to, safety, *request),
             SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
+            SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }
@@ -247,36 +252,6 @@ impl SetState {
         );
         // `begin` stays: the replayed end must find it, and then clears it as it did the first time.
         SetState { checkpoint: Some(Checkpoint { upto: begin, root }), ..copy_at_begin.clone() }
-    }
-
-    /// The volume of this name.
-    pub fn volume_named(&self, name: &Name) -> Option<(VolumeId, &Volume)> {
-        self.volumes.iter().find(|(_, volume)| volume.name == *name).map(|(id, volume)| (*id, volume))
-    }
-
-    fn create_volume(&mut self, name: &Name, size: Sectors) -> Result<SetAnswer, SetRefusal> {
-        if let Some((volume, present)) = self.volume_named(name) {
-            return Err(SetRefusal::NameTaken { volume, size: present.size });
-        }
-        check_size(size)?;
-        let full = SetRefusal::TooManyVolumes { max: VOLUMES_PER_SET_MAX as u32 };
-        let Some(next) = self.next_volume.checked_add(1).filter(|_| self.volumes.len() < VOLUMES_PER_SET_MAX) else {
-            return Err(full);
-        };
-        let volume = VolumeId(self.next_volume);
-        self.next_volume = next;
-        self.volumes.insert(volume, Volume { name: name.clone(), size });
-        Ok(SetAnswer::VolumeCreated { volume })
-    }
-
-    fn grow_volume(&mut self, volume: VolumeId, size: Sectors) -> Result<SetAnswer, SetRefusal> {
-        let Some(present) = self.volumes.get_mut(&volume) else { return Err(SetRefusal::NoSuchVolume { volume }) };
-        if size < present.size {
-            return Err(SetRefusal::ShrinkRefused { found: size, current: present.size });
-        }
-        check_size(size)?;
-        present.size = size;
-        Ok(SetAnswer::VolumeGrown)
     }
 
     fn acquire(
@@ -501,7 +476,7 @@ pub(super) fn held(lease: &Lease) -> SetRefusal {
     }
 }
 
-fn check_size(size: Sectors) -> Result<(), SetRefusal> {
+pub(super) fn check_size(size: Sectors) -> Result<(), SetRefusal> {
     if size.0 == 0 || size.0 > VOLUME_SECTORS_MAX {
         return Err(SetRefusal::SizeRefused { found: size, max: Sectors(VOLUME_SECTORS_MAX) });
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Judged, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
-    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN,
+    StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange,
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
@@ -22,6 +22,10 @@ fn acquire(owner: &str, token: u128) -> SetCommand {
         plain: true,
         at_unix_ms: 300,
     }
+}
+
+fn volume(change: VolumeChange) -> SetCommand {
+    SetCommand::ChangeVolume { change, request: RequestId(11) }
 }
 
 fn object(random: u128) -> ObjectId {
@@ -78,6 +82,16 @@ fn the_bytes_of_each_command_are_pinned() {
         SetCommand::Deleted { term: Term(4), objects: vec![object(2)] },
         SetCommand::Rollback { to: snapshot("s1", 9), safety: snapshot("s2", 10), request: RequestId(11) },
         SetCommand::SetSchedule { schedule: "15mx8,1hx24".parse().unwrap(), request: RequestId(11) },
+        volume(VolumeChange::Create { name: Name::new("vol1").unwrap(), size: Sectors(8) }),
+        volume(VolumeChange::Grow { volume: VolumeId(1), size: Sectors(300) }),
+        volume(VolumeChange::Shrink { volume: VolumeId(1), from: Sectors(300), to: Sectors(8), epoch: Epoch(5) }),
+        volume(VolumeChange::Rename {
+            volume: VolumeId(1),
+            from: Name::new("a").unwrap(),
+            to: Name::new("b").unwrap(),
+            epoch: Epoch(5),
+        }),
+        volume(VolumeChange::Delete { volume: VolumeId(1), name: Name::new("b").unwrap(), epoch: Epoch(5) }),
     ];
     let expected = "\
 0004766f6c3108
@@ -96,6 +110,11 @@ fn the_bytes_of_each_command_are_pinned() {
 0c040101020302
 0d027331090273320a0b
 0e02840708901c180b
+0f0004766f6c31080b
+0f0101ac020b
+0f0201ac0208050b
+0f030101610162050b
+0f04010162050b
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {

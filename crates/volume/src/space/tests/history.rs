@@ -1,4 +1,4 @@
-//! Random histories against a flat model: writes, trims, snapshots, rollbacks, checkpoints with collection, deletion, restarts, takeovers,
+//! Random histories against a flat model: writes, trims, resized and deleted volumes, snapshots, rollbacks, checkpoints with collection, deletion, restarts, takeovers,
 //! and leaders that are none any more and do not know. At the end the store holds exactly what the state names.
 //!
 //! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its seed.
@@ -7,8 +7,8 @@ mod world;
 
 use crate::entry::OpKind;
 use crate::space::{Confirmed, Garbage, Orphans};
-use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, SnapshotId, StoredKind};
-use holdfast_types::{Name, ObjectId, RequestId, VolumeId};
+use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, SnapshotId, StoredKind, Volume, VolumeChange};
+use holdfast_types::{Name, ObjectId, RequestId, Sectors, VolumeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use world::{Dice, GRACE, NODES, PAGE, PAGES, USED, VALID, World};
@@ -266,11 +266,45 @@ fn paused(world: &mut World, other: usize) {
     propose_queue(world, old);
 }
 
+/// A volume is made, resized or deleted; or a late copy of such a request arrives.
+fn volumes(world: &mut World, dice: &mut Dice) {
+    let there: Vec<(VolumeId, Volume)> = world.truth.volumes.iter().map(|(id, v)| (*id, v.clone())).collect();
+    let (epoch, again) = (world.truth.epoch, dice.below(3) == 0);
+    let Some((volume, Volume { name, size: from })) = there.get(dice.below(4) as usize).cloned() else {
+        let name = Name::new(format!("v{}", dice.below(6))).unwrap();
+        world.change(VolumeChange::Create { name, size: Sectors(PAGES * PAGE) }, false);
+        return;
+    };
+    // Anywhere: in the middle of an extent, of a page, at its end.
+    let size = 1 + dice.below(PAGES) * PAGE + dice.below(USED);
+    match dice.below(8) {
+        0..=3 if size <= from.0 => {
+            world.change(VolumeChange::Shrink { volume, from, to: Sectors(size), epoch }, again);
+        }
+        0..=4 => world.change(VolumeChange::Grow { volume, size: Sectors(PAGES * PAGE) }, again),
+        5..=6 => {
+            if let Some(command) = world.late.pop() {
+                let before = world.live.clone();
+                let answer = world.command(world.leader, &command);
+                assert!(
+                    matches!(answer, None | Some(SetAnswer::VolumeChangedBefore | SetAnswer::Refused(_))),
+                    "{answer:?}"
+                );
+                assert!(before == world.live, "R12: a late copy took something away");
+            }
+        }
+        _ => world.change(VolumeChange::Delete { volume, name, epoch }, again),
+    }
+}
+
 fn step(world: &mut World, dice: &mut Dice) {
     let (leader, any) = (world.leader, dice.below(NODES as u64) as usize);
     match dice.below(100) {
-        0..=29 => {
-            let volume = VolumeId(1 + dice.below(2) as u32);
+        0..=2 => volumes(world, dice),
+        3..=29 => {
+            // Those that there are, mostly.
+            let there: Vec<VolumeId> = world.truth.volumes.keys().copied().collect();
+            let volume = there.get(dice.below(3) as usize).copied().unwrap_or(VolumeId(1));
             let lba = dice.below(PAGES) * PAGE + dice.below(USED / 8) * 8;
             let room = USED - lba % PAGE;
             let kind = if dice.below(4) == 0 { OpKind::Trim } else { OpKind::Write };
@@ -324,7 +358,7 @@ fn step(world: &mut World, dice: &mut Dice) {
     }
 }
 
-fn history(seed: u64) -> (u64, u64, u64) {
+fn history(seed: u64) -> [u64; 4] {
     let mut world = World::new();
     let mut dice = Dice(seed);
     for _ in 0..STEPS {
@@ -334,7 +368,7 @@ fn history(seed: u64) -> (u64, u64, u64) {
     world.catch_up(world.leader, usize::MAX);
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
     settle(&mut world);
-    (world.moved, world.deleted, world.rolled_back)
+    [world.moved, world.deleted, world.rolled_back, world.discarded]
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -347,14 +381,15 @@ fn the_store_holds_what_the_state_names() {
         println!("seed {seed}: {:?}", history(seed));
         return;
     }
-    let (mut moved, mut deleted, mut rolled_back) = (0, 0, 0);
+    let mut sums = [0; 4];
     for seed in 0..number("HOLDFAST_SPACE_HISTORIES").unwrap_or(HISTORIES) {
         let done = std::panic::catch_unwind(|| history(seed));
         let Ok(done) = done else { panic!("history of seed {seed}: HOLDFAST_SPACE_SEED={seed} runs it alone") };
-        moved += done.0;
-        deleted += done.1;
-        rolled_back += done.2;
+        sums.iter_mut().zip(done).for_each(|(sum, more)| *sum += more);
     }
-    println!("{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks");
-    assert!(moved > 0 && deleted > 0 && rolled_back > 0, "a test in which nothing moves or goes tests nothing");
+    let [moved, deleted, rolled_back, discarded] = sums;
+    println!(
+        "{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks, {discarded} shrinks and deletions"
+    );
+    assert!(sums.iter().all(|sum| *sum > 0), "a test in which nothing moves or goes tests nothing");
 }

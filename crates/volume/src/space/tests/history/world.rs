@@ -14,7 +14,9 @@ use crate::space::{
     Confirmed, Move, Reaper, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
 };
 use bytes::Bytes;
-use holdfast_control::set::{RetireOf, RootRef, SetAnswer, SetCommand, SetState, StoredKind, StoredObject};
+use holdfast_control::set::{
+    RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject, VolumeChange,
+};
 use holdfast_types::{
     Epoch, Lba, LogId, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, SECTOR_BYTES, Sectors, Term, Token,
     VolumeId, WriteSeq,
@@ -81,11 +83,14 @@ pub struct World {
     pub readers: Vec<(MonoTime, RootRef)>,
     /// What the set's head in the store names, and the term of the leader that made it so.
     pub head: Option<(LogId, RootRef, Term)>,
+    /// Requests of which a copy is still on its way.
+    pub late: Vec<SetCommand>,
     checked: BTreeSet<ObjectId>,
     drawn: u128,
     pub moved: u64,
     pub deleted: u64,
     pub rolled_back: u64,
+    pub discarded: u64,
 }
 
 fn fresh() -> Node {
@@ -107,11 +112,13 @@ impl World {
             at: BTreeMap::new(),
             readers: Vec::new(),
             head: None,
+            late: Vec::new(),
             checked: BTreeSet::new(),
             drawn: 0,
             moved: 0,
             deleted: 0,
             rolled_back: 0,
+            discarded: 0,
         };
         world.takeover(0);
         for n in 0..2 {
@@ -138,6 +145,10 @@ impl World {
                         self.live = self.at[&self.truth.snapshots[&to.name].upto].clone();
                         self.at.insert(id, self.live.clone());
                         self.rolled_back += 1;
+                    }
+                    if let SetAnswer::VolumeChanged { volume, discarded: Some(from) } = answer {
+                        self.live.retain(|(of, lba), _| *of != volume || *lba < from.0);
+                        self.discarded += 1;
                     }
                     if matches!(command, SetCommand::CheckpointBegin { .. }) {
                         self.at.insert(id, self.live.clone());
@@ -246,6 +257,18 @@ impl World {
                 _ => self.live.remove(&(volume, lba + n)),
             };
         }
+    }
+
+    /// A volume becomes another, or goes; now and then a copy of the request comes late.
+    pub fn change(&mut self, change: VolumeChange, again: bool) {
+        let request = RequestId(1 << 90 | self.random());
+        let command = SetCommand::ChangeVolume { change, request };
+        self.catch_up(self.leader, usize::MAX);
+        if let Some(SetAnswer::Refused(refusal)) = self.command(self.leader, &command) {
+            let full_or_gone = matches!(refusal, SetRefusal::NameTaken { .. } | SetRefusal::NoSuchVolume { .. });
+            assert!(full_or_gone, "{refusal}");
+        }
+        self.late.extend(again.then_some(command));
     }
 
     /// The set's head names the checkpoint's root from now on, as the last thing before its end. A gateway that leads no more does it as well

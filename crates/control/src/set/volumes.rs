@@ -1,0 +1,182 @@
+//! Volumes of a set: made, grown, shrunk, renamed and deleted while the set is served, each by one entry of its log. The reasons are in ADR 0022.
+//!
+//! ```text
+//!   .. write │ Shrink / Delete │ write ..        the set's one order (R4): what was acknowledged before the entry is before it;
+//!            │                 │                 what comes behind it and falls outside is refused by itself, in no volume at all
+//! ```
+//! V1  A volume's id names it for ever: ids are never used again, whatever is deleted or rolled back. What changes a volume names it by its id.
+//! V2  A request acts once (S11): the last `SPACE_REQUESTS_REMEMBERED` are known, and a copy of one of them changes nothing.
+//! V3  What can take something away names what was seen when it was decided: the last epoch, the size, the name. Apply compares.
+//! V4  What a shrink or a deletion takes away reads as zeroes, also where the volume grows again; snapshots keep theirs. It changes what the
+//!     volumes hold, so that no rollback's safety snapshot from before it will do (S12).
+
+use super::command::{SetAnswer, SetRefusal};
+use super::state::{SetState, Volume, check_size};
+use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+use holdfast_types::{Epoch, Lba, LogId, Name, RequestId, Sectors, VolumeId};
+use serde::{Deserialize, Serialize};
+
+/// The cluster's feature level from which on volumes are changed by [`super::SetCommand::ChangeVolume`]: a gateway of an older build does not
+/// know it, and would stop (ADR 0020).
+pub const VOLUMES_LEVEL: u32 = 2;
+
+/// What is to become of a volume. Wire rule as in `command.rs`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VolumeChange {
+    /// A new one, thin and all zeroes.
+    Create {
+        /// Unique in the set.
+        name: Name,
+        /// Size, at least one sector.
+        size: Sectors,
+    },
+    /// A larger size; the present one again is fine.
+    Grow {
+        /// Which.
+        volume: VolumeId,
+        /// The new size.
+        size: Sectors,
+    },
+    /// A smaller size. What lies beyond is discarded.
+    Shrink {
+        /// Which.
+        volume: VolumeId,
+        /// Its size as seen (V3).
+        from: Sectors,
+        /// The new size.
+        to: Sectors,
+        /// The last epoch as seen (V3).
+        epoch: Epoch,
+    },
+    /// Another name.
+    Rename {
+        /// Which.
+        volume: VolumeId,
+        /// Its name as seen (V3).
+        from: Name,
+        /// The new name.
+        to: Name,
+        /// The last epoch as seen (V3): nobody took the set since it was found unused.
+        epoch: Epoch,
+    },
+    /// It is gone, and what it held is discarded.
+    Delete {
+        /// Which.
+        volume: VolumeId,
+        /// Its name as seen (V3): what the person who asked has read.
+        name: Name,
+        /// The last epoch as seen (V3).
+        epoch: Epoch,
+    },
+}
+
+impl SetState {
+    /// V1 to V4.
+    pub(super) fn change_volume(
+        &mut self,
+        id: LogId,
+        change: &VolumeChange,
+        request: RequestId,
+    ) -> Result<SetAnswer, SetRefusal> {
+        if self.space_requests.contains(&request) {
+            return Ok(SetAnswer::VolumeChangedBefore);
+        }
+        let (volume, discarded) = match change {
+            VolumeChange::Create { name, size } => (self.new_volume(name, *size)?, None),
+            VolumeChange::Grow { volume, size } => {
+                self.grow_volume(*volume, *size)?;
+                (*volume, None)
+            }
+            VolumeChange::Shrink { volume, from, to, epoch } => {
+                self.check_epoch_seen(*epoch)?;
+                (*volume, Some(self.shrink_volume(*volume, *from, *to)?))
+            }
+            VolumeChange::Rename { volume, from, to, epoch } => {
+                self.check_epoch_seen(*epoch)?;
+                self.rename_volume(*volume, from, to)?;
+                (*volume, None)
+            }
+            VolumeChange::Delete { volume, name, epoch } => {
+                self.check_epoch_seen(*epoch)?;
+                self.named_as_seen(*volume, name)?;
+                self.volumes.remove(volume);
+                (*volume, Some(Lba(0)))
+            }
+        };
+        if discarded.is_some() {
+            self.last_change = id.index;
+        }
+        self.remember(request);
+        Ok(SetAnswer::VolumeChanged { volume, discarded })
+    }
+
+    /// The volume of this name.
+    pub fn volume_named(&self, name: &Name) -> Option<(VolumeId, &Volume)> {
+        self.volumes.iter().find(|(_, volume)| volume.name == *name).map(|(id, volume)| (*id, volume))
+    }
+
+    pub(super) fn new_volume(&mut self, name: &Name, size: Sectors) -> Result<VolumeId, SetRefusal> {
+        if let Some((volume, present)) = self.volume_named(name) {
+            return Err(SetRefusal::NameTaken { volume, size: present.size });
+        }
+        check_size(size)?;
+        let full = SetRefusal::TooManyVolumes { max: VOLUMES_PER_SET_MAX as u32 };
+        let Some(next) = self.next_volume.checked_add(1).filter(|_| self.volumes.len() < VOLUMES_PER_SET_MAX) else {
+            return Err(full);
+        };
+        let volume = VolumeId(self.next_volume);
+        self.next_volume = next;
+        self.volumes.insert(volume, Volume { name: name.clone(), size });
+        Ok(volume)
+    }
+
+    pub(super) fn grow_volume(&mut self, volume: VolumeId, size: Sectors) -> Result<(), SetRefusal> {
+        let Some(present) = self.volumes.get_mut(&volume) else { return Err(SetRefusal::NoSuchVolume { volume }) };
+        if size < present.size {
+            return Err(SetRefusal::ShrinkRefused { found: size, current: present.size });
+        }
+        check_size(size)?;
+        present.size = size;
+        Ok(())
+    }
+
+    fn shrink_volume(&mut self, volume: VolumeId, from: Sectors, to: Sectors) -> Result<Lba, SetRefusal> {
+        let Some(present) = self.volumes.get_mut(&volume) else { return Err(SetRefusal::NoSuchVolume { volume }) };
+        if present.size != from {
+            return Err(not_as_seen(volume, present));
+        }
+        if to > from {
+            return Err(SetRefusal::GrowRefused { found: to, current: from });
+        }
+        check_size(to)?;
+        present.size = to;
+        Ok(Lba(to.0))
+    }
+
+    fn rename_volume(&mut self, volume: VolumeId, from: &Name, to: &Name) -> Result<(), SetRefusal> {
+        self.named_as_seen(volume, from)?;
+        if let Some((taken, other)) = self.volume_named(to).filter(|(taken, _)| *taken != volume) {
+            return Err(SetRefusal::NameTaken { volume: taken, size: other.size });
+        }
+        if let Some(present) = self.volumes.get_mut(&volume) {
+            present.name = to.clone();
+        }
+        Ok(())
+    }
+
+    fn named_as_seen(&self, volume: VolumeId, name: &Name) -> Result<(), SetRefusal> {
+        let present = self.volumes.get(&volume).ok_or(SetRefusal::NoSuchVolume { volume })?;
+        if present.name == *name { Ok(()) } else { Err(not_as_seen(volume, present)) }
+    }
+
+    fn check_epoch_seen(&self, seen: Epoch) -> Result<(), SetRefusal> {
+        if self.epoch == seen { Ok(()) } else { Err(SetRefusal::WrongEpoch { found: seen, current: Some(self.epoch) }) }
+    }
+}
+
+fn not_as_seen(volume: VolumeId, present: &Volume) -> SetRefusal {
+    SetRefusal::VolumeNotAsSeen { volume, name: present.name.clone(), size: present.size }
+}
+
+#[cfg(test)]
+mod tests;
