@@ -77,8 +77,11 @@ fn write(cluster: &mut Cluster, tag: u64) -> Result<()> {
     Ok(())
 }
 
+/// A command, its exit code and what it printed.
+type Ask<'a> = &'a dyn Fn(&[&str]) -> Result<(i32, Value)>;
+
 /// Starts a scrub and waits for its end: exit code and answer of the last look, and how long it took.
-fn complete(ask: &dyn Fn(&[&str]) -> Result<(i32, Value)>) -> Result<(i32, Value, Duration)> {
+fn complete(ask: Ask<'_>) -> Result<(i32, Value, Duration)> {
     let begun = Instant::now();
     let before = ask(&["set", "scrub", SET])?.1["complete_unix_ms"].as_u64().unwrap_or(0);
     ask(&["set", "scrub", SET, "--start"])?;
