@@ -33,9 +33,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let ask = |args: &[&str]| holdfast(lab, &[], &doors, args);
 
     let clean = complete(&ask)?;
-    let bytes = clean.1["bytes"].as_u64();
     anyhow::ensure!(clean.0 == 0 && clean.1["damaged_total"] == 0, "damage where there is none: {}", clean.1);
-    note(format!("a complete scrub of {bytes:?} bytes took {:?}", clean.2));
+    note(format!("a complete scrub took {:?}", clean.2));
     // Of the snapshot alone, and of the set as it is: by age, before a flip changes that.
     let segments = segments(&folder)?;
     let (first, last) = (segments.first().context("no segment")?, segments.last().context("no segment")?);
