@@ -33,9 +33,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let ask = |args: &[&str]| holdfast(lab, &[], &doors, args);
 
     let clean = complete(&ask)?;
-    let bytes = clean.1["bytes"].as_u64();
     anyhow::ensure!(clean.0 == 0 && clean.1["damaged_total"] == 0, "damage where there is none: {}", clean.1);
-    note(format!("a complete scrub of {bytes:?} bytes took {:?}", clean.2));
+    note(format!("a complete scrub took {:?}", clean.2));
     // Of the snapshot alone, and of the set as it is: by age, before a flip changes that.
     let segments = segments(&folder)?;
     let (first, last) = (segments.first().context("no segment")?, segments.last().context("no segment")?);
@@ -77,8 +76,11 @@ fn write(cluster: &mut Cluster, tag: u64) -> Result<()> {
     Ok(())
 }
 
+/// A command, its exit code and what it printed.
+type Ask<'a> = &'a dyn Fn(&[&str]) -> Result<(i32, Value)>;
+
 /// Starts a scrub and waits for its end: exit code and answer of the last look, and how long it took.
-fn complete(ask: &dyn Fn(&[&str]) -> Result<(i32, Value)>) -> Result<(i32, Value, Duration)> {
+fn complete(ask: Ask<'_>) -> Result<(i32, Value, Duration)> {
     let begun = Instant::now();
     let before = ask(&["set", "scrub", SET])?.1["complete_unix_ms"].as_u64().unwrap_or(0);
     ask(&["set", "scrub", SET, "--start"])?;
