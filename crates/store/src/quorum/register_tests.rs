@@ -317,7 +317,7 @@ fn commit_and_raise() -> Vec<Wish<u8, u8>> {
 }
 
 /// States that one search visits at most: it ends there, in the order of the number of steps, and says so.
-const STATES_MAX: usize = 3_000_000;
+const STATES_MAX: usize = 1_000_000;
 
 fn holds(model: Lives) {
     let checker = model.checker().target_state_count(STATES_MAX).spawn_bfs().join();
