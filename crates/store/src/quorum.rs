@@ -34,6 +34,9 @@ const BEHIND_MAX: usize = 4;
 /// Steps of the register at one store that may be under way at once.
 const HEADS_MAX: usize = 4;
 
+/// A store, and who is told of its attempts.
+pub type Observed = (Arc<dyn ObjectStore>, Option<Arc<Health>>);
+
 /// One of the stores.
 pub(crate) struct Replica {
     index: usize,
@@ -72,7 +75,7 @@ impl std::fmt::Debug for Quorum {
 
 impl Quorum {
     /// Over `stores`, in the set's order, of which `w` must have an object. Each has a health of its own, told by whoever made it.
-    pub fn new(stores: Vec<(Arc<dyn ObjectStore>, Option<Arc<Health>>)>, w: usize) -> Self {
+    pub fn new(stores: Vec<Observed>, w: usize) -> Self {
         assert!(2 * w > stores.len() && w <= stores.len(), "w = {w} of {}: two quorums must meet (Q1)", stores.len());
         let places: Vec<&str> = stores.iter().map(|(store, _)| store.place()).collect();
         let place = Arc::from(format!("{w} of [{}]", places.join(", ")));

@@ -86,14 +86,14 @@ fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> 
     client.disconnect();
     // From the stores alone, any two of them.
     let mut cluster = cluster.kill_all()?;
-    for missing in 0..servers.len() {
-        servers[missing].stop()?;
+    for (missing, server) in servers.iter_mut().enumerate() {
+        server.stop()?;
         let mut started = cluster.start().with_context(|| format!("restart without store {}", missing + 1))?;
         let (_, mut client) = started.connect(TAKEOVER_LIMIT)?;
         load.check(&mut client).with_context(|| format!("without store {}", missing + 1))?;
         client.disconnect();
         cluster = started.kill_all()?;
-        servers[missing].resume()?;
+        server.resume()?;
     }
     note("the set is whole, and readable without any one of the three");
     Ok(())
@@ -118,13 +118,13 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
     cluster.kill_all()?;
     let key = known.key();
     let plan = known.plan(&lab.dir.join("new.toml"))?;
-    for missing in 0..servers.len() {
+    for (missing, server) in servers.iter_mut().enumerate() {
         let aside = lab.dir.join(format!("aside{missing}"));
         std::fs::create_dir_all(&aside)?;
         for name in &known.names {
             std::fs::rename(known.dir.join(name), aside.join(name))?;
         }
-        servers[missing].stop()?;
+        server.stop()?;
         let clean = holdfast(&lab, &known.env, &known.doors, &["verify", "--store", &stores, "--key-file", &key])?;
         must(clean, "verify with one of three stores missing")?;
         let new = Hand::start(&lab, &known, &format!("new{missing}-"), &known.args(&known.dir))?;
@@ -157,7 +157,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
         drop(client);
         let say = |args: &[&str]| must(new.holdfast(args)?, "a look");
         checkpoint(say)?;
-        servers[missing].resume()?;
+        server.resume()?;
         caught_up(say)?;
         new.kill()?;
         note(format!("recovered without store {}: generation {}, writes 1 to {found}", missing + 1, missing + 2));
