@@ -8,9 +8,11 @@ mod moves;
 mod recovery;
 mod rollback;
 mod snapshot;
+mod space;
 mod standing;
 mod status;
 mod stores;
+mod volumes;
 
 use crate::cluster::ClusterError;
 use crate::node::{Adopted, Node};
@@ -126,6 +128,7 @@ impl AdminDoor {
                 SetRefusal::NotContinuable { .. } => RefusalCode::NotContinuable,
                 SetRefusal::WrongEpoch { .. } => RefusalCode::WrongEpoch,
                 SetRefusal::ShrinkRefused { .. }
+                | SetRefusal::GrowRefused { .. }
                 | SetRefusal::SizeRefused { .. }
                 | SetRefusal::TtlRefused { .. }
                 | SetRefusal::BadSchedule { .. } => RefusalCode::Invalid,
@@ -212,6 +215,8 @@ calls! {
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
+    change_volume: ChangeVolumeRequest -> ChangeVolumeReply;
+    get_space: GetSpaceRequest -> GetSpaceReply;
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
     delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;

@@ -6,7 +6,7 @@ mod node;
 
 use holdfast_api::v1::admin_server::{Admin, AdminServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use node::node;
+use node::{grant, node};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tonic::transport::server::TcpIncoming;
@@ -200,28 +200,6 @@ fn by_name(world: &World, name: &str) -> Result<usize, Status> {
     found.map_or_else(|| refuse(RefusalCode::NotFound, &format!("there is no gateway {name}")), Ok)
 }
 
-fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::GrantReply {
-    let at = world.sets[set].leader;
-    let (name, nbd, id) = (world.gateways[at].name.clone(), world.gateways[at].nbd.clone(), world.gateways[at].member);
-    let entry = world.sets.get_mut(set).unwrap();
-    entry.epoch += 10;
-    let ttl_ms = if ttl_ms == 0 { 3000 } else { ttl_ms };
-    let lease = v1::Lease {
-        set: set.into(),
-        owner: owner.into(),
-        gateway: id,
-        gateway_name: name,
-        gateway_nbd: nbd,
-        epoch: entry.epoch,
-        ttl_ms,
-        remaining_ms: ttl_ms,
-        ..Default::default()
-    };
-    let token = format!("{:032x}", entry.epoch);
-    entry.lease = Some((lease.clone(), token.clone()));
-    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
-}
-
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -411,6 +389,13 @@ impl Admin for Door {
     }
     async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
         Err(Status::unimplemented("set_schedule"))
+    }
+    async fn change_volume(&self, _: Request<v1::ChangeVolumeRequest>) -> Answer<v1::ChangeVolumeReply> {
+        Err(Status::unimplemented("change_volume"))
+    }
+    async fn get_space(&self, request: Request<v1::GetSpaceRequest>) -> Answer<v1::GetSpaceReply> {
+        let world = self.world.lock().unwrap();
+        Ok(Response::new(node::space(find(&world, &request.into_inner().set)?)))
     }
     async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
         refuse(RefusalCode::Precondition, "there is no store here")

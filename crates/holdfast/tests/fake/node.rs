@@ -1,6 +1,6 @@
 //! What a fake gateway says of itself.
 
-use super::{World, refuse};
+use super::{Set, World, refuse};
 use holdfast_api::{RefusalCode, v1};
 use tonic::Status;
 
@@ -85,6 +85,40 @@ pub fn node(world: &World, at: usize) -> v1::Node {
             reserve_bytes: 1 << 20,
             failed: String::new(),
         }),
+        ..Default::default()
+    }
+}
+
+/// A new lease of the set.
+pub fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::GrantReply {
+    let at = world.sets[set].leader;
+    let (name, nbd, id) = (world.gateways[at].name.clone(), world.gateways[at].nbd.clone(), world.gateways[at].member);
+    let entry = world.sets.get_mut(set).unwrap();
+    entry.epoch += 10;
+    let ttl_ms = if ttl_ms == 0 { 3000 } else { ttl_ms };
+    let lease = v1::Lease {
+        set: set.into(),
+        owner: owner.into(),
+        gateway: id,
+        gateway_name: name,
+        gateway_nbd: nbd,
+        epoch: entry.epoch,
+        ttl_ms,
+        remaining_ms: ttl_ms,
+        ..Default::default()
+    };
+    let token = format!("{:032x}", entry.epoch);
+    entry.lease = Some((lease.clone(), token.clone()));
+    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
+}
+
+/// What a set takes up: nothing yet.
+pub fn space(set: &Set) -> v1::GetSpaceReply {
+    let volumes =
+        set.volumes.iter().map(|volume| v1::VolumeSpace { volume: Some(volume.clone()), ..Default::default() });
+    v1::GetSpaceReply {
+        volumes: volumes.collect(),
+        provisioned_bytes: set.volumes.iter().map(|volume| volume.size_bytes).sum(),
         ..Default::default()
     }
 }
