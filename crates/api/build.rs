@@ -1,13 +1,15 @@
-//! Generates the admin door from `proto/admin.proto`, `proto/snapshots.proto` and `proto/keys.proto`. Protox reads it, so nobody has to install protoc.
+//! Generates the admin door from the files in `proto/`. Protox reads them, so nobody has to install protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/admin.proto");
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
-    let files = protox::compile(["admin.proto", "snapshots.proto", "keys.proto"], ["../../proto"])?;
+    println!("cargo::rerun-if-changed=../../proto/volumes.proto");
+    let files = protox::compile(["admin.proto", "snapshots.proto", "keys.proto", "volumes.proto"], ["../../proto"])?;
     tonic_prost_build::configure()
         // Replies are shown as they are with `--output json`.
         .message_attribute(".", "#[derive(serde::Serialize)]")
+        .enum_attribute("holdfast.admin.v1.ChangeVolumeRequest.change", "#[derive(serde::Serialize)]")
         .field_attribute("holdfast.admin.v1.GroupStatus.role", "#[serde(serialize_with = \"crate::conv::role_text\")]")
         // These carry a token; src/secret.rs shows them without it.
         .skip_debug(

@@ -10,6 +10,7 @@ mod faults;
 mod fills;
 mod flush;
 mod idle;
+mod images;
 mod keys;
 mod members;
 mod memory;
@@ -27,6 +28,7 @@ mod tls;
 mod tools;
 mod unreadable;
 mod verified;
+mod volumes;
 mod wiped;
 mod witness;
 
@@ -219,6 +221,18 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a set becomes one of its snapshots, through a kill as well; who used it goes on only under a new epoch (R4, R6)",
         needs: &[],
         run: rollback::run,
+    },
+    Scenario {
+        name: "volumes",
+        shows: "volumes grow, shrink, are renamed and deleted under load and through a kill; the others are whole, the space comes back (R1, R8)",
+        needs: &[],
+        run: volumes::run,
+    },
+    Scenario {
+        name: "import-export",
+        shows: "a sparse image in and out again through kills of the command and of a gateway: the same digest (R1)",
+        needs: &["sha256sum"],
+        run: images::run,
     },
     Scenario {
         name: "attach-postgresql",

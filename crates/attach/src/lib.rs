@@ -23,6 +23,7 @@ mod lane;
 mod lease_file;
 pub mod machine;
 mod outbox;
+pub mod requests;
 mod shared;
 mod status;
 

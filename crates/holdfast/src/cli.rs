@@ -5,7 +5,8 @@ mod keys;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, VerifyArgs, WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, VerifyArgs, VolumeCommand,
+    WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -146,6 +147,9 @@ pub enum Command {
     /// Create volume sets and look at them
     #[command(subcommand)]
     Set(SetCommand),
+    /// Make volumes, resize, rename and delete them; fill them from images, write them to images
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Keep a set as it is at one moment, list what is kept, delete it
     #[command(subcommand)]
     Snapshot(SnapshotCommand),

@@ -20,6 +20,7 @@ mod snapshot;
 mod status;
 mod stored;
 mod verify;
+mod volume;
 mod watch;
 
 use crate::cli::{Cli, ClusterCommand, Command, Common, GatewayCommand};
@@ -37,6 +38,7 @@ pub use history::HistoryArgs;
 pub use recover::RecoverArgs;
 pub use snapshot::SnapshotCommand;
 pub use verify::VerifyArgs;
+pub use volume::VolumeCommand;
 pub use watch::WatchArgs;
 
 /// What a gateway logs by default. openraft warns of every heartbeat that a dead peer does not answer; what follows from it we say ourselves.
@@ -66,6 +68,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Gateway(GatewayCommand::SampleConfig) => gateway::sample_config(),
         Command::Gateway(GatewayCommand::Members(command)) => members::run(&common, command).await,
         Command::Set(command) => set::run(&common, command).await,
+        Command::Volume(command) => volume::run(&common, command).await,
         Command::Snapshot(command) => snapshot::run(&common, command).await,
         Command::Key(command) => keys::run(&common, command).await,
         Command::Lease(command) => lease::run(&common, command).await,

@@ -442,6 +442,12 @@ fn set_answer(answer: &SetAnswer) -> String {
         SetAnswer::DeletionNoted => "deletion noted".to_owned(),
         SetAnswer::ScheduleSet => "schedule set".to_owned(),
         SetAnswer::RolledBack { now } => format!("rolled back, by this entry: {now}"),
+        SetAnswer::VolumeChanged { volume, discarded: None } => format!("changed {volume}"),
+        SetAnswer::VolumeChanged { volume, discarded: Some(from) } => {
+            format!("changed {volume}, discarded from {from}")
+        }
+        SetAnswer::VolumeChangedBefore => "changed before".to_owned(),
+        SetAnswer::WrittenExcept { outside } => format!("written except {outside:?}"),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }
 }

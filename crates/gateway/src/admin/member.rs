@@ -1,13 +1,12 @@
-//! Calls that make a cluster: adopt, initialise, join; and create sets and volumes.
+//! Calls that make a cluster: adopt, initialise, join; and create sets.
 
 use super::AdminDoor;
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member, MemberRole, Standing};
-use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal};
 use holdfast_seal::DataKey;
-use holdfast_types::{Epoch, MemberId, RequestId, Sectors};
+use holdfast_types::{Epoch, MemberId, RequestId};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -232,32 +231,6 @@ impl AdminDoor {
             }
             ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
-        }
-    }
-
-    pub(super) async fn create_volume(
-        &self,
-        request: v1::CreateVolumeRequest,
-    ) -> Result<v1::CreateVolumeReply, Refusal> {
-        let set = self.led_set(&request.set)?;
-        let name = holdfast_api::name("name", &request.name)?;
-        let size = Sectors::from_bytes(request.size_bytes)
-            .ok_or_else(|| invalid(format!("size: found {} bytes, expected a multiple of 512", request.size_bytes)))?;
-        let volume = |id: u32| v1::Volume { id, name: name.to_string(), size_bytes: request.size_bytes };
-        let command = SetCommand::CreateVolume { name: name.clone(), size };
-        match set.command("a new volume", &command).await {
-            Ok(SetAnswer::VolumeCreated { volume: id }) => {
-                // A recovery knows the volumes that the last checkpoint had.
-                set.head.want_checkpoint();
-                Ok(v1::CreateVolumeReply { volume: Some(volume(id.0)), created: true })
-            }
-            Err(crate::set::server::SetError::Refused(SetRefusal::NameTaken { volume: id, size: found }))
-                if found == size =>
-            {
-                Ok(v1::CreateVolumeReply { volume: Some(volume(id.0)), created: false })
-            }
-            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
-            Err(e) => Err(self.of_set(&set, &e)),
         }
     }
 }

@@ -10,9 +10,11 @@ mod recovery;
 mod rollback;
 mod scrub;
 mod snapshot;
+mod space;
 mod standing;
 mod status;
 mod stores;
+mod volumes;
 
 use crate::cluster::ClusterError;
 use crate::node::{Adopted, Node};
@@ -130,6 +132,7 @@ impl AdminDoor {
                 SetRefusal::NotContinuable { .. } => RefusalCode::NotContinuable,
                 SetRefusal::WrongEpoch { .. } => RefusalCode::WrongEpoch,
                 SetRefusal::ShrinkRefused { .. }
+                | SetRefusal::GrowRefused { .. }
                 | SetRefusal::SizeRefused { .. }
                 | SetRefusal::TtlRefused { .. }
                 | SetRefusal::BadSchedule { .. } => RefusalCode::Invalid,
@@ -216,6 +219,8 @@ calls! {
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
+    change_volume: ChangeVolumeRequest -> ChangeVolumeReply;
+    get_space: GetSpaceRequest -> GetSpaceReply;
     create_snapshot: CreateSnapshotRequest -> CreateSnapshotReply;
     list_snapshots: ListSnapshotsRequest -> ListSnapshotsReply;
     delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotReply;

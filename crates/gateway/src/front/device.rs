@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 /// the set's one order already, or never get one: nothing may enter the queue of the sequencer after the drop. The front relies on it
 /// to keep a request of an abandoned connection from being executed after its retry.
 pub trait Device: Send + Sync + 'static {
-    /// Size in bytes, a multiple of 512. May grow while the device is open.
+    /// Size in bytes, a multiple of 512. May change while the device is open; 0 once the volume is deleted.
     fn size(&self) -> u64;
 
     /// Reads `len` bytes (1 to 32 MiB). The parts MUST add up to exactly `len`. R3: the read lease is checked after the data is there.

@@ -6,11 +6,12 @@ use crate::front::device::{
 };
 use crate::set::reader::Part;
 use crate::set::sequencer::{Op, WriteFailure};
-use crate::set::server::{Connection, SetError, SetServer};
+use crate::set::server::{Connection, SetError, SetServer, VolumeUse};
 use crate::set::snapshot::SnapshotDevice;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_control::serve::WhyNot;
+use holdfast_control::set::SetRefusal;
 use holdfast_nbd::ExportName;
 use holdfast_raft::ProposeError;
 use holdfast_types::limits::{ATOMIC_WRITE_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -32,6 +33,7 @@ const READ_LEASE_POLL: Duration = Duration::from_millis(2);
 pub struct VolumeDevice {
     connection: Connection,
     volume: VolumeId,
+    _used: VolumeUse,
 }
 
 fn place(offset: u64, len: u64) -> Result<(Lba, Sectors), DeviceError> {
@@ -98,11 +100,24 @@ impl VolumeDevice {
             match answer.await {
                 Ok(Ok(())) => {}
                 Ok(Err(WriteFailure::Fenced)) => outcome = Err(DeviceError::Fenced),
+                // What closes the connection, or is told to everybody, comes before what only this request did wrong.
+                Ok(Err(WriteFailure::Outside)) if outcome.is_ok() => outcome = Err(DeviceError::OutOfRange),
+                Ok(Err(WriteFailure::Outside)) => {}
                 Ok(Err(WriteFailure::Gone)) | Err(_) => outcome = Err(self.gone()),
             }
         }
-        outcome?;
-        self.still_ours().await
+        if matches!(outcome, Err(DeviceError::Fenced | DeviceError::Disconnect)) {
+            return outcome;
+        }
+        self.still_ours().await?;
+        outcome
+    }
+
+    /// The volume was shrunk or deleted since the request came in: what was read of it is no answer.
+    fn still_inside(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let (lba, sectors) = place(offset, len)?;
+        let inside = self.server().host.with(|m| m.check_range(self.volume, lba, sectors).is_ok());
+        if inside { Ok(()) } else { Err(DeviceError::OutOfRange) }
     }
 
     async fn clear(&self, kind: OpKind, offset: u64, len: u32) -> Result<(), DeviceError> {
@@ -137,6 +152,7 @@ impl VolumeDevice {
         }
         // R3: after the data is there and right before the answer.
         self.check_read().await?;
+        self.still_inside(offset, u64::from(len))?;
         Ok(out)
     }
 }
@@ -219,6 +235,7 @@ impl Device for VolumeDevice {
                 }
             }
             self.check_read().await?;
+            self.still_inside(offset, len)?;
             Ok(out)
         })
     }
@@ -276,6 +293,9 @@ impl NodeExports {
     fn refusal(&self, set: &SetServer, error: &SetError) -> Refusal {
         match error {
             SetError::Propose(ProposeError::NotLeader { .. }) => self.elsewhere(set),
+            SetError::Refused(gone @ SetRefusal::NoSuchVolume { .. }) => {
+                Refusal { kind: RefusalKind::Unknown, message: gone.to_string() }
+            }
             SetError::Refused(refusal) => Refusal { kind: RefusalKind::NotPermitted, message: refusal.to_string() },
             SetError::Fenced(why) => Refusal { kind: RefusalKind::NotPermitted, message: why.clone() },
             other => Refusal { kind: RefusalKind::NotHere, message: other.to_string() },
@@ -345,6 +365,7 @@ impl Exports for NodeExports {
             if set.group.leading_term().is_none() {
                 return Err(this.elsewhere(&set));
             }
+            let used = set.use_volume(volume, &name.volume).map_err(|e| this.refusal(&set, &e))?;
             let connection = match &name.session {
                 Some(session) => set.open_session(session.token).map_err(|e| this.refusal(&set, &e))?,
                 None if this.plain_exports => {
@@ -360,7 +381,12 @@ impl Exports for NodeExports {
             };
             let closed = connection.serving.closed.clone();
             let epoch = connection.serving.epoch;
-            Ok(OpenedExport { device: Arc::new(VolumeDevice { connection, volume }), closed, epoch, read_only: false })
+            Ok(OpenedExport {
+                device: Arc::new(VolumeDevice { connection, volume, _used: used }),
+                closed,
+                epoch,
+                read_only: false,
+            })
         })
     }
 }

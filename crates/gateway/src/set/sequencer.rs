@@ -9,6 +9,8 @@
 //! S1  Entries carry s = 1, 2, 3 … and are submitted in that order, only in the term of the grant.
 //! S2  After the first entry that does not come back as written, nothing more is submitted and nothing more is answered
 //!     as written: every later operation fails the same way.
+//! S3  An operation that fell outside of its volume, which was shrunk or deleted while it was under way, fails by itself: its entry came back
+//!     as written, and what is beside it and behind it is answered as ever.
 
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending, ProposeError};
@@ -31,6 +33,8 @@ pub enum WriteFailure {
     Fenced,
     /// Anything else: lost leadership, unknown outcome, shutdown. The connection is closed unanswered.
     Gone,
+    /// It lies outside of its volume as that is now (S3). A bad request, of this one client only.
+    Outside,
 }
 
 /// One operation of a client.
@@ -75,11 +79,11 @@ pub trait Admission: Send + Sync + 'static {
 
 /// Tells what a refused entry means; the set's state knows who holds it now.
 pub trait Verdict: Send + Sync + 'static {
-    /// `Ok` where `answer` says written.
+    /// `Ok` where `answer` says written: the places in the entry, ascending, of those operations that fell outside of their volumes (S3).
     ///
     /// # Errors
     /// Why it was not.
-    fn judge(&self, answer: &Bytes) -> Result<(), WriteFailure>;
+    fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure>;
 }
 
 /// Handle of one epoch's sequencer. Dropping every handle ends it.
@@ -270,8 +274,13 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
             failed = Some(why);
             shared.fail(why);
         }
-        for answer in answers {
-            let _ = answer.send(outcome);
+        for (place, answer) in (0u32..).zip(answers) {
+            let each = match &outcome {
+                Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
+                Ok(_) => Ok(()),
+                Err(why) => Err(*why),
+            };
+            let _ = answer.send(each);
         }
     }
 }

@@ -28,8 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 mod follow;
 mod hold;
+mod volumes;
 
 pub use hold::HeldOff;
+pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
 /// How long a control entry (grant, release, renewal) may take before its outcome counts as unknown.
 const CONTROL_LIMIT: Duration = Duration::from_secs(5);
@@ -169,6 +171,7 @@ pub struct SetServer {
     aside: Mutex<Option<&'static str>>,
     /// So many times it was asked that nothing be granted now.
     held_off: AtomicUsize,
+    uses: Mutex<volumes::Uses>,
     stop: CancellationToken,
 }
 
@@ -200,6 +203,7 @@ impl SetServer {
             granting: tokio::sync::Mutex::new(()),
             aside: Mutex::new(None),
             held_off: AtomicUsize::new(0),
+            uses: Mutex::default(),
             stop,
         })
     }
@@ -504,9 +508,10 @@ struct LeaseVerdict {
 }
 
 impl Verdict for LeaseVerdict {
-    fn judge(&self, answer: &Bytes) -> Result<(), WriteFailure> {
+    fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure> {
         match decode_answer(answer) {
-            Some(SetAnswer::Written) => Ok(()),
+            Some(SetAnswer::Written) => Ok(Vec::new()),
+            Some(SetAnswer::WrittenExcept { outside }) => Ok(outside),
             Some(SetAnswer::Refused(refusal)) => {
                 let (lease, _) = self.host.lease_and_grant();
                 let another = lease.is_some_and(|l| l.owner != self.owner);

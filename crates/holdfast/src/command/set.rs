@@ -1,6 +1,6 @@
 //! `holdfast set`, and the calls that others share with it.
 
-use super::{bootstrap, door, epoch_text, incomplete, member_text};
+use super::{bootstrap, door, epoch_text, incomplete, member_text, tell};
 use crate::cli::{Common, SetCommand, VolumeArg};
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
@@ -109,9 +109,26 @@ async fn list(common: &Common) -> Result<(), CliError> {
 }
 
 async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliError> {
-    let status = status(&mut door(common), set.as_str(), any_view).await?;
-    output::show(common.output, &status, || describe(&status))
+    let mut door = door(common);
+    let status = status(&mut door, set.as_str(), any_view).await?;
+    if any_view {
+        // What it takes up only its leader knows.
+        return output::show(common.output, &status, || {
+            format!("{}\n\n{}", describe(&status), describe_volumes(&status))
+        });
+    }
+    // Of a gateway that cannot say it, what is known is shown all the same.
+    let mut brief = Door::new(&common.dialer, &common.api, SPACE_LIMIT.min(common.timeout()));
+    let space = super::volume::space(&mut brief, set.as_str()).await.map_err(|error| tell(common, &error.message)).ok();
+    let json = With { status: &status, space: space.as_ref() };
+    output::show(common.output, &json, || match &space {
+        Some(space) => format!("{}\n{}", describe(&status), super::volume::describe_space(space)),
+        None => format!("{}\n\n{}", describe(&status), describe_volumes(&status)),
+    })
 }
+
+/// How long what a set takes up is waited for.
+const SPACE_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Between two questions how far a checkpoint is.
 const CHECKPOINT_LOOK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -153,7 +170,7 @@ async fn checkpoint(common: &Common, set: &Name) -> Result<(), CliError> {
     }
 }
 
-/// A set in words and tables.
+/// A set in words, without its volumes.
 pub fn describe(status: &v1::SetStatus) -> String {
     let set = status.set.clone().unwrap_or_default();
     let mut facts = vec![
@@ -180,10 +197,23 @@ pub fn describe(status: &v1::SetStatus) -> String {
     if !status.confirmed {
         facts.push(["view".to_string(), format!("{}'s own, perhaps old", member_text(status.answered_by))]);
     }
-    let volumes = status.volumes.iter().map(|volume| [volume.name.clone(), output::bytes(volume.size_bytes)]);
     let facts =
         facts.into_iter().map(|[fact, value]| format!("{fact:<22}{}", if value.is_empty() { "-" } else { &value }));
-    format!("{}\n\n{}", facts.collect::<Vec<_>>().join("\n"), output::table(["VOLUME", "SIZE"], volumes))
+    facts.collect::<Vec<_>>().join("\n")
+}
+
+/// A set's volumes, where nothing is known of what they take up.
+pub fn describe_volumes(status: &v1::SetStatus) -> String {
+    let volumes = status.volumes.iter().map(|volume| [volume.name.clone(), output::bytes(volume.size_bytes)]);
+    output::table(["VOLUME", "SIZE"], volumes)
+}
+
+/// The set's status as it always was, and what it takes up beside.
+#[derive(serde::Serialize)]
+struct With<'a> {
+    #[serde(flatten)]
+    status: &'a v1::SetStatus,
+    space: Option<&'a v1::GetSpaceReply>,
 }
 
 /// How a store has answered, in one line.

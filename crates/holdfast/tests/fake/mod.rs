@@ -395,6 +395,13 @@ impl Admin for Door {
     async fn scrub_set(&self, _: Request<v1::ScrubSetRequest>) -> Answer<v1::Scrub> {
         Err(Status::unimplemented("scrub_set"))
     }
+    async fn change_volume(&self, _: Request<v1::ChangeVolumeRequest>) -> Answer<v1::ChangeVolumeReply> {
+        Err(Status::unimplemented("change_volume"))
+    }
+    async fn get_space(&self, request: Request<v1::GetSpaceRequest>) -> Answer<v1::GetSpaceReply> {
+        let world = self.world.lock().unwrap();
+        Ok(Response::new(node::space(find(&world, &request.into_inner().set)?)))
+    }
     async fn restore_set(&self, _: Request<v1::RestoreSetRequest>) -> Answer<v1::RestoreSetReply> {
         refuse(RefusalCode::Precondition, "there is no store here")
     }

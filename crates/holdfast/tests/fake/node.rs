@@ -1,6 +1,6 @@
 //! What a fake gateway says of itself.
 
-use super::{World, refuse};
+use super::{Set, World, refuse};
 use holdfast_api::{RefusalCode, v1};
 use tonic::Status;
 
@@ -110,4 +110,15 @@ pub fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::Gran
     let token = format!("{:032x}", entry.epoch);
     entry.lease = Some((lease.clone(), token.clone()));
     v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
+}
+
+/// What a set takes up: nothing yet.
+pub fn space(set: &Set) -> v1::GetSpaceReply {
+    let volumes =
+        set.volumes.iter().map(|volume| v1::VolumeSpace { volume: Some(volume.clone()), ..Default::default() });
+    v1::GetSpaceReply {
+        volumes: volumes.collect(),
+        provisioned_bytes: set.volumes.iter().map(|volume| volume.size_bytes).sum(),
+        ..Default::default()
+    }
 }

@@ -1,0 +1,184 @@
+//! One connection to one export, for somebody who asks and waits for each answer: import and export of volumes. No replay: what was not
+//! answered when the connection ended is the caller's to ask again.
+
+use crate::lane::{self, Line, Wire};
+use crate::machine::{Lane, Reply};
+use crate::outbox::Outbox;
+use bytes::Bytes;
+use holdfast_nbd::client::{CommandOut, RequestOut};
+pub use holdfast_nbd::server::ReadPart;
+pub use holdfast_nbd::{Errno, ExportName, Extent, Session};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// While something is asked for and nothing at all is answered for this long, the gateway is taken for stopped or cut off. Longer than a takeover
+/// and than most waits for a store; one that is only slow answers the next connection as well.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// A request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The gateway says that it is wrong, or that another owner holds the set.
+    #[error("the gateway answered {0:?}")]
+    Refused(Errno),
+    /// The connection could not be made, or ended first: whether the request was carried out is not known (R12).
+    #[error("{0}")]
+    Lost(String),
+}
+
+type Answer = Result<Reply, RequestError>;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    answers: BTreeMap<u64, oneshot::Sender<Answer>>,
+    /// Why the connection has ended.
+    ended: Option<String>,
+    heard: Option<Instant>,
+}
+
+/// An open connection. Dropping every handle closes it.
+#[derive(Debug)]
+pub struct Requests {
+    line: Arc<Outbox<Line>>,
+    waiting: Arc<Mutex<Waiting>>,
+    size: u64,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Requests {
+    /// Connects to the export `name` at `nbd`, HOST:PORT.
+    ///
+    /// # Errors
+    /// [`RequestError::Lost`] with what stood in the way.
+    pub async fn connect(nbd: &str, name: &ExportName) -> Result<Self, RequestError> {
+        let lane = Lane { generation: 0, volume: 0, slot: 0 };
+        let connected = lane::connect(lane, nbd, name).await.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
+        let size = connected.size;
+        let (line, wire) = connected.split();
+        let (line, waiting) = (Arc::new(line), Arc::new(Mutex::new(Waiting::default())));
+        let task = tokio::spawn(drive(line.clone(), wire, waiting.clone()));
+        Ok(Self { line, waiting, size, task })
+    }
+
+    /// The export's size in bytes, as it was when the connection was made.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    async fn ask(&self, offset: u64, len: u64, command: CommandOut, data: Bytes) -> Answer {
+        let (tx, rx) = oneshot::channel();
+        {
+            let mut waiting = lock(&self.waiting);
+            if let Some(why) = &waiting.ended {
+                return Err(RequestError::Lost(why.clone()));
+            }
+            waiting.next += 1;
+            let cookie = waiting.next;
+            if waiting.answers.is_empty() {
+                waiting.heard = Some(Instant::now());
+            }
+            // Noted before it is sent: an answer finds who waits for it.
+            waiting.answers.insert(cookie, tx);
+            let request = RequestOut { cookie, offset, len, command };
+            if let Err(errno) = self.line.with(|line| line.send(&request, data)) {
+                waiting.answers.remove(&cookie);
+                return Err(RequestError::Refused(errno));
+            }
+        }
+        rx.await.unwrap_or_else(|_| Err(RequestError::Lost("the connection was closed".to_string())))
+    }
+
+    /// Reads `len` bytes: the parts in order, adding up to `len`.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, RequestError> {
+        match self.ask(offset, len.into(), CommandOut::Read { unfragmented: false }, Bytes::new()).await? {
+            Reply::Read(parts) => Ok(parts),
+            other => Err(RequestError::Lost(format!("an answer of another kind: {other:?}"))),
+        }
+    }
+
+    /// Writes; answered once it is durable (R1).
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), RequestError> {
+        self.ask(offset, data.len() as u64, CommandOut::Write { fua: false }, data).await.map(|_| ())
+    }
+
+    /// Makes `len` bytes read as zeroes, and gives back their space.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn zero(&self, offset: u64, len: u32) -> Result<(), RequestError> {
+        let command = CommandOut::Zero { punch: true, fast: false, fua: false };
+        self.ask(offset, len.into(), command, Bytes::new()).await.map(|_| ())
+    }
+
+    /// Waits until everything that was answered is durable.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn flush(&self) -> Result<(), RequestError> {
+        self.ask(0, 0, CommandOut::Flush, Bytes::new()).await.map(|_| ())
+    }
+
+    /// What is allocated, from `offset` on; may be of less than `len` bytes. Empty where the gateway does not say.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn block_status(&self, offset: u64, len: u32) -> Result<Vec<Extent>, RequestError> {
+        match self.ask(offset, len.into(), CommandOut::BlockStatus { one: false }, Bytes::new()).await? {
+            Reply::Status(extents) => Ok(extents),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+async fn drive(line: Arc<Outbox<Line>>, wire: Wire, waiting: Arc<Mutex<Waiting>>) {
+    let heard = waiting.clone();
+    let running = wire.run(&line, move |answers| {
+        let mut waiting = lock(&heard);
+        waiting.heard = Some(Instant::now());
+        for (cookie, answer) in answers {
+            if let Some(to) = waiting.answers.remove(&cookie) {
+                // Who asked may be gone.
+                let _ = to.send(answer.map_err(RequestError::Refused));
+            }
+        }
+    });
+    let silent = async {
+        loop {
+            tokio::time::sleep(SILENCE_MAX / 8).await;
+            let waiting = lock(&waiting);
+            let since = waiting.heard.filter(|_| !waiting.answers.is_empty());
+            if since.is_some_and(|since| since.elapsed() > SILENCE_MAX) {
+                return;
+            }
+        }
+    };
+    let why = tokio::select! {
+        error = running => error.to_string(),
+        () = silent => format!("no answer within {SILENCE_MAX:?}"),
+    };
+    let mut waiting = lock(&waiting);
+    waiting.ended = Some(why.clone());
+    for (_, to) in std::mem::take(&mut waiting.answers) {
+        let _ = to.send(Err(RequestError::Lost(why.clone())));
+    }
+}

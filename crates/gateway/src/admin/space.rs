@@ -1,0 +1,141 @@
+//! What a set takes up in its store, from the maps of its last checkpoint and of its snapshots.
+
+use super::AdminDoor;
+use crate::set::server::SetServer;
+use holdfast_api::{Refusal, v1};
+use holdfast_control::set::{RootRef, SetState, Volume};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, VolumeId};
+use holdfast_volume::map::{PAGE_SECTORS, Root};
+use holdfast_volume::space::Amplification;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maps are read from the store for about so long at most: the caller's patience for one attempt is 3 s.
+const TIME: Duration = Duration::from_millis(1500);
+/// Maps of one answer at most, in bytes as stored, so that a set with many large snapshots costs one answer a bounded amount of memory.
+const ROOTS_BYTES_MAX: u64 = 64 << 20;
+
+impl AdminDoor {
+    pub(super) async fn get_space(&self, request: v1::GetSpaceRequest) -> Result<v1::GetSpaceReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        self.confirm(&set).await?;
+        let (state, journal_bytes) = set.host.with(|m| (m.state().clone(), m.data_bytes()));
+        let (current, not_known) = match state.current_root() {
+            None => (None, String::new()),
+            Some(root) => match read(&set, root).await {
+                Ok(root) => (Some(root), String::new()),
+                Err(why) => (None, why),
+            },
+        };
+        let mut reply = v1::GetSpaceReply {
+            provisioned_bytes: provisioned(state.volumes.values()),
+            journal_bytes,
+            retired_objects: state.retired.len() as u64,
+            dropped_roots: state.dropped.len() as u64,
+            checkpoint_index: state.checkpoint.map_or(0, |c| c.upto.index.0),
+            volumes: state
+                .volumes
+                .iter()
+                .map(|(id, volume)| volume_space(&set, *id, volume, current.as_deref()))
+                .collect(),
+            incomplete: !not_known.is_empty(),
+            not_known,
+            ..v1::GetSpaceReply::default()
+        };
+        if let Some(root) = &current {
+            let stats = root.stats();
+            reply.written_bytes = stats.live_bytes;
+            let segments = Amplification::of(root);
+            reply.garbage_bytes = segments.stored_bytes.saturating_sub(segments.live_bytes);
+            reply.current_stored_bytes = stored(root).map(|(_, bytes)| bytes).sum();
+        }
+        if !reply.incomplete {
+            snapshots_space(&set, &state, current.as_ref(), &mut reply).await;
+        }
+        Ok(reply)
+    }
+}
+
+/// Snapshots, and what all kept roots together take up.
+async fn snapshots_space(
+    set: &SetServer,
+    state: &SetState,
+    current: Option<&Arc<Root>>,
+    reply: &mut v1::GetSpaceReply,
+) {
+    let begun = Instant::now();
+    let mut roots: BTreeMap<ObjectId, Arc<Root>> = BTreeMap::new();
+    if let (Some(at), Some(root)) = (state.current_root(), current) {
+        roots.insert(at.object, root.clone());
+    }
+    let mut bytes = 0;
+    for snapshot in state.snapshots.values() {
+        if roots.contains_key(&snapshot.root.object) {
+            continue;
+        }
+        bytes += snapshot.root.bytes;
+        if bytes > ROOTS_BYTES_MAX || begun.elapsed() > TIME {
+            reply.incomplete = true;
+            break;
+        }
+        match read(set, snapshot.root).await {
+            Ok(root) => roots.insert(snapshot.root.object, root),
+            Err(why) => {
+                tracing::debug!(set = %set.name, why, "the map of a snapshot is left out");
+                reply.incomplete = true;
+                break;
+            }
+        };
+    }
+    // By object: its bytes, and the one root that names it where there is only one.
+    let mut named: BTreeMap<_, (u64, Option<ObjectId>)> = BTreeMap::new();
+    for (at, root) in &roots {
+        for (object, bytes) in stored(root) {
+            named.entry(object).and_modify(|found| found.1 = None).or_insert((bytes, Some(*at)));
+        }
+    }
+    reply.kept_stored_bytes = named.values().map(|(bytes, _)| bytes).sum();
+    for (name, snapshot) in &state.snapshots {
+        let Some(root) = roots.get(&snapshot.root.object) else { continue };
+        // Two snapshots of one checkpoint share all of it: none of them alone gives anything back.
+        let shared = state.current_root() == Some(snapshot.root)
+            || state.snapshots.values().filter(|other| other.root == snapshot.root).count() > 1;
+        let only = |of: &Option<ObjectId>| !shared && *of == Some(snapshot.root.object);
+        reply.snapshots.push(v1::SnapshotSpace {
+            name: name.to_string(),
+            provisioned_bytes: provisioned(snapshot.volumes.values()),
+            written_bytes: root.stats().live_bytes,
+            unique_bytes: named.values().filter(|(_, of)| only(of)).map(|(bytes, _)| bytes).sum(),
+        });
+    }
+}
+
+/// A map, where the store gives it soon.
+async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
+    match tokio::time::timeout(TIME, set.reader.mapping().root_once(at)).await {
+        Ok(Ok(root)) => Ok(root),
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(_) => Err(format!("the store did not give the map within {TIME:?}")),
+    }
+}
+
+/// What the root names, with its bytes in the store.
+fn stored(root: &Root) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
+    let packs = root.pack_uses().into_iter().map(|(object, usage)| (object, usage.stored_bytes));
+    packs.chain(root.segments().map(|(object, usage)| (object, usage.stored_bytes)))
+}
+
+fn provisioned<'a>(volumes: impl Iterator<Item = &'a Volume>) -> u64 {
+    volumes.map(|volume| volume.size.to_bytes().unwrap_or(0)).sum()
+}
+
+fn volume_space(set: &SetServer, id: VolumeId, volume: &Volume, root: Option<&Root>) -> v1::VolumeSpace {
+    let pages = root.map_or(0, |root| root.pages_in(id, Lba(0), volume.size).count() as u64);
+    let size_bytes = volume.size.to_bytes().unwrap_or(0);
+    v1::VolumeSpace {
+        volume: Some(v1::Volume { id: id.0, name: volume.name.to_string(), size_bytes }),
+        mapped_bytes: (pages * PAGE_SECTORS * SECTOR_BYTES).min(size_bytes),
+        connections: set.volume_users(id),
+    }
+}

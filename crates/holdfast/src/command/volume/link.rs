@@ -1,0 +1,301 @@
+//! A volume over NBD, or one of a snapshot, for a copy of it: through the loss of any gateway, for as long as the command's time lasts.
+//!
+//! L1  A volume is written and read under a lease of its own, renewed while the copy runs: nobody else writes meanwhile.
+//! L2  A lost connection is followed by a continued lease, which is a new epoch: what was on its way under the old one can do nothing any more
+//!     (R6), so that asking again for what was not answered is always right.
+
+use super::super::set::status;
+use super::super::snapshot::{SnapshotArg, find as find_snapshot};
+use super::VolumePath;
+use crate::cli::Common;
+use crate::door::{Client, Door, Effect, request_id};
+use crate::exit::{CliError, Exit};
+use bytes::Bytes;
+use holdfast_api::v1;
+use holdfast_attach::requests::{Errno, ExportName, Extent, ReadPart, RequestError, Requests, Session};
+use holdfast_types::{Name, Owner, Token};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time to live of a copy's lease: a copy that was killed holds up the next one for so long.
+const TTL: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The lease of a copy.
+#[derive(Clone, Debug)]
+struct Held {
+    token: String,
+    epoch: u64,
+}
+
+/// An open volume.
+pub struct Link {
+    common: Common,
+    volume: VolumePath,
+    snapshot: Option<(Name, String)>,
+    owner: Owner,
+    held: Mutex<Option<Held>>,
+    now: tokio::sync::Mutex<(u64, Option<Arc<Requests>>)>,
+    size: u64,
+}
+
+impl Link {
+    /// Takes the lease and connects. Waits for a lease that an earlier copy by this host left behind.
+    pub async fn volume(common: &Common, volume: &VolumePath) -> Result<Self, CliError> {
+        let mut link = Self::new(common, volume, None)?;
+        let deadline = Instant::now() + common.timeout();
+        let grant = loop {
+            let mut door = super::door(common);
+            let request = v1::AcquireLeaseRequest {
+                set: volume.set.to_string(),
+                owner: link.owner.to_string(),
+                ttl_ms: u32::try_from(TTL.as_millis()).unwrap_or(u32::MAX),
+                request_id: request_id(),
+                force: false,
+            };
+            let call = async |mut client: Client| client.acquire_lease(request.clone()).await;
+            match door.call(&format!("acquire the lease of {}", volume.set), Effect::Changes, call).await {
+                Ok(grant) => break grant,
+                Err(error) if error.code == "held" && Instant::now() < deadline => {
+                    let lease = status(&mut door, volume.set.as_str(), false).await?.lease;
+                    if lease.is_some_and(|lease| lease.owner != link.owner.as_str()) {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let lease = grant.lease.clone().unwrap_or_default();
+        link.note(&grant);
+        let opened = link.connect_leased(&lease.gateway_nbd, 1).await;
+        let requests = match opened {
+            Ok(requests) => requests,
+            Err(error) => {
+                link.close().await;
+                return Err(error);
+            }
+        };
+        link.size = requests.size();
+        link.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        Ok(link)
+    }
+
+    /// Connects to a volume as a snapshot has it: read-only, without a lease.
+    pub async fn snapshot(common: &Common, volume: &VolumePath, snapshot: &Name) -> Result<Self, CliError> {
+        let mut door = super::door(common);
+        let arg = SnapshotArg { set: volume.set.clone(), name: snapshot.clone() };
+        let Some(found) = find_snapshot(&mut door, &arg).await?.filter(|found| !found.pending) else {
+            return Err(CliError::refused(format!("there is no finished snapshot {arg}"))
+                .next(format!("`holdfast snapshot list {}` shows them", volume.set)));
+        };
+        let mut link = Self::new(common, volume, Some((snapshot.clone(), found.id)))?;
+        let requests = link.connect_snapshot(&mut door).await?;
+        link.size = requests.size();
+        link.now = tokio::sync::Mutex::new((1, Some(Arc::new(requests))));
+        Ok(link)
+    }
+
+    fn new(common: &Common, volume: &VolumePath, snapshot: Option<(Name, String)>) -> Result<Self, CliError> {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let owner = Owner::new(format!("copy/{}/{}", host.trim(), volume.name))
+            .map_err(|error| CliError::usage("this host's name is no owner").because(&error))?;
+        let now = tokio::sync::Mutex::new((0, None));
+        let (common, volume) = (common.clone(), volume.clone());
+        Ok(Self { common, volume, snapshot, owner, held: Mutex::new(None), now, size: 0 })
+    }
+
+    /// Bytes, as of the first connection.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Of the lease; 0 for a snapshot.
+    pub fn epoch(&self) -> u64 {
+        self.held().map_or(0, |held| held.epoch)
+    }
+
+    /// The snapshot's id; "" for a volume.
+    pub fn snapshot_id(&self) -> &str {
+        self.snapshot.as_ref().map_or("", |(_, id)| id)
+    }
+
+    fn held(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, grant: &v1::GrantReply) {
+        let epoch = grant.lease.as_ref().map_or(0, |lease| lease.epoch);
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held { token: grant.token.clone(), epoch });
+    }
+
+    async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
+        let token = self.held().and_then(|held| Token::from_text(&held.token));
+        let Some(token) = token else { return Err(CliError::failed("the grant has no token")) };
+        let session = Some(Session { token, slot: 0, generation });
+        self.open(nbd, session).await
+    }
+
+    async fn open(&self, nbd: &str, session: Option<Session>) -> Result<Requests, CliError> {
+        if nbd.is_empty() {
+            return Err(CliError::failed(format!(
+                "the gateway that serves {} has no TCP listener for NBD",
+                self.volume.set
+            ))
+            .next("set nbd.listen in its settings"));
+        }
+        let name = ExportName {
+            set: self.volume.set.clone(),
+            volume: self.volume.name.clone(),
+            snapshot: self.snapshot.as_ref().map(|(name, _)| name.clone()),
+            session,
+        };
+        Requests::connect(nbd, &name)
+            .await
+            .map_err(|error| CliError::unreachable(format!("{}", self.volume)).because(&error))
+    }
+
+    async fn connect_snapshot(&self, door: &mut Door) -> Result<Requests, CliError> {
+        let leader = status(door, self.volume.set.as_str(), false).await?.leader;
+        let nbd = leader.and_then(|leader| leader.addresses).map(|addresses| addresses.nbd).unwrap_or_default();
+        self.open(&nbd, None).await
+    }
+
+    /// L2. One more connection, for whoever is left without.
+    async fn again(&self, door: &mut Door, generation: u64) -> Result<Requests, CliError> {
+        let Some((snapshot, id)) = &self.snapshot else {
+            let held = self.held().ok_or_else(|| CliError::failed("there is no lease"))?;
+            let request = v1::ContinueLeaseRequest {
+                set: self.volume.set.to_string(),
+                owner: self.owner.to_string(),
+                token: held.token,
+                request_id: request_id(),
+            };
+            let call = async |mut client: Client| client.continue_lease(request.clone()).await;
+            let what = format!("continue the lease of {}", self.volume.set);
+            let grant = door.call(&what, Effect::Changes, call).await?;
+            self.note(&grant);
+            return self.connect_leased(&grant.lease.unwrap_or_default().gateway_nbd, generation).await;
+        };
+        let arg = SnapshotArg { set: self.volume.set.clone(), name: snapshot.clone() };
+        let found = find_snapshot(door, &arg).await?;
+        if found.is_none_or(|found| found.id != *id) {
+            return Err(CliError::refused(format!("snapshot {arg} was deleted while it was read")));
+        }
+        self.connect_snapshot(door).await
+    }
+
+    /// The connection; a new one in place of the one of `lost`. Its number comes with it.
+    async fn requests(&self, lost: u64) -> Result<(u64, Arc<Requests>), CliError> {
+        let mut now = self.now.lock().await;
+        if let (number, Some(requests)) = &*now
+            && *number > lost
+        {
+            return Ok((*number, requests.clone()));
+        }
+        now.1 = None;
+        let deadline = Instant::now() + self.common.timeout();
+        loop {
+            now.0 += 1;
+            let number = now.0;
+            let left = deadline.saturating_duration_since(Instant::now()).max(PAUSE);
+            let mut door = Door::new(&self.common.dialer, &self.common.api, left);
+            match self.again(&mut door, number).await {
+                Ok(requests) => {
+                    let requests = Arc::new(requests);
+                    now.1 = Some(requests.clone());
+                    return Ok((number, requests));
+                }
+                Err(error) if matches!(error.code, "stale-token" | "not-continuable" | "held") => {
+                    return Err(CliError::fenced(format!(
+                        "another owner took set {}: {}",
+                        self.volume.set, error.message
+                    )));
+                }
+                Err(error) if error.exit == Exit::Refused || Instant::now() >= deadline => return Err(error),
+                Err(error) => {
+                    tracing::debug!(volume = %self.volume, error = error.message, "not connected yet");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn until_answered<T>(&self, ask: impl AsyncFn(&Requests) -> Result<T, RequestError>) -> Result<T, CliError> {
+        let mut lost = 0;
+        loop {
+            let (number, requests) = self.requests(lost).await?;
+            match ask(&requests).await {
+                Ok(answer) => return Ok(answer),
+                Err(RequestError::Refused(Errno::Io)) => {
+                    return Err(CliError::fenced(format!("another owner took set {}", self.volume.set)));
+                }
+                Err(RequestError::Refused(errno)) => {
+                    let text = format!("{} answered {errno:?}: it may have been shrunk or deleted", self.volume);
+                    return Err(CliError::failed(text));
+                }
+                Err(RequestError::Lost(why)) => {
+                    tracing::info!(volume = %self.volume, why, "connection lost; looking for the gateway that serves now");
+                    lost = number;
+                }
+            }
+        }
+    }
+
+    /// Writes; durable once this returns.
+    pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), CliError> {
+        self.until_answered(async |requests| requests.write(offset, data.clone()).await).await
+    }
+
+    /// Makes a range read as zeroes.
+    pub async fn zero(&self, offset: u64, len: u32) -> Result<(), CliError> {
+        self.until_answered(async |requests| requests.zero(offset, len).await).await
+    }
+
+    /// Reads a range, whole, in parts.
+    pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, CliError> {
+        self.until_answered(async |requests| requests.read(offset, len).await).await
+    }
+
+    /// What is allocated from `offset` on.
+    pub async fn block_status(&self, offset: u64, len: u32) -> Result<Vec<Extent>, CliError> {
+        self.until_answered(async |requests| requests.block_status(offset, len).await).await
+    }
+
+    /// A last answer under the lease: the set was ours until now.
+    pub async fn flush(&self) -> Result<(), CliError> {
+        self.until_answered(async |requests| requests.flush().await).await
+    }
+
+    /// L1. Renews the lease until it is dropped: writes do so as well, but a slow source makes pauses.
+    pub async fn keep(&self) {
+        if self.snapshot.is_some() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(TTL / 3).await;
+            let Some(Held { token, epoch }) = self.held() else { continue };
+            let request = v1::RenewLeaseRequest { set: self.volume.set.to_string(), epoch, token };
+            let call = async |mut client: Client| client.renew_lease(request.clone()).await;
+            let mut door = Door::new(&self.common.dialer, &self.common.api, TTL / 3);
+            if let Err(error) = door.call("renew the lease", Effect::Reads, call).await {
+                // A lost lease shows itself at the next request.
+                tracing::debug!(error = error.message, "lease not renewed");
+            }
+        }
+    }
+
+    /// Gives the lease back. One that cannot be given back ends by itself.
+    pub async fn close(&self) {
+        let Some(Held { token, epoch }) = self.held() else { return };
+        self.now.lock().await.1 = None;
+        let request = v1::ReleaseLeaseRequest { set: self.volume.set.to_string(), epoch, token };
+        let call = async |mut client: Client| client.release_lease(request.clone()).await;
+        let mut door = Door::new(&self.common.dialer, &self.common.api, TTL);
+        if let Err(error) = door.call("release the lease", Effect::Reads, call).await {
+            tracing::debug!(error = error.message, "lease not given back; it ends by itself");
+        }
+    }
+}

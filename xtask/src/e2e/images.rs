@@ -1,0 +1,241 @@
+//! A random sparse image goes into a volume and comes out again. The command is killed and goes on; a gateway is killed and nobody notices.
+//!
+//! ```text
+//!  image ─▶ import, kill -9 ─▶ import goes on, kill -9 of the serving gateway ─▶ the digest of the image
+//!    ─▶ snapshot ─▶ export, kill -9 ─▶ export goes on ─▶ the same digest, the same bytes, holes are holes
+//!    ─▶ the image changes: a state file is not believed ─▶ from a pipe, into a volume that held other data
+//! ```
+
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::cmd::cmd;
+use crate::nbd::pattern;
+use crate::process::{Proc, Signal, wait_until};
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// Not whole sectors, on purpose.
+const IMAGE: u64 = 448 * MIB + 777;
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A small generator: the same seed, the same image.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let seed = std::env::var("HOLDFAST_E2E_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    note(format!("seed {seed}: HOLDFAST_E2E_SEED={seed} makes the same image"));
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let mut cluster = Cluster::start(Options {
+        bin,
+        dir,
+        gateways: 3,
+        store: None,
+        size: "1GiB".into(),
+        settings: vec![],
+        env: vec![],
+    })?;
+    let image = lab.dir.join("image");
+    make(&image, seed)?;
+    let digest = sha256(&image)?;
+    import(lab, &mut cluster, &image, &digest)?;
+    export(lab, &mut cluster, &image, &digest)?;
+    pipe(lab, &mut cluster, &image, &digest)?;
+    cluster.stop()?;
+    for file in ["image", "out"] {
+        std::fs::remove_file(lab.dir.join(file)).context("the images go")?;
+    }
+    Ok(())
+}
+
+fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
+    let state = lab.dir.join("import.state");
+    let args = ["volume", "import", text(image)?, "demo/vol1", "--state", text(&state)?, "--timeout", "60s"];
+    // Other data is there: none of it may be left.
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for at in (0..1024 * MIB).step_by(16 << 20) {
+        client.write(at, &pattern(9, at, 4096))?;
+    }
+    client.disconnect();
+    kill_midway(lab, cluster, &args, &state)?;
+    let mut going = spawn(lab, cluster, &args)?;
+    let before = done(&state);
+    let further = wait_until(LIMIT, || done(&state) > before || going.ended().is_some());
+    anyhow::ensure!(further && going.ended().is_none(), "the import ended before a gateway could be killed");
+    let serving = leader(cluster)?;
+    cluster.kill(serving)?;
+    anyhow::ensure!(going.wait(LIMIT)?.success(), "the import through a kill failed; its words are in the folder");
+    cluster.restart(serving)?;
+    cluster.caught_up(LIMIT)?;
+    anyhow::ensure!(!state.exists(), "the state file is left");
+    let said = last_json(lab)?;
+    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not go on where it was: {said}");
+    anyhow::ensure!(said["sha256"] == digest, "the digest of the import: {said}, expected {digest}");
+    note(format!("imported through kill -9 of the command at {} MiB and of {}", before / MIB, cluster.name(serving)));
+    Ok(())
+}
+
+fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
+    cluster.holdfast(&["snapshot", "create", "demo@image", "--timeout", "120s"])?;
+    let (out, state) = (lab.dir.join("out"), lab.dir.join("export.state"));
+    let args = ["volume", "export", "demo/vol1@image", text(&out)?, "--state", text(&state)?, "--timeout", "60s"];
+    kill_midway(lab, cluster, &args, &state)?;
+    // What is there is read again, not believed: somebody changes it.
+    let broken = File::options().write(true).open(&out)?;
+    let mut byte = [0];
+    File::open(&out)?.read_exact_at(&mut byte, 5)?;
+    broken.write_all_at(&[byte[0] ^ 1], 5)?;
+    let refused = fails(lab, cluster, &args)?;
+    anyhow::ensure!(refused.contains("SHA-256"), "a changed image was taken for what was written: {refused}");
+    broken.write_all_at(&byte, 5)?;
+    let said = cluster.holdfast(&args)?;
+    anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not go on where it was: {said}");
+    // The volume is larger than the image: zeroes behind it.
+    let plain = File::options().write(true).open(image)?;
+    plain.set_len(1024 * MIB)?;
+    let whole = sha256(image)?;
+    anyhow::ensure!(
+        said["sha256"] == whole.as_str() && sha256(&out)? == whole,
+        "the digest of the export: {said}, expected {whole}"
+    );
+    let used = std::fs::metadata(&out)?.blocks() * 512;
+    anyhow::ensure!(used < IMAGE * 3 / 4, "{} MiB on the disk for an image of holes", used / MIB);
+    plain.set_len(IMAGE)?;
+    anyhow::ensure!(sha256(image)? == digest, "the image is what it was");
+    note(format!("exported through kill -9: the same bytes, {} MiB of 1024 on the disk", used / MIB));
+    Ok(())
+}
+
+fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
+    // Another image under a state file: refused, whatever its length.
+    let state = lab.dir.join("other.state");
+    let args = ["volume", "import", text(image)?, "demo/vol1", "--state", text(&state)?, "--timeout", "60s"];
+    kill_midway(lab, cluster, &args, &state)?;
+    let plain = File::options().write(true).read(true).open(image)?;
+    let mut bytes = [0; 8];
+    plain.read_exact_at(&mut bytes, 0)?;
+    plain.write_all_at(&[!bytes[0]], 0)?;
+    let refused = fails(lab, cluster, &args)?;
+    anyhow::ensure!(refused.contains("SHA-256"), "another image was taken for the interrupted one: {refused}");
+    plain.write_all_at(&bytes, 0)?;
+    std::fs::remove_file(&state)?;
+    // What that left of it is still a lease: the next waits for its end.
+    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
+    let command = format!(
+        "cat {} | {} volume import - demo/vol1 --timeout 60s --output json --api {}",
+        image.display(),
+        lab.bin.display(),
+        doors.join(",")
+    );
+    let said: Value = serde_json::from_str(&cmd("sh").args(["-c", &command]).out()?)?;
+    anyhow::ensure!(said["sha256"] == digest, "the digest of the import from a pipe: {said}, expected {digest}");
+    let export = format!(
+        "{} volume export demo/vol1 - --timeout 60s --output json --api {} | head -c {IMAGE} | sha256sum",
+        lab.bin.display(),
+        doors.join(",")
+    );
+    let found = cmd("sh").args(["-c", &export]).out()?;
+    anyhow::ensure!(found.starts_with(digest), "the digest of the export to a pipe: {found}, expected {digest}");
+    note("another image is not taken for it; through pipes, in and out");
+    Ok(())
+}
+
+/// Data at random places, of random lengths; the rest are holes.
+fn make(path: &Path, seed: u64) -> Result<()> {
+    let mut dice = Dice(seed);
+    let file = File::create(path)?;
+    file.set_len(IMAGE)?;
+    let mut at = dice.below(3 * MIB);
+    while at < IMAGE {
+        let len = (1 + dice.below(6 * MIB)).min(IMAGE - at);
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        while bytes.len() < len as usize {
+            bytes.extend_from_slice(&dice.next().to_le_bytes());
+        }
+        file.write_all_at(&bytes[..len as usize], at)?;
+        // Now and then right behind the last, now and then far from it.
+        at += len + dice.below(2) * dice.below(16 * MIB);
+    }
+    file.write_all_at(b"the end", IMAGE - 7)?;
+    Ok(())
+}
+
+/// Starts it, and kills it as soon as it has noted that something is done.
+fn kill_midway(lab: &Lab, cluster: &Cluster, args: &[&str], state: &Path) -> Result<()> {
+    let mut going = spawn(lab, cluster, args)?;
+    let begun = wait_until(LIMIT, || done(state) > 0 || going.ended().is_some());
+    anyhow::ensure!(begun && going.ended().is_none(), "it ended before it could be killed: {args:?}");
+    going.signal(Signal::KILL);
+    going.wait(LIMIT)?;
+    anyhow::ensure!(done(state) > 0, "the state file is gone with the command");
+    Ok(())
+}
+
+fn spawn(lab: &Lab, cluster: &Cluster, args: &[&str]) -> Result<Proc> {
+    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
+    let command = cmd(&lab.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
+    Proc::spawn("holdfast volume", command.into_command(), &log(lab))
+}
+
+/// Runs it; the words with which it fails.
+fn fails(lab: &Lab, cluster: &Cluster, args: &[&str]) -> Result<String> {
+    let mut going = spawn(lab, cluster, args)?;
+    let status = going.wait(LIMIT)?;
+    let said = crate::cmd::tail_of(&log(lab), 1);
+    anyhow::ensure!(!status.success(), "it was done: {args:?}: {said}");
+    Ok(said)
+}
+
+fn log(lab: &Lab) -> PathBuf {
+    lab.dir.join("copies.log")
+}
+
+/// The result that a command has printed last.
+fn last_json(lab: &Lab) -> Result<Value> {
+    let text = std::fs::read_to_string(log(lab))?;
+    let line = text.lines().rfind(|line| line.starts_with("{\"")).context("no result in the log")?;
+    Ok(serde_json::from_str(line)?)
+}
+
+/// Which gateway leads the set, whoever holds it.
+fn leader(cluster: &Cluster) -> Result<usize> {
+    let shown = cluster.holdfast(&["set", "show", SET, "--any-view"])?;
+    let name = shown["leader"]["name"].as_str().context("a set without a leader")?;
+    let found = (0..cluster.gateways.len()).find(|index| cluster.name(*index) == name);
+    found.with_context(|| format!("no gateway is called {name}"))
+}
+
+/// Bytes that the state file counts as done.
+fn done(state: &Path) -> u64 {
+    let text = std::fs::read(state).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    value["done_bytes"].as_u64().unwrap_or(0)
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let said = cmd("sha256sum").arg(path).out()?;
+    Ok(said.split(' ').next().unwrap_or_default().to_string())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is no text")
+}
