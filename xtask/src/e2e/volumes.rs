@@ -60,13 +60,11 @@ impl Load {
 fn write_until(uris: &[Uri], bytes: u64, stop: &AtomicBool, lost: &AtomicU64) -> Result<Wrote> {
     let mut wrote = Wrote { blocks: vec![(0, 0); (bytes / BLOCK) as usize], writes: 0, refused: None };
     let mut client: Option<Client> = None;
-    let mut at = 0;
-    for tag in 1.. {
+    for (at, tag) in (1..).enumerate() {
         if stop.load(Ordering::Acquire) {
             break;
         }
         let block = at % wrote.blocks.len();
-        at += 1;
         wrote.blocks[block].1 = tag;
         let offset = block as u64 * BLOCK;
         loop {

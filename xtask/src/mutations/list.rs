@@ -5,12 +5,13 @@ mod data;
 mod gateway;
 mod raft;
 mod space;
+mod volumes;
 
 use anyhow::{Result, ensure};
 
 /// All of them, room by room.
 pub(super) const MUTATIONS: &[&[Mutation]] =
-    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS, space::MUTATIONS];
+    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS, space::MUTATIONS, volumes::MUTATIONS];
 
 /// What cannot be mutated, because it is not built. Told on the page.
 pub(super) const NOT_YET: &str = "

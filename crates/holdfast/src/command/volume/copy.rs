@@ -45,7 +45,7 @@ Examples:
   holdfast volume export demo/vol1@monday monday.img
   holdfast volume export demo/vol1@monday monday.img --state monday.state
   holdfast volume export demo/vol1@monday - | zstd > monday.img.zst
-  holdfast volume export demo/vol1@monday monday.img && qemu-img convert -f raw -O qcow2 monday.img monday.qcow2
+  qemu-img convert -f raw -O qcow2 monday.img monday.qcow2          what was exported, as qcow2
 ";
 
 /// Requests in flight.
