@@ -97,8 +97,9 @@ impl AdminDoor {
 
     async fn ask_node(&self, api: String) -> Result<v1::Node, String> {
         let ask = async {
-            let endpoint = self.node.dialer().endpoint(&api)?.connect_timeout(FAN_OUT_LIMIT);
-            let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
+            let dialer = self.node.dialer();
+            let endpoint = dialer.endpoint(&api)?.connect_timeout(FAN_OUT_LIMIT);
+            let channel = dialer.connect(&endpoint).await.map_err(|e| format!("{api}: {e}"))?;
             let mut client = v1::admin_client::AdminClient::new(channel)
                 .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
             client.get_node(v1::GetNodeRequest {}).await.map(tonic::Response::into_inner).map_err(|s| s.to_string())
