@@ -7,6 +7,8 @@
 //! M3  Who is not to serve (a witness, a drained or a leaving member) gives leadership away to one that is, as soon as there is one.
 //! M4  It also does not stand for election, unless the group has had no leader for long: its log may be the only one that has everything
 //!     that was acknowledged, and then nobody else can be elected.
+//! M5  Between two sets of voters nothing else is done: whoever leads ends that change first, towards the newer set. Until then two quorums
+//!     are asked for everything.
 
 mod wishes;
 
@@ -46,6 +48,8 @@ pub struct GroupView {
     pub me: MemberId,
     /// Everybody in the group, the leader too.
     pub peers: Vec<Peer>,
+    /// Between two sets of voters: the newer one. The leader that began the change did not end it.
+    pub next: Option<BTreeSet<MemberId>>,
 }
 
 impl GroupView {
@@ -76,6 +80,8 @@ pub enum Step {
     Forget(BTreeSet<MemberId>),
     /// Make these the voters.
     Vote(BTreeSet<MemberId>),
+    /// End a change of voters that an earlier leader began (M5).
+    End,
     /// Nothing now.
     Wait(Waiting),
 }
@@ -120,6 +126,22 @@ pub fn wanted(state: &ClusterState, group: GroupId, out: &BTreeSet<MemberId>) ->
     state.members.values().filter(stays).map(|member| member.id).collect()
 }
 
+/// Of those `leaving`, who is in no set's group any more: `rolls` says who is in each, `None` where nobody could say. Only they may go: a vote that
+/// still counts somewhere must not be lost.
+pub fn may_go<'a>(
+    leaving: &BTreeSet<MemberId>,
+    rolls: impl IntoIterator<Item = Option<&'a BTreeSet<MemberId>>>,
+) -> BTreeSet<MemberId> {
+    let mut out = leaving.clone();
+    for roll in rolls {
+        match roll {
+            Some(members) => out.retain(|id| !members.contains(id)),
+            None => return BTreeSet::new(),
+        }
+    }
+    out
+}
+
 /// The next step for a group whose members are to be `wanted`.
 pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<MemberId>) -> Step {
     let voters = group.voters();
@@ -129,8 +151,13 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if let Some(heir) = heir(group, state, wanted) {
         return Step::HandOver(heir);
     }
+    if let Some(next) = &group.next {
+        return end(group, next, &voters, wanted);
+    }
+    // Who leaves may stay for a while, and is never let in: out of group 0 before its removal is entered, it would go in and out for ever.
+    let leaves = |id: &MemberId| state.members.get(id).is_none_or(|member| member.standing == Standing::Leaving);
     let (known, newcomers): (BTreeSet<MemberId>, BTreeSet<MemberId>) =
-        wanted.iter().partition(|id| group.peer(**id).is_some());
+        wanted.iter().filter(|id| group.peer(**id).is_some() || !leaves(id)).partition(|id| group.peer(**id).is_some());
     if !newcomers.is_empty() {
         return Step::Learn(newcomers);
     }
@@ -160,6 +187,20 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
         }
     }
     Step::Vote(target)
+}
+
+/// M5. A leader that the newer set does not have must not end the change: it would lead a group that it is not in. It hands over where it is
+/// to leave (M3); where it is to stay, it votes for all of both sets, which takes nothing back that was decided, and goes on from there.
+fn end(group: &GroupView, next: &BTreeSet<MemberId>, voters: &BTreeSet<MemberId>, wanted: &BTreeSet<MemberId>) -> Step {
+    let (set, step) = match (next.contains(&group.me), wanted.contains(&group.me)) {
+        (true, _) => (next, Step::End),
+        (false, true) => (voters, Step::Vote(voters.clone())),
+        (false, false) => return Step::Wait(Waiting::NoHeir),
+    };
+    if answering(group, set).len() < majority(set.len()) {
+        return Step::Wait(no_quorum(group, set));
+    }
+    step
 }
 
 fn majority(of: usize) -> usize {

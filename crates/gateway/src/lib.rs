@@ -21,4 +21,4 @@ mod run;
 pub mod set;
 pub mod verify;
 
-pub use run::{RunError, run, run_until, serve_peers_over};
+pub use run::{RunError, run, run_until, serve_doors_over};

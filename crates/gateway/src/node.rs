@@ -292,7 +292,7 @@ impl Node {
     }
 
     /// Why this gateway ends by itself, if it does.
-    pub(crate) fn refusal(&self) -> Option<NodeError> {
+    pub fn refusal(&self) -> Option<NodeError> {
         lock(&self.refused).clone().map(NodeError::Refused)
     }
 

@@ -144,11 +144,15 @@ fn with_tls(builder: Server, tls: Option<&Tls>) -> Result<Server, String> {
 
 type DoorEnd = (&'static str, Result<(), String>);
 
+fn admin_door(node: Arc<Node>) -> AdminServer<AdminDoor> {
+    AdminServer::new(AdminDoor::new(node))
+        .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
+}
+
 async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
     let tls = node.tls.clone();
-    let door = AdminServer::new(AdminDoor::new(node))
-        .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
+    let door = admin_door(node);
     // A certificate of another authority does not come as far as this; one of ours that names no role does.
     let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
     let builder = match with_tls(Server::builder(), tls.as_ref()) {
@@ -164,16 +168,30 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
 }
 
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
-    ("peer door", serve_peers_over(incoming(listener), node, stop).await)
+    ("peer door", serve_peers_over(incoming(listener), node, None, stop).await)
 }
 
-/// Serves the door between gateways on the connections that come in, until `stop` is cancelled.
+/// Serves the door between gateways and the admin door on the same connections, without TLS: a simulation has one way in.
 ///
 /// # Errors
-/// The certificate, or the listener.
-pub async fn serve_peers_over<C>(
+/// The listener.
+pub async fn serve_doors_over<C>(
     incoming: impl Stream<Item = std::io::Result<C>>,
     node: Arc<Node>,
+    stop: CancellationToken,
+) -> Result<(), String>
+where
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
+    let admin = admin_door(node.clone());
+    serve_peers_over(incoming, node, Some(admin), stop).await
+}
+
+/// Serves the door between gateways on the connections that come in, until `stop` is cancelled; and `admin` beside it.
+async fn serve_peers_over<C>(
+    incoming: impl Stream<Item = std::io::Result<C>>,
+    node: Arc<Node>,
+    admin: Option<AdminServer<AdminDoor>>,
     stop: CancellationToken,
 ) -> Result<(), String>
 where
@@ -197,6 +215,7 @@ where
         .initial_connection_window_size(WINDOW_BYTES)
         .max_frame_size(256 << 10)
         .add_service(door)
+        .add_optional_service(admin)
         .serve_with_incoming_shutdown(incoming, bounded(stop.clone()));
     finish(served, stop).await
 }

@@ -1,5 +1,6 @@
 //! A handle to one Raft group on this node: propose, read the log, see who leads, move leadership, change members.
 
+use crate::change::Changing;
 use crate::config::{Answer, Payload, TypeConfig};
 use crate::machine::{Adapter, Shared};
 use crate::members::Candidacy;
@@ -8,7 +9,6 @@ use crate::wire::{CommittedLeader, MEMBERSHIP_MARK, id_from_raft};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, Term};
-use openraft::ChangeMembers;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::impls::{BasicNode, ProgressResponder};
 use openraft::raft::ClientWriteResult;
@@ -96,15 +96,6 @@ pub enum GroupError {
     },
 }
 
-/// A member could not be taken out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ExpelError {
-    #[error("not the leader")]
-    NotLeader { leader: Option<MemberId> },
-    #[error("{reason}")]
-    NotNow { reason: String },
-}
-
 /// One member as the leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
@@ -141,6 +132,10 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// The members are those of an entry that is applied here, not of one that may still be taken back.
     pub settled: bool,
+    /// That entry.
+    pub membership: Option<LogId>,
+    /// Between two sets of voters: the newer one. Both have to agree to everything until the change is ended.
+    pub next: Option<BTreeSet<MemberId>>,
 }
 
 /// A proposal on its way.
@@ -184,6 +179,7 @@ struct Inner {
     /// How long a member may be silent before it counts as not there.
     patience: Duration,
     candidacy: Candidacy,
+    changing: Changing,
     /// See [`Group::leading_term`].
     started_in: Term,
 }
@@ -201,8 +197,9 @@ impl Group {
         started_in: Term,
     ) -> Self {
         let leadership = watch_leadership(me, &raft, started_in);
-        let candidacy = Candidacy::new(crate::clock::boot_now());
-        Self { inner: Arc::new(Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy, started_in }) }
+        let (candidacy, changing) = (Candidacy::new(crate::clock::boot_now()), Changing::default());
+        let inner = Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy, changing, started_in };
+        Self { inner: Arc::new(inner) }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -358,50 +355,6 @@ impl Group {
         self.inner.raft.is_initialized().await.map_err(|e| self.refused(e))
     }
 
-    /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without
-    /// it is committed, what it has forgotten cannot matter any more (quarantine, Q3). Only at the leader; needs a quorum without
-    /// it. Answers the entry of that membership.
-    pub(crate) async fn expel(&self, member: MemberId, limit: Duration) -> Result<LogId, ExpelError> {
-        use openraft::async_runtime::watch::WatchReceiver;
-        if self.leading_term().is_none() {
-            return Err(ExpelError::NotLeader { leader: self.inner.leadership.borrow().leader });
-        }
-        let not_now = |reason: String| ExpelError::NotNow { reason };
-        let status = self.status();
-        let known = status.members.iter().find(|m| m.member == member).map(|m| m.voter);
-        if known == Some(true) && !quorum_without(&status, self.inner.me, member, self.inner.patience) {
-            return Err(not_now("no quorum of the other gateways answers: they have to be back first".to_string()));
-        }
-        let id = BTreeSet::from([member.0]);
-        let work = async {
-            let change = match known {
-                Some(true) => ChangeMembers::RemoveVoters(id),
-                Some(false) => ChangeMembers::RemoveNodes(id),
-                None => {
-                    // Out already. Committed, and this member still leads: what its metrics say now is no older than that.
-                    let read = openraft::ReadPolicy::ReadIndex;
-                    self.inner.raft.ensure_linearizable(read).await.map_err(|e| not_now(e.to_string()))?;
-                    let membership = self.inner.raft.metrics().borrow_watched().membership_config.clone();
-                    let out = membership.membership().get_node(&member.0).is_none();
-                    let at = membership.log_id().as_ref().map(id_from_raft);
-                    return at
-                        .filter(|at| out && at.index <= self.inner.shared.applied().index)
-                        .ok_or_else(|| not_now("a change of members is under way".to_string()));
-                }
-            };
-            // Its answer is the entry that was committed. What came after it (a newcomer is let in at once) does not matter.
-            let done = self.inner.raft.change_membership(change, false).await.map_err(|e| not_now(e.to_string()))?;
-            match done.membership.filter(|m| m.get_node(&member.0).is_none()) {
-                Some(_) => {
-                    self.inner.acks.1.forget(member);
-                    Ok(id_from_raft(&done.log_id))
-                }
-                None => Err(not_now("the membership that was committed still has it".to_string())),
-            }
-        };
-        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(not_now(format!("not done within {limit:?}"))))
-    }
-
     /// Whether this member's log lacks `acked`, which a leader says that it had acknowledged; what it has instead.
     pub(crate) fn lacks(&self, acked: LogId) -> Option<String> {
         let log = &self.inner.log;
@@ -453,7 +406,25 @@ impl Group {
             members,
             settled: metrics.membership_config.log_id().as_ref().map(|id| id.index)
                 <= metrics.last_applied.as_ref().map(|id| id.index),
+            membership: metrics.membership_config.log_id().as_ref().map(id_from_raft),
+            next: match membership.get_joint_config().as_slice() {
+                [] | [_] => None,
+                [.., next] => Some(next.iter().copied().map(MemberId).collect()),
+            },
         }
+    }
+
+    /// How long a member may be silent before it counts as not there.
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.patience
+    }
+
+    pub(crate) fn acks(&self) -> &Acks {
+        &self.inner.acks
+    }
+
+    pub(crate) fn changing_members(&self) -> &Changing {
+        &self.inner.changing
     }
 
     pub(crate) fn candidacy(&self) -> &Candidacy {
@@ -469,14 +440,6 @@ impl Group {
     pub(crate) fn refused(&self, e: impl std::fmt::Display) -> GroupError {
         GroupError::Refused { group: self.inner.id, reason: e.to_string() }
     }
-}
-
-/// Whether a majority of the voters answers without `gone`: no change of members can be committed otherwise.
-fn quorum_without(status: &GroupStatus, me: MemberId, gone: MemberId, patience: Duration) -> bool {
-    let voters = status.members.iter().filter(|m| m.voter);
-    let all = voters.clone().count();
-    let there = voters.filter(|m| m.member != gone && (m.member == me || m.silent.is_some_and(|s| s <= patience)));
-    there.count() > all / 2
 }
 
 impl From<Answer> for Bytes {

@@ -183,7 +183,10 @@ pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, S
     let seen = |id: &MemberId| group.status().members.into_iter().find(|m| m.member == *id);
     let newcomers: BTreeMap<MemberId, String> =
         members.iter().filter(|(id, _)| seen(id).is_none()).map(|(id, addr)| (*id, addr.clone())).collect();
-    group.add_learners(&newcomers, LIMIT).await?;
+    let now = || group.status().membership;
+    if !newcomers.is_empty() {
+        group.add_learners(&newcomers, now(), LIMIT).await?;
+    }
     let close = || members.keys().all(|id| seen(id).is_some_and(|m| m.voter || m.matched.is_some()));
     let learnt = async {
         while !close() {
@@ -191,7 +194,7 @@ pub(crate) async fn members_become(group: &Group, members: &BTreeMap<MemberId, S
         }
     };
     tokio::time::timeout(LIMIT, learnt).await?;
-    Ok(group.change_voters(&members.keys().copied().collect(), LIMIT).await?)
+    Ok(group.change_voters(&members.keys().copied().collect(), now(), LIMIT).await?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,6 +232,7 @@ async fn three_nodes_agree_survive_a_restart_and_refuse_bad_payloads() -> anyhow
     let listener = TcpListener::bind(&addr).await?;
     let back = Host::start(dir.path(), member, listener).await?;
     wait_len(&back.list, 51).await?;
+    wait_len(&hosts[0].list, 51).await?;
     assert_eq!(back.list.all(), hosts[0].list.all());
     back.end().await;
     for host in hosts {
@@ -265,6 +269,42 @@ async fn a_newcomer_gets_a_snapshot_of_what_was_purged() -> anyhow::Result<()> {
     newcomer.end().await;
     let [first] = hosts;
     first.end().await;
+    Ok(())
+}
+
+/// A crash right between a state snapshot and its purge: the next start purges, without a further snapshot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_prevented_it() -> anyhow::Result<()> {
+    use openraft::async_runtime::watch::WatchReceiver;
+    let dir = tempfile::tempdir()?;
+    let (mut listeners, addresses) = listeners(1).await?;
+    let first = Host::start(dir.path(), 1, listeners.remove(0)).await?;
+    first.group.initialize(&addresses).await?;
+    let hosts = [first];
+    for n in 1..=20 {
+        assert_eq!(propose(&hosts, &format!("entry {n}")).await?, n);
+    }
+    let [first] = hosts;
+    // The snapshot is durable, and that is all that happened.
+    let membership = first.group.raft().metrics().borrow_watched().membership_config.as_ref().clone();
+    let (last, data) = first.list.snapshot().ok_or_else(|| anyhow::anyhow!("no snapshot"))?;
+    let snapshot = crate::snapshot_file::StoredSnapshot::new(last, membership, data);
+    assert_eq!(first.group.status().purged, None);
+    first.end().await;
+    crate::snapshot_file::save(&dir.path().join("raft-1"), GROUP, &snapshot, None)?;
+
+    let listener = TcpListener::bind(&addresses[&MemberId(1)]).await?;
+    let back = Host::start(dir.path(), 1, listener).await?;
+    let purged = async {
+        while back.group.status().purged != Some(last) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, purged).await?;
+    let hosts = [back];
+    assert_eq!(propose(&hosts, "after").await?, 21, "nothing is lost by it");
+    let [back] = hosts;
+    back.end().await;
     Ok(())
 }
 

@@ -13,6 +13,7 @@
 //!                    StateMachine::apply ◀──────────────────────── committed
 //! ```
 
+mod change;
 mod clock;
 mod config;
 mod group;
@@ -27,10 +28,13 @@ mod quarantine;
 mod readmit;
 mod register;
 mod reversion;
+mod roll;
 mod server;
 mod snapshot_file;
 mod wire;
 
+#[cfg(test)]
+mod change_tests;
 #[cfg(test)]
 mod group_tests;
 #[cfg(test)]
@@ -45,6 +49,7 @@ mod proto {
     tonic::include_proto!("holdfast.peer.v1");
 }
 
+pub use change::Roll;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
 pub use group::{
@@ -56,4 +61,5 @@ pub use node::{NodeConfig, NodeError, RaftNode};
 pub use protocol::{PROTOCOL, Protocol};
 pub use readmit::{Healing, ReadmitError};
 pub use register::{Registered, Registrar};
+pub use roll::RollError;
 pub use server::PeerService;

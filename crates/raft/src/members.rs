@@ -1,8 +1,9 @@
 //! Who is in a group, and who stands for election in it: single steps, carried out where somebody else decided them.
 
+use crate::change::ChangeError;
 use crate::clock::boot_now;
 use crate::group::{Group, GroupError};
-use holdfast_types::{MemberId, MonoTime};
+use holdfast_types::{LogId, MemberId, MonoTime};
 use openraft::ChangeMembers;
 use openraft::impls::BasicNode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,25 +57,33 @@ impl Group {
         boot_now().saturating_since(MonoTime(self.candidacy().heard.load(Ordering::Acquire)))
     }
 
-    /// Lets these learn, at their addresses. Only at the leader.
+    /// Lets these learn, at their addresses. Only at the leader, and only while the members are those of entry `seen`.
     ///
     /// # Errors
-    /// `Refused` where this member does not lead or another change is under way; `Late` after `limit`, each.
-    pub async fn add_learners(&self, members: &BTreeMap<MemberId, String>, limit: Duration) -> Result<(), GroupError> {
-        for (id, addr) in members {
-            let node = BasicNode { addr: addr.clone() };
-            let add = self.raft().add_learner(id.0, node, false);
-            self.within(limit, async { add.await.map(drop).map_err(|e| self.refused(e)) }).await?;
-        }
-        Ok(())
+    /// `Refused` where this member does not lead, the members are others by now, or another change is under way; `Late` after `limit`,
+    /// and then it goes on.
+    pub async fn add_learners(
+        &self,
+        members: &BTreeMap<MemberId, String>,
+        seen: Option<LogId>,
+        limit: Duration,
+    ) -> Result<(), GroupError> {
+        let node = |addr: &String| BasicNode { addr: addr.clone() };
+        let nodes = members.iter().map(|(id, addr)| (id.0, node(addr))).collect();
+        self.change(ChangeMembers::AddNodes(nodes), seen, limit).await
     }
 
     /// Takes learners out. Only at the leader.
     ///
     /// # Errors
     /// As [`Group::add_learners`].
-    pub async fn drop_learners(&self, members: &BTreeSet<MemberId>, limit: Duration) -> Result<(), GroupError> {
-        self.change(ChangeMembers::RemoveNodes(members.iter().map(|m| m.0).collect()), limit).await
+    pub async fn drop_learners(
+        &self,
+        members: &BTreeSet<MemberId>,
+        seen: Option<LogId>,
+        limit: Duration,
+    ) -> Result<(), GroupError> {
+        self.change(ChangeMembers::RemoveNodes(members.iter().map(|m| m.0).collect()), seen, limit).await
     }
 
     /// Makes these the voters, through a joint membership; who voted and is not among them is out. Only at the leader, who MUST know
@@ -82,21 +91,35 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::add_learners`].
-    pub async fn change_voters(&self, voters: &BTreeSet<MemberId>, limit: Duration) -> Result<(), GroupError> {
-        self.change(ChangeMembers::ReplaceAllVoters(voters.iter().map(|m| m.0).collect()), limit).await
-    }
-
-    async fn change(&self, change: ChangeMembers<u64, BasicNode>, limit: Duration) -> Result<(), GroupError> {
-        let work = async { self.raft().change_membership(change, false).await.map(drop).map_err(|e| self.refused(e)) };
-        self.within(limit, work).await
-    }
-
-    async fn within(
+    pub async fn change_voters(
         &self,
+        voters: &BTreeSet<MemberId>,
+        seen: Option<LogId>,
         limit: Duration,
-        work: impl Future<Output = Result<(), GroupError>>,
     ) -> Result<(), GroupError> {
-        let late = GroupError::Late { group: self.id(), what: "change of members", limit };
-        tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+        self.change(ChangeMembers::ReplaceAllVoters(voters.iter().map(|m| m.0).collect()), seen, limit).await
+    }
+
+    /// Ends the change of voters that entry `seen` began and no leader ended: from here on the newer set alone decides, and who is not in it is
+    /// out. It is the entry that the leader who began the change would have proposed next. Only at the leader.
+    ///
+    /// # Errors
+    /// As [`Group::add_learners`].
+    pub async fn end_change(&self, seen: Option<LogId>, limit: Duration) -> Result<(), GroupError> {
+        // Nobody is added: openraft goes from between two sets to the newer one with any change of voters that wants just that.
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), seen, limit).await
+    }
+
+    async fn change(
+        &self,
+        change: ChangeMembers<u64, BasicNode>,
+        seen: Option<LogId>,
+        limit: Duration,
+    ) -> Result<(), GroupError> {
+        match self.carry_through(change, seen, limit).await {
+            Ok(_) => Ok(()),
+            Err(ChangeError::Refused(why)) => Err(self.refused(why)),
+            Err(ChangeError::Late) => Err(GroupError::Late { group: self.id(), what: "change of members", limit }),
+        }
     }
 }

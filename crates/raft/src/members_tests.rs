@@ -87,6 +87,9 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
         let why = status.expect_err("a vote for a removed member").message().to_string();
         assert_eq!(why, format!("{removed} was removed from this cluster for ever"));
     }
+    // It asks those that it knows, none of which need lead group 0.
+    let told = gone.node.register(&rest, 1).await;
+    assert_eq!(told, crate::Registered::Refused(format!("{removed} was removed from this cluster for ever")));
     assert!(gone.group.leading_term().is_none(), "nobody elects it");
     gone.end().await;
     for host in hosts {

@@ -182,7 +182,12 @@ impl Network {
         let usage = self.log.usage();
         let room = usage.bound_bytes.saturating_sub(usage.reserve_bytes);
         let filling = usage.used_bytes > room / 5 * 4;
-        lets_go(filling, self.shared.applied().term.0 == term, matched, self.shared.snapshot_last())
+        if !filling {
+            return false;
+        }
+        let settled = self.shared.applied().term.0 == term;
+        let purged = self.log.group(self.group).state().purged;
+        lets_go(filling, settled, matched, self.shared.snapshot_last(), purged)
     }
 }
 
@@ -215,8 +220,18 @@ impl Network {
 /// `settled`: this leader has applied an entry of its own term, so a quorum has followed it there. Before that it does not know yet what
 /// anybody has: what matched is where it happened to ask first. Letting go of each follower at its first answer, it would never learn
 /// more, commit nothing, free nothing, and lead for ever (found by simulation, seed 59).
-fn lets_go(filling: bool, settled: bool, matched: Option<LogId>, snapshot: Option<LogId>) -> bool {
-    filling && settled && matched < snapshot
+///
+/// `purged`: what is gone from this leader's log already. Where that is all that the snapshot covers, nothing waits for this follower and
+/// letting it go frees nothing. Where it is less, openraft waits with the purge for this stream to end, and sends the snapshot after it. It has to
+/// know of that purge: what a crash left between snapshot and purge is caught up with before a group takes part (`RaftNode::start_group`).
+fn lets_go(
+    filling: bool,
+    settled: bool,
+    matched: Option<LogId>,
+    snapshot: Option<LogId>,
+    purged: Option<LogId>,
+) -> bool {
+    filling && settled && matched < snapshot && purged < snapshot
 }
 
 fn from_status(status: &Status) -> Rpc {
@@ -492,14 +507,17 @@ mod tests {
     #[test]
     fn a_laggard_is_let_go_only_by_a_leader_that_a_quorum_has_followed() {
         let (behind, snapshot) = (Some(LogId::new(5, 934)), Some(LogId::new(5, 1187)));
-        assert!(lets_go(true, true, behind, snapshot));
+        let purged = Some(LogId::new(5, 700));
+        assert!(lets_go(true, true, behind, snapshot, purged));
+        assert!(lets_go(true, true, behind, snapshot, None));
         assert!(
-            !lets_go(true, false, behind, snapshot),
+            !lets_go(true, false, behind, snapshot, purged),
             "newly elected: 934 is where it asked first, not what the follower has"
         );
-        assert!(!lets_go(false, true, behind, snapshot), "there is room: nobody is held up");
-        assert!(!lets_go(true, true, Some(LogId::new(5, 1187)), snapshot), "what it needs is kept");
-        assert!(!lets_go(true, true, behind, None));
+        assert!(!lets_go(false, true, behind, snapshot, purged), "there is room: nobody is held up");
+        assert!(!lets_go(true, true, Some(LogId::new(5, 1187)), snapshot, purged), "what it needs is kept");
+        assert!(!lets_go(true, true, behind, snapshot, snapshot), "all is purged that may be: it holds nothing up");
+        assert!(!lets_go(true, true, behind, None, None));
     }
 
     #[test]

@@ -258,6 +258,12 @@ impl RaftNode {
         let raft = openraft::Raft::new(inner.config.member.0, config, network, store, adapter)
             .await
             .map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
+        // A crash between a snapshot and its purge: openraft would purge only after the next snapshot, which a full journal may never see,
+        // and a leader would let go of followers for the sake of a purge that never comes (`network::lets_go`).
+        if let Some(covered) = shared.snapshot_last().filter(|last| log.state().purged.is_none_or(|p| p < *last)) {
+            let purge = raft.trigger().purge_log(covered.index.0).await;
+            purge.map_err(|e| NodeError::Raft { group: id, reason: e.to_string() })?;
+        }
         let group = Group::new(
             id,
             inner.config.member,

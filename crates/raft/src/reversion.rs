@@ -21,9 +21,9 @@ impl Acked {
         *known = (*known).max((term, matched));
     }
 
-    /// The member was taken out of the group: it may come back with nothing.
-    pub(crate) fn forget(&self, member: MemberId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&member);
+    /// Who is not kept was taken out of the group: it may come back with nothing.
+    pub(crate) fn keep_only(&self, keep: impl Fn(MemberId) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|member, _| keep(*member));
     }
 
     /// A follower says in `term` that it does not have the entry at `conflict`: the entry that it had acknowledged, if that denies
@@ -53,7 +53,9 @@ mod tests {
         acked.note(m, 6, id(4, 2));
         assert_eq!(acked.denied(m, 6, id(4, 3)), None);
         assert_eq!(acked.denied(m, 6, id(4, 2)), Some(id(4, 2)));
-        acked.forget(m);
+        acked.keep_only(|_| true);
+        assert_eq!(acked.denied(m, 6, id(4, 2)), Some(id(4, 2)));
+        acked.keep_only(|other| other != m);
         assert_eq!(acked.denied(m, 6, id(4, 2)), None, "a newcomer");
     }
 }

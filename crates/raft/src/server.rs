@@ -1,6 +1,7 @@
 //! The server side of the protocol between gateways: who is asking, for which group, and is it meant for us.
 
-use crate::group::{ExpelError, Group};
+use crate::change::NotLeading;
+use crate::group::Group;
 use crate::lives::Lives;
 use crate::node::RaftNode;
 use crate::proto;
@@ -13,7 +14,7 @@ use crate::wire::{
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
-use holdfast_types::{GroupId, LogId, MemberId};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::time::Duration;
@@ -186,6 +187,12 @@ impl Peer for Handler {
         // Not checked against what is known here: group 0 itself is about to decide.
         let from = self.sender(request.metadata())?;
         let life = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
+        // Final, so whoever has heard of it may say so: one that was cut off for long may know nobody any more who leads, or is a member
+        // (found by simulation, seed 133).
+        if self.node.channels().lives.removed(from) {
+            let refused = Outcome::Refused(format!("{from} was removed from this cluster for ever"));
+            return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
+        }
         let group = self.node.group(GroupId::CLUSTER).ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
         let outcome = if group.leading_term().is_none() {
             Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))
@@ -219,10 +226,24 @@ impl Peer for Handler {
                 tracing::info!(group = %group.id(), member = %from, %since, "taken out: it may come back as a newcomer");
                 Outcome::Out(proto::LogId { term: since.term.0, index: since.index.0 })
             }
-            Err(ExpelError::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
-            Err(e @ ExpelError::NotNow { .. }) => Outcome::Busy(e.to_string()),
+            Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
+            Err(e @ NotLeading::NotNow { .. }) => Outcome::Busy(e.to_string()),
         };
         Ok(self.answer(proto::ReadmitReply { result: Some(outcome) }))
+    }
+
+    async fn roll(&self, request: Request<proto::RollRequest>) -> Result<Response<proto::RollReply>, Status> {
+        use proto::roll_reply::Result as Outcome;
+        let (group, _) = self.group(request.metadata())?;
+        let outcome = match self.node.rolled(&group, LogIndex(request.get_ref().cluster)).await {
+            Ok(roll) => {
+                let members = roll.members.into_iter().map(|m| m.0).collect();
+                Outcome::Roll(proto::Roll { members, applied: roll.applied.0 })
+            }
+            Err(NotLeading::NotLeader { leader }) => Outcome::Leader(leader.map_or(0, |l| l.0)),
+            Err(e @ NotLeading::NotNow { .. }) => Outcome::Busy(e.to_string()),
+        };
+        Ok(self.answer(proto::RollReply { result: Some(outcome) }))
     }
 
     async fn transfer(

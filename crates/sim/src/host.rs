@@ -7,7 +7,7 @@ use crate::libc;
 use crate::net::{Net, Stream};
 use crate::rng::Rng;
 use crate::store::{Server, Way};
-use holdfast_gateway::config::{GatewayConfig, KeyConfig};
+use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
 use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, Faulty, RetryPolicy, Retrying};
@@ -16,7 +16,7 @@ use holdfast_tls::Dialer;
 use holdfast_types::Name;
 use hyper_util::rt::TokioIo;
 use std::future::{Future, poll_fn};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +121,8 @@ pub struct Host {
     /// How long a write and its sync take, in nanoseconds, from and to.
     pub disk_delay: (u64, u64),
     pub way: Way,
+    /// What its settings say that it is.
+    pub witness: bool,
     dir: PathBuf,
     net: Net,
     rng: Rng,
@@ -167,16 +169,21 @@ impl Service<Uri> for Connector {
     }
 }
 
+/// What has to be there before the first start.
+fn furnish(dir: &Path) -> std::io::Result<()> {
+    // The journal itself is simulated; something has to lie where it would (`Identity::check_journal`).
+    std::fs::create_dir_all(dir.join("journal"))?;
+    std::fs::write(dir.join("journal").join("simulated"), b"")?;
+    std::fs::write(dir.join("key"), [7; 32])
+}
+
 impl Host {
     /// A machine that has never run.
     ///
     /// # Errors
     /// Its directory.
     pub fn new(index: usize, seed: u64, dir: PathBuf, net: Net, server: Server, clock: Clock) -> anyhow::Result<Self> {
-        // The journal itself is simulated; something has to lie where it would (`Identity::check_journal`).
-        std::fs::create_dir_all(dir.join("journal"))?;
-        std::fs::write(dir.join("journal").join("simulated"), b"")?;
-        std::fs::write(dir.join("key"), [7; 32])?;
+        furnish(&dir)?;
         let way = Way(Arc::new(Faulty::new(server, seed ^ index as u64, Faults::default())));
         let rng = Rng::new(seed, 100 + index as u64);
         let (disk, disk_delay) = (SimDisk::new(), (MS / 5, 2 * MS));
@@ -188,6 +195,7 @@ impl Host {
             stopped_until: 0,
             disk_delay,
             way,
+            witness: false,
             dir,
             net,
             rng,
@@ -197,10 +205,24 @@ impl Host {
         })
     }
 
+    /// The machine is put up anew, with an empty disk.
+    ///
+    /// # Errors
+    /// Its directory.
+    pub fn wipe(&mut self, now: u64) -> std::io::Result<()> {
+        self.kill(now);
+        self.disk = SimDisk::new();
+        std::fs::remove_dir_all(&self.dir)?;
+        furnish(&self.dir)
+    }
+
     fn config(&self, rtt_ms: u32) -> anyhow::Result<GatewayConfig> {
         let mut config = GatewayConfig { name: Name::new(name(self.index))?, ..GatewayConfig::default() };
         config.data_dir = self.dir.clone();
         config.rtt_ms = rtt_ms;
+        if self.witness {
+            config.role = GatewayRole::Witness;
+        }
         config.advertise.peer = Some(address(self.index));
         config.advertise.api = Some(format!("10.0.0.{}:7400", self.index + 1));
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
@@ -283,8 +305,11 @@ impl Host {
                 Err(e) => format!("does not start: {e}"),
                 Ok(node) => {
                     *lock(&node_slot) = Some(node.clone());
-                    let served = holdfast_gateway::serve_peers_over(incoming, node.clone(), stop).await;
-                    format!("ended by itself: {served:?}, {:?}", node.not_ready())
+                    let served = holdfast_gateway::serve_doors_over(incoming, node.clone(), stop).await;
+                    match node.refusal() {
+                        Some(why) => format!("ended: {why}"),
+                        None => format!("ended by itself: {served:?}, {:?}", node.not_ready()),
+                    }
                 }
             };
             *lock(&ended) = Some(why);

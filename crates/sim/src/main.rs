@@ -11,6 +11,7 @@
 mod client;
 mod host;
 mod libc;
+mod members;
 mod model;
 mod nemesis;
 mod net;

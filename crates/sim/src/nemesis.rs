@@ -1,11 +1,13 @@
 //! What goes wrong, and when: from the seed. Each run has its own mix of faults, so that some meet undisturbed.
 
 use crate::host::name;
+use crate::members::Wish;
 use crate::net::Link;
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::Result;
 use holdfast_api::v1::{self, admin_server::Admin};
+use holdfast_control::cluster::Standing;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_store::Faults;
 
@@ -26,6 +28,10 @@ enum Fault {
     OtherOwner,
     ForcedOwner,
     Elect,
+    Drain,
+    Join,
+    Leave,
+    Rot,
 }
 
 const ALL: &[Fault] = &[
@@ -44,7 +50,14 @@ const ALL: &[Fault] = &[
     Fault::OtherOwner,
     Fault::ForcedOwner,
     Fault::Elect,
+    Fault::Drain,
+    Fault::Join,
+    Fault::Leave,
+    Fault::Rot,
 ];
+
+/// Members at most: more machines are hardly ever there.
+const MEMBERS_MAX: usize = 5;
 
 /// Something to be undone, or done, later.
 enum Later {
@@ -62,6 +75,8 @@ pub struct Nemesis {
     next_at: u64,
     pause: u64,
     later: Vec<(u64, Later)>,
+    /// How often, of a thousand milliseconds, a leader is killed that is between two sets of voters.
+    halves: u64,
 }
 
 impl Nemesis {
@@ -72,8 +87,9 @@ impl Nemesis {
             mix.push(Fault::Kill);
         }
         let pause = rng.pick(&[400, 1000, 2500]);
-        world.note(format!("faults: {mix:?}, one in about {pause} ms"));
-        Self { rng, mix, next_at: world.now, pause, later: Vec::new() }
+        let halves = rng.pick(&[0, 40, 150]);
+        world.note(format!("faults: {mix:?}, one in about {pause} ms; {halves} of 1000 between two sets of voters"));
+        Self { rng, mix, next_at: world.now, pause, later: Vec::new(), halves }
     }
 
     fn after(&mut self, world: &World, low: u64, high: u64, what: Later) {
@@ -89,6 +105,15 @@ impl Nemesis {
         while let Some(at) = self.later.iter().position(|(at, _)| *at <= world.now) {
             let (_, what) = self.later.remove(at);
             self.undo(world, what)?;
+        }
+        if self.halves > 0
+            && let Some(host) = world.between_two_sets()
+            && self.rng.chance(self.halves)
+        {
+            world.note(format!("{} leads between two sets of voters", host + 1));
+            world.stats.halves += 1;
+            let power = self.rng.chance(300);
+            self.kill(world, host, power);
         }
         if world.now < self.next_at {
             return Ok(());
@@ -236,6 +261,8 @@ impl Nemesis {
                 self.after(world, 500, 8_000, Later::Store);
             }
             Fault::Switchover => self.switchover(world),
+            Fault::Rot => self.rot(world, victim),
+            Fault::Drain | Fault::Join | Fault::Leave => self.change_members(world, fault),
             Fault::OtherOwner | Fault::ForcedOwner => {
                 world.active = (world.active + 1) % world.clients.len();
                 let active = world.active;
@@ -256,6 +283,56 @@ impl Nemesis {
             }
         }
         Ok(())
+    }
+
+    /// A bit of what was synced is another at the next start (R9). Only where the others can heal that: all of them are whole. Not in the newest file:
+    /// what no later batch says was synced is taken for a torn tail there.
+    fn rot(&mut self, world: &mut World, host: usize) {
+        if world.places[host].is_none() || !world.is_whole() {
+            return;
+        }
+        let mut names = world.hosts[host].disk.names();
+        names.pop();
+        if names.is_empty() {
+            return;
+        }
+        self.kill(world, host, false);
+        let name = self.rng.pick(&names);
+        let draw = self.rng.draw();
+        let mut at = 0;
+        world.hosts[host].disk.damage(&name, |bytes| {
+            // Where something was written, mostly: a file is zeroes to its end.
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
+            at = draw as usize % used;
+            bytes[at] ^= 1 << (draw >> 61);
+        });
+        world.stats.rots += 1;
+        world.note(format!("a bit of {} rots in {name} at {at}", host + 1));
+    }
+
+    /// Something that an administrator might ask for; often refused, and rightly.
+    fn change_members(&mut self, world: &mut World, fault: Fault) {
+        let Some(state) = world.cluster() else { return };
+        let members: Vec<_> = state.members.values().filter(|m| m.standing != Standing::Leaving).collect();
+        let Some(any) = (!members.is_empty()).then(|| self.rng.pick(&members)) else { return };
+        let empty: Vec<usize> = (0..world.hosts.len())
+            .filter(|host| world.places[*host].is_none() && world.node(*host).is_some())
+            .collect();
+        let wish = match fault {
+            Fault::Drain => Wish::Drain { member: any.id.0, drained: any.standing != Standing::Drained },
+            Fault::Leave => Wish::Leave { member: any.id.0, force: self.rng.chance(300) },
+            _ if empty.is_empty() => return,
+            _ => {
+                let replaces = if members.len() >= MEMBERS_MAX || self.rng.chance(600) { any.id.0 } else { 0 };
+                Wish::Join { host: self.rng.pick(&empty), replaces }
+            }
+        };
+        world.want(&mut self.rng, wish);
+    }
+
+    /// Once everything has healed, nobody is to stay drained.
+    pub fn want_all_active(&mut self, world: &mut World) {
+        world.want_all_active(&mut self.rng);
     }
 
     fn switchover(&mut self, world: &mut World) {

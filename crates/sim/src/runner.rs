@@ -116,9 +116,9 @@ fn simulate(args: &OneArgs) -> Result<String> {
             world.log[from..].iter().for_each(|line| println!("{line}"));
         }
     }
-    let Stats { faults, kills, leaders, compared } = world.stats;
+    let Stats { faults, kills, leaders, compared, changes, left, halves, rots, healed } = world.stats;
     let line = format!(
-        "{:.1} s simulated, {} gateways, {faults} faults, {kills} kills, {leaders} epochs served, {} writes, {} blocks read, {compared} states compared",
+        "{:.1} s simulated, {} gateways, {faults} faults, {kills} kills ({halves} between two sets of voters), {changes} wishes granted, {left} gateways left, {rots} bits rotted, {healed} groups healed, {leaders} epochs served, {} writes, {} blocks read, {compared} states compared",
         world.now as f64 / 1e9,
         world.hosts.len(),
         world.model.answered,

@@ -3,6 +3,7 @@
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
 use crate::host::{self, Clock, Host, lock};
 use crate::libc;
+use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
 use crate::nemesis::Nemesis;
 use crate::net::Net;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex};
 pub const MS: u64 = 1_000_000;
 /// One step.
 pub const TICK: u64 = MS;
-const CLUSTER: u128 = 0x51;
+pub const CLUSTER: u128 = 0x51;
 /// Clients, of which one at a time is wanted.
 const CLIENTS: usize = 2;
 /// How often the log notes how often chance and the network were asked.
@@ -47,7 +48,11 @@ pub struct World {
     /// What replicas looked like at an index under a root: the first that got there says it. The root, because a replica that began with a
     /// snapshot knows it before the entry that names it (M4 holds from that entry on).
     seen: BTreeMap<(u64, String), (usize, String)>,
-    looked_at: Vec<u64>,
+    pub looked_at: Vec<u64>,
+    healed: BTreeMap<(usize, u64), u64>,
+    /// Which member each machine is; none, an empty one.
+    pub places: Vec<Option<u64>>,
+    pub administrator: Administrator,
     serving: Option<(usize, u64)>,
     pub busy: bool,
     pub stats: Stats,
@@ -60,6 +65,13 @@ pub struct Stats {
     pub kills: u64,
     pub leaders: u64,
     pub compared: u64,
+    /// Wishes of the administrator that were granted; gateways that left; leaders killed between the two entries of a change of voters.
+    pub changes: u64,
+    pub left: u64,
+    pub halves: u64,
+    /// Bits that rotted in a journal, and groups that were healed from their peers after it, as far as seen.
+    pub rots: u64,
+    pub healed: u64,
 }
 
 impl World {
@@ -69,7 +81,9 @@ impl World {
     /// Directories.
     pub fn new(seed: u64, dir: &Path, loud: bool) -> Result<Self> {
         let mut rng = Rng::new(seed, 1);
-        let count = if rng.chance(750) { 3 } else { 5 };
+        // Members of the beginning, and machines that may become one later.
+        let first = if rng.chance(750) { 3 } else { 5 };
+        let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
         let (net, server) = (Net::new(seed, count), Server::new(seed));
         let mut hosts = Vec::new();
         for index in 0..count {
@@ -78,12 +92,18 @@ impl World {
             let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm };
             hosts.push(Host::new(index, seed, dir.join(host::name(index)), net.clone(), server.clone(), clock)?);
         }
+        for host in &mut hosts[first..] {
+            host.witness = rng.chance(250);
+        }
         let rtt_ms = rng.pick(&[1, 2, 10]);
         let clients = (0..CLIENTS).map(|index| Client::new(index, seed)).collect();
         Ok(Self {
             seed,
             now: 0,
             looked_at: vec![0; count],
+            healed: BTreeMap::new(),
+            places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),
+            administrator: Administrator::default(),
             hosts,
             net,
             server,
@@ -129,6 +149,7 @@ impl World {
             }
         }
         self.run_clients()?;
+        self.tend_members()?;
         if self.now.is_multiple_of(FINGERPRINT_EVERY) {
             let (events, bytes) = self.net.fingerprint();
             self.note(format!("= draws {} events {events} bytes {bytes}", libc::draws()));
@@ -142,7 +163,7 @@ impl World {
             bail!("R11: {}", fatal.join("; "));
         }
         if let Some(why) = self.hosts[index].process.as_ref().and_then(|process| lock(&process.ended).take()) {
-            bail!("gateway {} {why}", index + 1);
+            self.ended(index, &why)?;
         }
         self.take_answers()?;
         self.check(index)
@@ -178,6 +199,10 @@ impl World {
             return Ok(());
         }
         self.looked_at[index] = applied;
+        let healed = self.node(index).and_then(|node| node.raft()).map_or(0, |raft| raft.healed());
+        let life = self.hosts[index].process.as_ref().map_or(0, |process| process.life);
+        let known = self.healed.entry((index, life)).or_default();
+        self.stats.healed += healed.saturating_sub(std::mem::replace(known, healed));
         let (root, picture) = set.host.with(|m| {
             let volumes = m.state().volumes.iter();
             let content: Vec<_> =
@@ -288,9 +313,12 @@ impl World {
                 .map(|group| {
                     let l = *group.leadership().borrow();
                     let snapshot = group.snapshot_last().map_or(0, |id| id.index.0);
+                    let status = group.status();
+                    let members: Vec<_> = status.members.iter().map(|m| (m.member.0, m.voter)).collect();
                     format!(
-                        "group {}: term {} leader {:?} stopped {} applied {} snapshot {snapshot}",
+                        "group {}: {members:?} next {:?} term {} leader {:?} stopped {} applied {} snapshot {snapshot}",
                         group.id(),
+                        status.next,
                         l.term,
                         l.leader.map(|m| m.0),
                         l.stopped,
@@ -305,7 +333,8 @@ impl World {
                     set.lease().map(|l| (l.owner.to_string(), l.epoch, l.gateway))
                 )
             });
-            format!("[{}: {} {serve:?} {:?}]", index + 1, groups.join(", "), node.not_ready())
+            let place = self.places[index];
+            format!("[{} ({place:?}): {} {serve:?} {:?}]", index + 1, groups.join(", "), node.not_ready())
         };
         (0..self.hosts.len()).map(of).collect::<Vec<_>>().join(" ")
     }
@@ -331,7 +360,8 @@ impl World {
         lock(&slot).take().ok_or_else(|| anyhow!("no answer"))
     }
 
-    fn member(&self, index: usize, disk: u128) -> v1::Member {
+    /// The gateway of a machine as the admin door describes it.
+    pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
             peer: host::address(index),
             api: format!("10.0.0.{}:7400", index + 1),
@@ -358,12 +388,13 @@ impl World {
         }
         self.until(10_000, "every gateway open", |w| (0..w.hosts.len()).all(|at| w.node(at).is_some()))?;
         let mut members = Vec::new();
-        for index in 0..self.hosts.len() {
+        for index in (0..self.hosts.len()).filter(|index| self.places[*index].is_some()).collect::<Vec<_>>() {
             let Some(node) = self.node(index) else { bail!("gateway {} is gone", index + 1) };
             members.push(self.member(index, node.identity().disk()));
             let member = MemberId(index as u64 + 1);
             self.call(index, 10_000, async move { node.adopt(CLUSTER, member).await })??;
         }
+        let members_count = members.len();
         let init = v1::InitClusterRequest {
             cluster_id: holdfast_api::hex128(CLUSTER),
             members,
@@ -386,7 +417,12 @@ impl World {
             };
             self.anywhere("a volume", create, |door, request| async move { door.create_volume(request).await })?;
         }
-        self.note(format!("{} gateways, round trip {} ms: the set is there", self.hosts.len(), self.rtt_ms));
+        let (all, rtt) = (self.hosts.len(), self.rtt_ms);
+        self.note(format!(
+            "{} gateways and {} empty machines, round trip {rtt} ms: the set is there",
+            members_count,
+            all - members_count
+        ));
         Ok(())
     }
 
@@ -435,6 +471,19 @@ impl World {
     fn heal_and_read_back(&mut self, nemesis: &mut Nemesis) -> Result<()> {
         nemesis.heal(self)?;
         self.note("healed");
+        // Who is in each group first: what is to work then, works with them.
+        let begun = self.now;
+        while let Some(missing) = self.members_missing() {
+            if self.now >= begun + 180_000 * MS {
+                bail!(
+                    "no progress: the members are not settled 180 s after every fault: {missing}. {}",
+                    self.picture()
+                );
+            }
+            nemesis.want_all_active(self);
+            self.tick()?;
+        }
+        self.note("every group has the members that group 0 names");
         self.works("writes and reads")?;
         self.busy = false;
         self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
@@ -443,7 +492,8 @@ impl World {
             leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
         })?;
         self.until(60_000, "the same state everywhere", |w| {
-            let at: Vec<_> = (0..w.hosts.len()).map(|h| w.set(h).map(|s| s.host.with(|m| m.applied()))).collect();
+            let members = (0..w.hosts.len()).filter(|h| w.places[*h].is_some());
+            let at: Vec<_> = members.map(|h| w.set(h).map(|s| s.host.with(|m| m.applied()))).collect();
             at[0].is_some() && at.iter().all(|applied| *applied == at[0])
         })?;
         self.note(format!("all at the same entry, everything in {} objects", self.server.objects()));

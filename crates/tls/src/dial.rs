@@ -50,6 +50,17 @@ impl Dialer {
         self.connect.as_ref().map_or_else(|| endpoint.connect_lazy(), |connect| connect(endpoint))
     }
 
+    /// A channel to `endpoint` that is connected by then; over something else than TCP, one that connects when it is first used.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn connect(&self, endpoint: &Endpoint) -> Result<Channel, tonic::transport::Error> {
+        match &self.connect {
+            Some(connect) => Ok(connect(endpoint)),
+            None => endpoint.connect().await,
+        }
+    }
+
     /// The gateway at `address` (HOST:PORT). Whoever answers there must prove to be a gateway of this cluster (T2).
     ///
     /// # Errors

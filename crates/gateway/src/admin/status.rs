@@ -110,8 +110,9 @@ impl AdminDoor {
 
     /// A connection to another gateway's admin door.
     pub(super) async fn client(&self, api: &str) -> Result<AdminClient<Channel>, String> {
-        let endpoint = self.node.dialer().endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
-        let channel = endpoint.connect().await.map_err(|e| format!("{api}: {e}"))?;
+        let dialer = self.node.dialer();
+        let endpoint = dialer.endpoint(api)?.connect_timeout(FAN_OUT_LIMIT);
+        let channel = dialer.connect(&endpoint).await.map_err(|e| format!("{api}: {e}"))?;
         Ok(AdminClient::new(channel).max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX))
     }
 

@@ -5,9 +5,9 @@ use super::{Adopted, Node};
 use crate::config::GatewayRole;
 use crate::set::server::SetServer;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, MemberRole, Standing};
-use holdfast_control::members::{GroupView, Peer, Step, may_stand, next_step, wanted};
+use holdfast_control::members::{GroupView, Peer, Step, may_go, may_stand, next_step, wanted};
 use holdfast_raft::{Group, GroupError, GroupStatus};
-use holdfast_types::{GroupId, MemberId, Term};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,8 @@ const HAND_OVER_ELECTIONS: u32 = 2;
 pub(super) struct Follower {
     handed_over: BTreeMap<GroupId, (Term, Instant)>,
     said: BTreeMap<GroupId, String>,
+    /// Entry of group 0 by which this gateway had heard that each of these leaves.
+    leaving: BTreeMap<MemberId, LogIndex>,
 }
 
 /// Why a member is to serve nothing, for people.
@@ -54,17 +56,28 @@ impl Follower {
         if state.members.is_empty() || state.cluster_id == 0 {
             return;
         }
-        let out = out_of_every_set(adopted, state);
+        let heard = adopted.group.applied().index;
+        let leaves = |m: &&Member| m.standing == Standing::Leaving;
+        let leaving: BTreeSet<MemberId> = state.members.values().filter(leaves).map(|m| m.id).collect();
+        self.leaving.retain(|id, _| leaving.contains(id));
+        for id in &leaving {
+            self.leaving.entry(*id).or_insert(heard);
+        }
+        let out = match ready_term(&adopted.group) {
+            Some(_) => out_of_every_set(adopted, state, &leaving, &self.leaving).await,
+            None => BTreeSet::new(),
+        };
         for group in adopted.raft.groups() {
-            let Some(term) = group.leading_term() else { continue };
-            if group.applied().term != term {
+            let Some(term) = ready_term(&group) else { continue };
+            // One thing at a time: a change that was begun, here or for a member that is healed, is not judged before it has come to its end.
+            if group.is_changing() {
                 continue;
             }
             let status = group.status();
             let wanted = wanted(state, group.id(), &out);
             let view = view(adopted.member, &status, node.timing.election_max());
             let step = next_step(&view, state, &wanted);
-            self.carry_out(node, &group, term, step, state).await;
+            self.carry_out(node, adopted, &group, term, step, state, status.membership).await;
             if group.id() == GroupId::CLUSTER {
                 remove_who_left(node, adopted, &status, &out).await;
                 raise_level(node, adopted, state).await;
@@ -72,7 +85,17 @@ impl Follower {
         }
     }
 
-    async fn carry_out(&mut self, node: &Node, group: &Group, term: Term, step: Step, state: &ClusterState) {
+    #[expect(clippy::too_many_arguments, reason = "a step, and what it was decided on")]
+    async fn carry_out(
+        &mut self,
+        node: &Node,
+        adopted: &Adopted,
+        group: &Group,
+        term: Term,
+        step: Step,
+        state: &ClusterState,
+        seen: Option<LogId>,
+    ) {
         let server = server(node, state, group.id());
         // While a change is under way nobody is the only voter (R3); what was proposed and not answered may still happen.
         let announce = |under_way: bool| {
@@ -95,19 +118,28 @@ impl Follower {
                 return;
             }
             Step::Learn(newcomers) => {
+                if let Err(why) = up_to_date(node, adopted, group, state).await {
+                    tracing::debug!(group = %group.id(), %why, "newcomers wait");
+                    return;
+                }
                 announce(true);
                 tracing::info!(group = %group.id(), ?newcomers, "newcomers learn");
-                group.add_learners(&addresses(state, &newcomers), STEP_LIMIT).await
+                group.add_learners(&addresses(state, &newcomers), seen, STEP_LIMIT).await
             }
             Step::Forget(learners) => {
                 announce(true);
                 tracing::info!(group = %group.id(), ?learners, "learners are taken out");
-                group.drop_learners(&learners, STEP_LIMIT).await
+                group.drop_learners(&learners, seen, STEP_LIMIT).await
             }
             Step::Vote(voters) => {
                 announce(true);
                 tracing::info!(group = %group.id(), to = ?voters, "voters change");
-                group.change_voters(&voters, STEP_LIMIT).await
+                group.change_voters(&voters, seen, STEP_LIMIT).await
+            }
+            Step::End => {
+                announce(true);
+                tracing::info!(group = %group.id(), "a change of voters that no leader ended is ended");
+                group.end_change(seen, STEP_LIMIT).await
             }
         };
         report(group, done);
@@ -160,25 +192,62 @@ fn view(me: MemberId, status: &GroupStatus, patience: Duration) -> GroupView {
         answers: m.member == me || m.silent.is_some_and(|silent| silent <= patience),
         behind: if m.member == me { 0 } else { m.matched.map_or(u64::MAX, |at| last.saturating_sub(at.0)) },
     };
-    GroupView { me, peers: status.members.iter().map(peer).collect() }
+    GroupView { me, peers: status.members.iter().map(peer).collect(), next: status.next.clone() }
 }
 
-/// Leaving members that no set's group has any more, by what is committed here.
-fn out_of_every_set(adopted: &Adopted, state: &ClusterState) -> BTreeSet<MemberId> {
-    let leaving = state.members.values().filter(|m| m.standing == Standing::Leaving).map(|m| m.id);
-    let mut out: BTreeSet<MemberId> = leaving.collect();
-    for set in state.sets.keys() {
-        if out.is_empty() {
+/// The term in which this member leads, once it has applied an entry of it: what it sees of the group is not older than that.
+fn ready_term(group: &Group) -> Option<Term> {
+    group.leading_term().filter(|term| group.applied().term == *term)
+}
+
+/// Before somebody is let into a set's group: group 0 here is as new as its leader's. A member that was told that it is in no group any more is
+/// let in by nobody who has not heard that it leaves.
+async fn up_to_date(node: &Node, adopted: &Adopted, group: &Group, state: &ClusterState) -> Result<(), String> {
+    if group.id() == GroupId::CLUSTER {
+        return Ok(());
+    }
+    let newest = adopted.raft.roll(GroupId::CLUSTER, LogIndex(0)).await.map_err(|e| e.to_string())?.applied;
+    let here = adopted.group.applied().index;
+    if here < newest || node.cluster.state() != *state {
+        return Err(format!("group 0 is applied up to {here} here, and up to {newest} at its leader; decided anew"));
+    }
+    Ok(())
+}
+
+/// Leaving members that no set's group has any more, by the word of each group's leader. What is applied here may be old: a member that it
+/// does not show may vote there since. Whose leader cannot be asked may have anybody.
+///
+/// `heard`: what such a leader has to have applied of group 0, so that it lets none of them in any more. Not group 0's newest entry: a leader that
+/// follows group 0 is always a little behind it.
+async fn out_of_every_set(
+    adopted: &Adopted,
+    state: &ClusterState,
+    leaving: &BTreeSet<MemberId>,
+    heard: &BTreeMap<MemberId, LogIndex>,
+) -> BTreeSet<MemberId> {
+    // Cheap first: whom this gateway sees in a group itself is not asked about. One that does not run here, or has no members yet: nobody can say.
+    let seen: Vec<Option<BTreeSet<MemberId>>> = state.sets.keys().map(|set| seen_here(adopted, *set)).collect();
+    let out = may_go(leaving, seen.iter().map(Option::as_ref));
+    let known = out.iter().filter_map(|id| heard.get(id)).copied().max().unwrap_or_default();
+    let mut rolls = Vec::new();
+    for set in state.sets.keys().filter(|_| !out.is_empty()) {
+        let roll = adopted.raft.roll(*set, known).await;
+        if let Err(why) = &roll {
+            tracing::info!(%why, leaving = ?out, "it waits before they are told that they may go");
+        }
+        let unknown = roll.is_err();
+        rolls.push(roll.ok().map(|roll| roll.members));
+        if unknown {
             break;
         }
-        // A group that does not run here, or has no members yet: nobody can say.
-        let Some(status) = adopted.raft.group(*set).map(|group| group.status()) else { return BTreeSet::new() };
-        if !status.settled || status.members.is_empty() {
-            return BTreeSet::new();
-        }
-        out.retain(|id| !status.members.iter().any(|m| m.member == *id));
     }
-    out
+    may_go(&out, rolls.iter().map(Option::as_ref))
+}
+
+fn seen_here(adopted: &Adopted, set: GroupId) -> Option<BTreeSet<MemberId>> {
+    let status = adopted.raft.group(set)?.status();
+    let known = status.settled && !status.members.is_empty();
+    known.then(|| status.members.iter().map(|m| m.member).collect())
 }
 
 /// The last step of a removal: out of every set's group and of group 0, a member is taken out of the cluster.

@@ -1,0 +1,347 @@
+//! Gateways that come and go while everything else goes wrong: an administrator's wishes, one after the other, through the admin door of whoever
+//! leads group 0; which machine is which member; and what must hold of that.
+//!
+//! A machine whose gateway was removed is put up anew with an empty disk and may come back, as another member.
+
+use crate::host::lock;
+use crate::rng::Rng;
+use crate::world::{CLUSTER, MS, World};
+use anyhow::{Result, bail};
+use holdfast_api::v1::{self, admin_server::Admin as _};
+use holdfast_api::{Refusal, RefusalCode};
+use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL, Standing};
+use holdfast_gateway::admin::AdminDoor;
+use holdfast_raft::{Group, GroupStatus};
+use holdfast_types::{GroupId, MemberId};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// Asked again after so long without an answer: whoever was asked may be gone.
+const PATIENCE: u64 = 6_000 * MS;
+/// Between two tries that were refused for the moment.
+const AGAIN: u64 = 300 * MS;
+/// An administrator who is refused for so long goes home. Not one who lets a gateway in: it may be a member already.
+const GIVES_UP: u64 = 20_000 * MS;
+/// An empty machine is there so long after its gateway ended.
+const PUT_UP_AFTER: u64 = 400 * MS;
+
+/// Something that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The gateway of this machine is let in, in the place of a member or of none (0).
+    Join {
+        host: usize,
+        replaces: u64,
+    },
+    Leave {
+        member: u64,
+        force: bool,
+    },
+    Drain {
+        member: u64,
+        drained: bool,
+    },
+}
+
+struct Asked {
+    wish: Wish,
+    request: u128,
+    attempt: u64,
+    due: u64,
+    until: u64,
+}
+
+type Answers = Arc<Mutex<Vec<(u64, Result<u64, tonic::Status>)>>>;
+
+/// See the module.
+#[derive(Default)]
+pub struct Administrator {
+    current: Option<Asked>,
+    /// The gateway at this machine is to take its place as this member.
+    adopting: Option<(usize, u64, u64)>,
+    answers: Answers,
+    attempts: u64,
+    /// Members that were asked to leave: they alone may be told that they are out.
+    leaving: BTreeSet<u64>,
+    /// Machines that are put up anew at a time.
+    empty: Vec<(u64, usize)>,
+}
+
+impl Administrator {
+    /// Nothing is asked for, nothing is half done.
+    pub fn is_idle(&self) -> bool {
+        self.current.is_none() && self.adopting.is_none()
+    }
+
+    /// The next thing to ask for, if there is nothing yet.
+    pub fn wish(&mut self, world: &mut World, rng: &mut Rng, wish: Wish) {
+        if !self.is_idle() {
+            return;
+        }
+        world.note(format!("wanted: {wish:?}"));
+        let request = u128::from(rng.draw()) << 64 | u128::from(rng.draw()) | 1;
+        self.current = Some(Asked { wish, request, attempt: 0, due: world.now, until: world.now + GIVES_UP });
+    }
+
+    fn tick(&mut self, world: &mut World) -> Result<()> {
+        while let Some(at) = self.empty.iter().position(|(at, _)| *at <= world.now) {
+            let (_, host) = self.empty.remove(at);
+            if world.hosts[host].process.is_none() {
+                let (now, rtt) = (world.now, world.rtt_ms);
+                world.hosts[host].start(now, rtt)?;
+            }
+        }
+        self.hear(world);
+        self.adopt(world);
+        if self.current.as_ref().is_some_and(|asked| asked.due <= world.now) {
+            self.ask(world);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, world: &mut World) {
+        let answers = std::mem::take(&mut *lock(&self.answers));
+        for (attempt, answer) in answers {
+            let Some(asked) = self.current.as_mut().filter(|asked| asked.attempt == attempt) else { continue };
+            let wish = asked.wish;
+            match answer {
+                Ok(member) => {
+                    world.note(format!("granted: {wish:?} (m{member})"));
+                    world.stats.changes += 1;
+                    if let Wish::Join { host, .. } = wish {
+                        world.places[host] = Some(member);
+                        self.adopting = Some((host, member, world.now));
+                    }
+                    self.current = None;
+                }
+                Err(status) => {
+                    let code = Refusal::from_status(&status).map(|refusal| refusal.code);
+                    // Anything else may have happened (R12).
+                    let never = [
+                        RefusalCode::Precondition,
+                        RefusalCode::Exists,
+                        RefusalCode::NotFound,
+                        RefusalCode::Invalid,
+                        RefusalCode::OtherDisk,
+                    ];
+                    let later = code.is_none_or(|code| !never.contains(&code));
+                    let joins = matches!(wish, Wish::Join { .. });
+                    if later && (joins || world.now < asked.until) {
+                        asked.due = world.now + AGAIN;
+                    } else {
+                        world.note(format!("refused: {wish:?}: {}", status.message()));
+                        self.current = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The new member's gateway is told who it is, until it knows.
+    fn adopt(&mut self, world: &mut World) {
+        let Some((host, member, due)) = self.adopting else { return };
+        if world.now < due {
+            return;
+        }
+        let (Some(node), Some(process)) = (world.node(host), &world.hosts[host].process) else { return };
+        if node.adopted().is_some() {
+            self.adopting = None;
+            return;
+        }
+        self.adopting = Some((host, member, world.now + PATIENCE));
+        process.spawn(async move {
+            // Refused or failed: it is told again.
+            drop(node.adopt(CLUSTER, MemberId(member)).await);
+        });
+    }
+
+    fn ask(&mut self, world: &mut World) {
+        let Some(asked) = self.current.as_mut() else { return };
+        self.attempts += 1;
+        (asked.attempt, asked.due) = (self.attempts, world.now + PATIENCE);
+        let (attempt, wish, request_id) = (self.attempts, asked.wish, holdfast_api::hex128(asked.request));
+        let Some(at) = world.leader_of(GroupId::CLUSTER) else {
+            asked.due = world.now + AGAIN;
+            return;
+        };
+        let gateway = match wish {
+            Wish::Join { host, .. } => match world.node(host) {
+                Some(node) => {
+                    let role = if world.hosts[host].witness { "witness" } else { "gateway" }.to_string();
+                    let member = world.member(host, node.identity().disk());
+                    Some(v1::Member { role, level: FEATURE_LEVEL, ..member })
+                }
+                None => {
+                    asked.due = world.now + AGAIN;
+                    return;
+                }
+            },
+            _ => None,
+        };
+        // Before it is asked: what was asked for may happen whatever is heard of it (R12).
+        match wish {
+            Wish::Join { replaces, .. } if replaces != 0 => drop(self.leaving.insert(replaces)),
+            Wish::Leave { member, .. } => drop(self.leaving.insert(member)),
+            _ => {}
+        }
+        let (Some(node), Some(process)) = (world.node(at), &world.hosts[at].process) else { return };
+        let answers = self.answers.clone();
+        process.spawn(async move {
+            let door = AdminDoor::new(node);
+            let answer = match wish {
+                Wish::Join { replaces, .. } => {
+                    let request = v1::JoinMemberRequest { gateway, replaces, request_id };
+                    door.join_member(tonic::Request::new(request)).await.map(|reply| reply.into_inner().member)
+                }
+                Wish::Leave { member, force } => {
+                    let request = v1::RemoveMemberRequest { member, request_id, force };
+                    door.remove_member(tonic::Request::new(request)).await.map(|_| member)
+                }
+                Wish::Drain { member, drained } => {
+                    let request = v1::DrainMemberRequest { member, drained, request_id, ..Default::default() };
+                    door.drain_member(tonic::Request::new(request)).await.map(|_| member)
+                }
+            };
+            lock(&answers).push((attempt, answer));
+        });
+    }
+}
+
+impl World {
+    /// The administrator does what is due.
+    ///
+    /// # Errors
+    /// A gateway that cannot be started.
+    pub fn tend_members(&mut self) -> Result<()> {
+        let mut administrator = std::mem::take(&mut self.administrator);
+        let outcome = administrator.tick(self);
+        self.administrator = administrator;
+        outcome
+    }
+
+    /// Asks the administrator for something.
+    pub fn want(&mut self, rng: &mut Rng, wish: Wish) {
+        let mut administrator = std::mem::take(&mut self.administrator);
+        administrator.wish(self, rng, wish);
+        self.administrator = administrator;
+    }
+
+    /// Group 0 as the gateway has it that has applied most of it.
+    pub fn cluster(&self) -> Option<ClusterState> {
+        let nodes = (0..self.hosts.len()).filter_map(|index| self.node(index));
+        let adopted = nodes.filter_map(|node| Some((node.adopted()?.group.applied(), node)));
+        adopted.max_by_key(|(applied, _)| *applied).map(|(_, node)| node.cluster.state())
+    }
+
+    /// A group at gateway `index`.
+    pub fn group(&self, index: usize, id: GroupId) -> Option<Group> {
+        self.node(index)?.adopted()?.raft.group(id)
+    }
+
+    /// Who leads a group: of those who say so, the one of the latest term.
+    pub fn leader_of(&self, id: GroupId) -> Option<usize> {
+        let leads = |index: usize| Some((self.group(index, id)?.leading_term()?, index));
+        (0..self.hosts.len()).filter_map(leads).max().map(|(_, index)| index)
+    }
+
+    /// The groups that group 0 names, and group 0.
+    fn group_ids(&self) -> Vec<GroupId> {
+        let sets = self.cluster().map(|state| state.sets.into_keys().collect::<Vec<_>>()).unwrap_or_default();
+        std::iter::once(GroupId::CLUSTER).chain(sets).collect()
+    }
+
+    /// A gateway that leads a group between the two entries of a change of its voters.
+    pub fn between_two_sets(&self) -> Option<usize> {
+        let lead = |id: &GroupId| Some((*id, self.leader_of(*id)?));
+        let half = |(id, at): (GroupId, usize)| self.group(at, id).filter(|g| g.status().next.is_some()).map(|_| at);
+        self.group_ids().iter().filter_map(lead).find_map(half)
+    }
+
+    /// The gateway at `index` ended and says `why`. Fine where it was asked to leave, and no group needs its vote any more; its machine is put up anew.
+    ///
+    /// # Errors
+    /// It should not have ended; the disk.
+    pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
+        let member = self.places[index].unwrap_or(0);
+        if !why.contains("was removed from this cluster for ever") || !self.administrator.leaving.contains(&member) {
+            bail!("gateway {} (m{member}) {why}", index + 1);
+        }
+        for id in self.group_ids() {
+            let Some(leader) = self.leader_of(id) else { continue };
+            let Some(status) = self.group(leader, id).map(|group| group.status()) else { continue };
+            if status.members.iter().any(|m| m.member.0 == member) {
+                bail!(
+                    "gateway {} (m{member}) was told that it may go, and is in group {id} at its leader, {}: {:?}",
+                    index + 1,
+                    leader + 1,
+                    status.members
+                );
+            }
+        }
+        self.note(format!("{} (m{member}) was removed and ended; its machine is put up anew", index + 1));
+        self.stats.left += 1;
+        self.places[index] = None;
+        self.looked_at[index] = 0;
+        let now = self.now;
+        self.hosts[index].wipe(now)?;
+        self.administrator.empty.push((now + PUT_UP_AFTER, index));
+        Ok(())
+    }
+
+    /// Whether one member more may lose what it has: every member runs, nothing is being healed, and every group has three voters or more, which
+    /// are all of its members.
+    pub fn is_whole(&self) -> bool {
+        let runs = |host: usize| {
+            self.node(host).and_then(|node| node.adopted()).is_some_and(|adopted| adopted.raft.healing().is_empty())
+        };
+        let members = || (0..self.hosts.len()).filter(|host| self.places[*host].is_some());
+        let all: BTreeSet<MemberId> = members().filter_map(|host| self.places[host]).map(MemberId).collect();
+        let full = |id: GroupId| {
+            let group = self.leader_of(id).and_then(|at| self.group(at, id));
+            group.is_some_and(|group| {
+                let status = group.status();
+                let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();
+                status.next.is_none()
+                    && status.settled
+                    && voters == all
+                    && members().all(|h| self.group(h, id).is_some())
+            })
+        };
+        self.administrator.is_idle() && all.len() >= 3 && members().all(runs) && self.group_ids().into_iter().all(full)
+    }
+
+    /// What is not yet as it should be once everything has healed: every group has just the members of group 0, all of them voters, and is not
+    /// between two sets of voters; who was to leave is gone; every member has what it is a member with.
+    pub fn members_missing(&self) -> Option<String> {
+        if !self.administrator.is_idle() {
+            return Some("something is asked for".to_string());
+        }
+        let Some(state) = self.cluster() else { return Some("no group 0".to_string()) };
+        if let Some(member) = state.members.values().find(|m| m.standing != Standing::Active) {
+            return Some(format!("{} is {:?}", member.id, member.standing));
+        }
+        let wanted: BTreeSet<MemberId> = state.members.keys().copied().collect();
+        if let Some((host, member)) =
+            self.places.iter().enumerate().find(|(_, m)| m.is_some_and(|m| !wanted.contains(&MemberId(m))))
+        {
+            return Some(format!("gateway {} (m{:?}) was removed and has not ended", host + 1, member));
+        }
+        for id in self.group_ids() {
+            let status: Option<GroupStatus> = self.leader_of(id).and_then(|at| self.group(at, id)).map(|g| g.status());
+            let Some(status) = status else { return Some(format!("group {id} has no leader")) };
+            let voters: BTreeSet<MemberId> = status.members.iter().filter(|m| m.voter).map(|m| m.member).collect();
+            if status.next.is_some() || !status.settled || voters != wanted || status.members.len() != wanted.len() {
+                return Some(format!("group {id}: {:?}, next {:?}, wanted {wanted:?}", status.members, status.next));
+            }
+        }
+        None
+    }
+
+    /// Drained members are to serve again, once everything has healed.
+    pub fn want_all_active(&mut self, rng: &mut Rng) {
+        let Some(state) = self.cluster().filter(|_| self.administrator.is_idle()) else { return };
+        if let Some(member) = state.members.values().find(|m| m.standing == Standing::Drained) {
+            self.want(rng, Wish::Drain { member: member.id.0, drained: false });
+        }
+    }
+}
