@@ -129,7 +129,7 @@ settings! {
         scrub: ScrubConfig = ScrubConfig::default();
         /// Where the cluster key is found. Exactly one source; the same key at every gateway.
         key: KeyConfig = KeyConfig::default();
-        /// While the cluster key is changed: the one before, at every gateway, beside the new one in [key]. It opens what is not wrapped anew yet.
+        /// While the cluster key is changed: the one before, at every gateway, beside the new one in `[key]`. It opens what is not wrapped anew yet.
         /// Left out otherwise; `holdfast key list` says when it may go.
         key_previous: KeyConfig = KeyConfig::default();
         /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment

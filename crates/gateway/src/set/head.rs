@@ -183,7 +183,7 @@ impl HeadKeeper {
     /// nothing (R8). While a set is used the looks are ahead of this, and it does not wait; nor for longer than a few looks may take.
     ///
     /// # Errors
-    /// The set is fenced, or no look ended while this waited: nothing may be answered. Each look ends within [`LOOK_LIMIT`], with a word or without
+    /// The set is fenced, or no look ended while this waited: nothing may be answered. Each look ends within a limit, with a word or without
     /// one; where none did, this process stood still, and another life may have begun meanwhile.
     pub async fn before_answer(&self) -> Result<(), String> {
         self.before_answer_within(LOOK_LIMIT * 2).await
