@@ -14,7 +14,7 @@ fn shared() -> Arc<Shared> {
     let bounds = Bounds { requests: REQUESTS, bytes: 1 << 20 };
     let machine = Machine::new(RequestId(1), 1, bounds);
     let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine);
-    shared.set_volumes(&[VolumeFacts { name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
+    shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
     let grant = Grant {
         epoch: Epoch(1),
         token: Token(1),

@@ -214,7 +214,7 @@ pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<
     let volumes = reply
         .volumes
         .iter()
-        .map(|volume| Name::new(volume.name.clone()).ok().map(|name| VolumeFacts { name, size: volume.size_bytes }));
+        .map(|v| Name::new(v.name.clone()).ok().map(|name| VolumeFacts { id: v.id, name, size: v.size_bytes }));
     let grant = Grant {
         epoch: Epoch(lease.epoch),
         token: Token::from_text(&reply.token)?,

@@ -559,9 +559,10 @@ async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, en
         let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
         let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
         let connected = match lane::connect(lane, &nbd, &name).await {
-            Ok(connected) if connected.size == facts.size => connected,
+            Ok(connected) if connected.size >= facts.size => connected,
             Ok(connected) => {
-                return format!("{name}: found {} bytes, expected {} as at the beginning", connected.size, facts.size);
+                let (found, expected) = (connected.size, facts.size);
+                return format!("{name}: found {found} bytes, expected at least the {expected} of the beginning");
             }
             Err(error) => return format!("{name} at {nbd}: {error}"),
         };

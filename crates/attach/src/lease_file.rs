@@ -33,13 +33,17 @@ pub(crate) struct Lease {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Volume {
+    /// Absent where an older build wrote it.
+    #[serde(default)]
+    id: u32,
     name: String,
     size_bytes: u64,
 }
 
 impl Lease {
     pub(crate) fn new(set: &Name, owner: &Owner, token: Token, volumes: &[VolumeFacts]) -> Self {
-        let volume = |facts: &VolumeFacts| Volume { name: facts.name.to_string(), size_bytes: facts.size };
+        let volume =
+            |facts: &VolumeFacts| Volume { id: facts.id, name: facts.name.to_string(), size_bytes: facts.size };
         Self {
             set: set.to_string(),
             owner: owner.to_string(),
@@ -56,8 +60,9 @@ impl Lease {
 
     /// In the order in which the grant named them; `None` where a name is none.
     pub(crate) fn volumes(&self) -> Option<Vec<VolumeFacts>> {
-        let facts =
-            |volume: &Volume| Some(VolumeFacts { name: Name::new(volume.name.clone()).ok()?, size: volume.size_bytes });
+        let facts = |volume: &Volume| {
+            Some(VolumeFacts { id: volume.id, name: Name::new(volume.name.clone()).ok()?, size: volume.size_bytes })
+        };
         self.volumes.iter().map(facts).collect()
     }
 }
@@ -138,7 +143,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = LeaseFile::open(dir.path());
         assert_eq!(file.lease(), None);
-        let volumes = [VolumeFacts { name: Name::new("vol1").unwrap(), size: 1 << 30 }];
+        let volumes = [VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }];
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
         assert!(file.made(&[3], 1).is_err(), "devices without a lease");
         for token in [Token(7), Token(8)] {

@@ -89,10 +89,29 @@ impl fmt::Display for Phase {
 /// A volume as a grant describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFacts {
+    /// Its number in the set, which no other volume ever has; 0 where it is not known.
+    pub id: u32,
     /// Its name.
     pub name: Name,
     /// Its size in bytes.
     pub size: u64,
+}
+
+impl VolumeFacts {
+    /// What keeps a device of this volume from going on with what a later grant names; `None` where nothing does. Volumes that came since are no
+    /// matter, and one that grew keeps the device's size: the end of a device does not move under its users (ADR 0022).
+    pub fn lost_in(&self, granted: &[VolumeFacts]) -> Option<String> {
+        let same = |other: &&VolumeFacts| if self.id == 0 { other.name == self.name } else { other.id == self.id };
+        match granted.iter().find(same) {
+            None => Some(format!("volume {} is gone", self.name)),
+            Some(other) if other.name != self.name => Some(format!("volume {} is {} now", self.name, other.name)),
+            Some(other) if other.size < self.size => {
+                let (found, expected) = (other.size, self.size);
+                Some(format!("volume {}: found {found} bytes, expected {expected} as at the beginning", self.name))
+            }
+            Some(_) => None,
+        }
+    }
 }
 
 /// A lease as a gateway granted it.

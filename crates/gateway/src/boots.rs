@@ -2,6 +2,7 @@
 //! the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`.
 
 use crate::cluster::{Cluster, ClusterError};
+use crate::heal;
 use crate::node::{Adopted, Node};
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
 use holdfast_raft::{Group, KnownLife, Life, Registered, Registrar};
@@ -59,7 +60,7 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
 /// Registers this start; tried again until it is answered. A start that is refused ends the gateway.
 pub async fn register(node: Arc<Node>, adopted: Adopted) {
     loop {
-        let peers = node.cluster.state().members.into_values().map(|m| (m.id, m.peer_addr)).collect();
+        let peers = heal::peers(&node);
         let asked = tokio::select! {
             () = node.stop.cancelled() => return,
             asked = adopted.raft.register(&peers, FEATURE_LEVEL) => asked,
@@ -96,7 +97,7 @@ async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
         if !leaving && adopted.group.unheard() < LONELY {
             continue;
         }
-        let peers = state.members.into_values().map(|m| (m.id, m.peer_addr)).collect();
+        let peers = heal::peers(node);
         if let Registered::Refused(why) = adopted.raft.register(&peers, FEATURE_LEVEL).await {
             tracing::warn!(%why, "this gateway ends");
             node.refuse(why);

@@ -7,9 +7,8 @@
 
 use crate::catalog::{Catalog, JournalFile, file_name, file_number, lock};
 use crate::format::{FILE_HEADER_BYTES, FileHeader, HeaderError, Kind};
-use crate::index::GroupIndex;
 use crate::read::read_record;
-use crate::replay::{Replay, Touched};
+use crate::replay::Replay;
 use crate::scan::{ScannedFile, scan_file};
 use crate::write::{Current, Item, Journal, Params, Sealing, UuidSource, begin_file, notes};
 use crate::{AlignedBuf, BLOCK_BYTES, CorruptRecord, Disk, DiskFile, ReadError, RecoverError, WriteError};
@@ -108,9 +107,7 @@ impl<D: Disk> Journal<D> {
         let file = begin_file(&disk, &params, sealing.as_ref(), uuids(), last.number + 1)?;
         replay.catalog.add_file(file.clone());
         let current = Current { file, end: FILE_HEADER_BYTES, synced: FILE_HEADER_BYTES, synced_before: last.synced };
-        let (items, unreadable) = uncertain(&replay)?;
-        report.corrupt.extend(unreadable.values().cloned());
-        report.damaged.extend(unreadable);
+        let items = uncertain(&replay)?;
         report.rewritten = items.len() as u64;
         let mut journal = Journal {
             disk,
@@ -249,54 +246,33 @@ fn open_file<D: Disk>(
     Ok(Found::Good(Arc::new(JournalFile { number, name, seed: header.seed(), key, bytes, file: Box::new(file) })))
 }
 
-/// What has to be rewritten, so that the journal means the same with any part of the uncertain tail and without it; and the
-/// groups that are damaged by what cannot be read of theirs (R9): the others start without them.
-fn uncertain(replay: &Replay) -> Result<(Vec<Item>, BTreeMap<GroupId, CorruptRecord>), ReadError> {
+/// What has to be rewritten, so that the journal means the same with any part of the uncertain tail and without it.
+fn uncertain(replay: &Replay) -> Result<Vec<Item>, ReadError> {
     let mut items = Vec::new();
-    let mut damaged = BTreeMap::new();
     for (group, touched) in &replay.touched {
         let index = replay.catalog.index(*group);
-        let mut index = lock(&index);
+        let index = lock(&index);
         if index.damaged.is_some() {
             // J8: written again it might look whole. Nobody may use it before it is dropped.
             continue;
         }
-        match uncertain_of(replay, *group, touched, &index) {
-            Ok(found) => items.extend(found),
-            Err(ReadError::Corrupt(corrupt)) => {
-                index.damaged = Some(corrupt.clone());
-                damaged.insert(*group, corrupt);
-            }
-            Err(error) => return Err(error),
+        let item = |kind, carried, id, payload| Item { kind, carried, group: *group, id, payload };
+        if touched.dropped {
+            items.push(item(Kind::DropGroup, false, LogId::default(), Bytes::new()));
         }
+        if let Some(low) = touched.low.filter(|_| !touched.dropped) {
+            items.push(item(Kind::Truncate, false, LogId { term: Term(0), index: LogIndex(low) }, Bytes::new()));
+        }
+        let (purge, other): (Vec<_>, Vec<_>) =
+            notes(*group, &index).into_iter().map(|(_, note)| note).partition(|note| note.kind == Kind::Purge);
+        items.extend(purge);
+        for (at, slot) in index.places().filter(|(_, slot)| slot.place >= replay.uncertain_from) {
+            let id = LogId { term: slot.term, index: LogIndex(at) };
+            let Some(file) = replay.catalog.file(slot.place.file) else { continue };
+            let payload = read_record(&file, slot.place, Kind::Entry, *group, id, slot.len)?;
+            items.push(item(Kind::Entry, true, id, payload));
+        }
+        items.extend(other);
     }
-    Ok((items, damaged))
-}
-
-/// The same for one group.
-fn uncertain_of(
-    replay: &Replay,
-    group: GroupId,
-    touched: &Touched,
-    index: &GroupIndex,
-) -> Result<Vec<Item>, ReadError> {
-    let item = |kind, carried, id, payload| Item { kind, carried, group, id, payload };
-    let mut items = Vec::new();
-    if touched.dropped {
-        items.push(item(Kind::DropGroup, false, LogId::default(), Bytes::new()));
-    }
-    if let Some(low) = touched.low.filter(|_| !touched.dropped) {
-        items.push(item(Kind::Truncate, false, LogId { term: Term(0), index: LogIndex(low) }, Bytes::new()));
-    }
-    let (purge, other): (Vec<_>, Vec<_>) =
-        notes(group, index).into_iter().map(|(_, note)| note).partition(|note| note.kind == Kind::Purge);
-    items.extend(purge);
-    for (at, slot) in index.places().filter(|(_, slot)| slot.place >= replay.uncertain_from) {
-        let id = LogId { term: slot.term, index: LogIndex(at) };
-        let Some(file) = replay.catalog.file(slot.place.file) else { continue };
-        let payload = read_record(&file, slot.place, Kind::Entry, group, id, slot.len)?;
-        items.push(item(Kind::Entry, true, id, payload));
-    }
-    items.extend(other);
     Ok(items)
 }

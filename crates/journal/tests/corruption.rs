@@ -294,43 +294,6 @@ fn a_sealed_journal_opens_with_its_key_only() {
     assert!(readable(&disk), "switched off: what was carried over is in clear, so this test can see");
 }
 
-/// R9: an unsynced entry whose checksums are right and whose tag is not (memory at fault before the checksum, or a forger) damages its own
-/// group; the others start. Made by sealing the same history under two keys: the checksums of a file go by its uuid alone.
-#[test]
-fn an_uncertain_record_that_is_not_authentic_damages_its_own_group_only() {
-    let write = |key: u8| {
-        let disk = SimDisk::new();
-        let (mut journal, _) = common::open_with(&disk, 1, Some(common::sealing(key, true))).expect("opens");
-        let other = Op::Entry { group: GroupId(2), id: LogId::new(1, 0), payload: payload(9, 700) };
-        write_all(&mut journal, vec![entry(0, 3000), other]);
-        let all = || disk.names().into_iter().map(|name| (disk.contents(&name).expect("its bytes"), name)).collect();
-        let before: Vec<(Vec<u8>, String)> = all();
-        write_all(&mut journal, vec![entry(1, 3000)]);
-        let mut pairs = before.into_iter().zip(all());
-        let ((before, name), (after, _)) = pairs.find(|(before, after)| before.0 != after.0).expect("a batch more");
-        let changed = |at: &usize| before[*at] != after[*at];
-        let from = (0..after.len()).find(changed).expect("its begin");
-        let to = (0..after.len()).rev().find(changed).expect("its end") + 1;
-        // Nothing says on disk that the last batch was synced.
-        (disk.crashed(Survives::Everything), name, after[from..to].to_vec(), from)
-    };
-    let ((disk, name, ours, at), (_, _, theirs, same)) = (write(1), write(2));
-    assert!(at == same && ours.len() == theirs.len() && ours != theirs, "the same place, other bytes");
-    disk.damage(&name, |bytes| bytes[at..at + theirs.len()].copy_from_slice(&theirs));
-
-    let (mut journal, report) = common::open_with(&disk, 2, Some(common::sealing(1, true))).expect("opens");
-    assert_eq!(report.damaged.keys().collect::<Vec<_>>(), [&G], "{report:?}");
-    assert!(report.corrupt.iter().any(|bad| bad.found.contains("not authentic")), "{report:?}");
-    let catalog = journal.catalog();
-    let (_, read) = read_entry(&catalog, GroupId(2), &catalog.index(GroupId(2)), 0).expect("whole");
-    assert_eq!(read, payload(9, 700));
-    // Healed like any other damage: by dropping the group.
-    write_all(&mut journal, vec![Op::DropGroup { group: G }]);
-    drop(journal);
-    let (_, report) = common::open_with(&disk, 3, Some(common::sealing(1, true))).expect("opens");
-    assert!(report.damaged.is_empty(), "{report:?}");
-}
-
 #[test]
 fn other_disks_and_other_versions_are_refused() {
     let disk = SimDisk::new();

@@ -117,6 +117,26 @@ async fn a_damaged_member_is_kept_out_until_its_leader_took_it_out_and_then_lear
     // From nothing to a voter; and a quorum can stand on it.
     let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
     assert!(back.node.is_healing(GROUP));
+    // Q4: it is empty, and listens to nobody who may have been left behind before it was taken out.
+    let asked = hosts[at].node.channels().get(member, &addresses[&member], false)?;
+    let mut peer = crate::proto::peer_client::PeerClient::new(asked);
+    let vote = crate::proto::Vote { term: since.term.0 - 1, member: 9, committed: true };
+    let append = crate::proto::AppendRequest { vote: Some(vote), prev: None, entries: Vec::new(), commit: None };
+    let refused = peer.append(hosts[at].node.addressed(append, GROUP, member)).await.unwrap_err();
+    assert!(refused.message().contains("(Q4)"), "{refused}");
+    let candidate = async {
+        loop {
+            let vote = Some(crate::proto::Vote { term: since.term.0 + 5, member: 9, committed: false });
+            let last = Some(crate::proto::LogId { term: since.term.0, index: since.index.0 - 1 });
+            let request = crate::proto::VoteRequest { vote, last, ..Default::default() };
+            let status = peer.vote(hosts[at].node.addressed(request, GROUP, member)).await.unwrap_err();
+            if !status.message().contains("embargo") {
+                return status;
+            }
+        }
+    };
+    let refused = tokio::time::timeout(LIMIT, candidate).await?;
+    assert!(refused.message().contains("(Q4)"), "{refused}");
     members_become(&hosts[at].group, &addresses).await?;
     eventually("healed", || back.node.healing().is_empty()).await?;
     assert_eq!(back.node.healed(), 1);

@@ -319,6 +319,11 @@ impl RaftNode {
         self.inner.healing.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Q4: while this member learns a damaged group anew, the entry that whoever leads it must have.
+    pub(crate) fn floor(&self, group: GroupId) -> Option<LogId> {
+        self.healing_map().get(&group)?.since
+    }
+
     pub(crate) fn note_healing(&self, healing: Healing) {
         self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).insert(healing.group, healing);
     }

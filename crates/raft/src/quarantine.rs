@@ -11,9 +11,11 @@
 //!
 //! Q1  While the note says `Out`, the group is not started here: nothing of it votes, acknowledges or serves.
 //! Q2  The note is durable before anything is dropped: an emptied log without a note would pass for a healthy new one.
-//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of an
-//!     older membership, without this member, still meets the quorum that committed it: what is forgotten here cannot matter.
-//! Q4  `Rejoining` is no restriction: the log is then an honest new one, and openraft decides when it counts.
+//! Q3  Log and snapshot are dropped only after a membership without this member was committed (`since`). Any quorum of the
+//!     membership before it, without this member, still meets the quorum that committed it.
+//! Q4  While `Rejoining`, only who has `since` is listened to: no vote for a candidate whose log ends before it, nothing from a leader of an
+//!     earlier term. The log here is an honest new one, but empty: a member that was left behind in a membership of long before (it was away while
+//!     others were replaced) could be elected by it, or go on leading over it. Whoever may lead has `since`: it was committed.
 
 use bytes::Bytes;
 use holdfast_log::{CorruptRecord, GroupLogState};

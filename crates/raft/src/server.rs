@@ -93,11 +93,25 @@ fn fatal(e: impl std::fmt::Display) -> Status {
     Status::internal(e.to_string())
 }
 
+/// Q4: refuses what a leader of a term before `floor` says.
+#[allow(clippy::result_large_err, reason = "tonic's own")]
+fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -> Result<(), Status> {
+    let term = vote.map_or(0, |vote| vote.term);
+    match floor.filter(|since| term < since.term.0) {
+        None => Ok(()),
+        Some(since) => Err(Status::unavailable(format!(
+            "found term {term} of {from}, expected at least that of {since}, at which this member was taken out of the group (Q4)"
+        ))),
+    }
+}
+
 #[tonic::async_trait]
 impl Peer for Handler {
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
-        let (group, _) = self.group(request.metadata())?;
-        let rpc = append_from_wire(request.into_inner()).map_err(bad)?;
+        let (group, from) = self.group(request.metadata())?;
+        let message = request.into_inner();
+        of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
+        let rpc = append_from_wire(message).map_err(bad)?;
         let input = futures_util::stream::once(async move { rpc });
         let mut replies = Box::pin(group.raft().stream_append(input));
         let reply = replies.next().await.ok_or_else(|| fatal("no answer from the group"))?.map_err(fatal)?;
@@ -116,8 +130,13 @@ impl Peer for Handler {
         let (group, from) = self.group(request.metadata())?;
         let input = request.into_inner();
         // A message that does not decode ends the stream: the sender starts again from what was answered.
+        let (node, id) = (self.node.clone(), group.id());
         let requests = input
             .map(move |item| match item {
+                Ok(message) if of_before(node.floor(id), message.vote.as_ref(), from).is_err() => {
+                    tracing::warn!(%from, group = %id, "append of a term before this member was taken out; stream closed (Q4)");
+                    Err(())
+                }
                 Ok(message) => append_from_wire(message).map_err(|e| {
                     tracing::warn!(%from, error = %e, "append from a peer does not decode; stream closed");
                 }),
@@ -140,6 +159,13 @@ impl Peer for Handler {
             return Err(Status::unavailable(format!("vote embargo after a start: {left:?} left; asked by {from}")));
         }
         let message = request.into_inner();
+        let last = message.last.as_ref().map(|last| (last.term, last.index));
+        if let Some(since) = self.node.floor(group.id()).filter(|since| last < Some((since.term.0, since.index.0))) {
+            return Err(Status::unavailable(format!(
+                "{} is learnt anew here and wants a leader that has {since}; found one that ends at {last:?} (Q4); asked by {from}",
+                group.id()
+            )));
+        }
         let pre = message.pre;
         let rpc = VoteRequest {
             vote: vote_from_wire(message.vote, "vote request").map_err(bad)?,
@@ -160,6 +186,7 @@ impl Peer for Handler {
     ) -> Result<Response<proto::SnapshotReply>, Status> {
         let (group, from) = self.group(request.metadata())?;
         let message = request.into_inner();
+        of_before(self.node.floor(group.id()), message.vote.as_ref(), from)?;
         let found = crc32c::crc32c(&message.data);
         if found != message.crc {
             return Err(Status::data_loss(format!(

@@ -49,8 +49,15 @@ fn caught_up(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
+/// The environment of gateways that may have several stores.
+fn tried(server: &S3) -> Vec<(String, String)> {
+    let mut env = server.env();
+    env.push(("HOLDFAST_TRY_SEVERAL_STORES".into(), "1".into()));
+    env
+}
+
 fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
-    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), servers[0].env())?;
+    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), tried(&servers[0]))?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
     // The first is the one that reads go to.

@@ -69,13 +69,16 @@ pub(super) async fn carry_on(
     let (api, asked) = doors.ask_all(call, doors::is_ended).await;
     match asked {
         Ok(reply) => match doors::grant_of(&api, &reply) {
-            Some((_, volumes)) if volumes != shared.all_facts() => {
-                let why = "the set's volumes are others than those of the devices: detach, then attach anew";
-                shared.act(|machine, _, out| machine.refused(request, why, out));
-            }
             Some((grant, volumes)) => {
-                keep(kept, options, &grant, &volumes);
-                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
+                // The devices stay those of the beginning, in that order.
+                let ours = shared.all_facts();
+                if let Some(lost) = ours.iter().find_map(|facts| facts.lost_in(&volumes)) {
+                    let why = format!("{lost}: detach, then attach anew");
+                    shared.act(|machine, _, out| machine.refused(request, &why, out));
+                    return;
+                }
+                keep(kept, options, &grant, &ours);
+                shared.act(|machine, now, out| machine.granted(now, request, grant, ours.len(), out));
             }
             None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
         },

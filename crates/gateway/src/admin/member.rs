@@ -17,6 +17,9 @@ const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
 /// The data key of a new set: the only one yet.
 const FIRST_KEY_ID: u32 = 1;
 
+/// The environment variable that opens the door to sets with several stores.
+const TRY_SEVERAL_STORES: &str = "HOLDFAST_TRY_SEVERAL_STORES";
+
 pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
@@ -196,7 +199,15 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
-        holdfast_store::open(&request.store, &Default::default()).map_err(|e| invalid(format!("store: {e}")))?;
+        let store = holdfast_store::open(&request.store, &Default::default());
+        let store = store.map_err(|e| invalid(format!("store: {e}")))?;
+        if store.several().is_some() && std::env::var_os(TRY_SEVERAL_STORES).is_none() {
+            let message = format!(
+                "several stores for a set are there to be tried, not for data that matters: a store that lost its objects is not safe to mend yet \
+                 (docs/known-limits.md). Start every gateway with {TRY_SEVERAL_STORES}=1 to try them, or name one store"
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
         // The wrapping names the set, whose id the entry will have: the next one that was never used.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];

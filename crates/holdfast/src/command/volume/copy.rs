@@ -184,7 +184,7 @@ pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> 
             return Err(CliError::refused(text).next("delete the state file and import from the beginning"));
         }
     }
-    let link = Link::volume(common, &args.volume).await?;
+    let link = Link::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
     let done = tokio::select! {
         done = fill(common, args, &link, source, &ends, earlier.as_ref()) => done,
         () = link.keep() => Err(CliError::failed("the lease is renewed no more")),
@@ -254,6 +254,9 @@ async fn fill(
         Some(path) => State::new(ends.clone(), *bytes, digest.clone(), epoch).save(path),
         None => Ok(()),
     };
+    if let Some(state) = earlier {
+        check_filled(link, state).await?;
+    }
     // Before anything is written under it: the next one knows this lease as its own.
     let mut epoch = link.epoch();
     if done.0 == 0 {
@@ -305,6 +308,32 @@ async fn fill(
     Ok(whole)
 }
 
+/// What an interrupted import has written is read again under the new lease, not believed: a rollback, or a shrink and a growth, leave no epoch behind.
+async fn check_filled(link: &Link, state: &State) -> Result<(), CliError> {
+    let mut hash = Hash::new();
+    while hash.bytes < state.done_bytes {
+        let left = state.done_bytes - hash.bytes;
+        let len = left.next_multiple_of(SECTOR_BYTES).min(PIECE_BYTES as u64);
+        for part in link.read(hash.bytes, len as u32).await? {
+            let left = state.done_bytes.saturating_sub(hash.bytes);
+            hash.content(&match content(part) {
+                Content::Data(data) if data.len() as u64 > left => Content::Data(data.slice(..left as usize)),
+                Content::Zeroes(len) => Content::Zeroes(len.min(left)),
+                whole => whole,
+            });
+        }
+    }
+    if hash.text() == state.done_sha256 {
+        return Ok(());
+    }
+    let (found, expected) = (hash.text(), &state.done_sha256);
+    let text = format!(
+        "the volume's first {} bytes have SHA-256 {found}, expected {expected}: something else was written there since",
+        state.done_bytes
+    );
+    Err(CliError::refused(text).next("delete the state file and import from the beginning"))
+}
+
 /// What the volume has behind the image.
 async fn clear_rest(link: &Link, image_bytes: u64, volume_bytes: u64) -> Result<(), CliError> {
     let mut at = image_bytes.next_multiple_of(SECTOR_BYTES);
@@ -347,7 +376,10 @@ pub async fn export(common: &Common, args: &ExportArgs) -> Result<(), CliError> 
     }
     let link = match &args.volume.snapshot {
         Some(snapshot) => Link::snapshot(common, volume, snapshot).await?,
-        None => Link::volume(common, volume).await?,
+        None => {
+            let found = find(&mut super::door(common), volume).await?;
+            Link::volume(common, volume, (found.id, found.size_bytes)).await?
+        }
     };
     let ends = Ends {
         kind: "export".into(),

@@ -128,6 +128,9 @@ pub enum SourceError {
         "its first {bytes} bytes are not those of the interrupted copy: found SHA-256 {found}, expected {expected}"
     )]
     Changed { bytes: u64, found: String, expected: String },
+    /// It was cut off, or grew, while it was read.
+    #[error("it had {expected} bytes and has {found} now: it was changed while it was read")]
+    Shorter { found: u64, expected: u64 },
     /// The rest would not fit.
     #[error("it is longer than the volume, which has {volume_bytes} bytes")]
     TooLong { volume_bytes: u64 },
@@ -205,6 +208,11 @@ impl Source {
             let mut buffer = BytesMut::zeroed(len.min(PIECE_BYTES as u64) as usize);
             let got = self.read(at, &mut buffer)?;
             if got == 0 {
+                if let Source::File(_, expected) = &self {
+                    // Somebody cut it off meanwhile: what is missing must not pass for zeroes.
+                    let (found, expected) = (at, *expected);
+                    return Err(SourceError::Shorter { found, expected });
+                }
                 break;
             }
             if at + got as u64 > volume_bytes {
@@ -214,6 +222,13 @@ impl Source {
             out.data(buffer.freeze())?;
         }
         out.flush()?;
+        if let Source::File(file, expected) = &self {
+            // A hole up to the end is what a file system says of a file that was cut off as well.
+            let (found, expected) = (file.metadata()?.len(), *expected);
+            if found != expected {
+                return Err(SourceError::Shorter { found, expected });
+            }
+        }
         if out.hash.bytes < done.0 {
             let (bytes, found, expected) = (done.0, format!("{} bytes in all", out.hash.bytes), done.1.clone());
             return Err(SourceError::Changed { bytes, found, expected });

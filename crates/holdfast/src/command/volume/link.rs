@@ -3,6 +3,7 @@
 //! L1  A volume is written and read under a lease of its own, renewed while the copy runs: nobody else writes meanwhile.
 //! L2  A lost connection is followed by a continued lease, which is a new epoch: what was on its way under the old one can do nothing any more
 //!     (R6), so that asking again for what was not answered is always right.
+//! L3  Every grant must name the volume with the id and the size of the beginning: under the same name there may be another one since.
 
 use super::super::set::status;
 use super::super::snapshot::{SnapshotArg, find as find_snapshot};
@@ -23,6 +24,9 @@ const TTL: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// A request is asked again so often at least, however long each time took.
+const LOSSES_MIN: u32 = 4;
+
 /// The lease of a copy.
 #[derive(Clone, Debug)]
 struct Held {
@@ -39,12 +43,15 @@ pub struct Link {
     held: Mutex<Option<Held>>,
     now: tokio::sync::Mutex<(u64, Option<Arc<Requests>>)>,
     size: u64,
+    /// L3: id and size. None for a snapshot.
+    volume_as: Option<(u32, u64)>,
 }
 
 impl Link {
     /// Takes the lease and connects. Waits for a lease that an earlier copy by this host left behind.
-    pub async fn volume(common: &Common, volume: &VolumePath) -> Result<Self, CliError> {
+    pub async fn volume(common: &Common, volume: &VolumePath, (id, size): (u32, u64)) -> Result<Self, CliError> {
         let mut link = Self::new(common, volume, None)?;
+        link.volume_as = Some((id, size));
         let deadline = Instant::now() + common.timeout();
         let grant = loop {
             let mut door = super::door(common);
@@ -70,7 +77,10 @@ impl Link {
         };
         let lease = grant.lease.clone().unwrap_or_default();
         link.note(&grant);
-        let opened = link.connect_leased(&lease.gateway_nbd, 1).await;
+        let opened = match link.check(&grant) {
+            Ok(()) => link.connect_leased(&lease.gateway_nbd, 1).await,
+            Err(error) => Err(error),
+        };
         let requests = match opened {
             Ok(requests) => requests,
             Err(error) => {
@@ -104,7 +114,7 @@ impl Link {
             .map_err(|error| CliError::usage("this host's name is no owner").because(&error))?;
         let now = tokio::sync::Mutex::new((0, None));
         let (common, volume) = (common.clone(), volume.clone());
-        Ok(Self { common, volume, snapshot, owner, held: Mutex::new(None), now, size: 0 })
+        Ok(Self { common, volume, snapshot, owner, held: Mutex::new(None), now, size: 0, volume_as: None })
     }
 
     /// Bytes, as of the first connection.
@@ -129,6 +139,19 @@ impl Link {
     fn note(&self, grant: &v1::GrantReply) {
         let epoch = grant.lease.as_ref().map_or(0, |lease| lease.epoch);
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held { token: grant.token.clone(), epoch });
+    }
+
+    /// L3.
+    fn check(&self, grant: &v1::GrantReply) -> Result<(), CliError> {
+        let Some((id, size)) = self.volume_as else { return Ok(()) };
+        let found = grant.volumes.iter().find(|volume| volume.name == self.volume.name.as_str());
+        let found = match found {
+            Some(found) if (found.id, found.size_bytes) == (id, size) => return Ok(()),
+            Some(found) => format!("volume number {} of {} bytes", found.id, found.size_bytes),
+            None => "no such volume".to_string(),
+        };
+        let text = format!("{}: found {found}, expected number {id} of {size} bytes", self.volume);
+        Err(CliError::refused(text).next("it was changed meanwhile: begin anew"))
     }
 
     async fn connect_leased(&self, nbd: &str, generation: u64) -> Result<Requests, CliError> {
@@ -177,6 +200,7 @@ impl Link {
             let what = format!("continue the lease of {}", self.volume.set);
             let grant = door.call(&what, Effect::Changes, call).await?;
             self.note(&grant);
+            self.check(&grant)?;
             return self.connect_leased(&grant.lease.unwrap_or_default().gateway_nbd, generation).await;
         };
         let arg = SnapshotArg { set: self.volume.set.clone(), name: snapshot.clone() };
@@ -225,6 +249,9 @@ impl Link {
 
     async fn until_answered<T>(&self, ask: impl AsyncFn(&Requests) -> Result<T, RequestError>) -> Result<T, CliError> {
         let mut lost = 0;
+        // Of this one request: a gateway that closes whenever it is asked just this (R9: it cannot read what is there) would be asked for ever.
+        let mut losses = 0;
+        let mut deadline = None;
         loop {
             let (number, requests) = self.requests(lost).await?;
             match ask(&requests).await {
@@ -239,6 +266,19 @@ impl Link {
                 Err(RequestError::Lost(why)) => {
                     tracing::info!(volume = %self.volume, why, "connection lost; looking for the gateway that serves now");
                     lost = number;
+                    losses += 1;
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.common.timeout());
+                    if losses >= LOSSES_MIN && Instant::now() >= deadline {
+                        let text = format!(
+                            "{}: the connection was closed {losses} times on the same request: {why}",
+                            self.volume
+                        );
+                        return Err(CliError::failed(text)
+                            .next("the gateway's log says why; `holdfast verify` names what cannot be read"));
+                    }
+                    if losses > 1 {
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 }
             }
         }
