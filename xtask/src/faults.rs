@@ -124,6 +124,8 @@ struct Shared {
     /// The last requests.
     recent: Mutex<VecDeque<String>>,
     played: Mutex<BTreeMap<Fault, u64>>,
+    /// What was spoilt on its way lately: a gateway asks thrice, and what is spoilt three times running is damage to it, rightly.
+    spoilt: Mutex<VecDeque<String>>,
     listings: Mutex<BTreeMap<String, Vec<u8>>>,
     ended: AtomicBool,
 }
@@ -154,6 +156,7 @@ impl Proxy {
             asked: AtomicU64::new(0),
             recent: Mutex::default(),
             played: Mutex::default(),
+            spoilt: Mutex::default(),
             listings: Mutex::default(),
             ended: AtomicBool::new(false),
         });
@@ -224,11 +227,26 @@ impl Shared {
         let mut dice = self.draw() % 1000;
         for (fault, rate) in weather.into_iter().filter(|(fault, _)| fault.fits(request)) {
             if dice < rate {
-                return Some(fault);
+                return Some(fault).filter(|fault| *fault != Fault::Corrupted || self.spoils(request.target()));
             }
             dice -= rate;
         }
         None
+    }
+
+    /// Whether a reply is to be spoilt: not the next one of the same object.
+    fn spoils(&self, target: &str) -> bool {
+        let mut spoilt = lock(&self.spoilt);
+        let before = spoilt.len();
+        spoilt.retain(|earlier| earlier != target);
+        if spoilt.len() < before {
+            return false;
+        }
+        if before == RECENT_MAX {
+            spoilt.pop_front();
+        }
+        spoilt.push_back(target.to_owned());
+        true
     }
 
     fn remember(&self, request: &Message) {

@@ -111,7 +111,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
     let stores = stores.replace("/e2e?", "/lost?");
     let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long };
     std::fs::create_dir_all(&lab.dir)?;
-    let env = servers[0].env();
+    let env = tried(&servers[0]);
     let mut cluster = lab.cluster_quiet("64MiB", stores.clone(), env.clone())?;
     let known = Known::on(&cluster, stores.clone(), env)?;
     let mut ledger = Ledger { written: 0 };

@@ -326,11 +326,9 @@ async fn check_filled(link: &Link, state: &State) -> Result<(), CliError> {
     if hash.text() == state.done_sha256 {
         return Ok(());
     }
-    let (found, expected) = (hash.text(), &state.done_sha256);
-    let text = format!(
-        "the volume's first {} bytes have SHA-256 {found}, expected {expected}: something else was written there since",
-        state.done_bytes
-    );
+    let (bytes, found, expected) = (state.done_bytes, hash.text(), &state.done_sha256);
+    let text =
+        format!("the volume's first {bytes} bytes have SHA-256 {found}, expected {expected}: they were changed since");
     Err(CliError::refused(text).next("delete the state file and import from the beginning"))
 }
 
