@@ -302,7 +302,11 @@ impl SetServer {
         let _one = self.granting.lock().await;
         self.may_grant()?;
         self.wait_ready().await?;
-        self.head.before_answer().await.map_err(SetError::Fenced)?;
+        // Not fenced: no look ended in time. That passes.
+        self.head.before_answer().await.map_err(|why| match self.head.fenced() {
+            Some(fenced) => SetError::Fenced(fenced),
+            None => SetError::NotReady(why),
+        })?;
         let command = SetCommand::Acquire {
             owner,
             gateway: self.group.me(),
