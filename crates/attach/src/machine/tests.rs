@@ -1,11 +1,11 @@
 //! The machine against a world that applies, delays, repeats and loses what it is sent.
 
 use super::*;
-use crate::machine::{Lane, Ticket};
+use crate::machine::{Lane, Ticket, VolumeFacts};
 use bytes::Bytes;
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::{ReadPart, ReplyTo};
-use holdfast_types::Token;
+use holdfast_types::{Name, Token};
 use proptest::prelude::*;
 
 fn grant(epoch: u64) -> Grant {
@@ -476,4 +476,19 @@ proptest! {
         prop_assert!(world.writes.is_empty() && world.reads.is_empty(), "unanswered: {:?}", world.writes);
         prop_assert_eq!(&world.sectors, &world.asked_for, "the last write asked for is what stays");
     }
+}
+
+/// A device goes on with its volume, and with no other of the same name; what else there is in the set by now is no matter.
+#[test]
+fn a_device_goes_on_with_the_volume_that_it_was_made_of() {
+    let named = |id, name: &str, size| VolumeFacts { id, name: Name::new(name).unwrap(), size };
+    let ours = named(1, "vol1", 100);
+    let lost = |granted: &[VolumeFacts]| ours.lost_in(granted).unwrap_or_default();
+    assert_eq!(lost(&[named(1, "vol1", 100)]), "");
+    assert_eq!(lost(&[named(2, "vol2", 7), named(1, "vol1", 200)]), "", "another came, ours grew");
+    assert!(lost(&[named(1, "vol1", 99)]).contains("found 99 bytes, expected 100"));
+    assert!(lost(&[named(1, "other", 100)]).contains("is other now"));
+    assert!(lost(&[named(3, "vol1", 100)]).contains("gone"), "deleted and made anew under its name");
+    // What an older build left in lease.json names no ids.
+    assert_eq!(named(0, "vol1", 100).lost_in(&[named(3, "vol1", 100)]), None);
 }
