@@ -73,6 +73,9 @@ pub struct Damage {
     pub sectors: u64,
     /// Why.
     pub reason: String,
+    /// Whose copy it is, where the copies of several stores are read one by one; others may be whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 /// What was read and found.
@@ -84,6 +87,9 @@ pub struct Report {
     pub id: u64,
     /// Its generation.
     pub generation: u64,
+    /// Whose copies were read, where those of several stores are read one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
     /// What the store holds; absent before the first checkpoint.
     pub covered: Option<Covered>,
     /// Objects that the checkpoint names: its root, page packs and segments.
@@ -121,6 +127,8 @@ pub(crate) struct Subject {
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
+    /// That store's place, where it is one of several and its copies are what is read.
+    pub copy: Option<String>,
     /// Its volumes.
     pub volumes: Vec<(VolumeId, Name)>,
     /// Slows the reading down.
@@ -134,9 +142,10 @@ pub(crate) trait Throttle: Send + Sync {
 }
 
 impl Subject {
-    fn of(found: &Found) -> Self {
+    fn of(found: &Found, at: Option<usize>) -> Self {
         let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
-        Self { set: found.set, key: found.key.clone(), store: found.store.clone(), volumes, throttle: None }
+        let (store, copy) = copy_of(&found.store, at);
+        Self { set: found.set, key: found.key.clone(), store, copy, volumes, throttle: None }
     }
 
     fn volume_name(&self, volume: VolumeId) -> String {
@@ -173,8 +182,20 @@ impl Subject {
             lba: 0,
             sectors: 0,
             reason,
+            store: self.copy.clone(),
         });
         Ok((opened, bytes))
+    }
+}
+
+/// The `at`th of several stores, and its place; else the store as it is.
+pub(crate) fn copy_of(store: &Arc<dyn ObjectStore>, at: Option<usize>) -> (Arc<dyn ObjectStore>, Option<String>) {
+    match store.several().zip(at).and_then(|(several, at)| several.copy_at(at)) {
+        Some(copy) => {
+            let place = copy.place().to_owned();
+            (copy, Some(place))
+        }
+        None => (store.clone(), None),
     }
 }
 
@@ -194,21 +215,28 @@ fn is_damage(e: &StoreError) -> bool {
     matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
 }
 
-/// Checks one set. `progress` hears of pages done and pages to do.
+/// Checks one set. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `progress` hears of pages
+/// done and pages to do.
 ///
 /// # Errors
 /// The store did not answer or refused: nothing is known then. Damage is no error but part of the report.
-pub async fn verify(found: &Found, sample: Sample, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Report, StoreError> {
+pub async fn verify(
+    found: &Found,
+    sample: Sample,
+    copy: Option<usize>,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Report, StoreError> {
+    let subject = Subject::of(found, copy);
     let mut report = Report {
         set: found.head.name.to_string(),
         id: found.set.0,
         generation: found.head.life.generation,
+        store: subject.copy.clone(),
         covered: found.head.covered,
         seed: (!sample.is_all()).then_some(sample.seed),
         ..Report::default()
     };
     let Some(at) = found.head.content.root else { return Ok(report) };
-    let subject = Subject::of(found);
     let (opened, bytes) = subject.check_root(at).await?;
     report.bytes += bytes;
     let root = match opened {
@@ -277,6 +305,7 @@ fn check_sums(subject: &Subject, root: &Root, live: &Live) -> Vec<Damage> {
                 sectors(live.get(&object)),
                 sectors(known.get(&object))
             ),
+            store: subject.copy.clone(),
         })
         .collect()
 }
@@ -314,6 +343,7 @@ pub(crate) async fn check_page(
                 lba: covers.lba().0,
                 sectors: covers.end().0 - covers.lba().0,
                 reason,
+                store: subject.copy.clone(),
             });
             return Ok(checked);
         }
@@ -421,6 +451,7 @@ fn damage(subject: &Subject, volume: VolumeId, extent: &Needed, key: &str, reaso
         lba: lba.0,
         sectors: sectors.0,
         reason: reason.to_string(),
+        store: subject.copy.clone(),
     };
     extent.parts.iter().map(part).collect()
 }

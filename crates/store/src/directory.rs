@@ -26,7 +26,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 
@@ -45,7 +45,7 @@ const AT_ONCE_ALL: usize = 16;
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE_ALL);
-/// By resolved path: several sets may keep their objects in one directory.
+/// By path: several sets may keep their objects in one directory.
 static TURNS: Mutex<BTreeMap<PathBuf, Arc<Semaphore>>> = Mutex::new(BTreeMap::new());
 
 /// See the module. Cheap to clone.
@@ -56,7 +56,9 @@ pub struct Directory {
 
 #[derive(Debug)]
 struct Shared {
-    root: PathBuf,
+    path: PathBuf,
+    /// Resolved, once it was made ready: the process may change its working directory, and the path may be a link.
+    ready: OnceLock<PathBuf>,
     place: Arc<str>,
     /// Directories whose names this process has seen synced.
     synced: Mutex<BTreeSet<PathBuf>>,
@@ -70,27 +72,20 @@ impl Directory {
     /// # Errors
     /// When it cannot be created or written to.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let store = Self::later(path);
+        store.shared.make_ready()?;
+        Ok(store)
+    }
+
+    /// The same, with the first operation: a file system that hangs, or is not there, holds up nobody who only wants to name it (R8).
+    pub fn later(path: &Path) -> Self {
         let place: Arc<str> = Arc::from(format!("file://{}", path.display()));
-        let at = At::new(&place, Op::Open, OWN);
-        let own = path.join(OWN);
-        fs::create_dir_all(&own).map_err(|error| not_done(at.clone(), &error))?;
-        // Resolved once: the process may change its working directory, and the path may be a link.
-        let root = path.canonicalize().map_err(|error| not_done(at.clone(), &error))?;
         let turns = {
             let mut known = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-            known.entry(root.clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
+            known.entry(path.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
         };
-        let shared = Shared { root, place, synced: Mutex::default(), turns, turn_limit: TURN_LIMIT };
-        shared.remove_leftovers().map_err(|error| not_done(at.clone(), &error))?;
-        File::options()
-            .create(true)
-            .append(true)
-            .open(shared.root.join(OWN).join("swap.lock"))
-            .map_err(|error| not_done(at.clone(), &error))?;
-        for dir in [shared.root.join(OWN), shared.root.clone()] {
-            sync_dir(&dir).map_err(|error| not_done(at.clone(), &error))?;
-        }
-        Ok(Self { shared: Arc::new(shared) })
+        let (path, ready, synced) = (path.to_owned(), OnceLock::new(), Mutex::default());
+        Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT }) }
     }
 
     /// Runs file I/O where it may block. The work goes on when the caller stops waiting, and keeps its turn until it ends.
@@ -113,6 +108,7 @@ impl Directory {
         };
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
+            shared.make_ready()?;
             work(&shared)
         });
         done.await.unwrap_or_else(|_| {
@@ -157,6 +153,22 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+fn remove_leftovers(root: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(root.join(OWN))? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with("new-") {
+            continue;
+        }
+        // A clock that was set back makes a file look young, which only keeps it longer.
+        let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
+        let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+        if age.is_some_and(|age| age > TEMPORARY_AGE_MAX) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
 /// A temporary file; gone when dropped.
 struct Temporary(PathBuf);
 
@@ -172,30 +184,42 @@ impl Shared {
         At::new(&self.place, op, key)
     }
 
-    /// The file of a key that was checked: `keys::check` refuses whatever could lead out of the directory.
-    fn path(&self, key: &str) -> Result<PathBuf, StoreError> {
-        keys::check(key)?;
-        Ok(self.root.join(key))
-    }
-
-    fn remove_leftovers(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.root.join(OWN))? {
-            let entry = entry?;
-            if !entry.file_name().to_string_lossy().starts_with("new-") {
-                continue;
-            }
-            // A clock that was set back makes a file look young, which only keeps it longer.
-            let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
-            let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
-            if age.is_some_and(|age| age > TEMPORARY_AGE_MAX) {
-                let _ = fs::remove_file(entry.path());
-            }
+    /// Creates what is missing. Done once; several threads may do it at the same time.
+    fn make_ready(&self) -> Result<(), StoreError> {
+        if self.ready.get().is_some() {
+            return Ok(());
         }
+        let at = || self.at(Op::Open, OWN);
+        // "Not here" is said of objects only.
+        let failed = |error: io::Error| match not_done(at(), &error) {
+            StoreError::NotFound { at } => {
+                StoreError::Unavailable { at, attempts: 1, cause: Cause::text(error.to_string()) }
+            }
+            other => other,
+        };
+        fs::create_dir_all(self.path.join(OWN)).map_err(failed)?;
+        let root = self.path.canonicalize().map_err(failed)?;
+        remove_leftovers(&root).map_err(failed)?;
+        File::options().create(true).append(true).open(root.join(OWN).join("swap.lock")).map_err(failed)?;
+        for dir in [root.join(OWN), root.clone()] {
+            sync_dir(&dir).map_err(failed)?;
+        }
+        self.ready.get_or_init(|| root);
         Ok(())
     }
 
+    fn root(&self) -> &Path {
+        self.ready.get().unwrap_or(&self.path)
+    }
+
+    /// The file of a key that was checked: `keys::check` refuses whatever could lead out of the directory.
+    fn path(&self, key: &str) -> Result<PathBuf, StoreError> {
+        keys::check(key)?;
+        Ok(self.root().join(key))
+    }
+
     fn write_temporary(&self, body: &[u8]) -> io::Result<Temporary> {
-        let path = self.root.join(OWN).join(format!("new-{:032x}", rand::random::<u128>()));
+        let path = self.root().join(OWN).join(format!("new-{:032x}", rand::random::<u128>()));
         let mut file = File::options().write(true).create_new(true).open(&path)?;
         let temporary = Temporary(path);
         file.write_all(body)?;
@@ -212,7 +236,7 @@ impl Shared {
         fs::create_dir_all(parent)?;
         // Whoever created them, we may not rely on its having synced them yet.
         let mut dir = parent;
-        while dir != self.root {
+        while dir != self.root() {
             let Some(above) = dir.parent() else { break };
             sync_dir(above)?;
             dir = above;
@@ -239,7 +263,7 @@ impl Shared {
     }
 
     fn sync_parent(&self, at: Box<At>, path: &Path) -> Result<(), StoreError> {
-        sync_dir(path.parent().unwrap_or(&self.root)).map_err(|error| unsynced(at, &error))
+        sync_dir(path.parent().unwrap_or(self.root())).map_err(|error| unsynced(at, &error))
     }
 
     fn put_new(&self, op: Op, key: &str, body: &Bytes) -> Result<(), StoreError> {
@@ -320,7 +344,7 @@ impl Shared {
         let at = || self.at(Op::Swap, key);
         admit(at, key, body)?;
         let path = self.path(key)?;
-        let lock = File::open(self.root.join(OWN).join("swap.lock")).map_err(|error| not_done(at(), &error))?;
+        let lock = File::open(self.root().join(OWN).join("swap.lock")).map_err(|error| not_done(at(), &error))?;
         // Released when the file is closed, also by a crash.
         lock.lock().map_err(|error| not_done(at(), &error))?;
         let found = match self.read(Op::Swap, key) {
@@ -366,7 +390,7 @@ impl Shared {
 
     /// Offers every object below `dir` (a key without its last part, or empty) to `first`.
     fn walk(&self, dir: &str, first: &mut First<'_>) -> io::Result<()> {
-        let entries = match fs::read_dir(self.root.join(dir)) {
+        let entries = match fs::read_dir(self.root().join(dir)) {
             // Never written to, or removed while we look: it holds no object.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(());

@@ -181,3 +181,29 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
     }
     store.put_new("k", body("x")).await.expect("and now it works");
 }
+
+/// As a file system that is away: a pipe that nobody reads keeps whoever opens it for writing.
+#[tokio::test]
+async fn a_directory_that_hangs_when_it_is_opened_holds_up_nobody_else() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let pipe = dir.path().join(OWN).join("swap.lock");
+    fs::create_dir(dir.path().join(OWN)).expect("create");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let url = format!("file://{}", dir.path().display());
+    let policy = crate::RetryPolicy { read_timeout_ms: 300, operation_timeout_ms: 1_000, ..Default::default() };
+    let options = crate::StoreOptions { retry: policy, ..Default::default() };
+    let health = Arc::new(crate::Health::new("hangs".to_owned()));
+    let opened = tokio::task::spawn_blocking(move || crate::open_observed(&url, &options, health));
+    let opened = tokio::time::timeout(Duration::from_secs(20), opened).await;
+    let read = match &opened {
+        Ok(Ok(Ok(store))) => Some(store.get("k").await),
+        _ => None,
+    };
+    // Lets go what hangs, so that a test that fails ends.
+    let _reader = File::options().read(true).write(true).open(&pipe).expect("pipe");
+    let error = read.expect("opened at once").expect_err("it does not answer");
+    assert_ne!(error.disposition(), Disposition::NotFound, "{error}");
+    let Ok(Ok(Ok(store))) = opened else { unreachable!("looked at above") };
+    // It answers again, and the pipe is as good as a file here.
+    assert_eq!(store.get("k").await.expect_err("no such object").disposition(), Disposition::NotFound);
+}

@@ -47,7 +47,7 @@ pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
-pub use quorum::{Backlog, Observed, Quorum, RepairError, ReplicaStanding, head_of_several};
+pub use quorum::{Backlog, Observed, Quorum, RepairError, ReplicaStanding, Wanted, head_of_several};
 pub use retry::{RetryPolicy, Retrying};
 pub use several::{STORES_MAX, Stores};
 pub use version::Version;
@@ -193,7 +193,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, S
     Ok(Arc::new(Quorum::new(all, stores.write_quorum())))
 }
 
-/// As [`open`], and `health` is told of every attempt. Of several stores each has a health of its own, under the same label.
+/// As [`open`], and `health` is told of every attempt. A directory is opened by its first operation: one that hangs holds up nobody. Of several stores each has a health of its own, under the same label.
 ///
 /// # Errors
 /// As [`open`].
@@ -208,7 +208,7 @@ pub fn open_observed(
             Location::Directory(path) => {
                 // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
                 let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
-                Ok(Arc::new(Retrying::new(Directory::open(&path)?, once).observed(health)))
+                Ok(Arc::new(Retrying::new(Directory::later(&path), once).observed(health)))
             }
             Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
         };

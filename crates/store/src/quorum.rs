@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, oneshot};
 
 use reads::Speed;
-pub use repair::{Backlog, RepairError};
+pub use repair::{Backlog, RepairError, Wanted};
 
 /// PUTs to one store that may go on behind callers who have their quorum already. Each holds an object: a store that hangs keeps so many.
 const BEHIND_MAX: usize = 4;

@@ -49,6 +49,21 @@ impl Stores {
         Ok(Self { urls, write_quorum })
     }
 
+    /// Whether a new set may be put there. One that is there already is opened all the same.
+    ///
+    /// # Errors
+    /// [`StoreUrlError`] where every store must have everything: one that is away stops checkpoints, which is worse than one store alone, and one that lost
+    /// what it had could not be filled again, since no quorum is left without it (ADR 0018).
+    pub fn check_new(&self) -> Result<(), StoreUrlError> {
+        let n = self.urls.len();
+        if n == 1 || self.write_quorum < n {
+            return Ok(());
+        }
+        let expected = "fewer than there are stores, of three stores or more: else one that is away stops checkpoints and recovery, and one that lost its \
+                        content is never filled again";
+        Err(StoreUrlError::Option { name: "write quorum", found: format!("{n} of {n}"), expected })
+    }
+
     /// Reads what [`fmt::Display`] writes.
     ///
     /// # Errors
@@ -114,6 +129,18 @@ mod tests {
             assert_eq!(Stores::parse(text).expect(text).to_string(), text);
         }
         assert_eq!(Stores::parse("s3://store-b").expect("one").single(), Some("s3://store-b"));
+    }
+
+    #[test]
+    fn a_new_set_must_be_able_to_lose_a_store() {
+        for good in ["s3://store-a", "w=2 s3://store-a s3://store-b s3://store-c"] {
+            Stores::parse(good).expect(good).check_new().expect(good);
+        }
+        for bad in ["w=2 s3://store-a s3://store-b", "w=3 s3://store-a s3://store-b s3://store-c"] {
+            let error =
+                Stores::parse(bad).expect("one that is there is opened").check_new().expect_err(bad).to_string();
+            assert!(error.contains("fewer than there are stores"), "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A set in three S3 servers, two of which must have an object. One is killed under load: clients notice nothing, checkpoints go on, and it gets what
-//! it missed when it is back. Then all gateways and disks are lost, three times, each time with another one of the three servers missing.
+//! it missed when it is back. Another loses everything that it has, its part of the head as well, still under load: it is filled and counts again, which the
+//! loss of the first one then shows. Each store's own copies are read. Then all gateways and disks are lost, three times, each time with another one of the
+//! three servers missing.
 
 use super::blocks::Load;
 use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, holdfast, must};
@@ -25,7 +27,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     }
     let urls: Vec<String> = servers.iter().map(S3::url).collect();
     let stores = format!("w=2 {}", urls.join(" "));
-    killed_under_load(lab, &mut servers, &stores)?;
+    killed_and_emptied_under_load(lab, &mut servers, &stores)?;
     recovered_without_one(lab, &mut servers, &stores)
 }
 
@@ -56,11 +58,24 @@ fn tried(server: &S3) -> Vec<(String, String)> {
     env
 }
 
-fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
-    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), tried(&servers[0]))?;
+/// Waits until the leader says of one store what `is` looks for, and answers that.
+fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    let mut last = Value::Null;
+    let seen = wait_until(LIMIT, || {
+        last = say(&["set", "show", SET]).map_or(Value::Null, |said| said["store_health"]["replicas"][at].clone());
+        is(&last)
+    });
+    anyhow::ensure!(seen, "store {} is not shown as {what} after {LIMIT:?}: {last}", at + 1);
+    Ok(last)
+}
+
+fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
+    let env = tried(&servers[0]);
+    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), env.clone())?;
+    let known = Known::on(&cluster, stores.into(), env.clone())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
-    // The first is the one that reads go to.
+    // The first is the one that reads go to; the second is emptied, and has to stand in for the first afterwards.
     let (during, lacked) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
         checkpoint(|args| cluster.holdfast(args))?;
@@ -71,12 +86,23 @@ fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> 
             checkpoint(|args| cluster.holdfast(args)).context("with one of three stores away")?;
         }
         let during = progress.answered() - before;
-        let shown = cluster.holdfast(&["set", "show", SET])?;
-        let away = &shown["store_health"]["replicas"][0];
-        anyhow::ensure!(!away["now"].is_null(), "status does not say that a store is away: {shown}");
-        let lacked = away["missing_objects"].as_u64().unwrap_or(0);
-        anyhow::ensure!(lacked > 0, "status does not say what it lacks: {away}");
+        let say = |args: &[&str]| cluster.holdfast(args);
+        let away = |one: &Value| !one["now"].is_null() && one["missing_objects"].as_u64() > Some(0);
+        let lacked = shows(say, 0, "away and lacking something", away)?["missing_objects"].as_u64().unwrap_or(0);
         servers[0].resume()?;
+        caught_up(say)?;
+        servers[1].stop()?;
+        std::fs::remove_dir_all(servers[1].folder())?;
+        servers[1].resume()?;
+        // A look finds its head gone there. Once it has one again, it is compared anew; before, the leader may not have noticed.
+        let sets = servers[1].folder().join("sets");
+        let mended = wait_until(LIMIT, || {
+            std::fs::read_dir(&sets)
+                .is_ok_and(|all| all.filter_map(Result::ok).any(|one| one.path().join("head").is_file()))
+        });
+        anyhow::ensure!(mended, "a store that was emptied has no head after {LIMIT:?}");
+        caught_up(say).context("a store that was emptied is not filled")?;
+        checkpoint(say)?;
         Ok((during, lacked))
     })?;
     let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
@@ -91,6 +117,19 @@ fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> 
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     load.check(&mut client)?;
     client.disconnect();
+    let key = known.key();
+    let each = ["verify", "--store", stores, "--key-file", &key, "--each-store"];
+    let clean = must(holdfast(lab, &known.env, &known.doors, &each)?, "verify --each-store")?;
+    let read = clean["sets"].as_array().map_or(0, Vec::len);
+    anyhow::ensure!(read == 3 && clean["clean"] == true, "each store's copies: {clean}");
+    // The one that was emptied counts: with the first away, nothing is decided without it.
+    servers[0].stop()?;
+    checkpoint(|args| cluster.holdfast(args)).context("with the one that was emptied, and without the first")?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    load.check(&mut client)?;
+    client.disconnect();
+    servers[0].resume()?;
+    caught_up(|args| cluster.holdfast(args))?;
     // From the stores alone, any two of them.
     let mut cluster = cluster.kill_all()?;
     for (missing, server) in servers.iter_mut().enumerate() {

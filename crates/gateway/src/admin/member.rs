@@ -1,11 +1,13 @@
 //! Calls that make a cluster: adopt, initialise, join; and create sets.
 
 use super::AdminDoor;
+use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member, MemberRole, Standing};
 use holdfast_seal::DataKey;
+use holdfast_store::Stores;
 use holdfast_types::{Epoch, MemberId, RequestId};
 use rand::Rng;
 use std::collections::BTreeMap;
@@ -199,8 +201,9 @@ impl AdminDoor {
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
         }
-        let store = holdfast_store::open(&request.store, &Default::default());
-        let store = store.map_err(|e| invalid(format!("store: {e}")))?;
+        let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
+        stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
+        let store = open_within(&request.store, OPEN_LIMIT).await?;
         if store.several().is_some() && std::env::var_os(TRY_SEVERAL_STORES).is_none() {
             let message = format!(
                 "several stores for a set are there to be tried, not for data that matters: a store that lost its objects is not safe to mend yet \

@@ -16,6 +16,7 @@ pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {
         lba: place.lba,
         sectors: place.sectors,
         reason: place.reason,
+        store: place.store.unwrap_or_default(),
     };
     let round = shown.book.round.as_ref();
     v1::Scrub {
@@ -30,6 +31,7 @@ pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {
         complete_unix_ms: shown.book.complete_unix_ms,
         damaged_total: known.total,
         damaged: known.places.into_iter().map(place).collect(),
+        store: if round.is_some() { shown.store.clone().unwrap_or_default() } else { String::new() },
     }
 }
 

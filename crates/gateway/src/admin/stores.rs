@@ -2,9 +2,11 @@
 
 use crate::node::Node;
 use crate::set::server::{SetServer, unix_ms};
-use holdfast_api::v1;
-use holdfast_store::{ReplicaStanding, Standing, Trouble};
+use crate::set::space::RETIRED_MAX;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_store::{ObjectStore, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 fn trouble_message(trouble: &Trouble, ended_unix_ms: u64) -> v1::StoreTrouble {
     v1::StoreTrouble {
@@ -33,6 +35,7 @@ fn replica_message(replica: &ReplicaStanding) -> v1::StoreReplica {
         missing_bytes: replica.backlog.bytes,
         head_behind: replica.backlog.head,
         compared: replica.backlog.compared,
+        stuck_objects: replica.backlog.stuck,
     }
 }
 
@@ -52,6 +55,8 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
         last,
         write_quorum: several.map_or(0, |several| u32::try_from(several.write_quorum()).unwrap_or(u32::MAX)),
         replicas,
+        retired_objects: set.host.with(|m| m.state().retired.len() as u64),
+        retired_objects_max: RETIRED_MAX as u64,
     }
 }
 
@@ -73,14 +78,26 @@ impl Node {
             lines.extend(health.now.as_ref().map(|now| line(health, now)));
             lines.extend(health.replicas.iter().filter(|r| lacks(r)).map(|replica| {
                 format!(
-                    "set {}: {} lacks {} objects of {:.1} MiB{}; they are copied from the other stores",
+                    "set {}: {} lacks {} objects of {:.1} MiB{}; they are copied from the other stores{}",
                     health.set,
                     replica.store,
                     replica.missing_objects,
                     replica.missing_bytes as f64 / f64::from(1 << 20),
-                    if replica.head_behind { ", and the heads differ" } else { "" }
+                    if replica.head_behind { ", and the heads differ" } else { "" },
+                    match replica.stuck_objects {
+                        0 => String::new(),
+                        stuck => format!(
+                            "; of {stuck} no other store has a copy that opens: see `holdfast verify --each-store`"
+                        ),
+                    }
                 )
             }));
+            if health.retired_objects >= health.retired_objects_max {
+                lines.push(format!(
+                    "set {}: {} objects wait to be deleted, which needs every store; nothing more is retired until they are, and space is not freed",
+                    health.set, health.retired_objects
+                ));
+            }
         }
         for set in self.running_sets() {
             let total = set.scrub.known().total;
@@ -125,4 +142,27 @@ fn line(health: &v1::StoreHealth, now: &v1::StoreTrouble) -> String {
         now.error,
         health.backlog_bytes as f64 / f64::from(1 << 20)
     )
+}
+
+/// A new set's store, opened within this time: a directory is created and synced, and its file system may hang.
+pub(super) const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Opens what a new set names. What hangs is given up, not waited for; its thread stays with it until the file system answers.
+pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn ObjectStore>, Refusal> {
+    let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
+    if !url.contains("file:") {
+        // Nothing is asked of it.
+        return holdfast_store::open(url, &StoreOptions::default()).map_err(bad);
+    }
+    let owned = url.to_owned();
+    let opened = holdfast_log::spawn_blocking(move || holdfast_store::open(&owned, &StoreOptions::default()));
+    match tokio::time::timeout(limit, opened).await {
+        Ok(Ok(opened)) => opened.map_err(bad),
+        Ok(Err(_)) => Err(Refusal::new(RefusalCode::Busy, "this gateway stops")),
+        Err(_) => {
+            let message =
+                format!("store: {url} does not answer within {} s: is its file system there?", limit.as_secs());
+            Err(Refusal::new(RefusalCode::Precondition, message))
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub mod device;
 pub mod gate;
 pub mod head;
 pub mod host;
+pub mod kept;
 pub mod mapping;
 pub mod pace;
 pub mod reader;

@@ -1,21 +1,27 @@
 //! Fills what one of several stores lacks, while this gateway leads the set (ADR 0018). What is copied is what kept roots name, and nothing else:
-//! what was retired, or never came to be named, stays where it is until it is deleted.
+//! what was retired, or never came to be named, stays where it is until it is deleted. A copy is opened, all of it, before it is written elsewhere.
 //!
 //! ```text
-//!   a PUT that one store did not take ─▶ noted in memory ─▶ copied at the next turn at which it answers
-//!   begin of a leadership, and now and then ─▶ listing of each store − keys of kept roots ─▶ noted likewise
+//!   a PUT that one store did not take ──────────────────────▶ noted ─▶ the current root names it ─┐
+//!   begin of a leadership, every hour ─▶ each store's listing, piece by piece, held against one   ├─▶ copied, a few a turn
+//!                                        kept root after the other: gone, or of another length ───┤
+//!   the scrub read a copy that does not open ─────────────────────────────────────────────────────┘
 //! ```
-//! Nothing waits for this task; an error of it is tried again.
+//! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
+//! only.
 
+use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, named};
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::server::SetServer;
+use bytes::Bytes;
+use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
-use holdfast_store::{Quorum, RepairError, keys};
-use holdfast_types::{ObjectId, Term};
-use holdfast_volume::map::Root;
+use holdfast_store::{Quorum, RepairError, StoreError, keys};
+use holdfast_types::{ObjectId, SetId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -29,14 +35,20 @@ const COMPARE_EVERY: Duration = Duration::from_secs(3600);
 const HEADS_EVERY: Duration = Duration::from_secs(300);
 /// Objects that one turn copies to one store at most.
 const COPIES_PER_TURN: usize = 64;
+/// Objects of one piece of a listing, some 2 MiB of memory for each store. Each piece reads all kept roots.
+const PIECE_OBJECTS: usize = 32 * 1024;
+/// Objects that one turn passes over at most, for one store.
+const PASSED_OVER_MAX: usize = 8;
 
 /// A turn did not get on.
 #[derive(Debug, thiserror::Error)]
 enum TurnError {
     #[error(transparent)]
     Map(#[from] MapError),
-    #[error(transparent)]
-    Repair(#[from] RepairError),
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    #[error("{0} objects have no copy that opens at any other store")]
+    PassedOver(usize),
 }
 
 /// See the module.
@@ -47,14 +59,16 @@ pub struct Repairer {
     /// The term that is led, and since when everything is compared.
     led: Option<(Term, Instant)>,
     turned: Option<Instant>,
-    /// What each kept root names, by its object.
-    roots: BTreeMap<ObjectId, Arc<Root>>,
+    /// The root that the notes were held against last, and when.
+    judged: Option<(ObjectId, Instant)>,
+    shelf: Mutex<Shelf>,
 }
 
 impl Repairer {
     /// For `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
-        Self { server, mapping, stop, led: None, turned: None, roots: BTreeMap::new() }
+        let shelf = Mutex::new(Shelf::new(mapping.clone()));
+        Self { server, mapping, stop, led: None, turned: None, judged: None, shelf }
     }
 
     /// Runs until told to stop.
@@ -69,7 +83,7 @@ impl Repairer {
             }
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 self.led = None;
-                self.roots.clear();
+                self.shelf.get_mut().clear();
                 continue;
             };
             if self.led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
@@ -89,7 +103,7 @@ impl Repairer {
 
     async fn turn(&mut self, several: &Quorum) -> Result<(), TurnError> {
         // Before the first checkpoint there is nothing to copy, and perhaps no head.
-        let kept: Vec<RootRef> = self.server.host.with(|m| m.state().kept_roots());
+        let (kept, current) = self.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
         if kept.is_empty() {
             return Ok(());
         }
@@ -97,37 +111,125 @@ impl Repairer {
         if quiet && !several.lags() {
             return Ok(());
         }
-        let names = self.names(&kept).await?;
-        let copied = several.repair(self.mapping.key.set, &names, COPIES_PER_TURN).await?;
+        self.shelf.get_mut().retain(&kept);
+        // The head first: without one a store counts for nothing.
+        let head = several.mend_heads(self.set()).await;
+        let judged = self.judge(several, current).await;
+        let turns = join_all((0..several.copies()).map(|at| self.fill(several, at, &kept))).await;
+        head?;
+        judged?;
+        turns.into_iter().collect::<Result<(), TurnError>>()?;
         self.turned = Some(Instant::now());
+        Ok(())
+    }
+
+    fn set(&self) -> SetId {
+        self.mapping.key.set
+    }
+
+    /// Which of the noted objects the current root names: what a checkpoint wrote, it names, or nothing ever will.
+    async fn judge(&mut self, several: &Quorum, current: Option<RootRef>) -> Result<(), TurnError> {
+        let Some(at) = current else { return Ok(()) };
+        let now = Instant::now();
+        let known = self.judged.filter(|(root, _)| *root == at.object).map(|(_, since)| since);
+        let unnamed = several.unnamed(known);
+        if unnamed.is_empty() {
+            return Ok(());
+        }
+        let root = self.shelf.get_mut().root(at).await?;
+        let mut lengths = BTreeMap::new();
+        for (kind, key_kind) in KINDS {
+            lengths.extend(named(kind, at, &root).into_iter().map(|(object, bytes)| ((key_kind, object), bytes)));
+        }
+        for key in unnamed {
+            let object = keys::parse(&key).map(|(_, kind, object)| (kind, object));
+            if let Some(bytes) = object.and_then(|object| lengths.get(&object)) {
+                several.named(&key, *bytes, at.object);
+            }
+        }
+        self.judged = Some((at.object, now));
+        Ok(())
+    }
+
+    /// Compares one store if that is due, and copies to it what it lacks.
+    async fn fill(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
+        if several.must_compare(at) {
+            self.compare(several, at, kept).await?;
+        }
+        let is_kept = |root: ObjectId| kept.iter().any(|kept| kept.object == root);
+        let (mut copied, mut passed_over) = (0_u64, 0);
+        let key = self.mapping.key.clone();
+        let check = move |object: &str, bytes: &Bytes| check_object(&key, object, bytes);
+        let mut outcome = Ok(());
+        for wanted in several.wanted(at, is_kept, COPIES_PER_TURN) {
+            // What nothing names any more may be deleted by now: it must not come back (G1).
+            if !self.names_now(wanted.by) {
+                continue;
+            }
+            match several.copy(at, &wanted, &check).await {
+                Ok(written) => copied += u64::from(written),
+                Err(RepairError::Store(error)) => {
+                    outcome = Err(error.into());
+                    break;
+                }
+                Err(error @ RepairError::Nowhere { .. }) => {
+                    tracing::warn!(set = %self.server.name, %error, "an object is not copied; the next ones are");
+                    passed_over += 1;
+                    outcome = Err(TurnError::PassedOver(passed_over));
+                    if passed_over >= PASSED_OVER_MAX {
+                        break;
+                    }
+                }
+            }
+        }
         if copied > 0 {
             let name = self.server.name.to_string();
             tracing::info!(set = %name, objects = copied, "copied to a store that lacked them");
             metrics::counter!("holdfast_store_repaired_total", "set" => name).increment(copied);
         }
-        Ok(())
+        outcome
     }
 
-    /// Keys and lengths of everything that the kept roots name, the roots included.
-    async fn names(&mut self, kept: &[RootRef]) -> Result<BTreeMap<String, u64>, TurnError> {
-        self.roots.retain(|object, _| kept.iter().any(|root| root.object == *object));
-        let set = self.mapping.key.set;
-        let mut names = BTreeMap::new();
-        for at in kept {
-            let root = match self.roots.get(&at.object) {
-                Some(root) => root.clone(),
-                None => {
-                    let root = self.mapping.root_once(*at).await?;
-                    self.roots.insert(at.object, root.clone());
-                    root
+    /// Whether this gateway leads the set, and that root is kept.
+    fn names_now(&self, root: ObjectId) -> bool {
+        let kept = || self.server.host.with(|m| m.state().kept_roots());
+        self.server.leading_ready().is_some() && kept().iter().any(|kept| kept.object == root)
+    }
+
+    /// Holds what one store lists against what kept roots name.
+    async fn compare(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
+        let Some(store) = several.copy_at(at) else { return Ok(()) };
+        several.compare_begins(at);
+        for (kind, _) in KINDS {
+            let mut after: Option<String> = None;
+            loop {
+                let piece = Piece::list(&*store, self.set(), key_kind(kind), after.as_deref(), PIECE_OBJECTS).await?;
+                for root_at in kept {
+                    let root = match self.shelf.lock().await.root(*root_at).await {
+                        Ok(root) => root,
+                        Err(MapError::Stopping) => return Err(MapError::Stopping.into()),
+                        // Dropped meanwhile; or lost everywhere, which reads of it say.
+                        Err(error) => {
+                            tracing::warn!(set = %self.server.name, root = %root_at.object, %error, "what a root names is not compared");
+                            continue;
+                        }
+                    };
+                    for (object, bytes, damaged) in piece.lacking(after.as_deref(), &named(kind, *root_at, &root)) {
+                        let key = keys::object(self.set(), key_kind(kind), object);
+                        if !several.lacks(at, &key, bytes, root_at.object, damaged) {
+                            // More than can be noted: the rest is found when these are copied.
+                            several.compared(at, false);
+                            return Ok(());
+                        }
+                    }
                 }
-            };
-            names.insert(keys::root(set, at.object), at.bytes);
-            names.extend(root.segments().map(|(object, usage)| (keys::segment(set, object), usage.stored_bytes)));
-            names.extend(
-                root.pack_uses().into_iter().map(|(object, usage)| (keys::map_pack(set, object), usage.stored_bytes)),
-            );
+                after = piece.more;
+                if after.is_none() {
+                    break;
+                }
+            }
         }
-        Ok(names)
+        several.compared(at, true);
+        Ok(())
     }
 }

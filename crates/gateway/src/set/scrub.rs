@@ -5,6 +5,9 @@
 //!                          ▲                                        │
 //!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
 //! ```
+//! Of several stores one round reads the copies of one of them, the next round those of the next; while that store is in trouble, another's. What does not
+//! open there is told to the repair (ADR 0018).
+//!
 //! Bytes a second are bounded; it waits while the store is in trouble or writers are slowed down, and goes on in small steps while the set is
 //! busy. Where it is lies in a file of the data directory: a restart goes on there, another gateway begins with its own.
 
@@ -14,15 +17,15 @@ use crate::set::mapping::Mapping;
 use crate::set::pace::JournalPace;
 use crate::set::sequencer::{Admission, Pace};
 use crate::set::server::{SetServer, unix_ms};
-use crate::verify::{Checked, Damage, Subject, Throttle, check_page};
+use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
 use book::{Book, Finds, Place, Target};
 use futures_util::future::BoxFuture;
 use holdfast_control::set::RootRef;
-use holdfast_store::{Health, Kind, StoreError};
+use holdfast_store::{Kind, Standing, StoreError};
 use holdfast_types::{Name, VolumeId};
 use holdfast_volume::map::{PageRef, Root};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -78,6 +81,8 @@ pub struct Shown {
     pub waits: &'static str,
     /// As set.
     pub bytes_per_second: u64,
+    /// Whose copies are read, of several stores.
+    pub store: Option<String>,
 }
 
 impl ScrubBoard {
@@ -136,7 +141,8 @@ impl Scrubber {
             std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let rate = settings.bytes_per_second;
         let seen = Mutex::new((Instant::now(), 0, false));
-        let throttle = Arc::new(Brake { server: server.clone(), pace, rate, seen });
+        let copy = AtomicUsize::new(0);
+        let throttle = Arc::new(Brake { server: server.clone(), mapping: mapping.clone(), pace, rate, seen, copy });
         lock(&server.scrub.shown).bytes_per_second = rate;
         Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0 }
     }
@@ -182,6 +188,7 @@ impl Scrubber {
         let mut shown = lock(&self.server.scrub.shown);
         shown.book = self.book.clone();
         shown.pages = self.pages;
+        shown.store = self.copy_read();
         drop(shown);
         let set = self.server.name.to_string();
         metrics::gauge!("holdfast_scrub_running", "set" => set.clone())
@@ -219,11 +226,32 @@ impl Scrubber {
     }
 
     fn subject(&self, volumes: Vec<(VolumeId, Name)>) -> Subject {
-        let (set, store, key) = (self.server.id, self.mapping.store.clone(), self.mapping.key.clone());
-        Subject { set, key, store, volumes, throttle: Some(self.throttle.clone()) }
+        let (set, key) = (self.server.id, self.mapping.key.clone());
+        let at = self.throttle.copy.load(Ordering::Relaxed);
+        let (store, copy) = copy_of(&self.mapping.store, Some(at));
+        Subject { set, key, store, copy, volumes, throttle: Some(self.throttle.clone()) }
+    }
+
+    /// Of several stores, the place of the one whose copies are read.
+    fn copy_read(&self) -> Option<String> {
+        copy_of(&self.mapping.store, Some(self.throttle.copy.load(Ordering::Relaxed))).1
+    }
+
+    /// Whose copies are read: the store whose turn it is, or the next one that is well.
+    fn choose_copy(&mut self) {
+        let (Some(several), Some(round)) = (self.mapping.store.several(), &self.book.round) else { return };
+        let (copies, now) = (several.copies(), unix_ms());
+        let standings = several.standings(now);
+        let well = |at: usize| standings.get(at).is_none_or(|one| !in_trouble(&one.standing));
+        let copy = pick_copy(round.copy, copies, well);
+        if self.throttle.copy.swap(copy, Ordering::Relaxed) != copy {
+            self.root = None;
+        }
+        self.book.read_copy(copy);
     }
 
     async fn turn(&mut self) -> Turn {
+        self.choose_copy();
         let Some(round) = &self.book.round else { return Turn::On };
         let (target, next) = (round.target.clone(), round.next);
         let Some((at, volumes)) = self.place_of(&target) else { return self.target_done(&target) };
@@ -257,7 +285,7 @@ impl Scrubber {
                 Ok(None) => return Turn::On,
                 Err(e) => return self.later(&e),
             };
-            let damaged: Vec<Place> = checked.damaged.into_iter().map(|d| self.told(&target, d)).collect();
+            let damaged: Vec<Place> = checked.damaged.into_iter().map(|d| self.told(&target, at, d)).collect();
             let any = !damaged.is_empty();
             self.book.page_done((volume, number), checked.extents, checked.bytes, damaged);
             metrics::counter!("holdfast_scrub_bytes_total", "set" => self.server.name.to_string())
@@ -278,7 +306,8 @@ impl Scrubber {
 
     fn target_done(&mut self, target: &Target) -> Turn {
         let names: Vec<Name> = self.server.host.with(|m| m.state().snapshots.keys().cloned().collect());
-        self.book.target_done(target.next(&names), unix_ms());
+        let store = self.copy_read();
+        self.book.target_done(target.next(&names), store.as_deref(), unix_ms());
         self.root = None;
         if self.book.round.is_none() {
             let damaged = self.book.found.total;
@@ -353,7 +382,7 @@ impl Scrubber {
                     };
                 }
                 Err(damage) if tries == DAMAGED_TRIES => {
-                    let place = self.told(target, damage);
+                    let place = self.told(target, at, damage);
                     self.book.note(place);
                     return Ok(None);
                 }
@@ -369,24 +398,30 @@ impl Scrubber {
         root
     }
 
-    fn told(&self, target: &Target, damage: Damage) -> Place {
+    fn told(&self, target: &Target, at: RootRef, damage: Damage) -> Place {
+        if let Some(several) = self.mapping.store.several() {
+            several.lacks(self.throttle.copy.load(Ordering::Relaxed), &damage.key, 0, at.object, true);
+        }
         let snapshot = match target {
             Target::Now => None,
             Target::Snapshot(name) => Some(name.clone()),
         };
         tracing::error!(
             set = %self.server.name, ?snapshot, part = damage.part, key = %damage.key, volume = %damage.volume, lba = damage.lba,
-            sectors = damage.sectors, reason = %damage.reason, "R9: the scrub found damage"
+            sectors = damage.sectors, reason = %damage.reason, store = damage.store, "R9: the scrub found damage"
         );
         metrics::counter!("holdfast_scrub_damage_found_total", "set" => self.server.name.to_string()).increment(1);
-        let Damage { part, key, volume, lba, sectors, reason, .. } = damage;
-        Place { part: part.to_string(), key, snapshot, volume, lba, sectors, reason }
+        let Damage { part, key, volume, lba, sectors, reason, store, .. } = damage;
+        Place { part: part.to_string(), key, snapshot, volume, lba, sectors, reason, store }
     }
 }
 
 /// Keeps the reading within its bytes a second, and out of the way.
 struct Brake {
     server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    /// Whose copies are read, of several stores.
+    copy: AtomicUsize,
     pace: Arc<JournalPace>,
     rate: u64,
     /// When the log was looked at last, how far it was, and whether it moved fast.
@@ -408,8 +443,19 @@ impl Brake {
 
     /// Why to wait now, and whether without end.
     fn reason(&self) -> Option<(&'static str, bool)> {
-        if in_trouble(&self.server.health) {
-            return Some(("the store is in trouble", true));
+        match self.mapping.store.several() {
+            None if in_trouble(&self.server.health.standing(unix_ms())) => {
+                return Some(("the store is in trouble", true));
+            }
+            // Not without end: the next turn takes another's copies.
+            Some(several) => {
+                let standings = several.standings(unix_ms());
+                let read = standings.get(self.copy.load(Ordering::Relaxed));
+                if read.is_some_and(|one| in_trouble(&one.standing)) {
+                    return Some(("the store is in trouble", false));
+                }
+            }
+            None => {}
         }
         if self.pace.pace() != Pace::Go {
             return Some(("the journal fills", true));
@@ -419,9 +465,28 @@ impl Brake {
 }
 
 /// Trouble of the store itself: one damaged object must not keep the others from being read.
-fn in_trouble(health: &Health) -> bool {
-    let now = health.standing(unix_ms()).now;
-    now.is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
+fn in_trouble(standing: &Standing) -> bool {
+    standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
+}
+
+/// Of `copies`, the one whose turn it is, or the next that is well; itself where none is.
+fn pick_copy(turn: usize, copies: usize, well: impl Fn(usize) -> bool) -> usize {
+    let order = || (0..copies).map(|step| turn.wrapping_add(step) % copies.max(1));
+    order().find(|at| well(*at)).or_else(|| order().next()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pick_copy;
+
+    #[test]
+    fn copies_take_turns_and_one_in_trouble_is_passed_over() {
+        let all = |_| true;
+        assert_eq!([0, 1, 2, 3, 7].map(|turn| pick_copy(turn, 3, all)), [0, 1, 2, 0, 1]);
+        assert_eq!([0, 1, 2, 3].map(|turn| pick_copy(turn, 3, |at| at != 1)), [0, 2, 2, 0]);
+        assert_eq!(pick_copy(4, 3, |_| false), 1, "none is well: it waits where it is");
+        assert_eq!(pick_copy(5, 0, all), 0);
+    }
 }
 
 impl Throttle for Brake {

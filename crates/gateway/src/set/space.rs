@@ -8,19 +8,19 @@
 //! Nothing waits for this task, and an error of it only costs space: it is tried again at the next turn.
 
 use crate::set::host::SetHost;
+use crate::set::kept::{KINDS, LIST_PAGES_MAX, Piece, Shelf, key_kind};
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::server::{SetError, SetServer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_control::set::{
-    RETIRE_OBJECTS_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredKind, StoredObject,
+    RETIRE_OBJECTS_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredObject,
 };
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
 use holdfast_volume::space::{Amplification, Confirmed, Garbage, NoDeletion, Orphans, Reaper};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -39,12 +39,11 @@ const DELETIONS_PER_TURN: usize = 512;
 const DELETIONS_AT_ONCE: usize = 8;
 /// One deletion takes no longer; what became of it is found out by doing it again.
 const DELETION_LIMIT: Duration = Duration::from_secs(30);
-/// Pages of a listing, each of some 1000 keys, that one sweep reads at most.
-const LIST_PAGES_MAX: usize = 10_000;
 /// Orphans that one sweep retires at most; the next one goes on.
 const ORPHANS_PER_SWEEP: usize = 2 * RETIRE_OBJECTS_MAX;
-/// Bytes of kept roots, as stored, that are remembered between turns.
-const ROOTS_BYTES_MAX: u64 = 32 << 20;
+/// Retired objects from which on nothing more is retired: they are in the replicated state, some 100 bytes each, until every store has deleted them, and a
+/// store that is away deletes nothing. Until then a dropped root stands for all that it names: one entry for each checkpoint.
+pub const RETIRED_MAX: usize = 65_536;
 
 /// Settings of a set's space.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +77,7 @@ pub struct SpaceKeeper {
     settings: SpaceSettings,
     stop: CancellationToken,
     reaper: Reaper,
-    roots: BTreeMap<ObjectId, (u64, Arc<Root>)>,
+    roots: Shelf,
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
@@ -95,7 +94,7 @@ impl SpaceKeeper {
         stop: CancellationToken,
     ) -> Self {
         let host = server.host.clone();
-        let (reaper, roots) = (Reaper::new(), BTreeMap::new());
+        let (reaper, roots) = (Reaper::new(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
         Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None, undeleted }
     }
@@ -153,18 +152,6 @@ impl SpaceKeeper {
         Ok(self.state())
     }
 
-    async fn root(&mut self, at: RootRef) -> Result<Arc<Root>, SpaceError> {
-        if let Some((_, root)) = self.roots.get(&at.object) {
-            return Ok(root.clone());
-        }
-        let root = self.mapping.root_once(at).await?;
-        let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
-        if known + at.bytes <= ROOTS_BYTES_MAX {
-            self.roots.insert(at.object, (at.bytes, root.clone()));
-        }
-        Ok(root)
-    }
-
     /// S7: a dropped root stays on the list until everything that only it named is retired.
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
@@ -172,8 +159,11 @@ impl SpaceKeeper {
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };
+            if !may_retire(state.retired.len()) {
+                return Ok(());
+            }
             let kept = state.kept_roots();
-            self.roots.retain(|known, _| kept.iter().any(|root| root.object == *known));
+            self.roots.retain(&kept);
             let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
                 Ok(root) => Garbage::of(object, &root),
                 Err(MapError::Store(e)) if matches!(e.disposition(), Disposition::NotFound) => {
@@ -185,7 +175,7 @@ impl SpaceKeeper {
             };
             for root in kept {
                 // One that cannot be read ends this here: what it names is not known.
-                garbage.keep(&*self.root(root).await?);
+                garbage.keep(&*self.roots.root(root).await?);
             }
             for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX) {
                 self.retire(term, of, objects).await?;
@@ -230,32 +220,28 @@ impl SpaceKeeper {
         // Linearizable: the state below is not older than this leadership's confirmation.
         self.server.confirm_leadership().await?;
         let state = self.state_of(term)?;
-        if !state.dropped.is_empty() {
+        if !state.dropped.is_empty() || !may_retire(state.retired.len()) {
             return Ok(());
         }
         self.swept = Some((term, Instant::now()));
         let mut orphans = Orphans::new(term, state.retired.keys().copied());
         for kept in state.kept_roots() {
-            let root = self.root(kept).await?;
+            let root = self.roots.root(kept).await?;
             orphans.keep(kept.object, &root);
         }
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
         for (kind, key_kind) in KINDS {
-            let prefix = keys::objects(self.set(), key_kind);
             let mut after = None;
             for _ in 0..LIST_PAGES_MAX {
-                let page = self.mapping.store.list(&prefix, after.as_deref()).await?;
-                for listed in page.objects {
-                    stored += listed.bytes;
+                let piece = Piece::list(&*self.mapping.store, self.set(), key_kind, after.as_deref(), 0).await?;
+                for (object, bytes) in piece.shown {
+                    stored += bytes;
                     count += 1;
-                    // Any other key is not ours to judge.
-                    let Some((set, parsed, object)) = keys::parse(&listed.key) else { continue };
-                    let ours = set == self.set() && parsed == key_kind;
-                    if ours && found.len() < ORPHANS_PER_SWEEP && orphans.is_orphan(object) {
+                    if found.len() < ORPHANS_PER_SWEEP && orphans.is_orphan(object) {
                         found.push((kind, object));
                     }
                 }
-                after = page.more;
+                after = piece.more;
                 if after.is_none() {
                     break;
                 }
@@ -371,8 +357,7 @@ impl SpaceKeeper {
 
     /// `None` where it is not known to be gone: it stays retired and is deleted again.
     async fn delete(&self, stored: StoredObject) -> Option<ObjectId> {
-        let kind = KINDS.iter().find(|(kind, _)| *kind == stored.kind).map(|(_, key)| *key)?;
-        let key = keys::object(self.set(), kind, stored.object);
+        let key = keys::object(self.set(), key_kind(stored.kind), stored.object);
         match tokio::time::timeout(DELETION_LIMIT, self.mapping.store.delete(&key)).await {
             Ok(Ok(())) => Some(stored.object),
             Ok(Err(e)) => {
@@ -402,7 +387,7 @@ impl SpaceKeeper {
         metrics::gauge!("holdfast_space_dropped_roots", "set" => set.clone()).set(dropped as f64);
         metrics::gauge!("holdfast_snapshots", "set" => set.clone()).set(snapshots as f64);
         let Some(current) = current.filter(|current| self.shown != Some(*current)) else { return Ok(()) };
-        let root = self.root(current).await?;
+        let root = self.roots.root(current).await?;
         let sums = Amplification::of(&root);
         metrics::gauge!("holdfast_space_live_bytes", "set" => set.clone()).set(sums.live_bytes as f64);
         metrics::gauge!("holdfast_space_stored_bytes", "set" => set.clone()).set(sums.stored_bytes as f64);
@@ -413,8 +398,7 @@ impl SpaceKeeper {
     }
 }
 
-const KINDS: [(StoredKind, keys::Kind); 3] = [
-    (StoredKind::Root, keys::Kind::Root),
-    (StoredKind::Pages, keys::Kind::MapPack),
-    (StoredKind::Segment, keys::Kind::Segment),
-];
+/// Whether more may be retired, with so much of it in the state: [`RETIRED_MAX`]. One root may exceed it by what it alone names.
+fn may_retire(retired: usize) -> bool {
+    retired < RETIRED_MAX
+}

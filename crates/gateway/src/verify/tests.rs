@@ -73,7 +73,7 @@ impl World {
 
     async fn verify(&self, sample: Sample) -> Report {
         let survey = crate::recovery::survey("memory", self.store.clone(), &self.key).await.unwrap();
-        verify(&survey.sets[0], sample, &|_, _| ()).await.unwrap()
+        verify(&survey.sets[0], sample, None, &|_, _| ()).await.unwrap()
     }
 
     async fn replace(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {

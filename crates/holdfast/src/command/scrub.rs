@@ -38,8 +38,9 @@ pub fn line(scrub: &v1::Scrub) -> String {
         (false, _) => String::new(),
         (true, _) => {
             let waits = if scrub.waits.is_empty() { String::new() } else { format!(", waits: {}", scrub.waits) };
+            let whose = if scrub.store.is_empty() { String::new() } else { format!(" of the copies in {}", scrub.store) };
             let (done, all, read) = (scrub.pages_done, scrub.pages, output::bytes(scrub.bytes));
-            format!("running, {done} of about {all} pages, {read} read{waits}; ")
+            format!("running, {done} of about {all} pages{whose}, {read} read{waits}; ")
         }
     };
     format!("{now}{last}{damage}")
@@ -58,7 +59,7 @@ fn describe(scrub: &v1::Scrub, start: bool) -> String {
             place.sectors.to_string(),
             place.part.clone(),
             place.key.clone(),
-            place.reason.clone(),
+            if place.store.is_empty() { place.reason.clone() } else { format!("in {}: {}", place.store, place.reason) },
         ]
     });
     let text = format!("{begun}{}", line(scrub));

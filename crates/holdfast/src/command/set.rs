@@ -29,12 +29,13 @@ fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores, Cl
     let usage = |error: &dyn std::error::Error| CliError::usage("--store").because(error);
     let stores = match named.as_slice() {
         [one] if one.starts_with("w=") => Stores::parse(one).map_err(|error| usage(&error))?,
-        _ => {
-            return Stores::new(named, write_quorum).map_err(|error| {
-                usage(&error).next("name each store of the set once, and --write-quorum as more than half of them")
-            });
-        }
+        _ => Stores::new(named, write_quorum).map_err(|error| {
+            usage(&error).next("name each store of the set once, and --write-quorum as more than half of them")
+        })?,
     };
+    stores.check_new().map_err(|error| {
+        usage(&error).next("name three stores with --write-quorum 2, or five with 3; or one store alone")
+    })?;
     match write_quorum {
         Some(w) if w != stores.write_quorum() => Err(CliError::usage(format!(
             "--write-quorum: found {w}, expected {} as --store says",
@@ -194,6 +195,10 @@ pub fn describe(status: &v1::SetStatus) -> String {
     for (at, replica) in replicas.enumerate() {
         facts.push([format!("store {}", at + 1), replica_text(replica)]);
     }
+    if let Some(health) = status.store_health.as_ref().filter(|health| health.retired_objects > 0) {
+        let full = if health.retired_objects >= health.retired_objects_max { ", as many as may be" } else { "" };
+        facts.push(["to be deleted".to_string(), format!("{} objects{full}", health.retired_objects)]);
+    }
     if !status.confirmed {
         facts.push(["view".to_string(), format!("{}'s own, perhaps old", member_text(status.answered_by))]);
     }
@@ -243,8 +248,12 @@ fn replica_text(replica: &v1::StoreReplica) -> String {
         (0, false) => "not compared yet".to_string(),
         (objects, _) => format!("lacks {objects} objects, {}", output::bytes(replica.missing_bytes)),
     };
+    let stuck = match replica.stuck_objects {
+        0 => String::new(),
+        objects => format!(", {objects} of them in no other store whole"),
+    };
     let head = if replica.head_behind { ", heads differ" } else { "" };
-    format!("{}: {lacks}{head}; {}", replica.store, store_text(&health))
+    format!("{}: {lacks}{stuck}{head}; {}", replica.store, store_text(&health))
 }
 
 /// A lease in one line.

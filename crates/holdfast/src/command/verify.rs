@@ -28,6 +28,9 @@ pub struct VerifyArgs {
     /// Check a share of the map's pages only, chosen by chance
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     sample: Option<u32>,
+    /// Of a set in several stores, read every store's own copies, one store after the other [default: of each object the copy that answers first]
+    #[arg(long)]
+    each_store: bool,
     /// Choose the same pages as an earlier run that printed this seed
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
@@ -38,6 +41,8 @@ Examples:
   holdfast verify --store s3://bucket/prefix --key-file cluster.key
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
+  holdfast verify --store \"w=2 s3://a/p s3://b/p s3://c/p\" --key-file cluster.key --each-store
+      what one store lacks or has damaged is named with that store; its gateways' repair copies it from another
 
 Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet. Gateways may run or not;
 where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes in it.
@@ -62,19 +67,24 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
     let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
     let mut reports = Vec::new();
     for found in found.iter().filter(chosen) {
-        let bar = bar(common, found.head.name.as_str());
-        let progress = |done: u64, total: u64| {
-            bar.set_length(total);
-            bar.set_position(done);
-        };
-        let checked = verify(found, sample, &progress).await;
-        bar.finish_and_clear();
-        let report = checked.map_err(|error| {
-            CliError::unreachable(format!("set {}: store", found.head.name))
-                .because(&error)
-                .next("nothing is known of it; run it again")
-        })?;
-        reports.push((report, moment(found)));
+        let copies = found.store.several().filter(|_| args.each_store).map_or(0, |several| several.copies());
+        let copies = if copies == 0 { vec![None] } else { (0..copies).map(Some).collect() };
+        for copy in copies {
+            let bar = bar(common, found.head.name.as_str());
+            let progress = |done: u64, total: u64| {
+                bar.set_length(total);
+                bar.set_position(done);
+            };
+            let checked = verify(found, sample, copy, &progress).await;
+            bar.finish_and_clear();
+            let report = checked.map_err(|error| {
+                let which = copy.map_or(String::new(), |at| format!(" {}", at + 1));
+                CliError::unreachable(format!("set {}: store{which}", found.head.name))
+                    .because(&error)
+                    .next("nothing is known of it; run it again")
+            })?;
+            reports.push((report, moment(found)));
+        }
     }
     // A head that does not open is damage too, unless other sets were asked for.
     let heads: Vec<String> =
@@ -112,8 +122,9 @@ fn describe(report: &Report, moment: &str) -> String {
         None => String::new(),
         Some(seed) => format!(" (a sample, --seed {seed})"),
     };
+    let store = report.store.as_ref().map_or(String::new(), |store| format!(" in {store}"));
     let head = format!(
-        "set {}: {moment}\n{} of {} pages{share}, {} extents, {} read: {}",
+        "set {}{store}: {moment}\n{} of {} pages{share}, {} extents, {} read: {}",
         report.set,
         report.pages_checked,
         report.pages,

@@ -3,8 +3,8 @@
 //! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
 
 use super::register::{
-    BadSlot, Ballot, Look, Seat, Seen, Slot, Step, VALUE_BYTES_MAX, Wish, decode, encode, judge_look, may_lay_out,
-    mended, next_step, promised_value,
+    BadSlot, Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
+    encode_mark, judge_look, may_begin, may_lay_out, may_mend, mended, next_life, next_step, promised_value,
 };
 use super::{Quorum, Replica, worst};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
@@ -43,7 +43,7 @@ struct Answer {
 #[derive(Clone)]
 enum Verdict {
     Open,
-    Accept(Bytes),
+    Accept(Option<Bytes>, Lives),
     Stop,
 }
 
@@ -55,9 +55,19 @@ enum Told {
     Out(Ballot, Option<StoreError>),
 }
 
+/// What a round is for, and whom it needs.
+enum Aim {
+    /// w stores.
+    Most(Wish<Is, Bytes>),
+    /// Every store that has a slot: what is there is decided at all of them, and they note that this one begins another life (Q2).
+    Mend { at: usize, life: u32 },
+}
+
 /// What a round came to.
 enum Outcome {
     Done(Option<Bytes>),
+    /// What the store that was lost begins its new life with.
+    MayBegin(Slot<Bytes>),
     Refused {
         found: Option<Bytes>,
     },
@@ -89,10 +99,15 @@ impl Quorum {
         let silent = |error, version| Answer { seen: Seen::Silent, version, error: Some(error) };
         match answer {
             Ok(object) => match decode(self.seat(replica.index), &object.body) {
-                Ok(slot) => Answer { seen: Seen::Slot(slot), version: Some(object.version), error: None },
+                Ok(Stored::Slot(slot)) => Answer { seen: Seen::Slot(slot), version: Some(object.version), error: None },
+                Ok(Stored::Mark(life)) => {
+                    Answer { seen: Seen::Marked(life), version: Some(object.version), error: None }
+                }
                 Err(bad) => silent(self.bad_slot(replica, key, &bad), Some(object.version)),
             },
             Err(error) if error.disposition() == Disposition::NotFound => {
+                // The repair looks sooner.
+                replica.head_lost(false);
                 Answer { seen: Seen::Empty, version: None, error: None }
             }
             Err(error) => silent(error, None),
@@ -171,11 +186,11 @@ impl Quorum {
                 return denied.clone();
             }
         }
-        let empty = answers.iter().filter(|answer| answer.seen == Seen::Empty).count();
+        let empty = answers.iter().filter(|answer| !has_slot(answer) && answer.seen != Seen::Silent).count();
         let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count();
         let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
         if empty > 0 {
-            text.push_str(&format!("; {empty} have none"));
+            text.push_str(&format!("; {empty} have none, and get one once every other store answers"));
         }
         for error in &errors {
             text.push_str(&format!("; {error}"));
@@ -201,9 +216,9 @@ impl Quorum {
                 Look::TooFew => return Err(self.no_quorum(Op::Get, key, &answers, false)),
                 Look::Undecided => {}
             }
-            match self.round(key, &answers, Wish::Settle, false, seen_higher).await? {
+            match self.round(key, &answers, &Aim::Most(Wish::Settle), false, seen_higher).await? {
                 Outcome::Done(Some(value)) => return Ok(object(value)),
-                Outcome::Done(None) | Outcome::Refused { .. } => {
+                Outcome::Done(None) | Outcome::Refused { .. } | Outcome::MayBegin(_) => {
                     return Err(StoreError::NotFound { at: self.at(Op::Get, key) });
                 }
                 Outcome::Again { seen, .. } => seen_higher = seen_higher.max(seen),
@@ -225,7 +240,7 @@ impl Quorum {
             return Err(StoreError::TooLarge { at: self.at(Op::Swap, key), found_bytes: body.len() as u64 });
         }
         let version = Version::of(&body);
-        let wish = Wish::Swap { expected: expected.cloned(), value: body.clone() };
+        let aim = Aim::Most(Wish::Swap { expected: expected.cloned(), value: body.clone() });
         let changed = |found: Option<&Bytes>| StoreError::Changed {
             at: self.at(Op::Swap, key),
             found: found.map(|body| Version::of(body)),
@@ -244,11 +259,11 @@ impl Quorum {
                 Look::Nothing => answers = self.lay_out(key, answers).await,
                 Look::Decided(_) | Look::Undecided | Look::TooFew => {}
             }
-            if answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count() < self.w {
+            if !may_begin(&seen_of(&answers), self.w) {
                 return Err(self.no_quorum(Op::Swap, key, &answers, sent_before));
             }
-            match self.round(key, &answers, wish.clone(), sent_before, seen_higher).await? {
-                Outcome::Done(_) => return Ok(version),
+            match self.round(key, &answers, &aim, sent_before, seen_higher).await? {
+                Outcome::Done(_) | Outcome::MayBegin(_) => return Ok(version),
                 Outcome::Refused { found } if !sent_before => return Err(changed(found.as_ref())),
                 // R12: ours may have been there and been replaced since.
                 Outcome::Refused { .. } => {
@@ -279,17 +294,24 @@ impl Quorum {
         } else {
             answers
         };
-        if !may_lay_out(&seen_of(&all)) {
+        let seen = seen_of(&all);
+        if !may_lay_out(&seen, self.w) {
+            // Some have a slot, and none a value: the others have lost theirs, and perhaps a promise with it.
+            if matches!(judge_look(&seen, self.w), Look::Nothing) && all.iter().any(|answer| !has_slot(answer)) {
+                if let Err(error) = self.mend_lost(key, &all).await {
+                    tracing::debug!(key, %error, "a head that was lost before it had a value is mended later");
+                }
+                return self.ask_all(key, true).await;
+            }
             return all;
         }
-        let puts =
-            self.replicas.iter().zip(&all).filter(|(_, answer)| answer.seen == Seen::Empty).map(|(replica, _)| {
-                let object = encode(self.seat(replica.index), &Slot::default(), rand::random());
-                async move { replica.store.swap(key, None, object).await }
-            });
+        let puts = self.replicas.iter().zip(&all).filter(|(_, answer)| !has_slot(answer)).map(|(replica, answer)| {
+            let object = encode(self.seat(replica.index), &Slot::default(), rand::random());
+            async move { replica.store.swap(key, answer.version.as_ref(), object).await }
+        });
         // What came of it is read.
         join_all(puts).await;
-        self.ask_all(key, false).await
+        self.ask_all(key, true).await
     }
 
     /// One round with a ballot of its own, at the stores that have a slot.
@@ -297,7 +319,7 @@ impl Quorum {
         &self,
         key: &str,
         answers: &[Answer],
-        wish: Wish<Is, Bytes>,
+        aim: &Aim,
         sent_before: bool,
         seen_higher: Ballot,
     ) -> Result<Outcome, StoreError> {
@@ -312,6 +334,10 @@ impl Quorum {
         };
         let (tell, mut told) = mpsc::channel(2 * self.replicas.len());
         let (verdict, heard) = watch::channel(Verdict::Open);
+        let needed = match aim {
+            Aim::Most(_) => self.w,
+            Aim::Mend { .. } => answers.iter().filter(|answer| has_slot(answer)).count(),
+        };
         let mut taking_part = 0;
         for (replica, answer) in self.replicas.iter().zip(answers) {
             let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
@@ -328,7 +354,7 @@ impl Quorum {
         drop(tell);
         let mut promises: Vec<Option<Slot<Bytes>>> = vec![None; self.replicas.len()];
         let (mut value, mut accepted, mut out, mut highest) = (None, 0, 0, ballot);
-        let (mut sent, mut errors) = (false, Vec::new());
+        let (mut sent, mut errors, mut knows) = (false, Vec::new(), Lives::default());
         let ends = Instant::now() + ROUND_LIMIT;
         while let Ok(Some(word)) = tokio::time::timeout_at(ends, told.recv()).await {
             match word {
@@ -340,24 +366,43 @@ impl Quorum {
                     errors.extend(error);
                 }
             }
-            if accepted >= self.w {
-                return Ok(Outcome::Done(value));
+            if accepted >= needed {
+                return Ok(match aim {
+                    Aim::Most(_) => Outcome::Done(value),
+                    Aim::Mend { .. } => Outcome::MayBegin(mended(ballot, value, knows)),
+                });
             }
-            if taking_part - out < self.w {
+            if taking_part - out < needed {
                 break;
             }
             if sent {
                 continue;
             }
-            let Some(current) = promised_value(&promises, self.w) else { continue };
-            match next_step(&wish, current.clone(), is, sent_before) {
+            let Some(found) = promised_value(&promises, needed) else {
+                // All have spoken, and some of it is of an earlier life: a new round asks anew.
+                if promises.iter().flatten().count() + out >= taking_part {
+                    break;
+                }
+                continue;
+            };
+            let step = match aim {
+                Aim::Most(wish) => next_step(wish, found.value.clone(), is, sent_before).map(Some),
+                Aim::Mend { at, life } => match begun_anew(&found.lives, *at, *life) {
+                    Some(lives) => {
+                        knows = lives;
+                        Step::Accept(found.value.clone())
+                    }
+                    None => break,
+                },
+            };
+            match step {
                 Step::Accept(body) => {
                     sent = true;
-                    value = Some(body.clone());
-                    verdict.send_replace(Verdict::Accept(body));
+                    value = body.clone();
+                    verdict.send_replace(Verdict::Accept(body, knows));
                 }
                 Step::Nothing => return Ok(stop(&verdict, Outcome::Done(None))),
-                Step::Refused { .. } => return Ok(stop(&verdict, Outcome::Refused { found: current })),
+                Step::Refused { .. } => return Ok(stop(&verdict, Outcome::Refused { found: found.value })),
             }
         }
         // Who has promised and waits is let go; an accept that is under way may still be done (R12).
@@ -376,35 +421,64 @@ impl Quorum {
             _ => None,
         };
         let highest = seen.iter().filter_map(accepted).max();
+        if answers.iter().any(|answer| is_spoilt(answer) || matches!(answer.seen, Seen::Empty | Seen::Marked(_))) {
+            self.mend_lost(key, &answers).await?;
+            return Ok(false);
+        }
         if seen.iter().all(|seen| accepted(seen) == highest && highest.is_some()) {
             return Ok(true);
-        }
-        for (index, answer) in answers.iter().enumerate() {
-            let lost = answer.seen == Seen::Empty || (answer.seen == Seen::Silent && answer.version.is_some());
-            if !lost || answer.error.as_ref().is_some_and(|e| e.disposition() == Disposition::Denied) {
-                continue;
-            }
-            // Asked after it was found to be missing (Q2).
-            let others = self.ask_all(key, true).await;
-            let others: Vec<Seen<Bytes>> =
-                others.into_iter().enumerate().filter(|(at, _)| *at != index).map(|(_, a)| a.seen).collect();
-            let Some(slot) = mended(&others, self.w) else { return Ok(false) };
-            let object = encode(self.seat(index), &slot, rand::random());
-            self.replicas[index].store.swap(key, answer.version.as_ref(), object).await?;
-            tracing::warn!(
-                key,
-                store = self.replicas[index].store.place(),
-                "the head was missing or damaged there and was written anew"
-            );
-            return Ok(false);
         }
         let behind = seen.iter().any(|seen| matches!(seen, Seen::Slot(_)) && accepted(seen) != highest);
         if !behind || matches!(judge_look(&seen, self.w), Look::Nothing | Look::TooFew) {
             return Ok(false);
         }
-        self.round(key, &answers, Wish::Settle, false, Ballot::default()).await?;
+        self.round(key, &answers, &Aim::Most(Wish::Settle), false, Ballot::default()).await?;
         Ok(false)
     }
+
+    /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
+    async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
+        // 1: a mark wherever a slot is gone, or spoilt and still so: it may have been spoilt on its way.
+        let as_empty = |answer: &Answer| if is_spoilt(answer) { Seen::Empty } else { answer.seen.clone() };
+        let seen: Vec<Seen<Bytes>> = answers.iter().map(as_empty).collect();
+        for (replica, answer) in self.replicas.iter().zip(answers) {
+            if seen[replica.index] != Seen::Empty {
+                continue;
+            }
+            let Some(life) = next_life(&seen, replica.index, self.w) else { return Ok(()) };
+            if is_spoilt(answer) && !is_spoilt(&self.ask(replica, key).await) {
+                return Ok(());
+            }
+            // What lost its head has lost more than that.
+            replica.head_lost(true);
+            let mark = encode_mark(self.seat(replica.index), life, rand::random());
+            replica.store.swap(key, answer.version.as_ref(), mark).await?;
+        }
+        // 2: what is asked from here on is after that.
+        let answers = self.ask_all(key, true).await;
+        let seen = seen_of(&answers);
+        let Some((at, life)) = may_mend(&seen, self.w) else { return Ok(()) };
+        let aim = Aim::Mend { at, life };
+        let Outcome::MayBegin(slot) = self.round(key, &answers, &aim, false, Ballot::default()).await? else {
+            return Ok(());
+        };
+        // 3
+        let object = encode(self.seat(at), &slot, rand::random());
+        let store = &self.replicas[at].store;
+        store.swap(key, answers[at].version.as_ref(), object).await?;
+        tracing::warn!(key, store = store.place(), "the head was missing or damaged there and was written anew");
+        Ok(())
+    }
+}
+
+fn has_slot(answer: &Answer) -> bool {
+    matches!(answer.seen, Seen::Slot(_))
+}
+
+/// Whether a store has an object in the slot's place that was a slot of its own once, and does not read any more (R9).
+fn is_spoilt(answer: &Answer) -> bool {
+    let ours = answer.error.as_ref().is_none_or(|e| e.disposition() != Disposition::Denied);
+    answer.seen == Seen::Silent && answer.version.is_some() && ours
 }
 
 fn stop(verdict: &watch::Sender<Verdict>, outcome: Outcome) -> Outcome {
@@ -443,8 +517,8 @@ impl Place {
         };
         let _ = tell.send(Told::Promised(self.replica.index, before)).await;
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
-        let Ok(Verdict::Accept(value)) = verdict else { return };
-        let told = match promised.accept(self.ballot, value) {
+        let Ok(Verdict::Accept(value, lives)) = verdict else { return };
+        let told = match promised.accept(self.ballot, value, &lives) {
             // On the very object that the promise left: whatever came in between, be it a store that forgot, makes this no vote (Q2).
             Ok(slot) => match self.write(&slot, &version).await {
                 Ok(_) => Told::Accepted,
@@ -476,8 +550,8 @@ impl Place {
             }
             let silent = |error| Told::Out(Ballot::default(), error);
             let object = self.replica.store.get_object(&self.key).await.map_err(|error| silent(Some(error)))?;
-            slot = decode(self.seat, &object.body).map_err(|_| silent(last.clone()))?;
-            version = object.version;
+            let Ok(Stored::Slot(found)) = decode(self.seat, &object.body) else { return Err(silent(last)) };
+            (slot, version) = (found, object.version);
         }
         Err(Told::Out(slot.highest(), last))
     }

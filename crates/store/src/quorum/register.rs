@@ -12,10 +12,19 @@
 //! ```
 //!
 //! Q1  w > n / 2: any two sets of w stores share one. What w stores accepted under one ballot, every later ballot that gets w promises has seen.
-//! Q2  A store whose slot is gone or spoilt has forgotten what it said: it takes part in no round. It gets a slot again only by [`mended`]: what all
-//!     the others show to be decided, under a promise far above every one that it can have forgotten.
-//! Q3  Slots are laid out, without a value, only while every one of the n stores has answered and none has a value.
+//! Q2  A store whose slot is gone or spoilt has forgotten what it said: it takes part in no round, and begins a new *life* ([`Slot::lives`]) like this:
+//!     1. A mark with the number of that life is put in its place, as a conditional PUT on nothing (or on the spoilt object). What is forgotten was said
+//!        before that.
+//!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others must be marked as well. All
+//!        promise, then all accept what the highest of them had accepted, and note that the lost store begins another life.
+//!     3. The new slot has that ballot and value, and replaces the very mark of 1.
+//!     Forgotten votes are below that ballot: whoever sent one had promises at other stores before it. So nothing that they helped to decide is unseen.
+//!     Forgotten promises: a round that counts one needs others beside it. What those promise after 2 says that the store has begun anew, and the
+//!     forgotten one counts no more ([`promised_value`]); what they promised before 2 with a higher ballot fails 2, with a lower one ends in 2.
+//! Q3  Slots are laid out, without a value, only while every one of the n stores has answered, none has a value, and fewer than w have a slot; the first
+//!     round is begun only when all n have one. So a store that lost its slot before there was a value is told from one that never had it: Q2 is for it.
 
+use crate::several::STORES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 
@@ -47,6 +56,14 @@ impl Ballot {
 pub(super) trait Value: Clone + PartialEq {}
 impl<T: Clone + PartialEq> Value for T {}
 
+/// How often each store, by its place, has lost its slot and begun anew.
+pub(super) type Lives = [u32; STORES_MAX];
+
+/// Of each store the latest life that either knows of.
+fn latest(a: &Lives, b: &Lives) -> Lives {
+    std::array::from_fn(|at| a[at].max(b[at]))
+}
+
 /// What one store has of the register.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slot<V> {
@@ -54,11 +71,13 @@ pub(super) struct Slot<V> {
     pub promised: Ballot,
     /// The last that was.
     pub accepted: Option<(Ballot, V)>,
+    /// Its own is exact, those of the others as far as it was told (Q2).
+    pub lives: Lives,
 }
 
 impl<V> Default for Slot<V> {
     fn default() -> Self {
-        Self { promised: Ballot::default(), accepted: None }
+        Self { promised: Ballot::default(), accepted: None, lives: Lives::default() }
     }
 }
 
@@ -68,15 +87,17 @@ impl<V: Value> Slot<V> {
         if ballot < self.promised {
             return Err(self.promised);
         }
-        Ok(Self { promised: ballot, accepted: self.accepted.clone() })
+        Ok(Self { promised: ballot, accepted: self.accepted.clone(), lives: self.lives })
     }
 
-    /// The slot after accepting; the higher promise where it cannot.
-    pub fn accept(&self, ballot: Ballot, value: V) -> Result<Self, Ballot> {
+    /// The slot after accepting; the higher promise where it cannot. `value`: none where a slot is mended before there is one. `lives`: to be known here
+    /// from now on.
+    pub fn accept(&self, ballot: Ballot, value: Option<V>, lives: &Lives) -> Result<Self, Ballot> {
         if ballot < self.promised {
             return Err(self.promised);
         }
-        Ok(Self { promised: ballot, accepted: Some((ballot, value)) })
+        let accepted = value.map(|value| (ballot, value)).or_else(|| self.accepted.clone());
+        Ok(Self { promised: ballot, accepted, lives: latest(&self.lives, lives) })
     }
 
     /// The highest ballot that it speaks of.
@@ -92,6 +113,8 @@ pub(super) enum Seen<V> {
     Slot(Slot<V>),
     /// It has none.
     Empty,
+    /// It has lost its slot and is to begin this life (Q2).
+    Marked(u32),
     /// No answer, or one that cannot be used.
     Silent,
 }
@@ -114,8 +137,11 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
     let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
     let accepted = || slots().filter_map(|slot| slot.accepted.as_ref());
     let Some((ballot, value)) = accepted().max_by_key(|(ballot, _)| *ballot) else {
-        let without = seen.iter().filter(|seen| !matches!(seen, Seen::Silent)).count();
-        return if without >= w { Look::Nothing } else { Look::TooFew };
+        // One that lost its slot says nothing: beside one that only has not heard of the value yet, the value may be where nobody answered. But w
+        // that have no slot are more than can be lost, and so are n that have no value.
+        let empty = seen.iter().filter(|seen| matches!(seen, Seen::Empty)).count();
+        let all = !seen.iter().any(|seen| matches!(seen, Seen::Silent));
+        return if all || slots().count() >= w || empty >= w { Look::Nothing } else { Look::TooFew };
     };
     if accepted().filter(|(other, _)| other == ballot).count() >= w {
         return Look::Decided(value.clone());
@@ -124,35 +150,73 @@ pub(super) fn judge_look<V: Value>(seen: &[Seen<V>], w: usize) -> Look<V> {
 }
 
 /// Q3: whether slots may be laid out where there are none.
-pub(super) fn may_lay_out<V>(seen: &[Seen<V>]) -> bool {
-    let blank = |seen: &Seen<V>| matches!(seen, Seen::Empty) || matches!(seen, Seen::Slot(Slot { accepted: None, .. }));
-    seen.iter().all(blank) && seen.iter().any(|seen| matches!(seen, Seen::Empty))
+pub(super) fn may_lay_out<V>(seen: &[Seen<V>], w: usize) -> bool {
+    let blank = |seen: &Seen<V>| match seen {
+        Seen::Slot(slot) => slot.accepted.is_none(),
+        Seen::Empty | Seen::Marked(_) => true,
+        Seen::Silent => false,
+    };
+    seen.iter().all(blank) && seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count() < w
 }
 
-/// What the register holds, as `promises` for one ballot say: the slots as they were promised in. `None` while they are too few (Q1, Q2).
-pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], w: usize) -> Option<Option<V>> {
-    let slots = promises.iter().flatten();
-    if slots.clone().count() < w {
+/// Q3: whether a round that writes something new may begin.
+pub(super) fn may_begin<V>(seen: &[Seen<V>], w: usize) -> bool {
+    let slots = || seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
+    slots().count() >= w && (slots().count() == seen.len() || slots().any(|slot| slot.accepted.is_some()))
+}
+
+/// What the promises for one ballot say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Promised<V> {
+    /// What the register holds.
+    pub value: Option<V>,
+    /// The lives of all stores, as far as these know.
+    pub lives: Lives,
+}
+
+/// What the register holds, as `promises` for one ballot say: the slots, by store, as they were promised in. `None` while fewer than `needed` count
+/// (Q1): one that another knows to have begun anew since does not (Q2).
+pub(super) fn promised_value<V: Value>(promises: &[Option<Slot<V>>], needed: usize) -> Option<Promised<V>> {
+    let lives = promises.iter().flatten().fold(Lives::default(), |lives, slot| latest(&lives, &slot.lives));
+    let counts = |(at, slot): (usize, &Option<Slot<V>>)| slot.clone().filter(|slot| slot.lives[at] == lives[at]);
+    let slots: Vec<Slot<V>> = promises.iter().enumerate().filter_map(counts).collect();
+    if slots.len() < needed {
         return None;
     }
-    let highest = slots.filter_map(|slot| slot.accepted.as_ref()).max_by_key(|(ballot, _)| *ballot);
-    Some(highest.map(|(_, value)| value.clone()))
+    let highest = slots.into_iter().filter_map(|slot| slot.accepted).max_by_key(|(ballot, _)| *ballot);
+    Some(Promised { value: highest.map(|(_, value)| value), lives })
 }
 
-/// How far above every ballot that is seen a mended slot promises: no round that is under way reaches it.
-const MENDED_ABOVE: u64 = 1 << 20;
+/// Q2: the life that a store without a slot is to begin, by what the slots of the others say. `None` while some store does not answer, or fewer than w
+/// have a slot: it could not be mended.
+pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
+    let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
+    let others = seen.iter().enumerate().filter(|(other, _)| *other != at);
+    if others.clone().any(|(_, seen)| matches!(seen, Seen::Silent)) || slots.clone().count() < w {
+        return None;
+    }
+    slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
+}
 
-/// Q2: the slot to write where there is none or a spoilt one. `others`: what all the other stores answered, asked after it was found missing. `None`
-/// where one of them did not answer, has none either, or they do not show what is decided.
-pub(super) fn mended<V: Value>(others: &[Seen<V>], w: usize) -> Option<Slot<V>> {
-    let slots: Option<Vec<&Slot<V>>> =
-        others.iter().map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None }).collect();
-    let slots = slots?;
-    let Look::Decided(_) = judge_look(others, w) else { return None };
-    let accepted = slots.iter().filter_map(|slot| slot.accepted.as_ref()).max_by_key(|(ballot, _)| *ballot)?;
-    let highest = slots.iter().map(|slot| slot.highest().number).max()?;
-    let promised = Ballot { number: highest.checked_add(MENDED_ABOVE)?, token: 0 };
-    Some(Slot { promised, accepted: Some(accepted.clone()) })
+/// Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
+pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
+    let slots = seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count();
+    let known = seen.iter().all(|seen| matches!(seen, Seen::Slot(_) | Seen::Marked(_)));
+    let mut marked = seen.iter().enumerate();
+    let first = marked.find_map(|(at, seen)| if let Seen::Marked(life) = seen { Some((at, *life)) } else { None });
+    first.filter(|_| known && slots >= w)
+}
+
+/// Q2: the lives once store `at` is in this one. `None` where it is known to have been beyond that: the mark is no use.
+pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
+    let mut anew = *lives;
+    anew[at] = life;
+    (lives[at] <= life).then_some(anew)
+}
+
+/// Q2: the slot that a store begins its new life with, once every other has accepted the same.
+pub(super) fn mended<V: Value>(ballot: Ballot, value: Option<V>, lives: Lives) -> Slot<V> {
+    Slot { promised: ballot, accepted: value.map(|value| (ballot, value)), lives }
 }
 
 /// What a round is for.
@@ -181,6 +245,17 @@ pub(super) enum Step<V> {
         /// See above.
         sent: bool,
     },
+}
+
+impl<V> Step<V> {
+    /// With what is to be accepted as `to` makes it.
+    pub fn map<T>(self, to: impl FnOnce(V) -> T) -> Step<T> {
+        match self {
+            Step::Accept(value) => Step::Accept(to(value)),
+            Step::Nothing => Step::Nothing,
+            Step::Refused { sent } => Step::Refused { sent },
+        }
+    }
 }
 
 /// Decides step 2. `sent`: an accept of this wish has been sent in an earlier round.
@@ -221,21 +296,52 @@ pub(super) enum BadSlot {
     Damaged,
 }
 
+/// An object in a slot's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// A slot.
+    Slot(Slot<Bytes>),
+    /// The mark of one that was lost, and is to begin this life (Q2).
+    Mark(u32),
+}
+
+/// Bits of the flags.
+const HAS_VALUE: u8 = 1;
+const HAS_LIVES: u8 = 2;
+const IS_MARK: u8 = 4;
+
 /// Writes a slot as an object. `token` is drawn anew for each: no two have the same bytes, as a conditional PUT wants it.
 pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
+    let lives = &slot.lives[..usize::from(seat.n).min(STORES_MAX)];
+    // As it was before there were lives, until there is one to tell of.
+    let lives = if lives.iter().all(|life| *life == 0) { &[][..] } else { lives };
+    let flags = u8::from(slot.accepted.is_some()) * HAS_VALUE | u8::from(!lives.is_empty()) * HAS_LIVES;
     let (accepted, value) = match &slot.accepted {
         Some((ballot, value)) => (*ballot, value.as_ref()),
         None => (Ballot::default(), &[][..]),
     };
-    let mut out = BytesMut::with_capacity(HEAD_BYTES + value.len() + SUM_BYTES);
+    frame(seat, flags, [slot.promised, accepted], token, lives, value)
+}
+
+/// Writes a mark as an object.
+pub(super) fn encode_mark(seat: Seat, life: u32, token: u128) -> Bytes {
+    let mut lives = Lives::default();
+    lives[usize::from(seat.index)] = life;
+    let lives = &lives[..usize::from(seat.n).min(STORES_MAX)];
+    frame(seat, IS_MARK | HAS_LIVES, [Ballot::default(); 2], token, lives, &[])
+}
+
+fn frame(seat: Seat, flags: u8, ballots: [Ballot; 2], token: u128, lives: &[u32], value: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(HEAD_BYTES + 4 * lives.len() + value.len() + SUM_BYTES);
     out.put_slice(MAGIC);
-    out.put_slice(&[seat.index, seat.n, seat.w, u8::from(slot.accepted.is_some())]);
-    for ballot in [slot.promised, accepted] {
+    out.put_slice(&[seat.index, seat.n, seat.w, flags]);
+    for ballot in ballots {
         out.put_u64_le(ballot.number);
         out.put_u128_le(ballot.token);
     }
     out.put_u128_le(token);
     out.put_u32_le(u32::try_from(value.len()).unwrap_or(u32::MAX));
+    lives.iter().for_each(|life| out.put_u32_le(*life));
     out.put_slice(value);
     let sum = Sha256::digest(&out);
     out.put_slice(&sum[..SUM_BYTES]);
@@ -248,8 +354,8 @@ pub(super) fn seat_of(object: &[u8]) -> Option<Seat> {
     Some(Seat { index: *rest.first()?, n: *rest.get(1)?, w: *rest.get(2)? })
 }
 
-/// Reads what [`encode`] wrote for `seat`.
-pub(super) fn decode(seat: Seat, object: &Bytes) -> Result<Slot<Bytes>, BadSlot> {
+/// Reads what [`encode`] or [`encode_mark`] wrote for `seat`.
+pub(super) fn decode(seat: Seat, object: &Bytes) -> Result<Stored, BadSlot> {
     if !object.starts_with(MAGIC) {
         return Err(BadSlot::Foreign);
     }
@@ -265,18 +371,29 @@ pub(super) fn decode(seat: Seat, object: &Bytes) -> Result<Slot<Bytes>, BadSlot>
     let number = |at: usize| body[at..at + 8].iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte));
     let token = |at: usize| body[at..at + 16].iter().rev().fold(0_u128, |n, byte| n << 8 | u128::from(*byte));
     let ballot = |at: usize| Ballot { number: number(at), token: token(at + 8) };
-    let len = body[72..76].iter().rev().fold(0_usize, |n, byte| n << 8 | usize::from(*byte));
-    if HEAD_BYTES + len != body_bytes || len > VALUE_BYTES_MAX {
+    let small = |at: usize| body[at..at + 4].iter().rev().fold(0_u32, |n, byte| n << 8 | u32::from(*byte));
+    let (flags, len) = (body[7], small(72) as usize);
+    let lives_len = if flags & HAS_LIVES != 0 { usize::from(seat.n).min(STORES_MAX) } else { 0 };
+    let value_at = HEAD_BYTES + 4 * lives_len;
+    if value_at + len != body_bytes || len > VALUE_BYTES_MAX || (flags & HAS_VALUE == 0 && len != 0) {
         return Err(BadSlot::Damaged);
     }
-    let accepted = match body[7] {
-        0 if len == 0 => None,
-        1 => Some((ballot(32), object.slice(HEAD_BYTES..body_bytes))),
-        _ => return Err(BadSlot::Damaged),
-    };
-    Ok(Slot { promised: ballot(8), accepted })
+    let mut lives = Lives::default();
+    (0..lives_len).for_each(|at| lives[at] = small(HEAD_BYTES + 4 * at));
+    if flags == IS_MARK | HAS_LIVES {
+        return Ok(Stored::Mark(lives.get(usize::from(seat.index)).copied().unwrap_or(0)));
+    }
+    if flags & !(HAS_VALUE | HAS_LIVES) != 0 {
+        return Err(BadSlot::Damaged);
+    }
+    let value = || object.slice(value_at..body_bytes);
+    let accepted = (flags & HAS_VALUE != 0).then(|| (ballot(32), value()));
+    Ok(Stored::Slot(Slot { promised: ballot(8), accepted, lives }))
 }
 
+#[cfg(test)]
+#[path = "register_model.rs"]
+mod model;
 #[cfg(test)]
 #[path = "register_tests.rs"]
 mod tests;

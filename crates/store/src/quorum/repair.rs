@@ -1,20 +1,22 @@
-//! What a store lacks of the objects that kept roots name, and how it gets them. The names come from whoever knows the roots: nothing else is copied.
+//! What a store lacks of the objects that kept roots name, and how it gets them. Names and contents are judged by whoever knows the roots and the key:
+//! nothing that no root names is copied, and nothing that does not open.
 
 use super::{Quorum, Replica, lock};
 use crate::error::{Disposition, StoreError};
-use crate::keys;
-use holdfast_types::SetId;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{ObjectStore, keys};
+use bytes::Bytes;
+use holdfast_types::{ObjectId, SetId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Keys that are noted for one store. More are found by comparing.
+/// Keys that are noted for one store. More are found by comparing again.
 const NOTED_MAX: usize = 50_000;
-/// A note whose object no root came to name within this time is dropped: its checkpoint did not end.
+/// A note whose object no root came to name within this time is dropped: its checkpoint did not end. What it names all the same, a comparison finds.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
-/// Pages of one listing at most.
-const LIST_PAGES_MAX: usize = 10_000;
+/// What could not be copied is tried again after so long.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What one store is known to lack.
 #[derive(Debug, Default)]
@@ -29,6 +31,12 @@ pub(super) struct Missing {
 struct Note {
     bytes: u64,
     since: Instant,
+    /// A root that names it; `None`: not known of any yet.
+    by: Option<ObjectId>,
+    /// There is an object, and it does not open.
+    damaged: bool,
+    /// When it could not be copied.
+    failed: Option<Instant>,
 }
 
 /// What one store lacks, for people.
@@ -38,34 +46,67 @@ pub struct Backlog {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
+    pub stuck: u64,
     /// Its head is not the decided one.
     pub head: bool,
     /// Whether it was compared with the kept roots since this gateway leads the set. Before, there may be more than is shown.
     pub compared: bool,
 }
 
-/// A repair did not get on.
+/// An object that a store is to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its key.
+    pub key: String,
+    /// Its length; 0 where it is not known.
+    pub bytes: u64,
+    /// The root that names it.
+    pub by: ObjectId,
+    /// What is there does not open, or has another length.
+    pub damaged: bool,
+}
+
+/// An object was not copied.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RepairError {
-    /// A store.
+    /// The store that lacks it did not answer, or refused: the next object has no better chance.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// No store has it.
-    #[error("{key}: no store that answers has this object, which a kept root names")]
+    /// The others have no copy that opens, as far as they answer. Other objects may be copied.
+    #[error("{key}: no other store has a copy that opens: {why}")]
     Nowhere {
         /// Its key.
         key: String,
+        /// What each said.
+        why: String,
     },
 }
 
 impl Replica {
     pub(super) fn note_missing(&self, key: &str, bytes: u64) {
+        self.note(key, bytes, None, false);
+    }
+
+    fn note(&self, key: &str, bytes: u64, by: Option<ObjectId>, damaged: bool) {
         let mut missing = lock(&self.missing);
-        if missing.keys.len() >= NOTED_MAX {
+        if missing.keys.len() >= NOTED_MAX && !missing.keys.contains_key(key) {
             missing.overflowed = true;
             return;
         }
-        missing.keys.entry(key.to_owned()).or_insert(Note { bytes, since: Instant::now() });
+        let new = Note { bytes, since: Instant::now(), by, damaged, failed: None };
+        let note = missing.keys.entry(key.to_owned()).or_insert(new);
+        note.by = by.or(note.by);
+        note.damaged |= damaged;
+    }
+
+    /// Its part of the head is not there. `compare`: the rest is looked at as well.
+    pub(super) fn head_lost(&self, compare: bool) {
+        let mut missing = lock(&self.missing);
+        missing.head_behind = true;
+        if compare {
+            missing.compared = None;
+        }
     }
 
     pub(super) fn forget(&self, key: &str) {
@@ -77,49 +118,36 @@ impl Replica {
         Backlog {
             objects: missing.keys.len() as u64,
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
+            stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
             compared: missing.compared.is_some() && !missing.overflowed,
         }
     }
 
-    /// Lists the store, and notes what of `names` it does not show.
-    async fn compare(&self, set: SetId, names: &BTreeMap<String, u64>) -> Result<(), StoreError> {
-        let mut shown = BTreeSet::new();
-        for kind in keys::Kind::ALL {
-            let prefix = keys::objects(set, kind);
-            let mut after = None;
-            for _ in 0..LIST_PAGES_MAX {
-                let page = self.store.list(&prefix, after.as_deref()).await?;
-                shown.extend(page.objects.into_iter().map(|listed| listed.key));
-                after = page.more;
-                if after.is_none() {
-                    break;
-                }
-            }
-        }
-        lock(&self.missing).overflowed = false;
-        for (key, bytes) in names.iter().filter(|(key, _)| !shown.contains(*key)) {
-            self.note_missing(key, *bytes);
-        }
-        lock(&self.missing).compared = Some(Instant::now());
-        Ok(())
-    }
-
-    /// What is noted and named; drops notes that nothing came to name.
-    fn wanted(&self, names: &BTreeMap<String, u64>, most: usize) -> Vec<(String, u64)> {
-        let mut missing = lock(&self.missing);
-        missing.keys.retain(|key, note| names.contains_key(key) || note.since.elapsed() < UNNAMED_FOR);
-        let named = missing.keys.keys().filter_map(|key| Some((key.clone(), *names.get(key)?)));
-        named.take(most).collect()
+    fn must_compare(&self) -> bool {
+        let missing = lock(&self.missing);
+        missing.compared.is_none() || (missing.overflowed && missing.keys.len() < NOTED_MAX / 2)
     }
 }
 
 impl Quorum {
-    /// Whether some store is known to lack something, the heads were not alike when last looked at, or a store was not compared yet.
+    /// The `at`th store alone, in the set's order. What it has of a head is its part of the register, not the head.
+    pub fn copy_at(&self, at: usize) -> Option<Arc<dyn ObjectStore>> {
+        self.replicas.get(at).map(|replica| replica.store.clone())
+    }
+
+    /// How many stores there are.
+    pub fn copies(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Whether some store is known to lack something that may be copied now, the heads were not alike when last looked at, or a store was not compared
+    /// yet.
     pub fn lags(&self) -> bool {
         self.replicas.iter().any(|replica| {
             let missing = lock(&replica.missing);
-            !missing.keys.is_empty() || missing.overflowed || missing.head_behind || missing.compared.is_none()
+            let due = |note: &Note| note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
+            missing.head_behind || missing.compared.is_none() || missing.overflowed || missing.keys.values().any(due)
         })
     }
 
@@ -130,73 +158,173 @@ impl Quorum {
         }
     }
 
-    /// One turn of the repair: lists each store that was not compared yet; then copies at most `most` objects to each store that lacks them. `names`: the keys and lengths of everything that kept roots name, and nothing else.
-    ///
-    /// Every store is tried, whatever the others do.
-    ///
-    /// # Errors
-    /// The first that did not work; its store's objects stay noted.
-    pub async fn repair(&self, set: SetId, names: &BTreeMap<String, u64>, most: usize) -> Result<u64, RepairError> {
-        let turns = self.replicas.iter().map(|replica| self.repair_one(replica, set, names, most));
-        let (mut copied, mut failed) = (0, None);
-        for turn in futures_util::future::join_all(turns).await {
-            match turn {
-                Ok(count) => copied += count,
-                Err(error) => failed = failed.or(Some(error)),
+    /// Whether store `at` is to be compared with what kept roots name.
+    pub fn must_compare(&self, at: usize) -> bool {
+        self.replicas.get(at).is_some_and(|replica| replica.must_compare())
+    }
+
+    /// A comparison of store `at` begins: what it cannot note shows at its end.
+    pub fn compare_begins(&self, at: usize) {
+        if let Some(replica) = self.replicas.get(at) {
+            lock(&replica.missing).overflowed = false;
+        }
+    }
+
+    /// Notes an object that root `by` names: store `at` has none, or (`damaged`) one that does not open or has another length. Whether there was room.
+    pub fn lacks(&self, at: usize, key: &str, bytes: u64, by: ObjectId, damaged: bool) -> bool {
+        let Some(replica) = self.replicas.get(at) else { return false };
+        replica.note(key, bytes, Some(by), damaged);
+        !lock(&replica.missing).overflowed
+    }
+
+    /// Store `at` was compared; `all`: with everything.
+    pub fn compared(&self, at: usize, all: bool) {
+        if let Some(replica) = self.replicas.get(at) {
+            let mut missing = lock(&replica.missing);
+            missing.compared = Some(Instant::now());
+            missing.overflowed |= !all;
+        }
+    }
+
+    /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to name.
+    pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
+        let mut unnamed = Vec::new();
+        for replica in &self.replicas {
+            let mut missing = lock(&replica.missing);
+            missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
+            let new = |note: &Note| note.by.is_none() && since.is_none_or(|since| note.since >= since);
+            unnamed.extend(missing.keys.iter().filter(|(_, note)| new(note)).map(|(key, _)| key.clone()));
+        }
+        unnamed
+    }
+
+    /// Root `by` names the object, which has this length.
+    pub fn named(&self, key: &str, bytes: u64, by: ObjectId) {
+        for replica in &self.replicas {
+            if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+                (note.bytes, note.by) = (bytes.max(note.bytes), Some(by));
             }
         }
+    }
+
+    /// What store `at` is to get, at most `most` objects. `kept`: whether that root still is; what only one that is not named waits until another does.
+    pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
+        let Some(replica) = self.replicas.get(at) else { return Vec::new() };
+        let mut missing = lock(&replica.missing);
+        let mut wanted = Vec::new();
+        for (key, note) in &mut missing.keys {
+            if wanted.len() >= most {
+                break;
+            }
+            let Some(by) = note.by else { continue };
+            if !kept(by) {
+                note.by = None;
+            } else if note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER) {
+                wanted.push(Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged });
+            }
+        }
+        wanted
+    }
+
+    /// Gives store `at` an object that it lacks, from another store that has a copy that `check` opens. Whether it was written: a listing is a hint, and
+    /// a PUT whose answer was lost may have been done. What is there already and does not open is replaced, once a copy that does is at hand.
+    ///
+    /// # Errors
+    /// [`RepairError`]; the object stays noted.
+    pub async fn copy(
+        &self,
+        at: usize,
+        wanted: &Wanted,
+        check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
+    ) -> Result<bool, RepairError> {
+        let Some(replica) = self.replicas.get(at) else { return Ok(false) };
+        let (key, bytes) = (wanted.key.as_str(), wanted.bytes);
+        let right = |len: u64| bytes == 0 || len == bytes;
+        let mut there = match replica.store.head(key).await {
+            Ok(head) if right(head.bytes) && !wanted.damaged => {
+                replica.forget(key);
+                return Ok(false);
+            }
+            Ok(_) => true,
+            Err(error) if error.disposition() == Disposition::NotFound => false,
+            Err(error) => return Err(error.into()),
+        };
+        if there {
+            // What was spoilt on its way, or judged by a listing alone, is whole where it lies.
+            match replica.store.get(key).await {
+                Ok(body) if right(body.len() as u64) && check(key, &body).is_ok() => {
+                    replica.forget(key);
+                    return Ok(false);
+                }
+                Ok(_) => {}
+                Err(error) if matches!(error.disposition(), Disposition::NotFound | Disposition::Corrupt) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let body = match self.read_elsewhere(replica, wanted, check).await {
+            Ok(body) => body,
+            Err(error) => {
+                if let Some(note) = lock(&replica.missing).keys.get_mut(key) {
+                    note.failed = Some(Instant::now());
+                }
+                return Err(error);
+            }
+        };
+        loop {
+            if there {
+                replica.store.delete(key).await?;
+            }
+            match replica.store.put_new(key, body.clone()).await {
+                Ok(()) => break,
+                // A HEAD that was stale: something else is there.
+                Err(error) if error.disposition() == Disposition::Conflict && !there => there = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        replica.forget(key);
+        Ok(true)
+    }
+
+    /// The object from any other store, as it must be.
+    async fn read_elsewhere(
+        &self,
+        but: &Replica,
+        wanted: &Wanted,
+        check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
+    ) -> Result<Bytes, RepairError> {
+        let key = wanted.key.as_str();
+        let mut why = Vec::new();
+        for other in self.replicas.iter().filter(|other| other.index != but.index) {
+            match other.store.get(key).await {
+                Ok(body) => match check(key, &body) {
+                    Ok(()) => return Ok(body),
+                    Err(reason) => {
+                        tracing::error!(
+                            key,
+                            store = other.store.place(),
+                            reason,
+                            "R9: a copy does not open; not copied"
+                        );
+                        other.note(key, wanted.bytes, Some(wanted.by), true);
+                        why.push(format!("{}: {reason}", other.store.place()));
+                    }
+                },
+                Err(error) => why.push(error.to_string()),
+            }
+        }
+        Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })
+    }
+
+    /// Brings every store's part of the set's head to what is decided: whether all have it now.
+    ///
+    /// # Errors
+    /// The stores.
+    pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
         let head = self.mend_head(&keys::head(set)).await;
         let behind = !matches!(head, Ok(true));
         for replica in &self.replicas {
             lock(&replica.missing).head_behind = behind;
         }
-        head?;
-        failed.map_or(Ok(copied), Err)
-    }
-
-    async fn repair_one(
-        &self,
-        replica: &Arc<Replica>,
-        set: SetId,
-        names: &BTreeMap<String, u64>,
-        most: usize,
-    ) -> Result<u64, RepairError> {
-        let due = {
-            let missing = lock(&replica.missing);
-            missing.overflowed || missing.compared.is_none()
-        };
-        if due {
-            replica.compare(set, names).await?;
-        }
-        let mut copied = 0;
-        for (key, bytes) in replica.wanted(names, most) {
-            // A listing is a hint, and a PUT whose answer was lost may have been done.
-            match replica.store.head(&key).await {
-                Ok(head) if bytes == 0 || head.bytes == bytes => {
-                    replica.forget(&key);
-                    continue;
-                }
-                Err(error) if error.disposition() != Disposition::NotFound => return Err(error.into()),
-                Ok(_) | Err(_) => {}
-            }
-            let body = self.read_elsewhere(replica, &key).await?;
-            replica.store.put_new(&key, body).await?;
-            replica.forget(&key);
-            copied += 1;
-        }
-        Ok(copied)
-    }
-
-    /// The object from any other store.
-    async fn read_elsewhere(&self, but: &Replica, key: &str) -> Result<bytes::Bytes, RepairError> {
-        let mut failed = None;
-        for other in self.replicas.iter().filter(|other| other.index != but.index) {
-            match other.store.get(key).await {
-                Ok(body) => return Ok(body),
-                Err(error) if error.disposition() == Disposition::NotFound => {}
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.map_or_else(|| RepairError::Nowhere { key: key.to_owned() }, RepairError::Store))
+        head
     }
 }

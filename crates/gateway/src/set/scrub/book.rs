@@ -50,6 +50,9 @@ pub struct Place {
     pub sectors: u64,
     /// Why.
     pub reason: String,
+    /// Which of several stores has this copy; the others may be whole.
+    #[serde(default)]
+    pub store: Option<String>,
 }
 
 /// What was found, bounded.
@@ -77,6 +80,9 @@ pub struct Round {
     pub begun_unix_ms: u64,
     /// What is being read.
     pub target: Target,
+    /// Whose copies, of several stores: this, modulo their number.
+    #[serde(default)]
+    pub copy: usize,
     /// The first page of it that is not done yet.
     pub next: (VolumeId, u32),
     /// Pages that are done.
@@ -100,6 +106,9 @@ pub struct Book {
     pub found: Finds,
     /// The one under way.
     pub round: Option<Round>,
+    /// Whose copies the next one reads: the stores take turns.
+    #[serde(default)]
+    pub next_copy: usize,
 }
 
 impl Book {
@@ -108,6 +117,7 @@ impl Book {
         self.round.get_or_insert_with(|| Round {
             begun_unix_ms: now_unix_ms,
             target: Target::Now,
+            copy: self.next_copy,
             next: (VolumeId(0), 0),
             pages: 0,
             extents: 0,
@@ -148,8 +158,15 @@ impl Book {
         }
     }
 
-    /// All pages of a target are done; the round ends after the last.
-    pub fn target_done(&mut self, next: Option<Target>, now_unix_ms: u64) {
+    /// The copies of another store are read from here on: the one whose turn it was does not answer.
+    pub fn read_copy(&mut self, copy: usize) {
+        if let Some(round) = &mut self.round {
+            round.copy = copy;
+        }
+    }
+
+    /// All pages of a target are done; the round ends after the last. `store`: whose copies it has read, of several.
+    pub fn target_done(&mut self, next: Option<Target>, store: Option<&str>, now_unix_ms: u64) {
         let Some(mut round) = self.round.take() else { return };
         match next {
             Some(target) => {
@@ -159,7 +176,12 @@ impl Book {
             }
             None => {
                 self.complete_unix_ms = now_unix_ms;
+                self.next_copy = round.copy.wrapping_add(1);
+                // Of other stores' copies this round says nothing.
+                let others = |place: &&Place| place.store.is_some() && place.store.as_deref() != store;
+                let kept: Vec<Place> = self.found.places.iter().filter(others).cloned().collect();
                 self.found = round.found;
+                kept.into_iter().for_each(|place| self.found.note(place));
             }
         }
     }
@@ -168,8 +190,9 @@ impl Book {
     pub fn known(&self) -> Finds {
         let Some(round) = self.round.as_ref().filter(|round| round.found.total > 0) else { return self.found.clone() };
         let mut all = round.found.clone();
-        let same =
-            |a: &Place, b: &Place| (&a.key, &a.volume, a.lba, a.sectors) == (&b.key, &b.volume, b.lba, b.sectors);
+        let same = |a: &Place, b: &Place| {
+            (&a.store, &a.key, &a.volume, a.lba, a.sectors) == (&b.store, &b.key, &b.volume, b.lba, b.sectors)
+        };
         for old in &self.found.places {
             if !round.found.places.iter().any(|new| same(new, old)) {
                 all.note(old.clone());

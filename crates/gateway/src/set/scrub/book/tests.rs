@@ -10,7 +10,7 @@ fn name(at: u8) -> Name {
 
 fn place(lba: u64) -> Place {
     let (part, key, volume, reason) = ("extent".into(), "k".into(), "vol1".into(), "bad".into());
-    Place { part, key, snapshot: None, volume, lba, sectors: 8, reason }
+    Place { part, key, snapshot: None, volume, lba, sectors: 8, reason, store: None }
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn the_first_round_is_due_an_interval_after_the_start_and_an_old_one_begins_anew
     assert_eq!(book.round.as_ref().unwrap().pages, 1, "goes on");
     book.keep_time(day(3) + 1, DAY);
     assert_eq!(book.round.as_ref().unwrap().pages, 0, "begun anew");
-    book.target_done(None, day(4));
+    book.target_done(None, None, day(4));
     book.keep_time(day(5) - 1, DAY);
     assert_eq!((book.complete_unix_ms, &book.round), (day(4), &None));
 }
@@ -37,12 +37,12 @@ fn damage_stays_known_until_a_whole_round_found_none() {
     book.begin(1);
     book.page_done((VolumeId(1), 0), 1, 1, vec![place(8), place(16)]);
     assert_eq!(book.known().total, 2, "at once");
-    book.target_done(None, 2);
+    book.target_done(None, None, 2);
     book.begin(3);
     assert_eq!(book.known().total, 2, "B2");
     book.page_done((VolumeId(1), 0), 1, 1, vec![place(16), place(24)]);
     assert_eq!(book.known().total, 3, "8 and 16 and 24");
-    book.target_done(None, 4);
+    book.target_done(None, None, 4);
     assert_eq!(book.known().places, [place(16), place(24)]);
     book.begin(5);
     (0..200).for_each(|lba| book.note(place(1000 + lba)));
@@ -91,7 +91,7 @@ fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u
         }
         None => {
             let next = round.target.next(&names(world));
-            book.target_done(next, 9);
+            book.target_done(next, None, 9);
         }
     }
 }
@@ -137,4 +137,26 @@ proptest! {
         prop_assert!(book.round.is_none(), "a round ends: {book:?}");
         prop_assert!(always.is_subset(&read), "B1: {:?} were not read", always.difference(&read).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn copies_take_turns_and_what_one_store_has_damaged_another_round_does_not_clear() {
+    let mut book = Book::default();
+    let of = |store: &str, lba| Place { store: Some(store.into()), ..place(lba) };
+    for (copy, store, damaged) in [(0, "a", vec![of("a", 8)]), (1, "b", vec![of("b", 8)]), (2, "c", vec![])] {
+        book.begin(1);
+        assert_eq!(book.round.as_ref().unwrap().copy, copy);
+        book.page_done((VolumeId(1), 0), 1, 1, damaged);
+        book.target_done(None, Some(store), 2);
+    }
+    assert_eq!(book.known().places, [of("a", 8), of("b", 8)]);
+    // The first store's turn again: it was mended.
+    book.begin(3);
+    book.target_done(None, Some("a"), 4);
+    assert_eq!((book.known().places, book.next_copy), (vec![of("b", 8)], 4));
+    // A store whose turn it was did not answer: another was read, and the next round goes on behind that.
+    book.begin(5);
+    book.read_copy(2);
+    book.target_done(None, Some("c"), 6);
+    assert_eq!((book.known().total, book.next_copy), (1, 3));
 }

@@ -1,0 +1,85 @@
+use super::*;
+use holdfast_seal::DataKey;
+use holdfast_store::Memory;
+use holdfast_types::{GroupId, Lba, MemberId, Term, VolumeId};
+use holdfast_volume::map::{PackBuilder, Page, seal_root};
+use holdfast_volume::segment::{Codec, SegmentBuilder};
+
+const SET: SetId = GroupId(3);
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(2), member: MemberId(1), boot: 1, random }
+}
+
+/// Pieces of any size say the same: what is not listed, or with another length, once each.
+#[tokio::test]
+async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_length() {
+    let store = Memory::new();
+    let named: Vec<(ObjectId, u64)> = (0..2_500).map(|n| (id(n * 3), 4)).collect();
+    let mut expected = Vec::new();
+    for (n, (object, bytes)) in named.iter().enumerate() {
+        let body = match n {
+            _ if n % 97 == 5 => None,
+            _ if n % 89 == 7 => Some("cut"),
+            _ => Some("good"),
+        };
+        match body {
+            Some(body) => store.put_new(&keys::segment(SET, *object), Bytes::from(body)).await.unwrap(),
+            None => expected.push((*object, *bytes, false)),
+        }
+        if body == Some("cut") {
+            expected.push((*object, *bytes, true));
+        }
+    }
+    // Objects that nobody names are nobody's business.
+    for n in 0..500 {
+        store.put_new(&keys::segment(SET, id(n * 15 + 1)), Bytes::from_static(b"other")).await.unwrap();
+    }
+    for most in [1, 700, 1_000, 1_500, 100_000] {
+        let (mut found, mut after, mut pieces) = (Vec::new(), None::<String>, 0);
+        loop {
+            let piece = Piece::list(&store, SET, keys::Kind::Segment, after.as_deref(), most).await.unwrap();
+            found.extend(piece.lacking(after.as_deref(), &named));
+            pieces += 1;
+            after = piece.more;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{pieces} pieces of {most}");
+        assert_eq!(pieces > 1, most < 3_000, "{pieces} pieces of {most}");
+    }
+}
+
+/// R9: every bit of every kind of object counts.
+#[test]
+fn a_copy_with_any_bit_flipped_or_cut_short_is_found() {
+    let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
+    let mut segment = SegmentBuilder::new(key.sealer(id(1)), Codec::Lz4);
+    segment.push(VolumeId(1), Lba(8), &[7; 4096]);
+    segment.push(VolumeId(1), Lba(64), &[9; 512]);
+    let mut pack = PackBuilder::new(key.sealer(id(2)));
+    pack.push(&Page::new(VolumeId(1), 3));
+    let root = seal_root(&Root::new(holdfast_types::LogId::new(2, 10)), key.sealer(id(3)));
+    let objects = [
+        (keys::segment(SET, id(1)), segment.finish()),
+        (keys::map_pack(SET, id(2)), pack.finish()),
+        (keys::root(SET, id(3)), root),
+    ];
+    for (name, body) in &objects {
+        assert_eq!(check_object(&key, name, body), Ok(()));
+        for at in 0..body.len() {
+            let mut bad = body.to_vec();
+            bad[at] ^= 4;
+            assert!(check_object(&key, name, &Bytes::from(bad)).is_err(), "{name}: byte {at}");
+            assert!(check_object(&key, name, &body.slice(..at)).is_err(), "{name}: cut at {at}");
+        }
+        let longer = Bytes::from([body.as_ref(), b"x"].concat());
+        assert!(check_object(&key, name, &longer).is_err(), "{name}: one byte more");
+        // Another object's bytes under this key.
+        for (other, body) in objects.iter().filter(|(other, _)| other != name) {
+            assert!(check_object(&key, name, body).is_err(), "{other} as {name}");
+        }
+    }
+    assert!(check_object(&key, "sets/4/seg/x", &objects[0].1).is_err());
+}

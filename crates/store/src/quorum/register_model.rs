@@ -1,0 +1,575 @@
+//! The rules of the register, tried out: every order of steps of several lives of a set, with lost answers, a store that loses its slot and one that
+//! mends it. Searches are bounded by states (`STATES_MAX`), the shortest histories first: what they come to is printed.
+
+use super::*;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use std::collections::BTreeMap;
+
+const N: usize = 3;
+const W: usize = 2;
+/// What is there at the begin, decided at two of the stores; the third has what was before.
+const FIRST: u8 = 0;
+const BEFORE: u8 = 9;
+
+/// What one step at a store came to, as its caller sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Reply {
+    Heard,
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Act {
+    Promise(usize, usize, Reply),
+    Accept(usize, usize, Reply),
+    Again(usize),
+    LookAt(usize),
+    Wipe(usize),
+    /// A mender puts its mark, sees all the others, and writes the slot: 1, the begin of 2, and 3 of Q2.
+    Mark(usize),
+    Ask(usize),
+    Mend(usize),
+    /// As it was before there were lives: the slot at once, from what the others show.
+    MendAsItWas(usize),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// A mender that has not begun its round.
+    Idle,
+    Promising,
+    /// This value is to be accepted where the promise was heard.
+    Accepting(Option<u8>),
+    /// A mender: all others have.
+    Accepted(Slot<u8>),
+    Done(Option<u8>),
+    Refused {
+        sent: bool,
+    },
+}
+
+/// What a store has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Has {
+    Slot(Slot<u8>),
+    Nothing,
+    /// Which mark, and the life that is to begin.
+    Mark(u8, u32),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Writer {
+    wish: Wish<u8, u8>,
+    /// The store that it mends, and the mark that it saw there.
+    mends: Option<(usize, u8, u32)>,
+    ballot: Ballot,
+    rounds_left: u8,
+    sent: bool,
+    phase: Phase,
+    /// How many must promise and vote.
+    needed: usize,
+    knows: Lives,
+    /// The slot before the promise that was heard, and after it.
+    promises: [Option<(Slot<u8>, Slot<u8>)>; N],
+    votes: [bool; N],
+    seen: Ballot,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    has: [Has; N],
+    writers: Vec<Writer>,
+    /// Told by nobody: who ever accepted what under which ballot.
+    votes: BTreeMap<(u64, u128), (u8, [bool; N])>,
+    looked: [Option<Seen<u8>>; N],
+    /// The highest decided ballot when the look began.
+    look_from: Option<(u64, u128)>,
+    wipes: u8,
+    marks: u8,
+}
+
+impl State {
+    fn decided(&self) -> Vec<((u64, u128), u8)> {
+        let enough = self.votes.iter().filter(|(_, (_, who))| who.iter().filter(|voted| **voted).count() >= W);
+        enough.map(|(ballot, (value, _))| (*ballot, *value)).collect()
+    }
+
+    fn was_decided(&self, value: u8) -> bool {
+        self.decided().iter().any(|(_, v)| *v == value)
+    }
+
+    fn seen(&self) -> Vec<Seen<u8>> {
+        let seen = |has: &Has| match has {
+            Has::Slot(slot) => Seen::Slot(slot.clone()),
+            Has::Nothing => Seen::Empty,
+            Has::Mark(_, life) => Seen::Marked(*life),
+        };
+        self.has.iter().map(seen).collect()
+    }
+
+    fn slot(&self, at: usize) -> Option<&Slot<u8>> {
+        if let Has::Slot(slot) = &self.has[at] { Some(slot) } else { None }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Story {
+    wishes: Vec<Wish<u8, u8>>,
+    /// So many of the writers, the first ones, mend a lost store instead.
+    menders: usize,
+    rounds: u8,
+    /// Also with answers that are lost on their way.
+    lossy: bool,
+    looks: bool,
+    wipes: u8,
+    /// Steps that have been done before the search begins.
+    before: Vec<Act>,
+    /// For showing that the model can fail.
+    broken: Option<Broken>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    /// As ADR 0018 had it first: what was read stands for the promise, and nothing of it is written.
+    NoPromise,
+    /// A store that forgot everything counts at once.
+    ForgottenCounts,
+    /// One store fewer.
+    Quorum,
+    /// A lost slot is written from what the others show, without a round.
+    MendedFromALook,
+    /// The round of Q2, but nobody is told of the new life.
+    NoLives,
+    /// The same, and the mark may be another's.
+    AnyMark,
+    /// The round of Q2, at one store fewer.
+    MendedBySome,
+}
+
+fn ballot_key(ballot: Ballot) -> (u64, u128) {
+    (ballot.number, ballot.token)
+}
+
+impl Story {
+    fn w(&self) -> usize {
+        if self.broken == Some(Broken::Quorum) { W - 1 } else { W }
+    }
+
+    fn promise(&self, state: &mut State, who: usize, at: usize, reply: Reply) -> Option<()> {
+        let writer = &state.writers[who];
+        if writer.phase != Phase::Promising || writer.promises[at].is_some() {
+            return None;
+        }
+        let slot = match &state.has[at] {
+            Has::Slot(slot) => slot.clone(),
+            Has::Nothing if self.broken == Some(Broken::ForgottenCounts) => Slot::default(),
+            Has::Nothing | Has::Mark(..) => return None,
+        };
+        let ballot = writer.ballot;
+        match slot.promise(ballot) {
+            Ok(promised) => {
+                let after = if self.broken == Some(Broken::NoPromise) { slot.clone() } else { promised };
+                if after == slot && self.broken.is_none() {
+                    return None;
+                }
+                state.has[at] = Has::Slot(after.clone());
+                if reply == Reply::Heard {
+                    state.writers[who].promises[at] = Some((slot, after));
+                }
+            }
+            Err(higher) if reply == Reply::Heard => {
+                let writer = &mut state.writers[who];
+                if writer.seen >= higher {
+                    return None;
+                }
+                writer.seen = higher;
+            }
+            Err(_) => return None,
+        }
+        let writer = &mut state.writers[who];
+        let before = writer.promises.clone().map(|promise| promise.map(|(slot, _)| slot));
+        let Some(found) = promised_value(&before, writer.needed) else { return Some(()) };
+        if let Some((lost, _, life)) = writer.mends {
+            writer.knows = begun_anew(&found.lives, lost, life)?;
+            if matches!(self.broken, Some(Broken::NoLives | Broken::AnyMark)) {
+                writer.knows = Lives::default();
+            }
+            writer.phase = Phase::Accepting(found.value);
+            return Some(());
+        }
+        writer.phase = match next_step(&writer.wish, found.value, |e, v| Some(e) == v, writer.sent) {
+            Step::Accept(value) => {
+                writer.sent = true;
+                Phase::Accepting(Some(value))
+            }
+            Step::Nothing => Phase::Done(None),
+            Step::Refused { sent } => Phase::Refused { sent },
+        };
+        Some(())
+    }
+
+    fn accept(&self, state: &mut State, who: usize, at: usize, reply: Reply) -> Option<()> {
+        let writer = &state.writers[who];
+        let Phase::Accepting(value) = writer.phase else { return None };
+        let (_, promised) = writer.promises[at].clone()?;
+        // The conditional PUT: only on the very slot that the promise left.
+        if writer.votes[at] || state.slot(at) != Some(&promised) {
+            return None;
+        }
+        let slot = promised.accept(writer.ballot, value, &writer.knows).ok()?;
+        state.has[at] = Has::Slot(slot);
+        let value = value?;
+        let vote = state.votes.entry(ballot_key(writer.ballot)).or_insert((value, [false; N]));
+        vote.1[at] = true;
+        let writer = &mut state.writers[who];
+        if reply == Reply::Heard {
+            writer.votes[at] = true;
+        }
+        if writer.votes.iter().filter(|voted| **voted).count() >= writer.needed {
+            let slot = mended(writer.ballot, Some(value), writer.knows);
+            writer.phase = if writer.mends.is_some() { Phase::Accepted(slot) } else { Phase::Done(Some(value)) };
+        }
+        Some(())
+    }
+
+    /// The lost store has a mark: the round begins, with a ballot above all that is seen now.
+    fn ask(&self, state: &mut State, who: usize) -> Option<()> {
+        if state.writers[who].phase != Phase::Idle {
+            return None;
+        }
+        let seen = state.seen();
+        let (at, life) = may_mend(&seen, W)?;
+        let Has::Mark(mark, _) = state.has[at] else { return None };
+        let slots = seen.iter().filter_map(|seen| if let Seen::Slot(slot) = seen { Some(slot) } else { None });
+        let writer = &mut state.writers[who];
+        writer.ballot = Ballot::above(slots.clone().map(Slot::highest), writer.ballot.token)?;
+        writer.needed = slots.count();
+        if self.broken == Some(Broken::MendedBySome) {
+            writer.needed -= 1;
+        }
+        writer.mends = Some((at, mark, life));
+        writer.phase = Phase::Promising;
+        Some(())
+    }
+
+    fn mend(&self, state: &mut State, who: usize) -> Option<()> {
+        let Phase::Accepted(slot) = state.writers[who].phase.clone() else { return None };
+        let (at, mark, life) = state.writers[who].mends?;
+        let anything = self.broken == Some(Broken::AnyMark) && !matches!(state.has[at], Has::Slot(_));
+        if state.has[at] != Has::Mark(mark, life) && !anything {
+            return None;
+        }
+        let ballot = ballot_key(slot.promised);
+        state.votes.entry(ballot).and_modify(|(_, who)| who[at] = true);
+        state.has[at] = Has::Slot(slot);
+        state.writers[who].phase = Phase::Done(None);
+        Some(())
+    }
+
+    fn begin(&self) -> State {
+        let (before, begin) = (Ballot { number: 1, token: 0 }, Ballot { number: 2, token: 0 });
+        let slot =
+            |ballot, value| Has::Slot(Slot { promised: ballot, accepted: Some((ballot, value)), ..Slot::default() });
+        let writer = |(at, wish): (usize, &Wish<u8, u8>)| Writer {
+            wish: wish.clone(),
+            mends: None,
+            ballot: Ballot { number: 3, token: at as u128 + 1 },
+            rounds_left: self.rounds - 1,
+            sent: false,
+            phase: if at < self.menders { Phase::Idle } else { Phase::Promising },
+            needed: self.w(),
+            knows: Lives::default(),
+            promises: Default::default(),
+            votes: [false; N],
+            seen: Ballot::default(),
+        };
+        State {
+            has: [slot(begin, FIRST), slot(begin, FIRST), slot(before, BEFORE)],
+            writers: self.wishes.iter().enumerate().map(writer).collect(),
+            votes: BTreeMap::from([
+                (ballot_key(before), (BEFORE, [true; N])),
+                (ballot_key(begin), (FIRST, [true, true, false])),
+            ]),
+            looked: Default::default(),
+            look_from: None,
+            wipes: 0,
+            marks: 0,
+        }
+    }
+}
+
+impl Model for Story {
+    type State = State;
+    type Action = Act;
+
+    fn init_states(&self) -> Vec<State> {
+        let step =
+            |state: State, act: &Act| self.next_state(&state, *act).unwrap_or_else(|| panic!("{act:?}: {state:?}"));
+        vec![self.before.iter().fold(self.begin(), step)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Act>) {
+        let replies = if self.lossy { &[Reply::Heard, Reply::Lost][..] } else { &[Reply::Heard] };
+        for who in 0..state.writers.len() {
+            actions.extend([Act::Again(who), Act::Ask(who), Act::Mend(who)]);
+            for at in 0..N {
+                for reply in replies {
+                    actions.push(Act::Promise(who, at, *reply));
+                    actions.push(Act::Accept(who, at, *reply));
+                }
+            }
+        }
+        for at in 0..N {
+            if self.looks {
+                actions.push(Act::LookAt(at));
+            }
+            if self.wipes > 0 {
+                actions.extend([Act::Wipe(at), Act::Mark(at), Act::MendAsItWas(at)]);
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Act) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Act::Promise(who, at, reply) => self.promise(&mut state, who, at, reply)?,
+            Act::Accept(who, at, reply) => self.accept(&mut state, who, at, reply)?,
+            Act::Ask(who) => self.ask(&mut state, who)?,
+            Act::Mend(who) => self.mend(&mut state, who)?,
+            Act::Again(who) => {
+                let writer = &mut state.writers[who];
+                if writer.rounds_left == 0 || !matches!(writer.phase, Phase::Promising | Phase::Accepting(_)) {
+                    return None;
+                }
+                let seen = [writer.ballot, writer.seen].into_iter();
+                writer.ballot = Ballot::above(seen, writer.ballot.token)?;
+                writer.rounds_left -= 1;
+                writer.phase = if writer.mends.is_some() { Phase::Idle } else { Phase::Promising };
+                (writer.promises, writer.votes) = (Default::default(), [false; N]);
+            }
+            Act::LookAt(at) => {
+                if state.looked[at].is_some() {
+                    return None;
+                }
+                if state.looked.iter().all(Option::is_none) {
+                    state.look_from = state.decided().last().map(|(ballot, _)| *ballot);
+                }
+                state.looked[at] = Some(state.seen()[at].clone());
+            }
+            Act::Wipe(at) => {
+                if state.wipes == self.wipes || state.has[at] == Has::Nothing {
+                    return None;
+                }
+                // More than n − w at once is more than anything can bear.
+                if (0..N).filter(|other| *other != at && state.slot(*other).is_none()).count() >= N - W {
+                    return None;
+                }
+                state.wipes += 1;
+                state.has[at] = Has::Nothing;
+            }
+            Act::Mark(at) => {
+                let marks = self.menders > 0 && state.has[at] == Has::Nothing;
+                let life = next_life(&state.seen(), at, W).filter(|_| marks)?;
+                state.has[at] = Has::Mark(state.marks, life);
+                state.marks += 1;
+            }
+            Act::MendAsItWas(at) => {
+                if self.broken != Some(Broken::MendedFromALook) || state.has[at] != Has::Nothing {
+                    return None;
+                }
+                let others: Vec<Slot<u8>> = (0..N)
+                    .filter(|other| *other != at)
+                    .map(|other| state.slot(other).cloned())
+                    .collect::<Option<_>>()?;
+                let accepted = others.iter().filter_map(|slot| slot.accepted).max()?;
+                if others.iter().filter(|slot| slot.accepted == Some(accepted)).count() < W {
+                    return None;
+                }
+                let highest = others.iter().map(|slot| slot.highest().number).max()?;
+                let promised = Ballot { number: highest + (1 << 20), token: 0 };
+                state.has[at] = Has::Slot(Slot { promised, accepted: Some(accepted), ..Slot::default() });
+            }
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("of two that replace the same, one is decided at most (H1)", |_, state: &State| {
+                !(state.was_decided(1) && state.was_decided(2))
+            }),
+            Property::always(
+                "what is voted for above a decided ballot is made from what that decided",
+                |_, state: &State| {
+                    let decided = state.decided();
+                    decided.iter().all(|(ballot, value)| {
+                        let above = state.votes.range((std::ops::Bound::Excluded(*ballot), std::ops::Bound::Unbounded));
+                        above.into_iter().all(|(_, (later, _))| match *value {
+                            BEFORE => true,
+                            FIRST => *later != BEFORE,
+                            value => *later == value,
+                        })
+                    })
+                },
+            ),
+            Property::always("any w stores that have a slot show what is decided", |_, state: &State| {
+                let Some((last, _)) = state.decided().last().copied() else { return true };
+                let shows = |slot: &Slot<u8>| slot.accepted.is_some_and(|(ballot, _)| ballot_key(ballot) >= last);
+                (0..N).filter_map(|at| state.slot(at)).filter(|slot| !shows(slot)).count() < W
+            }),
+            Property::always("done means decided, and still decided", |_, state: &State| {
+                state.writers.iter().all(|writer| match writer.phase {
+                    Phase::Done(Some(value)) => state.was_decided(value),
+                    _ => true,
+                })
+            }),
+            Property::always("refused without having been sent means never", |_, state: &State| {
+                state.writers.iter().all(|writer| match (&writer.phase, &writer.wish) {
+                    (Phase::Refused { sent: false }, Wish::Swap { value, .. }) => !state.was_decided(*value),
+                    _ => true,
+                })
+            }),
+            Property::always("a look shows nothing older than what was decided before it", |_, state: &State| {
+                let seen: Vec<Seen<u8>> =
+                    state.looked.iter().map(|seen| seen.clone().unwrap_or(Seen::Silent)).collect();
+                let Look::Decided(value) = judge_look(&seen, W) else { return true };
+                let decided = state.decided();
+                decided.iter().any(|(ballot, v)| *v == value && Some(*ballot) >= state.look_from)
+            }),
+            Property::sometimes("a writer is done", |_, state: &State| {
+                state.writers.iter().any(|writer| matches!(writer.phase, Phase::Done(_)))
+            }),
+        ]
+    }
+}
+
+fn raise_and_commit() -> Vec<Wish<u8, u8>> {
+    vec![Wish::Swap { expected: FIRST, value: 1 }, Wish::Swap { expected: FIRST, value: 2 }]
+}
+
+/// A mender, and the two.
+fn with_a_mender() -> Vec<Wish<u8, u8>> {
+    let mut wishes = vec![Wish::Settle];
+    wishes.extend(raise_and_commit());
+    wishes
+}
+
+/// States that one search generates at most: it ends there, in the order of the number of steps. Some 1 KiB each.
+const STATES_MAX: usize = 600_000;
+
+fn holds(name: &str, model: Story) {
+    let checker = model.checker().target_state_count(STATES_MAX).spawn_bfs().join();
+    let (states, steps) = (checker.unique_state_count(), checker.max_depth());
+    let all = if checker.state_count() < STATES_MAX { "all" } else { "cut off" };
+    eprintln!("{name}: {states} states, up to {steps} steps, {all}");
+    checker.assert_properties();
+}
+
+fn fails(name: &str, model: Story) {
+    let search = model.checker().finish_when(HasDiscoveries::AnyFailures).target_state_count(STATES_MAX);
+    let checker = search.spawn_bfs().join();
+    let found: Vec<&str> = checker.discoveries().into_keys().filter(|name| !name.starts_with("a writer")).collect();
+    eprintln!("{name}: {} states, {} steps: {found:?}", checker.unique_state_count(), checker.max_depth());
+    assert!(!found.is_empty(), "the model did not notice");
+}
+
+#[test]
+fn two_lives_never_both_commit_whatever_is_lost() {
+    let model = Story { wishes: raise_and_commit(), rounds: 1, lossy: true, ..Story::default() };
+    holds("one round each", model.clone());
+    holds("two rounds each", Story { rounds: 2, ..model });
+}
+
+#[test]
+fn a_look_in_between_sees_nothing_old() {
+    holds("a look", Story { wishes: raise_and_commit(), rounds: 1, looks: true, lossy: true, ..Story::default() });
+}
+
+#[test]
+fn a_third_that_settles_what_was_cut_short_changes_nothing_of_that() {
+    let mut wishes = raise_and_commit();
+    wishes.push(Wish::Settle);
+    holds("a third", Story { wishes, rounds: 1, lossy: true, ..Story::default() });
+}
+
+/// Q2.
+fn mending() -> Story {
+    Story { wishes: with_a_mender(), menders: 1, rounds: 1, wipes: 1, ..Story::default() }
+}
+
+#[test]
+fn a_store_that_lost_its_slot_begins_anew_and_nothing_decided_is_lost() {
+    holds("a store is mended", mending());
+    holds("with looks", Story { looks: true, ..mending() });
+}
+
+/// One that comes first, promised at the store that is lost, with the highest ballot: what only that store knew.
+fn forgotten_promise() -> Vec<Act> {
+    vec![Act::Promise(2, 0, Reply::Heard), Act::Wipe(0), Act::Mark(0), Act::Ask(0)]
+}
+
+#[test]
+fn a_promise_that_was_forgotten_counts_no_more() {
+    holds("a forgotten promise", Story { before: forgotten_promise(), ..mending() });
+    holds("with a second round", Story { before: forgotten_promise(), rounds: 2, ..mending() });
+}
+
+/// Two menders; the one that began first comes last, when the store was mended, had a say, and is lost again.
+fn late_mender() -> Story {
+    let mut wishes = vec![Wish::Settle];
+    wishes.extend(with_a_mender());
+    let promise = |who, at| Act::Promise(who, at, Reply::Heard);
+    let accept = |who, at| Act::Accept(who, at, Reply::Heard);
+    let mut before = vec![Act::Wipe(0), Act::Mark(0), Act::Ask(0), Act::Ask(1)];
+    for who in [0, 1] {
+        before.extend([promise(who, 1), promise(who, 2), accept(who, 1), accept(who, 2)]);
+    }
+    before.push(Act::Mend(1));
+    Story { wishes, menders: 2, rounds: 2, wipes: 2, before, ..Story::default() }
+}
+
+#[test]
+fn a_mender_that_comes_late_undoes_nothing() {
+    holds("a late mender", late_mender());
+}
+
+#[test]
+fn a_slot_written_from_a_look_cancels_a_vote() {
+    let model = Story { menders: 0, wishes: raise_and_commit(), broken: Some(Broken::MendedFromALook), ..mending() };
+    fails("as it was", model);
+}
+
+#[test]
+fn a_round_at_some_of_the_others_is_not_enough() {
+    fails("mended by some", Story { broken: Some(Broken::MendedBySome), ..mending() });
+}
+
+#[test]
+fn without_lives_a_forgotten_promise_lets_both_commit() {
+    let before = forgotten_promise();
+    fails("no lives", Story { broken: Some(Broken::NoLives), before, ..mending() });
+}
+
+#[test]
+fn a_mender_that_writes_over_any_mark_undoes_a_vote() {
+    fails("any mark", Story { broken: Some(Broken::AnyMark), ..late_mender() });
+}
+
+#[test]
+fn without_a_promise_both_lives_commit() {
+    let model = Story { wishes: raise_and_commit(), rounds: 2, lossy: true, ..Story::default() };
+    fails("no promise", Story { broken: Some(Broken::NoPromise), ..model });
+}
+
+#[test]
+fn a_forgotten_slot_that_counts_loses_what_was_decided() {
+    let broken = Some(Broken::ForgottenCounts);
+    let model = Story { wishes: vec![Wish::Settle], rounds: 1, wipes: 1, broken, ..Story::default() };
+    fails("forgotten counts", model);
+}
+
+#[test]
+fn quorums_that_need_not_meet_let_both_commit() {
+    let model = Story { wishes: raise_and_commit(), rounds: 1, lossy: true, ..Story::default() };
+    fails("quorums", Story { broken: Some(Broken::Quorum), ..model });
+}
