@@ -38,7 +38,8 @@ pub fn line(scrub: &v1::Scrub) -> String {
         (false, _) => String::new(),
         (true, _) => {
             let waits = if scrub.waits.is_empty() { String::new() } else { format!(", waits: {}", scrub.waits) };
-            let whose = if scrub.store.is_empty() { String::new() } else { format!(" of the copies in {}", scrub.store) };
+            let whose =
+                if scrub.store.is_empty() { String::new() } else { format!(" of the copies in {}", scrub.store) };
             let (done, all, read) = (scrub.pages_done, scrub.pages, output::bytes(scrub.bytes));
             format!("running, {done} of about {all} pages{whose}, {read} read{waits}; ")
         }
