@@ -31,8 +31,10 @@ const TURN: Duration = Duration::from_secs(2);
 const TURN_MAX: Duration = Duration::from_secs(30);
 /// Between two comparisons of everything: a listing of each store, some 1000 keys a request.
 const COMPARE_EVERY: Duration = Duration::from_secs(3600);
-/// Between two looks at whether the heads are alike.
+/// Between two looks at whether the heads are alike, of a set that makes no checkpoints: each costs a request to each store.
 const HEADS_EVERY: Duration = Duration::from_secs(300);
+/// The same after a checkpoint.
+const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
 /// Objects that one turn copies to one store at most.
 const COPIES_PER_TURN: usize = 64;
 /// Objects of one piece of a listing, some 2 MiB of memory for each store. Each piece reads all kept roots.
@@ -58,7 +60,8 @@ pub struct Repairer {
     stop: CancellationToken,
     /// The term that is led, and since when everything is compared.
     led: Option<(Term, Instant)>,
-    turned: Option<Instant>,
+    /// When the heads were looked at and nothing was left to do, and the current root then.
+    turned: Option<(Instant, Option<RootRef>)>,
     /// The root that the notes were held against last, and when.
     judged: Option<(ObjectId, Instant)>,
     shelf: Mutex<Shelf>,
@@ -107,7 +110,9 @@ impl Repairer {
         if kept.is_empty() {
             return Ok(());
         }
-        let quiet = self.turned.is_some_and(|at| at.elapsed() < HEADS_EVERY);
+        // A look at the head ends with the first answers that agree: a store that lost its own is found here.
+        let every = |root| if root == current { HEADS_EVERY } else { HEADS_EVERY_BUSY };
+        let quiet = self.turned.is_some_and(|(at, root)| at.elapsed() < every(root));
         if quiet && !several.lags() {
             return Ok(());
         }
@@ -119,7 +124,7 @@ impl Repairer {
         head?;
         judged?;
         turns.into_iter().collect::<Result<(), TurnError>>()?;
-        self.turned = Some(Instant::now());
+        self.turned = Some((Instant::now(), current));
         Ok(())
     }
 
