@@ -41,11 +41,10 @@ Examples:
   holdfast verify --store s3://bucket/prefix --key-file cluster.key
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
-  holdfast verify --store \"w=2 s3://a/p s3://b/p s3://c/p\" --key-file cluster.key --each-store
-      what one store lacks or has damaged is named with that store; its gateways' repair copies it from another
 
 Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet. Gateways may run or not;
 where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes in it.
+With --each-store, what one of several stores lacks or has damaged is named with that store; the repair copies it from another.
 ";
 
 /// Reads `1%` or `0.5%` as millionths.
