@@ -18,6 +18,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod power;
 mod recover;
 mod rollback;
 mod scrub;
@@ -239,6 +240,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "pgbench on ext4 on `holdfast attach`: gateways are killed, and PostgreSQL sees no error",
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: attach_postgresql::run,
+    },
+    Scenario {
+        name: "power-cuts",
+        shows: "the power goes under PostgreSQL and all gateways, their disks lose what was not synced: ledger, file system and tables are whole (R1)",
+        needs: power::NEEDS,
+        run: power::run_few,
     },
     Scenario {
         name: "failover",
