@@ -200,6 +200,12 @@ const SCENARIOS: &[Scenario] = &[
         run: agent::run,
     },
     Scenario {
+        name: "agent-xfs",
+        shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
+        run: agent::run_xfs,
+    },
+    Scenario {
         name: "tls",
         shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
         needs: &["qemu-io"],

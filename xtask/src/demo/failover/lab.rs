@@ -3,7 +3,7 @@
 use super::Args;
 use crate::binary::public_dir;
 use crate::gateways::{self, GATEWAYS, Gateways, VOLUME};
-use crate::hosts::{First, Host, Plan, Proxy, fill};
+use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
 use crate::ledger::Ledger;
 use crate::net::{self, HUB, Net};
 use crate::process::{Proc, Signal, wait_until};
@@ -95,6 +95,7 @@ impl Lab {
                 bin: bin.into(),
                 space: Some(net.space(node(index))),
                 token: Some(token.clone()),
+                way: Way::Ext4,
                 settings: AGENT,
             })
         };
@@ -108,6 +109,7 @@ impl Lab {
             gateways: apis.clone(),
             dir: open.join("first"),
             mount: hosts[0].mount(),
+            way: Way::Ext4,
             size: Some(FILE_SYSTEM),
             pg: &hosts[0].pg,
             settings: SETTINGS,
