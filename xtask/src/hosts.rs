@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Port of the agents' health checks.
 const HTTP: u16 = 8008;
 
+/// Until all processes of a host have stopped.
+const PAUSE_LIMIT: Duration = Duration::from_secs(2);
+
 /// What is on the device, and how PostgreSQL is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -134,7 +137,8 @@ impl Host {
         self.open.join("mnt")
     }
 
-    fn log(&self) -> PathBuf {
+    /// Its agent's log.
+    pub fn log(&self) -> PathBuf {
         self.dir.join("agent.log")
     }
 
@@ -178,6 +182,35 @@ impl Host {
         drop(mounts);
         self.forget_device();
         Ok((moment, had))
+    }
+
+    /// SIGSTOP to every process of it, as a hypervisor stops a machine; what its kernel does for them goes on. How many there were.
+    ///
+    /// # Errors
+    /// When it is off.
+    pub fn pause(&self) -> Result<usize> {
+        let space = self.pids().context("it is off")?;
+        let mut stopped = 0;
+        // Who is not stopped yet may start others. One that waits for its device stops only when that answers: not waited for.
+        wait_until(PAUSE_LIMIT, || {
+            let all = in_space(Some(&space));
+            stopped = all.len();
+            let mut run = all.into_iter().filter(|pid| !crate::process::is_stopped(*pid)).peekable();
+            let done = run.peek().is_none();
+            run.for_each(|pid| crate::process::signal(pid, Signal::STOP));
+            done
+        });
+        Ok(stopped)
+    }
+
+    /// SIGCONT to every process of it.
+    pub fn proceed(&self) {
+        in_space(self.pids().as_deref()).into_iter().for_each(|pid| crate::process::signal(pid, Signal::CONT));
+    }
+
+    /// Whether it is on.
+    pub fn is_on(&self) -> bool {
+        self.process.is_some()
     }
 
     /// A host that loses its power has no loop devices left; ours shares its kernel with us.

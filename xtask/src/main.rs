@@ -30,6 +30,7 @@ mod s3;
 mod say;
 mod setup;
 mod sim;
+mod stage;
 mod stats;
 mod tidy;
 mod undo;
