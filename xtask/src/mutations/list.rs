@@ -3,6 +3,7 @@
 mod control;
 mod data;
 mod gateway;
+mod histories;
 mod raft;
 mod space;
 mod volumes;
@@ -10,8 +11,15 @@ mod volumes;
 use anyhow::{Result, ensure};
 
 /// All of them, room by room.
-pub(super) const MUTATIONS: &[&[Mutation]] =
-    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS, space::MUTATIONS, volumes::MUTATIONS];
+pub(super) const MUTATIONS: &[&[Mutation]] = &[
+    control::MUTATIONS,
+    data::MUTATIONS,
+    raft::MUTATIONS,
+    gateway::MUTATIONS,
+    space::MUTATIONS,
+    volumes::MUTATIONS,
+    histories::MUTATIONS,
+];
 
 /// What cannot be mutated, because it is not built. Told on the page.
 pub(super) const NOT_YET: &str = "
