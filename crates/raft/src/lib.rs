@@ -43,6 +43,8 @@ mod heal_tests;
 #[cfg(test)]
 mod members_tests;
 #[cfg(test)]
+mod start_tests;
+#[cfg(test)]
 mod store_tests;
 
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
