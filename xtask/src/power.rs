@@ -64,11 +64,14 @@ const SCALE: u32 = 2;
 const VOLUME: &str = "1GiB";
 
 /// How long a start may last before it counts as failed.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The moment of the cut, in milliseconds after the first acknowledged commits.
 const CUT_MS_MAX: u64 = 3000;
 const FIRST_COMMITS: u64 = 20;
+
+/// Part of every error of what the cut left.
+const AFTER: &str = "after the cut";
 
 /// A WAL that fits a small volume; checkpoints of its own every now and then; no restart on a device that is dead.
 const SETTINGS: &str = "shared_buffers = '64MB'\nmax_wal_size = '128MB'\ncheckpoint_timeout = 30s\nsynchronous_commit = on\nrestart_after_crash = off\n";
@@ -116,7 +119,10 @@ pub fn chore(args: &Args) -> Result<()> {
 /// When nothing was noticed.
 pub fn lie_found(ended: Result<()>) -> Result<()> {
     let found = ended.err().context("disks that synced nothing were not noticed: this test is blind")?;
-    note(format!("noticed, as it has to be: {found:#}"));
+    let text = format!("{found:#}");
+    // Whatever else may go wrong, such as a start, shows nothing.
+    anyhow::ensure!(text.contains(AFTER) || text.contains("R1:"), "failed before a cut could show anything: {text}");
+    note(format!("noticed, as it has to be: {text}"));
     Ok(())
 }
 
@@ -173,9 +179,9 @@ pub fn run(run: &Run) -> Result<()> {
         let (stopped, commits) = acknowledged;
         let losses = disks.iter_mut().map(|disk| disk.switch_on(&mut chance)).collect::<Result<Vec<_>>>()?;
         let begun = Instant::now();
-        cluster = stopped.start().with_context(|| format!("round {round}: after the cut"))?;
+        cluster = stopped.start().with_context(|| format!("round {round}: {AFTER}"))?;
         let verdict = come_back(&mut host, &mut cluster, &ledger)
-            .with_context(|| format!("round {round}, seed {}: after the cut", run.seed))?;
+            .with_context(|| format!("round {round}, seed {}: {AFTER}", run.seed))?;
         sum.add(&losses, verdict);
         note(format!(
             "round {round}: cut after {} ms and {commits} commits; {}; back and clean after {:.1} s; {} commits, {} lost",
@@ -228,9 +234,8 @@ fn load_until_the_cut(
     let writers = ledger.start(&host.pg)?;
     let flowing = || writers.acknowledged() >= FIRST_COMMITS || !writers.all_writing();
     anyhow::ensure!(wait_until(START_LIMIT, flowing), "no commits in {START_LIMIT:?}");
-    wait_until(wait, || false);
-    anyhow::ensure!(writers.all_writing(), "the ledger's writers stopped before the cut");
-    pgbench.must_run()?;
+    // An election on a busy machine ends the device below them: then the cut comes at once.
+    wait_until(wait, || !writers.all_writing());
     Mounted::switch_off(disks);
     let stopped = cluster.kill_all()?;
     let commits = writers.acknowledged();

@@ -150,15 +150,16 @@ fn kind(folder: bool) -> FileType {
 }
 
 fn attr(facts: Facts) -> FileAttr {
-    let never = SystemTime::UNIX_EPOCH;
+    // Of no file it is kept; none shall look as old as one that a crash left behind.
+    let now = SystemTime::now();
     FileAttr {
         ino: INodeNo(facts.ino),
         size: facts.len,
         blocks: facts.len.div_ceil(512),
-        atime: never,
-        mtime: never,
-        ctime: never,
-        crtime: never,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        crtime: now,
         kind: kind(facts.folder),
         perm: u16::try_from(facts.mode & 0o7777).unwrap_or(0o600),
         nlink: 1,

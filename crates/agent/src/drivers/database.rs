@@ -125,6 +125,10 @@ impl Database {
         let removed = tokio::task::spawn_blocking(move || {
             let version = std::fs::read_to_string(data.join("PG_VERSION"))
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
+            // Looked at once more: that read may have waited for the device, and a later start have been quicker.
+            if !of_postgres(&data).is_empty() {
+                return Err(format!("processes of PostgreSQL work in {} already", data.display()));
+            }
             match std::fs::remove_file(&pid_file) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(format!("{}: {error}", pid_file.display()))
