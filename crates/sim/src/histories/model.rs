@@ -203,10 +203,10 @@ impl Model {
 
     fn command(&mut self, id: LogId, command: SetCommand, answer: SetAnswer) {
         match (command, answer) {
-            (SetCommand::Acquire { .. } | SetCommand::Continue { .. }, SetAnswer::Granted(lease)) => {
-                if self.lease != Some(lease.epoch) {
-                    (self.lease, self.seq) = (Some(lease.epoch), 0);
-                }
+            (SetCommand::Acquire { .. } | SetCommand::Continue { .. }, SetAnswer::Granted(lease))
+                if self.lease != Some(lease.epoch) =>
+            {
+                (self.lease, self.seq) = (Some(lease.epoch), 0);
             }
             (SetCommand::Release { .. }, SetAnswer::Released) => self.lease = None,
             (SetCommand::ChangeVolume { change, request }, SetAnswer::VolumeChanged { volume, .. }) => {
