@@ -14,7 +14,7 @@ const WRITERS: u64 = 4;
 const BLOCKS_EACH: u64 = 2 * 1024;
 
 /// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;

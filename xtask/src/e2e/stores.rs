@@ -15,8 +15,7 @@ use std::time::Duration;
 const WRITERS: u64 = 4;
 const BLOCKS_EACH: u64 = 1024;
 /// No single answer may take longer than this while a store is away.
-/// A busy machine may need some of it for an election of its own.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -85,8 +84,7 @@ fn killed_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> 
         "{during} pairs while one of three was away, slowest {:.0} ms; it lacked {lacked} objects",
         slowest.as_secs_f64() * 1e3
     ));
-    note(format!("{again} connections closed and made anew"));
-    anyhow::ensure!(during > 0, "no pair was answered while one of three was away");
+    anyhow::ensure!(during > 0 && again == 0, "{during} pairs answered, {again} connections closed");
     anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
     checkpoint(|args| cluster.holdfast(args))?;
     caught_up(|args| cluster.holdfast(args))?;
