@@ -230,7 +230,7 @@ async fn a_directory_that_hangs_when_it_is_opened_holds_up_nobody_else() {
     fs::create_dir(dir.path().join(OWN)).expect("create");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     let url = format!("file://{}", dir.path().display());
-    let policy = crate::RetryPolicy { read_timeout_ms: 300, operation_timeout_ms: 1_000, ..Default::default() };
+    let policy = crate::RetryPolicy { read_timeout_ms: 1_000, operation_timeout_ms: 3_000, ..Default::default() };
     let options = crate::StoreOptions { retry: policy, ..Default::default() };
     let health = Arc::new(crate::Health::new("hangs".to_owned()));
     let opened = tokio::task::spawn_blocking(move || crate::open_observed(&url, &options, health));
@@ -244,6 +244,9 @@ async fn a_directory_that_hangs_when_it_is_opened_holds_up_nobody_else() {
     let error = read.expect("opened at once").expect_err("it does not answer");
     assert_ne!(error.disposition(), Disposition::NotFound, "{error}");
     let Ok(Ok(Ok(store))) = opened else { unreachable!("looked at above") };
-    // It answers again, and the pipe is as good as a file here.
+    // What hung has ended, and the directory is made ready: the pipe is as good as a file here.
+    let turns = TURNS.lock().expect("lock").get(dir.path()).expect("known").clone();
+    let ended = tokio::time::timeout(Duration::from_secs(60), turns.acquire_many(AT_ONCE as u32)).await;
+    drop(ended.expect("the operations end").expect("open"));
     assert_eq!(store.get("k").await.expect_err("no such object").disposition(), Disposition::NotFound);
 }

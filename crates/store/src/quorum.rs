@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
 
 use reads::Speed;
 pub use repair::{Backlog, RepairError, Wanted};
@@ -191,8 +192,15 @@ impl Replica {
         let Ok(place) = self.behind.clone().try_acquire_owned() else {
             // Too much is under way here already. The caller may still need this store; when it does not, this ends with it.
             let noted = NoteUnlessDone { replica: &self, key: &key, bytes, done: false };
-            let _place = self.behind.acquire().await;
-            let put = self.store.put_new(&key, body).await;
+            let mut task = JoinSet::new();
+            let (replica, name) = (self.clone(), key.clone());
+            // In a task of its own: a place is given to whoever waits longest, looked at or not, and one of several PUTs of a caller that looks at
+            // another one meanwhile would keep it for ever.
+            task.spawn(async move {
+                let _place = replica.behind.acquire().await;
+                replica.store.put_new(&name, body).await
+            });
+            let put = task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(self.abandoned(&key)));
             return noted.ends(put);
         };
         let (tell, told) = oneshot::channel();
@@ -205,11 +213,12 @@ impl Replica {
             // Nobody waits any more: the quorum was met.
             let _ = tell.send(put);
         });
-        told.await.unwrap_or_else(|_| {
-            let cause = Cause::text("the work was abandoned while the process stops");
-            let at = At::new(&Arc::from(self.store.place()), Op::Put, &key);
-            Err(StoreError::Unknown { at, attempts: 1, cause })
-        })
+        told.await.unwrap_or_else(|_| Err(self.abandoned(&key)))
+    }
+
+    fn abandoned(&self, key: &str) -> StoreError {
+        let cause = Cause::text("the work was abandoned while the process stops");
+        StoreError::Unknown { at: At::new(&Arc::from(self.store.place()), Op::Put, key), attempts: 1, cause }
     }
 }
 

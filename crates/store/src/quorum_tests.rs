@@ -66,6 +66,30 @@ async fn one_that_hangs_is_waited_for_by_nobody_and_keeps_few() {
     assert_eq!(all.replicas[2].behind.available_permits(), 0);
     let noted = all.standings(0)[2].backlog.objects;
     assert_eq!(noted, 20 - BEHIND_MAX as u64, "the others are noted for the repair");
+    until("the end of what nobody waits for", async || Arc::strong_count(&all.replicas[2]) == 1 + BEHIND_MAX).await;
+}
+
+/// Who has several PUTs under way looks at one of them at a time: a place that falls to another one must not be lost meanwhile.
+#[tokio::test]
+async fn puts_that_nobody_looks_at_keep_no_places() {
+    let stores = stores(2);
+    let all = quorum(&stores, 2);
+    let mut taken = Vec::new();
+    for replica in &all.replicas {
+        taken.push(replica.behind.clone().acquire_many_owned(BEHIND_MAX as u32).await.expect("free"));
+    }
+    let keys: Vec<String> = (0..BEHIND_MAX).map(|at| format!("sets/1/seg/{at}")).collect();
+    let mut waiting: Vec<_> = keys.iter().map(|key| all.put_new(key, text("x"))).collect();
+    for one in &mut waiting {
+        let once = std::future::poll_fn(|cx| std::task::Poll::Ready(one.as_mut().poll(cx).is_pending()));
+        assert!(once.await, "no place is free");
+    }
+    drop(taken);
+    let put = tokio::time::timeout(Duration::from_secs(20), all.put_new("sets/1/seg/x", text("x"))).await;
+    put.expect("those who wait and are not looked at are not in the way").expect("both");
+    for one in waiting {
+        one.await.expect("and they are done as well");
+    }
 }
 
 #[tokio::test]

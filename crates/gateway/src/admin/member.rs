@@ -203,14 +203,14 @@ impl AdminDoor {
         }
         let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
         stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
-        let store = open_within(&request.store, OPEN_LIMIT).await?;
-        if store.several().is_some() && std::env::var_os(TRY_SEVERAL_STORES).is_none() {
+        if stores.single().is_none() && std::env::var_os(TRY_SEVERAL_STORES).is_none() {
             let message = format!(
-                "several stores for a set are there to be tried, not for data that matters: a store that lost its objects is not safe to mend yet \
-                 (docs/known-limits.md). Start every gateway with {TRY_SEVERAL_STORES}=1 to try them, or name one store"
+                "several stores for a set are there to be tried, not for data that matters (docs/known-limits.md). Start every gateway with \
+                 {TRY_SEVERAL_STORES}=1 to try them, or name one store"
             );
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
+        let store = open_within(&request.store, OPEN_LIMIT).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];

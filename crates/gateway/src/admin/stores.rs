@@ -2,11 +2,13 @@
 
 use crate::node::Node;
 use crate::set::server::{SetServer, unix_ms};
-use crate::set::space::RETIRED_MAX;
+use crate::set::space::RETIRED_FULL;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_store::{ObjectStore, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 fn trouble_message(trouble: &Trouble, ended_unix_ms: u64) -> v1::StoreTrouble {
     v1::StoreTrouble {
@@ -56,7 +58,7 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
         write_quorum: several.map_or(0, |several| u32::try_from(several.write_quorum()).unwrap_or(u32::MAX)),
         replicas,
         retired_objects: set.host.with(|m| m.state().retired.len() as u64),
-        retired_objects_max: RETIRED_MAX as u64,
+        retired_objects_max: RETIRED_FULL as u64,
     }
 }
 
@@ -147,6 +149,10 @@ fn line(health: &v1::StoreHealth, now: &v1::StoreTrouble) -> String {
 /// A new set's store, opened within this time: a directory is created and synced, and its file system may hang.
 pub(super) const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
+/// Directories that are opened at once at most, for the whole process: each keeps a thread for as long as its file system does not answer.
+const OPENING_MAX: usize = 2;
+static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
+
 /// Opens what a new set names. What hangs is given up, not waited for; its thread stays with it until the file system answers.
 pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn ObjectStore>, Refusal> {
     let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
@@ -154,9 +160,17 @@ pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn Ob
         // Nothing is asked of it.
         return holdfast_store::open(url, &StoreOptions::default()).map_err(bad);
     }
+    let until = Instant::now() + limit;
+    let Ok(Ok(place)) = tokio::time::timeout_at(until, OPENING.acquire()).await else {
+        let message = "store: directories of earlier requests do not answer yet: are their file systems there?";
+        return Err(Refusal::new(RefusalCode::Busy, message));
+    };
     let owned = url.to_owned();
-    let opened = holdfast_log::spawn_blocking(move || holdfast_store::open(&owned, &StoreOptions::default()));
-    match tokio::time::timeout(limit, opened).await {
+    let opened = holdfast_log::spawn_blocking(move || {
+        let _place = place;
+        holdfast_store::open(&owned, &StoreOptions::default())
+    });
+    match tokio::time::timeout_at(until, opened).await {
         Ok(Ok(opened)) => opened.map_err(bad),
         Ok(Err(_)) => Err(Refusal::new(RefusalCode::Busy, "this gateway stops")),
         Err(_) => {
@@ -164,5 +178,43 @@ pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn Ob
                 format!("store: {url} does not answer within {} s: is its file system there?", limit.as_secs());
             Err(Refusal::new(RefusalCode::Precondition, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    /// As a file system that is away: a pipe that nobody reads keeps whoever opens it for writing.
+    fn hangs(dir: &Path) -> std::path::PathBuf {
+        let pipe = dir.join(".holdfast").join("swap.lock");
+        fs::create_dir(dir.join(".holdfast")).expect("create");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+        pipe
+    }
+
+    fn url(dir: &Path) -> String {
+        format!("file://{}", dir.display())
+    }
+
+    #[tokio::test]
+    async fn directories_that_hang_when_they_are_opened_keep_few_threads() {
+        let dirs: Vec<_> = (0..OPENING_MAX).map(|_| tempfile::tempdir().expect("temporary directory")).collect();
+        let pipes: Vec<_> = dirs.iter().map(|dir| hangs(dir.path())).collect();
+        let mut refusals = Vec::new();
+        let whole = tempfile::tempdir().expect("temporary directory");
+        for dir in dirs.iter().chain([&whole]) {
+            refusals.push(open_within(&url(dir.path()), Duration::from_millis(50)).await.err().map(|e| e.code));
+        }
+        // Lets go what hangs, so that a test that fails ends.
+        let _readers: Vec<_> =
+            pipes.iter().map(|pipe| File::options().read(true).write(true).open(pipe).expect("pipe")).collect();
+        let expected = [RefusalCode::Precondition, RefusalCode::Precondition, RefusalCode::Busy].map(Some);
+        assert_eq!(refusals, expected, "what hangs is given up, and nothing more is begun");
+        let ended = tokio::time::timeout(Duration::from_secs(60), OPENING.acquire_many(OPENING_MAX as u32)).await;
+        drop(ended.expect("the threads are free again").expect("open"));
+        open_within(&url(whole.path()), Duration::from_secs(60)).await.expect("and this is opened");
     }
 }

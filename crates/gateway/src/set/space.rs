@@ -14,7 +14,7 @@ use crate::set::server::{SetError, SetServer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_control::set::{
-    RETIRE_OBJECTS_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredObject,
+    RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredObject,
 };
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys};
@@ -43,7 +43,8 @@ const DELETION_LIMIT: Duration = Duration::from_secs(30);
 const ORPHANS_PER_SWEEP: usize = 2 * RETIRE_OBJECTS_MAX;
 /// Retired objects from which on nothing more is retired: they are in the replicated state, some 100 bytes each, until every store has deleted them, and a
 /// store that is away deletes nothing. Until then a dropped root stands for all that it names: one entry for each checkpoint.
-pub const RETIRED_MAX: usize = 65_536;
+/// So many that a whole entry more is still taken: what apply refuses would be proposed in vain.
+pub const RETIRED_FULL: usize = RETIRED_MAX - RETIRE_OBJECTS_MAX;
 
 /// Settings of a set's space.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,8 @@ pub struct SpaceKeeper {
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
+    /// The dropped root that was looked through last, and how far its garbage is retired, in their order.
+    through: Option<(ObjectId, StoredObject)>,
     /// A deletion of this turn did not work.
     undeleted: AtomicBool,
 }
@@ -96,7 +99,8 @@ impl SpaceKeeper {
         let host = server.host.clone();
         let (reaper, roots) = (Reaper::new(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
-        Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None, undeleted }
+        let (swept, shown, through) = (None, None, None);
+        Self { server, host, mapping, settings, stop, reaper, roots, swept, shown, through, undeleted }
     }
 
     /// Runs until told to stop.
@@ -177,8 +181,17 @@ impl SpaceKeeper {
                 // One that cannot be read ends this here: what it names is not known.
                 garbage.keep(&*self.roots.root(root).await?);
             }
+            // Of a root with more garbage than fits, the rest follows once the first is deleted, and off the list again.
+            if let Some((_, last)) = self.through.filter(|(root, _)| *root == object) {
+                garbage.begin_after(last);
+            }
             for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX) {
+                if !may_retire(self.state_of(term)?.retired.len()) {
+                    return Ok(());
+                }
+                let last = objects.last().copied();
                 self.retire(term, of, objects).await?;
+                self.through = last.map(|last| (object, last));
             }
         }
         Ok(())
@@ -260,6 +273,9 @@ impl SpaceKeeper {
             tracing::info!(%set, orphans = found.len(), "objects that no checkpoint came to name are retired");
         }
         for (of, objects) in Orphans::entries(&found, RETIRE_OBJECTS_MAX) {
+            if !may_retire(self.state_of(term)?.retired.len()) {
+                return Ok(());
+            }
             self.retire(term, of, objects).await?;
         }
         Ok(())
@@ -398,7 +414,7 @@ impl SpaceKeeper {
     }
 }
 
-/// Whether more may be retired, with so much of it in the state: [`RETIRED_MAX`]. One root may exceed it by what it alone names.
+/// Whether an entry more is proposed, with so much retired in the state: [`RETIRED_FULL`].
 fn may_retire(retired: usize) -> bool {
-    retired < RETIRED_MAX
+    retired < RETIRED_FULL
 }

@@ -25,6 +25,13 @@ impl Garbage {
         }
     }
 
+    /// What comes up to `last`, itself included, was retired before: by entries of the same root, in their order. It may be deleted by now, and would be
+    /// deleted again. What was kept then and is not any more is garbage of the root that kept it.
+    pub fn begin_after(&mut self, last: StoredObject) {
+        self.left = self.left.split_off(&last);
+        self.left.remove(&last);
+    }
+
     /// In entries of at most `max` objects; the last one takes the root itself along.
     pub fn entries(self, max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let objects: Vec<StoredObject> = self.left.into_iter().collect();

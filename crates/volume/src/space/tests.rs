@@ -6,7 +6,7 @@ use super::*;
 use crate::map::{Live, MapExtent, Page, PageRef, Root, pack_bytes_max};
 use crate::object::tests::object;
 use crate::segment::{Codec, ExtentPlace};
-use holdfast_control::set::SetState;
+use holdfast_control::set::{RetireOf, SetState, StoredObject};
 use holdfast_types::{Epoch, Lba, LogId, MonoTime, Sectors, Term, VolumeId};
 use std::time::Duration;
 
@@ -121,4 +121,20 @@ fn a_deletion_needs_its_entry_its_grace_its_term_and_a_fresh_confirmation() {
     assert_eq!((due(term, Duration::ZERO), due(term, grace - second), due(term, grace)), (0, 0, 1));
     // Another term, another clock: the grace begins again.
     assert_eq!((due(Term(9), grace), due(Term(9), grace * 2 - second), due(Term(9), grace * 2)), (0, 0, 1));
+}
+
+#[test]
+fn garbage_that_is_retired_in_parts_goes_on_where_it_stopped() {
+    let root = root_of(&(1..=7).map(|random| (random, 10, 10)).collect::<Vec<_>>());
+    let gone = object(500);
+    let entries = Garbage::of(gone, &root).entries(3);
+    let all: Vec<StoredObject> = entries.iter().flat_map(|(_, objects)| objects.clone()).collect();
+    assert_eq!(all.len(), 8, "the segments and the pack");
+    let last = *entries[0].1.last().unwrap();
+    let mut rest = Garbage::of(gone, &root);
+    rest.begin_after(last);
+    assert_eq!(rest.entries(3), entries[1..].to_vec());
+    let mut none = Garbage::of(gone, &root);
+    none.begin_after(*all.last().unwrap());
+    assert_eq!(none.entries(3), [(RetireOf::Root { root: gone, last: true }, Vec::new())], "the root itself is left");
 }
