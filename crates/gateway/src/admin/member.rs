@@ -210,7 +210,7 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
-        let store = open_within(&request.store, OPEN_LIMIT).await?;
+        open_within(&request.store, OPEN_LIMIT).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];

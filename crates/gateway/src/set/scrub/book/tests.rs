@@ -149,7 +149,8 @@ fn copies_take_turns_and_what_one_store_has_damaged_another_round_does_not_clear
         book.page_done((VolumeId(1), 0), 1, 1, damaged);
         book.target_done(None, Some(store), 2);
     }
-    assert_eq!(book.known().places, [of("a", 8), of("b", 8)]);
+    // The later finds first: what does not fit is the oldest.
+    assert_eq!(book.known().places, [of("b", 8), of("a", 8)]);
     // The first store's turn again: it was mended.
     book.begin(3);
     book.target_done(None, Some("a"), 4);
