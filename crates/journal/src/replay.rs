@@ -3,12 +3,16 @@
 //! A batch is *known synced* when a later one says so (J1): one of the same file, or the first of the next. Bad bytes
 //! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
 //! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
+//!
+//! What is not known synced is opened as well, at every start: a payload with right checksums that was not sealed here is no torn tail, and could
+//! not be written again. It damages its group, not the start of the others. Elsewhere the tag is looked at when an entry is read.
 
-use crate::CorruptRecord;
 use crate::catalog::{Catalog, JournalFile, file_name, lock};
-use crate::format::{FILE_HEADER_BYTES, Kind};
+use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};
 use crate::index::{Ledger, Place};
+use crate::read::read_record;
 use crate::scan::{Bad, Piece, Scanned, ScannedBatch, ScannedFile};
+use crate::{CorruptRecord, ReadError};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +122,7 @@ impl Replay {
                     };
                     if meant > *from {
                         let expected = format!("batches up to byte {meant}");
-                        self.lose(corrupt(&Bad { offset: *from, found, expected }));
+                        self.lose(corrupt(&Bad { offset: *from, found, expected, whole: false }));
                     } else if !last {
                         self.cuts.push(Cut { file: file.name.clone(), offset: *from, found });
                     }
@@ -126,7 +130,7 @@ impl Replay {
                 Piece::Batch(batch) => {
                     let offset = batch.header.offset;
                     let known = synced > offset;
-                    if let Some(bad) = batch.first_bad()
+                    if let Some(bad) = batch.first_torn()
                         && !known
                     {
                         let found = format!("{} instead of {} at byte {}", bad.found, bad.expected, bad.offset);
@@ -150,7 +154,8 @@ impl Replay {
             self.clock += 1;
             self.records += 1;
             let place = Place { file: file.number, offset: record.header.offset as u32 };
-            let bad = record.bad.as_ref().map(corrupt);
+            let unknown = || if known { None } else { unsealed(file, place, &record.header) };
+            let bad = record.bad.as_ref().map(corrupt).or_else(unknown);
             self.corrupt.extend(bad.clone());
             self.record(place, record, bad);
             if !known {
@@ -243,6 +248,22 @@ impl Replay {
             lock(&self.catalog.index(*group)).damaged = Some(corrupt.clone());
         }
         damaged
+    }
+}
+
+/// What is wrong with an entry beside its checksums. A disk that does not give its bytes a second time is as good as rot.
+fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Option<CorruptRecord> {
+    if header.kind != Kind::Entry || file.key.is_none() {
+        return None;
+    }
+    match read_record(file, place, Kind::Entry, header.group, header.id, header.len).err()? {
+        ReadError::Corrupt(corrupt) => Some(corrupt),
+        other => Some(CorruptRecord {
+            file: file.name.clone(),
+            offset: u64::from(place.offset),
+            expected: "a record as it was read before".to_string(),
+            found: other.to_string(),
+        }),
     }
 }
 
