@@ -22,7 +22,7 @@ pub struct Status {
     pub pid: u32,
     /// Its volumes; the devices are there once `ready`.
     pub volumes: Vec<VolumeStatus>,
-    /// The devices can be used.
+    /// The devices can be used, all of them.
     pub ready: bool,
     /// Times that it was reconnected.
     pub reconnects: u64,
@@ -51,4 +51,7 @@ pub struct VolumeStatus {
     pub socket: String,
     /// The block device, where one was asked for.
     pub device: Option<String>,
+    /// Why its device fails for good, while those of other volumes go on: it was deleted, shrunk or renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }

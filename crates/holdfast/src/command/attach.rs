@@ -294,5 +294,9 @@ fn describe(status: &Status) -> String {
         let device = volume.device.clone().unwrap_or_default();
         [volume.name.clone(), output::bytes(volume.size_bytes), device, volume.socket.clone()]
     });
+    let lost = status.volumes.iter().filter_map(|volume| volume.lost.as_deref());
+    for why in lost {
+        text.push_str(&format!("\n{why}: its device fails, the others go on; detach, then attach anew"));
+    }
     format!("{text}\n{}", output::table(["VOLUME", "SIZE", "DEVICE", "SOCKET"], rows))
 }
