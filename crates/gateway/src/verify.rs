@@ -264,6 +264,11 @@ fn check_sums(subject: &Subject, root: &Root, live: &Live) -> Vec<Damage> {
     let objects: std::collections::BTreeSet<_> = known.keys().chain(live.keys()).copied().collect();
     let wrong = objects.into_iter().filter(|object| known.get(object) != live.get(object));
     let sectors = |of: Option<&Sectors>| of.map_or(0, |s| s.0);
+    // Too much costs space; too little would have something deleted that is needed.
+    let why = |object: &ObjectId| match known.get(object) > live.get(object) {
+        true => ": as a damaged page leaves it that was given up, at the cost of space",
+        false => "",
+    };
     wrong
         .map(|object| Damage {
             part: "map",
@@ -273,9 +278,10 @@ fn check_sums(subject: &Subject, root: &Root, live: &Live) -> Vec<Damage> {
             lba: 0,
             sectors: 0,
             reason: format!(
-                "the pages refer to {} of its sectors, the root says {}",
+                "the pages refer to {} of its sectors, the root says {}{}",
                 sectors(live.get(&object)),
-                sectors(known.get(&object))
+                sectors(known.get(&object)),
+                why(&object)
             ),
         })
         .collect()

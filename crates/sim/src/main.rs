@@ -17,6 +17,7 @@ mod nemesis;
 mod net;
 mod rng;
 mod runner;
+mod scenes;
 mod store;
 mod world;
 

@@ -354,6 +354,14 @@ impl Uploader {
                         .increment(1);
                     continue;
                 }
+                // R9: nothing of what it said is needed any more, all of its range was written over, discarded or deleted since: it is given up. What
+                // it referred to stays counted as in use: it costs space, and is never deleted.
+                Err(e) if collect::damaged(&e) && moves.is_empty() && covered(generation, volume, number) => {
+                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a damaged map page that nothing needs any more is given up");
+                    metrics::counter!("holdfast_map_pages_given_up_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    None
+                }
                 Err(e) => return Err(e),
             };
             moved |= collected.pages.contains(&(volume, number));
@@ -426,6 +434,13 @@ fn untouched(generation: &Generation, volume: VolumeId, number: u32) -> bool {
     let page = Page::new(volume, number);
     let sectors = Sectors(page.end().0 - page.lba().0);
     generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
+}
+
+/// Whether the generation says everything of the page's range: no lookup in it goes on to the map.
+fn covered(generation: &Generation, volume: VolumeId, number: u32) -> bool {
+    let page = Page::new(volume, number);
+    let sectors = Sectors(page.end().0 - page.lba().0);
+    generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source != Source::Map)
 }
 
 /// What `work` answers; the PUTs go on meanwhile, and the first that fails ends it.
