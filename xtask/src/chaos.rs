@@ -11,7 +11,7 @@ mod access;
 mod client;
 mod history;
 mod nemesis;
-mod seed;
+pub mod seed;
 mod siege;
 mod verdict;
 

@@ -8,10 +8,10 @@
 
 pub mod failover;
 
-use crate::attach::Device;
 use crate::binary::{Build, fresh_dir, public_dir};
 use crate::cluster::{Cluster, Options};
 use crate::ledger::{Ledger, Verdict};
+use crate::one_host::OneHost;
 use crate::pg::Postgres;
 use crate::process::{Proc, Signal, wait_until};
 use crate::say::{line, note, step};
@@ -19,7 +19,7 @@ use crate::setup::{self, For};
 use crate::stats;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Other demos.
@@ -59,7 +59,6 @@ pub struct Args {
 
 const LEDGER_WRITERS: usize = 4;
 const PGBENCH: [&str; 4] = ["-c", "8", "-j", "2"];
-const CONNECTIONS: u32 = 4;
 
 /// The figures are for people to look at: built as it would be shipped.
 const PROFILE: &str = "release";
@@ -107,43 +106,6 @@ struct Summary {
     rounds: Vec<Round>,
 }
 
-/// The database on the volume: what has to be taken down and put up again around a failover.
-struct Host {
-    pg: Postgres,
-    device: Option<Device>,
-    mount: PathBuf,
-    work: PathBuf,
-}
-
-impl Host {
-    fn attach(&mut self, cluster: &Cluster, gateway: usize) -> Result<()> {
-        let begun = Instant::now();
-        let uri = &cluster.gateways[gateway].nbd;
-        let work = self.work.join(cluster.name(gateway));
-        loop {
-            match Device::nbd(uri, CONNECTIONS, &work) {
-                Ok(device) => {
-                    self.device = Some(device);
-                    return Ok(());
-                }
-                // Our own question who serves may still hold the plain lease for a moment.
-                Err(e) if begun.elapsed() > TAKEOVER_LIMIT => return Err(e),
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn mount(&mut self) -> Result<()> {
-        self.device.as_mut().context("no device")?.mount(&self.mount)
-    }
-
-    /// After the server behind the device died: nothing here can be saved, everything must go.
-    fn drop_dead_device(&mut self) -> Result<()> {
-        self.pg.stop(Signal::QUIT)?;
-        self.device.take().map_or(Ok(()), Device::detach)
-    }
-}
-
 /// The whole demo.
 ///
 /// # Errors
@@ -181,8 +143,8 @@ pub fn demo(args: &Args) -> Result<()> {
     step("Attaching the volume: nbdfuse, a loop device, ext4");
     let mount = public.join("volume");
     let pg = Postgres::new(&mount.join("pgdata"), &public.join("socket"), &dir.join("postgres.log"))?;
-    let mut host = Host { pg, device: None, mount, work: public.clone() };
-    host.attach(&cluster, serving)?;
+    let mut host = OneHost { pg, device: None, mount, work: public.clone() };
+    host.attach(&cluster, serving, TAKEOVER_LIMIT)?;
     let device = host.device.as_ref().context("no device")?;
     device.mkfs()?;
     note(format!("{} through {}", device.path().display(), cluster.name(serving)));
@@ -229,7 +191,7 @@ fn kill_round(
     number: u32,
     args: &Args,
     cluster: &mut Cluster,
-    host: &mut Host,
+    host: &mut OneHost,
     ledger: &mut Ledger,
     dir: &Path,
 ) -> Result<Round> {
@@ -261,7 +223,7 @@ fn kill_round(
     end_load(pgbench)?;
     host.drop_dead_device()?;
     ledger.join(writers)?;
-    host.attach(cluster, next)?;
+    host.attach(cluster, next, TAKEOVER_LIMIT)?;
     host.mount()?;
     host.pg.start()?;
     let database_back = killed.elapsed();
@@ -311,7 +273,7 @@ fn end_load(mut pgbench: Proc) -> Result<()> {
 }
 
 /// Through which gateway the device goes.
-fn host_gateway(cluster: &Cluster, host: &Host) -> Result<usize> {
+fn host_gateway(cluster: &Cluster, host: &OneHost) -> Result<usize> {
     let device = host.device.as_ref().context("no device")?;
     let addr = device.uri().map(|u| u.addr.clone());
     cluster

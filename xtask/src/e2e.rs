@@ -18,6 +18,7 @@ mod moves;
 mod outage;
 mod owners;
 mod paused;
+mod power;
 mod recover;
 mod rollback;
 mod scrub;
@@ -199,6 +200,12 @@ const SCENARIOS: &[Scenario] = &[
         run: agent::run,
     },
     Scenario {
+        name: "agent-xfs",
+        shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
+        run: agent::run_xfs,
+    },
+    Scenario {
         name: "tls",
         shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
         needs: &["qemu-io"],
@@ -239,6 +246,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "pgbench on ext4 on `holdfast attach`: gateways are killed, and PostgreSQL sees no error",
         needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
         run: attach_postgresql::run,
+    },
+    Scenario {
+        name: "power-cuts",
+        shows: "the power goes under PostgreSQL and all gateways, their disks lose what was not synced: ledger, file system and tables are whole (R1)",
+        needs: power::NEEDS,
+        run: power::run_few,
     },
     Scenario {
         name: "failover",

@@ -113,6 +113,8 @@ const HANG_MAX: Duration = Duration::from_secs(20);
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Requests that are remembered.
 const RECENT_MAX: usize = 64;
+/// One request in so many gets a fault that fits it and was not played yet.
+const OWED_ONE_IN: u64 = 4;
 const SLOW_BY: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
@@ -201,7 +203,7 @@ impl Proxy {
 
     /// How often each fault was played.
     pub fn played(&self) -> BTreeMap<Fault, u64> {
-        lock(&self.shared.played).clone()
+        self.shared.played()
     }
 }
 
@@ -224,6 +226,14 @@ impl Shared {
 
     fn fault(&self, request: &Message) -> Option<Fault> {
         let weather = lock(&self.weather).clone();
+        // Every fault has its turn: one that was never played is not left to chance for long.
+        if self.draw().is_multiple_of(OWED_ONE_IN) {
+            let played = self.played();
+            let owed = weather.iter().map(|(fault, _)| *fault).find(|f| f.fits(request) && !played.contains_key(f));
+            if owed.is_some_and(|fault| fault != Fault::Corrupted || self.spoils(request.target())) {
+                return owed;
+            }
+        }
         let mut dice = self.draw() % 1000;
         for (fault, rate) in weather.into_iter().filter(|(fault, _)| fault.fits(request)) {
             if dice < rate {
@@ -255,6 +265,10 @@ impl Shared {
             recent.pop_front();
         }
         recent.push_back(format!("{} {}", request.method(), request.target()));
+    }
+
+    fn played(&self) -> BTreeMap<Fault, u64> {
+        lock(&self.played).clone()
     }
 
     fn note(&self, fault: Fault) {

@@ -156,6 +156,11 @@ impl Gateways {
         self.procs.iter_mut().flatten().try_for_each(Proc::must_run)
     }
 
+    /// Whether it runs, or was ended by our hand.
+    pub fn lives(&mut self, gateway: usize) -> bool {
+        self.procs[gateway].as_mut().is_none_or(|proc| proc.ended().is_none())
+    }
+
     /// SIGTERM to all of them.
     ///
     /// # Errors
@@ -177,9 +182,14 @@ impl Gateways {
         self.door().holdfast(args, limit)
     }
 
-    /// Where the log of a gateway is, for messages.
+    /// Where the log of a gateway is.
+    pub fn log(&self, gateway: usize) -> PathBuf {
+        self.dir.join(format!("{}.log", name(gateway)))
+    }
+
+    /// The end of its log, for messages.
     pub fn log_tail(&self, gateway: usize) -> String {
-        tail_of(&self.dir.join(format!("{}.log", name(gateway))), 4)
+        tail_of(&self.log(gateway), 4)
     }
 }
 

@@ -16,12 +16,35 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Port of the agents' health checks.
 const HTTP: u16 = 8008;
+
+/// Until all processes of a host have stopped.
+const PAUSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is on the device, and how PostgreSQL is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// ext4; by pg_ctl, which the agent calls itself.
+    Ext4,
+    /// XFS; by commands of the host's own (`database.kind = "command"`).
+    XfsCommand,
+}
+
+impl Way {
+    /// The file system's name, for mkfs and for the agent.
+    pub fn fs(self) -> &'static str {
+        match self {
+            Way::Ext4 => "ext4",
+            Way::XfsCommand => "xfs",
+        }
+    }
+}
 
 /// What a host is made of.
 #[derive(Clone, Debug)]
@@ -43,6 +66,7 @@ pub struct Plan<'a> {
     pub space: Option<PathBuf>,
     /// The agents' token: needed where they talk over more than loopback.
     pub token: Option<PathBuf>,
+    pub way: Way,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
 }
@@ -75,18 +99,31 @@ impl Host {
         let pg = Rc::new(Postgres::new(&mount.join("data"), &sockets, &dir.join("unused.log"))?);
         let gateways: Vec<String> = plan.gateways.iter().map(|api| format!("{api:?}")).collect();
         let token = plan.token.as_ref().map_or(String::new(), |path| format!("token_file = {path:?}\n"));
+        let (data, log) = (mount.join("data"), open.join("postgresql.log"));
+        let options = format!("-c listen_addresses={address} -c unix_socket_directories={}", sockets.display());
+        let started = match plan.way {
+            Way::Ext4 => format!("options = {options:?}\n"),
+            Way::XfsCommand => {
+                // The system user postgres writes it.
+                std::fs::File::create(&log)?;
+                std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o666))?;
+                let as_its_user = "setpriv --reuid=postgres --regid=postgres --init-groups";
+                let (pg_ctl, data) = (format!("{as_its_user} {BIN}/pg_ctl"), data.display());
+                let start = format!("cd / && {pg_ctl} start -W -s -D {data} -l {} -o '{options}'", log.display());
+                let stop = format!("cd / && {pg_ctl} stop -s -m $HOLDFAST_STOP -D {data}");
+                format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
+            }
+        };
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n\
-             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = \"ext4\"\nmount = {mount:?}\n\
-             [database]\ndata = {:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n\
-             options = \"-c listen_addresses={address} -c unix_socket_directories={}\"\n\
+             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\nmount = {mount:?}\n\
+             [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}\
              [http]\nlisten = \"{address}:{HTTP}\"\n{token}[peers]\n{} = \"{}:{HTTP}\"\n{}",
             plan.set,
             gateways.join(", "),
             dir.join("lib"),
             dir.join("run"),
-            mount.join("data"),
-            sockets.display(),
+            plan.way.fs(),
             plan.peer.0,
             plan.peer.1,
             plan.settings,
@@ -100,7 +137,8 @@ impl Host {
         self.open.join("mnt")
     }
 
-    fn log(&self) -> PathBuf {
+    /// Its agent's log.
+    pub fn log(&self) -> PathBuf {
         self.dir.join("agent.log")
     }
 
@@ -144,6 +182,35 @@ impl Host {
         drop(mounts);
         self.forget_device();
         Ok((moment, had))
+    }
+
+    /// SIGSTOP to every process of it, as a hypervisor stops a machine; what its kernel does for them goes on. How many there were.
+    ///
+    /// # Errors
+    /// When it is off.
+    pub fn pause(&self) -> Result<usize> {
+        let space = self.pids().context("it is off")?;
+        let mut stopped = 0;
+        // Who is not stopped yet may start others. One that waits for its device stops only when that answers: not waited for.
+        wait_until(PAUSE_LIMIT, || {
+            let all = in_space(Some(&space));
+            stopped = all.len();
+            let mut run = all.into_iter().filter(|pid| !crate::process::is_stopped(*pid)).peekable();
+            let done = run.peek().is_none();
+            run.for_each(|pid| crate::process::signal(pid, Signal::STOP));
+            done
+        });
+        Ok(stopped)
+    }
+
+    /// SIGCONT to every process of it.
+    pub fn proceed(&self) {
+        in_space(self.pids().as_deref()).into_iter().for_each(|pid| crate::process::signal(pid, Signal::CONT));
+    }
+
+    /// Whether it is on.
+    pub fn is_on(&self) -> bool {
+        self.process.is_some()
     }
 
     /// A host that loses its power has no loop devices left; ours shares its kernel with us.

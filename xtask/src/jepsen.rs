@@ -3,6 +3,7 @@
 //! ```text
 //!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them
 //!     └─ unshare ─ java    one for each run: processes, mounts and network are its own and end with it
+//!     └─ unshare ─ jepsen --inside ─ java   for `append`: PostgreSQL on the set is brought up first (postgres.rs)
 //!          └─ store/ (Jepsen's folder of the run), logs/NAME.log, one line of the table
 //! ```
 //!
@@ -12,17 +13,31 @@
 //! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
 
 mod jars;
+mod postgres;
 
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::{cmd, on_path, show, tail_of};
+use crate::net;
 use crate::process::wait_until;
 use crate::say::{line, note, step};
+use crate::setup::{self, For};
+use crate::stage;
+use crate::verify::missing;
 use anyhow::{Context, Result};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const WORKLOADS: &[&str] = &["register", "lease", "order", "flush-kill"];
+const WORKLOADS: &[&str] = &["register", "lease", "order", "flush-kill", APPEND];
+
+/// The workload on PostgreSQL, and what is done to it.
+const APPEND: &str = "append";
+const APPEND_NEMESES: &[&str] = &["mix", "kill-host", "cut-host", "pause-host", "switchover", "kill-gateway"];
+
+/// Seconds that a fault lasts there, and that are calm between: a takeover takes some.
+const APPEND_TIMES: [&str; 4] = ["--hold", "10", "--interval", "6"];
+
 const NEMESES: &[&str] =
     &["mix", "kill-primary", "partition-primary", "partition-halves", "pause-primary", "restart-all"];
 
@@ -32,6 +47,9 @@ const MIX_TIMES: u64 = 2;
 /// Beyond its seconds: to start, to end, to judge.
 const SPARE: Duration = Duration::from_secs(300);
 
+/// Exit code of a stage that did not come up: none of Jepsen's verdicts.
+const NOT_RUN: i32 = 250;
+
 /// A program, the Debian package that has it, and what for.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("java", "default-jre-headless", "Jepsen runs on it"),
@@ -40,6 +58,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("iptables", "iptables", "partitions"),
     ("sudo", "sudo", "Jepsen puts it before each command, as root too"),
     ("gnuplot", "gnuplot-nox", "Jepsen's plots"),
+    ("dot", "graphviz", "Elle draws what it found; where it cannot, its verdict is unknown"),
 ];
 
 /// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap.
@@ -78,6 +97,9 @@ const LIES: &[Lie] = &[
         more: &["--available-within", "3", "--hold", "8"],
         ..lie("flush-kill", "outage", "availability")
     },
+    Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
+    Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
+    Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },
 ];
 
 /// What a person can turn.
@@ -86,10 +108,10 @@ pub struct Args {
     /// How long faults and requests go on in each run (mix: twice as long)
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Only these: register, lease, order, flush-kill
+    /// Only these: register, lease, order, flush-kill, append
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only these: mix, kill-primary, partition-halves, ... (a wrong name prints them all)
+    /// Only these: mix, kill-primary, partition-halves, ..., for append kill-host, cut-host, ... (a wrong name prints them all)
     #[arg(long, value_name = "NAME", value_delimiter = ' ')]
     nemesis: Vec<String>,
     /// Of the first run, the next has one more; drawn and printed if not given
@@ -103,6 +125,12 @@ pub struct Args {
     classpath: Option<PathBuf>,
     #[command(flatten)]
     build: Build,
+    /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
+    #[arg(long, hide = true, value_name = "DIR")]
+    inside: Option<PathBuf>,
+    /// Set by the chore itself: what to run beside the stage
+    #[arg(last = true, hide = true, requires = "inside")]
+    command: Vec<OsString>,
 }
 
 /// One run.
@@ -160,6 +188,14 @@ impl Verdict {
 /// # Errors
 /// None: what kept it from a verdict is printed.
 pub fn chore(args: &Args) -> Result<()> {
+    if let Some(dir) = &args.inside {
+        let bin = args.build.bin.as_deref().context("no program")?;
+        let code = postgres::inside(bin, dir, &args.command).unwrap_or_else(|e| {
+            line(format!("error: {e:#}"));
+            NOT_RUN
+        });
+        std::process::exit(code);
+    }
     let worst = all(args).unwrap_or_else(|e| {
         line(format!("error: {e:#}"));
         Verdict::Unjudged
@@ -170,11 +206,15 @@ pub fn chore(args: &Args) -> Result<()> {
 
 fn all(args: &Args) -> Result<Verdict> {
     let runs = runs(args);
-    anyhow::ensure!(
-        crate::setup::is_root(),
-        "this makes network namespaces: run it as root (sudo -E cargo xtask jepsen)"
-    );
+    anyhow::ensure!(setup::is_root(), "this makes network namespaces: run it as root (sudo -E cargo xtask jepsen)");
     programs(args.classpath.is_none())?;
+    if runs.iter().any(|run| run.workload == APPEND) {
+        setup::must_be_able_to_mount()?;
+        setup::setup(For::Failover)?;
+        if let Some(why) = missing(stage::NEEDS).or_else(net::why_not) {
+            anyhow::bail!("append: {why}");
+        }
+    }
     let dir = fresh_dir("jepsen")?;
     std::fs::create_dir_all(dir.join("logs"))?;
     let bin = args.build.binary("release")?;
@@ -227,15 +267,22 @@ fn runs(args: &Args) -> Vec<Run> {
     let or = |given: &[String], usual: &[&str]| {
         if given.is_empty() { usual.iter().map(ToString::to_string).collect() } else { given.to_vec() }
     };
-    let workloads = or(&args.workload, WORKLOADS);
     let mut runs = Vec::new();
-    for nemesis in or(&args.nemesis, NEMESES) {
-        for workload in &workloads {
+    for workload in or(&args.workload, WORKLOADS) {
+        let usual = if workload == APPEND { APPEND_NEMESES } else { NEMESES };
+        // Who asks for a fault alone means the workloads that have it; who asks for both hears that they do not go together.
+        let meant = |nemesis: &String| !args.workload.is_empty() || fits(&workload, nemesis);
+        for nemesis in or(&args.nemesis, usual).into_iter().filter(meant) {
             let seconds = if nemesis == "mix" { args.seconds * MIX_TIMES } else { args.seconds };
-            runs.push(Run { workload: workload.clone(), nemesis: nemesis.clone(), seconds, lie: None });
+            runs.push(Run { workload: workload.clone(), nemesis, seconds, lie: None });
         }
     }
     runs
+}
+
+/// Whether a workload has a fault.
+fn fits(workload: &str, nemesis: &str) -> bool {
+    ["mix", "none"].contains(&nemesis) || (workload == APPEND) == postgres::knows(nemesis)
 }
 
 /// Installs what is missing and says so.
@@ -272,21 +319,32 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, judge: &Path, path: &str) -
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
     // Ends with us, however we end; with unshare ends the first process inside, and with that one all others.
-    let mut java = cmd("setpriv")
-        .args(["--pdeathsig", "KILL", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"])
-        .args(["bash", "-c", INSIDE, "jepsen"])
+    let run_alone = ["--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"];
+    let java = cmd("setpriv").args(["--pdeathsig", "KILL", "unshare"]);
+    let java = if run.workload == APPEND {
+        // It takes back what it made itself, mounts and loop devices too, however it ends.
+        let stage = dir.join("stage");
+        if stage.exists() {
+            std::fs::remove_dir_all(&stage)?;
+        }
+        let java = java.args(["--net", "--"]).arg(std::env::current_exe()?).arg("jepsen").arg("--inside").arg(stage);
+        java.arg("--bin").arg(bin).arg("--")
+    } else {
+        java.args(run_alone).args(["bash", "-c", INSIDE, "jepsen"])
+    };
+    let mut java = java
         .args(["java", "-Xmx3g", "-Djava.awt.headless=true", "-cp"])
         .arg(format!("{}:{path}", root().join("jepsen/src").display()))
-        .args(["clojure.main", "-m", "jepsen.holdfast.cli", "test", "--netns", "--concurrency", "12"])
+        .args(["clojure.main", "-m", "jepsen.holdfast.cli", "test", "--concurrency", "12"])
         .args(["--workload", &run.workload, "--nemesis", &run.nemesis])
         .args(["--time-limit", &run.seconds.to_string(), "--seed", &seed.to_string()])
-        .arg("--binary")
-        .arg(bin)
-        .arg("--porcupine")
-        .arg(judge)
-        .arg("--dir")
-        .arg(dir.join("nodes"))
         .dir(dir);
+    java = if run.workload == APPEND {
+        java.args(APPEND_TIMES)
+    } else {
+        let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(judge);
+        java.arg("--dir").arg(dir.join("nodes"))
+    };
     if let Some(l) = run.lie {
         java = java.args(["--lie", l.lie]).args(l.more);
     }
@@ -361,6 +419,26 @@ mod tests {
         assert_eq!(of(Some(0), Some(1), "| **invalid** (alive, workload) |"), Verdict::Fine);
         assert_eq!(of(Some(0), Some(1), "| **invalid** (alive) |"), Verdict::NotFound);
         assert_eq!(of(Some(0), Some(0), "| valid |"), Verdict::NotFound);
+    }
+
+    #[test]
+    fn a_fault_goes_to_the_workloads_that_have_it() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let of = |line: &str| -> Vec<String> {
+            let words = std::iter::once("jepsen").chain(line.split_whitespace());
+            let args = <Line as clap::Parser>::parse_from(words).args;
+            runs(&args).into_iter().map(|run| format!("{} {}", run.workload, run.nemesis)).collect()
+        };
+        assert_eq!(of("--nemesis kill-host+kill-gateway"), ["append kill-host+kill-gateway"]);
+        assert_eq!(of("--nemesis kill-primary").len(), WORKLOADS.len() - 1);
+        assert_eq!(of("--nemesis mix").len(), WORKLOADS.len());
+        assert_eq!(of("--workload append").len(), APPEND_NEMESES.len());
+        // Said by Jepsen, with the names that there are.
+        assert_eq!(of("--workload append --nemesis kill-primary"), ["append kill-primary"]);
     }
 
     #[test]

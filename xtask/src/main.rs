@@ -20,14 +20,17 @@ mod ledger;
 mod mutations;
 mod nbd;
 mod net;
+mod one_host;
 mod pg;
 mod pgwire;
+mod power;
 mod process;
 mod room;
 mod s3;
 mod say;
 mod setup;
 mod sim;
+mod stage;
 mod stats;
 mod tidy;
 mod undo;
@@ -53,6 +56,8 @@ enum Chore {
     Chaos(chaos::Args),
     /// A whole cluster in one process, simulated: one seed decides everything, time included
     Sim(sim::Args),
+    /// Power cuts below PostgreSQL and three gateways: their disks lose what was not synced; nothing acknowledged lost
+    Power(power::Args),
     /// The Jepsen test: workloads under faults in network namespaces, from Clojure; --lies shows that the checkers find what they should
     Jepsen(jepsen::Args),
     /// Known bugs, put into a copy of the tree one by one: which test finds each?
@@ -96,6 +101,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::E2e(args) => e2e::chore(&args),
         Chore::Chaos(args) => chaos::chore(&args),
         Chore::Sim(args) => sim::chore(&args),
+        Chore::Power(args) => power::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Mutations(args) => mutations::chore(&args),
         Chore::Zfs(args) => zfs::chore(&args),

@@ -35,6 +35,7 @@ const FAILOVER: &[Package] = &[
 const TESTS: &[Package] = &[
     package("nbdkit", "nbdkit", "the server to compare with"),
     package("qemu-utils", "qemu-img", "a second NBD client"),
+    package("xfsprogs", "mkfs.xfs", "another file system on the volume"),
     package("fio", "fio", "load, and verification of what was written"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];

@@ -5,6 +5,7 @@ use crate::config::{Answer, Payload, TypeConfig};
 use crate::machine::{Adapter, Shared};
 use crate::members::Candidacy;
 use crate::network::Acks;
+use crate::script::{Outcome, Script};
 use crate::wire::{CommittedLeader, MEMBERSHIP_MARK, id_from_raft};
 use bytes::Bytes;
 use holdfast_log::GroupLog;
@@ -140,7 +141,12 @@ pub struct GroupStatus {
 
 /// A proposal on its way.
 pub struct Pending {
-    rx: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
+    rx: Answering,
+}
+
+enum Answering {
+    Raft(tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>),
+    Script(tokio::sync::oneshot::Receiver<Outcome>),
 }
 
 impl Pending {
@@ -149,7 +155,14 @@ impl Pending {
     /// # Errors
     /// [`ProposeError`]; `Unknown` where it may have happened.
     pub async fn wait(self) -> Result<Proposed, ProposeError> {
-        match self.rx.await {
+        let rx = match self.rx {
+            Answering::Raft(rx) => rx,
+            Answering::Script(rx) => {
+                let unknown = || ProposeError::Unknown { reason: "the group dropped the proposal".to_string() };
+                return rx.await.unwrap_or_else(|_| Err(unknown()));
+            }
+        };
+        match rx.await {
             Ok(Ok(done)) => {
                 Ok(Proposed { id: LogId::new(done.log_id.leader_id.term, done.log_id.index), answer: done.data.0 })
             }
@@ -165,7 +178,26 @@ impl Pending {
 /// Handle to a group. Cheap to clone.
 #[derive(Clone)]
 pub struct Group {
-    inner: Arc<Inner>,
+    inner: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Raft(Arc<Inner>),
+    /// Never in a gateway that serves (see [`Script`]).
+    Script(Arc<dyn Script>),
+}
+
+impl std::ops::Deref for Kind {
+    type Target = Inner;
+
+    /// The parts of a group of openraft's. What a scripted group is asked looks before.
+    fn deref(&self) -> &Inner {
+        match self {
+            Kind::Raft(inner) => inner,
+            Kind::Script(_) => panic!("a scripted group was asked for something that its script does not answer"),
+        }
+    }
 }
 
 struct Inner {
@@ -199,7 +231,20 @@ impl Group {
         let leadership = watch_leadership(me, &raft, started_in);
         let (candidacy, changing) = (Candidacy::new(crate::clock::boot_now()), Changing::default());
         let inner = Inner { id, me, raft, shared, log, acks, leadership, patience, candidacy, changing, started_in };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Kind::Raft(Arc::new(inner)) }
+    }
+
+    /// A group that `script` answers for, in place of Raft: for a simulation. Members, leadership and snapshots cannot be changed through it;
+    /// asked to, it panics.
+    pub fn scripted(script: Arc<dyn Script>) -> Self {
+        Self { inner: Kind::Script(script) }
+    }
+
+    fn script(&self) -> Option<&dyn Script> {
+        match &self.inner {
+            Kind::Raft(_) => None,
+            Kind::Script(script) => Some(&**script),
+        }
     }
 
     pub(crate) fn raft(&self) -> &Raft {
@@ -208,16 +253,25 @@ impl Group {
 
     /// The group's id.
     pub fn id(&self) -> GroupId {
+        if let Some(script) = self.script() {
+            return script.id();
+        }
         self.inner.id
     }
 
     /// This member.
     pub fn me(&self) -> MemberId {
+        if let Some(script) = self.script() {
+            return script.me();
+        }
         self.inner.me
     }
 
     /// Who leads; changes wake the receiver.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        if let Some(script) = self.script() {
+            return script.leadership();
+        }
         self.inner.leadership.clone()
     }
 
@@ -226,6 +280,9 @@ impl Group {
     /// Never the term that this process started in (R6): until openraft has taken the vote on disk for what it is, that of a leader that
     /// is not restored, it says for a moment that this member leads.
     pub fn leading_term(&self) -> Option<Term> {
+        if let Some(script) = self.script() {
+            return script.leading_term();
+        }
         self.inner.raft.as_leader().ok().map(|l| Term(l.term())).filter(|term| *term > self.inner.started_in)
     }
 
@@ -233,6 +290,9 @@ impl Group {
     /// joint membership a quorum of each part.
     pub fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
         use openraft::async_runtime::watch::WatchReceiver;
+        if let Some(script) = self.script() {
+            return script.quorum_acked();
+        }
         let term = self.leading_term()?;
         let now = crate::clock::boot_now();
         let metrics = self.inner.raft.metrics();
@@ -245,16 +305,25 @@ impl Group {
 
     /// The last entry applied here.
     pub fn applied(&self) -> LogId {
+        if let Some(script) = self.script() {
+            return script.applied();
+        }
         self.inner.shared.applied()
     }
 
     /// What the newest snapshot here covers.
     pub fn snapshot_last(&self) -> Option<LogId> {
+        if let Some(script) = self.script() {
+            return script.snapshot_last();
+        }
         self.inner.shared.snapshot_last()
     }
 
     /// Bytes of the log that are live here.
     pub fn live_bytes(&self) -> u64 {
+        if let Some(script) = self.script() {
+            return script.live_bytes();
+        }
         self.inner.log.live_bytes()
     }
 
@@ -268,13 +337,16 @@ impl Group {
             None | Some(&MEMBERSHIP_MARK) => return Err(ProposeError::BadPayload { found: payload.first().copied() }),
             Some(_) => {}
         }
+        if let Some(script) = self.script() {
+            return Ok(Pending { rx: Answering::Script(script.submit(term, payload)) });
+        }
         let (responder, rx) = ProgressResponder::complete_only();
         let mut request = self.inner.raft.write(Payload(payload)).responder(responder);
         if let Some(term) = term {
             request = request.with_leader(CommittedLeader::new(term.0));
         }
         request.await.map_err(|e| ProposeError::Stopped { reason: e.to_string() })?;
-        Ok(Pending { rx })
+        Ok(Pending { rx: Answering::Raft(rx) })
     }
 
     /// [`Group::submit`] and wait, at most `limit`.
@@ -293,6 +365,9 @@ impl Group {
     /// # Errors
     /// Purged in the meantime (look the place up again), corrupt, or I/O.
     pub async fn read_log(&self, index: LogIndex, offset: u32, len: usize) -> Result<Bytes, ReadLogError> {
+        if let Some(script) = self.script() {
+            return script.read(ReadPlace { index, offset, len });
+        }
         self.inner.log.read(index, offset, len).await
     }
 
@@ -301,6 +376,9 @@ impl Group {
     /// # Errors
     /// The first one met.
     pub async fn read_log_many(&self, places: Vec<ReadPlace>) -> Result<Vec<Bytes>, ReadLogError> {
+        if let Some(script) = self.script() {
+            return places.into_iter().map(|place| script.read(place)).collect();
+        }
         self.inner.log.read_many(places).await
     }
 
@@ -309,6 +387,10 @@ impl Group {
     /// # Errors
     /// When the group has stopped.
     pub async fn trigger_snapshot(&self) -> Result<(), GroupError> {
+        if let Some(script) = self.script() {
+            script.trigger_snapshot();
+            return Ok(());
+        }
         self.inner.raft.trigger().snapshot().await.map_err(|e| self.refused(e))
     }
 
@@ -371,6 +453,9 @@ impl Group {
 
     /// The group as this member sees it.
     pub fn status(&self) -> GroupStatus {
+        if let Some(script) = self.script() {
+            return script.status();
+        }
         use openraft::async_runtime::watch::WatchReceiver;
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let membership = metrics.membership_config.membership();

@@ -82,6 +82,11 @@ impl Host {
 
     /// A node without its group.
     pub(crate) fn node(dir: &Path, member: u64) -> anyhow::Result<RaftNode> {
+        Self::node_under(dir, member, Duration::from_millis(660))
+    }
+
+    /// The same with another vote embargo after its start.
+    pub(crate) fn node_under(dir: &Path, member: u64, embargo: Duration) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
             reserve_bytes: 64 << 20,
@@ -93,7 +98,7 @@ impl Host {
             heartbeat: Duration::from_millis(100),
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(600),
-            embargo: Duration::from_millis(660),
+            embargo,
         };
         let snapshots = dir.join(format!("raft-{member}"));
         let life = Life { disk: u128::from(member), boot: 1, nonce: 1 };

@@ -29,6 +29,7 @@ mod readmit;
 mod register;
 mod reversion;
 mod roll;
+mod script;
 mod server;
 mod snapshot_file;
 mod wire;
@@ -41,6 +42,8 @@ mod group_tests;
 mod heal_tests;
 #[cfg(test)]
 mod members_tests;
+#[cfg(test)]
+mod start_tests;
 #[cfg(test)]
 mod store_tests;
 
@@ -62,4 +65,5 @@ pub use protocol::{PROTOCOL, Protocol};
 pub use readmit::{Healing, ReadmitError};
 pub use register::{Registered, Registrar};
 pub use roll::RollError;
+pub use script::{Outcome, Script};
 pub use server::PeerService;

@@ -232,3 +232,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         Ok(openraft::storage::Snapshot { meta: snapshot.meta, snapshot: snapshot.data })
     }
 }
+
+#[cfg(test)]
+mod tests;

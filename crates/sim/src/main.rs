@@ -9,6 +9,7 @@
 //! ```
 
 mod client;
+mod histories;
 mod host;
 mod libc;
 mod members;
@@ -32,11 +33,18 @@ enum Command {
     One(runner::OneArgs),
     /// Many seeds, a process each
     Many(runner::ManyArgs),
+    /// Histories of one set on a log in place of Raft's, thousands of them
+    Histories(histories::HistoriesArgs),
+    /// A part of them, in this process
+    #[command(hide = true)]
+    HistoriesPart(histories::PartArgs),
 }
 
 fn main() -> ExitCode {
     match Command::parse() {
         Command::One(args) => runner::one(args),
         Command::Many(args) => runner::many(&args),
+        Command::Histories(args) => histories::many(&args),
+        Command::HistoriesPart(args) => histories::part(&args),
     }
 }

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// Our own corner; no key begins with a dot.
 const OWN: &str = ".holdfast";
@@ -101,29 +102,38 @@ impl Directory {
         work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let shared = self.shared.clone();
-        // Its own turn first: a directory that hangs must not hold what the others need.
-        let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
-        let Ok(turn) = tokio::time::timeout(shared.turn_limit, turn).await else {
-            let text = format!(
-                "{AT_ONCE} file operations are under way here and none has ended for {} ms: the file system does not answer",
-                shared.turn_limit.as_millis()
-            );
-            let cause = Cause::of_kind(Trouble::NoAnswer, text);
-            return Err(StoreError::Unavailable { at: At::new(&self.shared.place, op, key), attempts: 1, cause });
-        };
-        let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            work(&shared)
+        let mut task = JoinSet::new();
+        // A task of its own waits for the turn, and uses it at once. A turn is given to whoever waits longest, polled or not: one of several requests of a
+        // caller that looks at another one meanwhile would keep it, and that other one never gets any. Ends with its caller while it waits.
+        task.spawn(async move {
+            // Its own turn first: a directory that hangs must not hold what the others need.
+            let turn = async { (shared.turns.clone().acquire_owned().await, ALL.acquire().await) };
+            let turn = tokio::time::timeout(shared.turn_limit, turn).await.ok()?;
+            let done = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                work(&shared)
+            });
+            Some(done.await)
         });
-        done.await.unwrap_or_else(|_| {
-            let cause = Cause::text("the work was abandoned while the process stops");
-            let at = At::new(&self.shared.place, op, key);
-            Err(if op.writes() {
-                StoreError::Unknown { at, attempts: 1, cause }
-            } else {
-                StoreError::Unavailable { at, attempts: 1, cause }
-            })
-        })
+        let at = At::new(&self.shared.place, op, key);
+        match task.join_next().await {
+            Some(Ok(Some(Ok(done)))) => done,
+            Some(Ok(None)) => {
+                let text = format!(
+                    "{AT_ONCE} file operations are under way here and none has ended for {} ms: the file system does not answer",
+                    self.shared.turn_limit.as_millis()
+                );
+                Err(StoreError::Unavailable { at, attempts: 1, cause: Cause::of_kind(Trouble::NoAnswer, text) })
+            }
+            _ => {
+                let cause = Cause::text("the work was abandoned while the process stops");
+                Err(if op.writes() {
+                    StoreError::Unknown { at, attempts: 1, cause }
+                } else {
+                    StoreError::Unavailable { at, attempts: 1, cause }
+                })
+            }
+        }
     }
 }
 

@@ -145,11 +145,15 @@ async fn pages_of_a_large_directory_join_up() {
     assert_eq!(second.objects.last().map(|object| object.key.clone()), Some(format!("p/n{:06}", many - 1)));
 }
 
+/// Tests that take turns of the whole process do so one after the other.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let (_dir, mut store) = opened();
     let (_other_dir, other) = opened();
-    Arc::get_mut(&mut store.shared).expect("not shared yet").turn_limit = Duration::from_millis(50);
+    Arc::get_mut(&mut store.shared).expect("not shared yet").turn_limit = Duration::from_secs(2);
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = Arc::new(Mutex::new(held));
     let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
@@ -164,6 +168,7 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
             store.run(Op::Get, "hangs", work).await
         }));
     }
+    drop(begun);
     for _ in 0..AT_ONCE {
         has_begun.recv().await.expect("all have their turn");
     }
@@ -180,4 +185,39 @@ async fn a_directory_that_hangs_keeps_its_own_turns_and_no_other_threads() {
         one.await.expect("ends").expect("done");
     }
     store.put_new("k", body("x")).await.expect("and now it works");
+}
+
+/// Who has several requests under way looks at one of them at a time: a turn that falls to another one must not be lost meanwhile.
+#[tokio::test]
+async fn requests_that_nobody_looks_at_keep_no_turns() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let (_dir, mut store) = opened();
+    Arc::get_mut(&mut store.shared).expect("not shared yet").turn_limit = Duration::from_secs(20);
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..AT_ONCE {
+        let (store, held, begun) = (store.clone(), held.clone(), begun.clone());
+        tokio::spawn(async move {
+            let work = move |_: &Shared| {
+                begun.send(()).expect("begun");
+                held.lock().expect("lock").recv().map_err(|_| unreachable!("the test holds it"))
+            };
+            store.run(Op::Get, "holds its turn", work).await
+        });
+    }
+    drop(begun);
+    for _ in 0..AT_ONCE {
+        has_begun.recv().await.expect("all have their turn");
+    }
+    let mut waiting: Vec<_> = (0..AT_ONCE).map(|_| store.get("k")).collect();
+    for one in &mut waiting {
+        let once = std::future::poll_fn(|cx| std::task::Poll::Ready(one.as_mut().poll(cx).is_pending()));
+        assert!(once.await, "no turn is free");
+    }
+    for _ in 0..AT_ONCE {
+        release.send(()).expect("release");
+    }
+    store.put_new("k", body("x")).await.expect("those who wait and are not looked at are not in the way");
+    drop(waiting);
 }

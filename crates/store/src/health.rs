@@ -15,6 +15,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A missing or damaged object that nobody has met again for so long is not shown any more.
 pub const OBJECT_TROUBLE_MS: u64 = 600_000;
 
+/// Trouble that needs somebody goes before the rest while it was met at most so long before the last of them. Later than that its
+/// request waits for another one, and what that one meets says more.
+pub const LEADS_MS: u64 = 30_000;
+
 /// Characters of an error's text that are kept.
 const TEXT_CHARS_MAX: usize = 600;
 
@@ -153,7 +157,7 @@ pub struct Trouble {
 /// What to show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// What is wrong now; of several, one that needs somebody first, then the one met last.
+    /// What is wrong now; of several, one that needs somebody and was met within [`LEADS_MS`] of the last one, then the one met last.
     pub now: Option<Trouble>,
     /// The last trouble that is over, and when it ended.
     pub last: Option<(Trouble, u64)>,
@@ -253,9 +257,13 @@ impl Health {
             let at = trouble.last_unix_ms;
             end(&self.label, &mut state.last, &trouble, at);
         }
-        let all = state.requests.values().map(|(_, trouble)| trouble).chain(state.object.as_ref().map(|(_, t)| t));
-        // One that was met just now says more than one whose request has not been tried since.
-        let now = all.max_by_key(|trouble| (trouble.kind.needs_operator(), trouble.last_unix_ms)).cloned();
+        let all = || state.requests.values().map(|(_, trouble)| trouble).chain(state.object.as_ref().map(|(_, t)| t));
+        // One that was met just now says more than one whose request has not been tried since: a swap that was refused comes again
+        // only after a read of the head, and that one may be throttled for hours.
+        let newest = all().map(|trouble| trouble.last_unix_ms).max().unwrap_or(0);
+        let leads = |t: &Trouble| t.kind.needs_operator() && newest.saturating_sub(t.last_unix_ms) <= LEADS_MS;
+        let object = |t: &Trouble| matches!(t.kind, Kind::Missing | Kind::Damaged);
+        let now = all().max_by_key(|trouble| (leads(trouble) || object(trouble), trouble.last_unix_ms)).cloned();
         Standing { now, last: state.last.clone() }
     }
 }

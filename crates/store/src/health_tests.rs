@@ -73,6 +73,18 @@ fn what_needs_somebody_is_shown_before_the_rest_and_of_that_what_was_met_last() 
 }
 
 #[test]
+fn what_waits_for_another_request_does_not_hide_what_that_one_meets() {
+    let health = Health::new("demo");
+    health.attempt(10, Op::Swap, Some(&answer(Op::Swap, 403, "ExpiredToken")));
+    health.attempt(10 + LEADS_MS, Op::Get, Some(&answer(Op::Get, 503, "SlowDown")));
+    assert_eq!(kind_now(&health, 10 + LEADS_MS), Some((Kind::Credentials, 10, 1)));
+    health.attempt(11 + LEADS_MS, Op::Get, Some(&answer(Op::Get, 503, "SlowDown")));
+    assert_eq!(kind_now(&health, 11 + LEADS_MS), Some((Kind::Throttled, 10 + LEADS_MS, 2)));
+    health.attempt(12 + LEADS_MS, Op::Get, None);
+    assert_eq!(kind_now(&health, 12 + LEADS_MS), Some((Kind::Credentials, 10, 1)), "not over, only not the last word");
+}
+
+#[test]
 fn nothing_there_and_something_else_there_are_no_trouble() {
     let health = Health::new("demo");
     health.attempt(10, Op::Get, Some(&StoreError::NotFound { at: at(Op::Get) }));

@@ -18,7 +18,7 @@ mod page;
 mod root;
 
 pub use diff::{Changed, Differing, changes, differing_pages};
-pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, read_pack, seal_root};
+pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, pack_bytes_max, read_pack, seal_root};
 pub use page::{Live, Page};
 pub use root::{LiveError, PackUse, PageRef, Root, RootStats, SegmentUse};
 

@@ -19,6 +19,7 @@ use crate::cmd::cmd;
 use crate::net;
 use crate::say::{Failed, line};
 use crate::setup::{self, For};
+use crate::stage;
 use crate::verify::missing;
 use anyhow::{Context, Result};
 use lab::Lab;
@@ -51,10 +52,6 @@ pub struct Args {
 /// The figures are for people to look at: built as it would be shipped.
 const PROFILE: &str = "release";
 
-/// What this needs beside root.
-pub const NEEDS: &[&str] =
-    &["ip", "iptables", "unshare", "nsenter", "nbdfuse", "/usr/sbin/haproxy", "/usr/lib/postgresql/15/bin/postgres"];
-
 /// The chore.
 ///
 /// # Errors
@@ -67,7 +64,7 @@ pub fn chore(args: &Args) -> Result<()> {
     if !args.no_setup {
         setup::setup(For::Failover)?;
     }
-    if let Some(why) = missing(NEEDS).or_else(net::why_not) {
+    if let Some(why) = missing(stage::NEEDS).or_else(net::why_not) {
         anyhow::bail!("{why}");
     }
     let bin = args.build.binary(PROFILE)?;

@@ -10,7 +10,7 @@
 
 use super::Lab;
 use crate::cluster::{Cluster, SET, VOLUME};
-use crate::hosts::{First, Host, Plan, Proxy, fill};
+use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
 use crate::ledger::{Ledger, Verdict};
 use crate::pg::Postgres;
 use crate::process::{Signal, wait_until};
@@ -34,7 +34,13 @@ const WRITERS: usize = 4;
 /// PostgreSQL's settings beside those of the agent's command line.
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
-fn host(lab: &Lab, cluster: &Cluster, name: &'static str, address: &str, peer: (&'static str, &str)) -> Result<Host> {
+fn host(
+    lab: &Lab,
+    cluster: &Cluster,
+    (name, address): (&'static str, &str),
+    peer: (&'static str, &str),
+    way: Way,
+) -> Result<Host> {
     let dir = lab.dir.join(name);
     Host::new(Plan {
         name,
@@ -47,16 +53,27 @@ fn host(lab: &Lab, cluster: &Cluster, name: &'static str, address: &str, peer: (
         bin: lab.bin.clone(),
         space: None,
         token: None,
+        way,
         settings: "[watchdog]\ntimeout_ms = 3000\n",
     })
 }
 
+/// On ext4, with pg_ctl.
 pub(super) fn run(lab: &Lab) -> Result<()> {
+    run_on(lab, Way::Ext4)
+}
+
+/// On XFS, with commands of the host's own.
+pub(super) fn run_xfs(lab: &Lab) -> Result<()> {
+    run_on(lab, Way::XfsCommand)
+}
+
+fn run_on(lab: &Lab, way: Way) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("1GiB")?;
     let (one, two) = (("db1", "127.0.0.2"), ("db2", "127.0.0.3"));
-    let mut db1 = host(lab, &cluster, one.0, one.1, two)?;
-    let mut db2 = host(lab, &cluster, two.0, two.1, one)?;
+    let mut db1 = host(lab, &cluster, one, two, way)?;
+    let mut db2 = host(lab, &cluster, two, one, way)?;
     fill(&First {
         bin: &lab.bin,
         set: SET,
@@ -64,6 +81,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         gateways: cluster.gateways.iter().map(|gateway| gateway.api.clone()).collect(),
         dir: lab.dir.join("first"),
         mount: db1.mount(),
+        way,
         size: None,
         pg: &db1.pg,
         settings: SETTINGS,

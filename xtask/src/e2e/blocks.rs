@@ -26,7 +26,7 @@ struct Blocks {
     reads: bool,
 }
 
-/// What is read at once when everything is checked: whole sealed extents, instead of each of them 32 times.
+/// What is read at once when everything is checked, and written when all is filled: whole sealed extents, instead of each of them 32 times.
 const CHECK_BYTES: u64 = 1 << 20;
 
 impl Blocks {
@@ -56,6 +56,22 @@ impl Blocks {
         client.flush()?;
         self.acknowledged.insert(offset, self.tag);
         self.in_doubt.remove(&offset);
+        Ok(())
+    }
+
+    /// Writes every block, [`CHECK_BYTES`] at a time, and flushes.
+    ///
+    /// # Errors
+    /// The client's; nothing counts as acknowledged then.
+    fn fill(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
+        self.tag += 1;
+        let offsets: Vec<u64> = (self.first..self.first + self.count).map(|block| block * BLOCK as u64).collect();
+        for row in offsets.chunks(CHECK_BYTES as usize / BLOCK) {
+            let bytes: Vec<u8> = row.iter().flat_map(|offset| pattern(self.tag, *offset, BLOCK)).collect();
+            client.write(row[0], &bytes)?;
+        }
+        client.flush()?;
+        self.acknowledged.extend(offsets.iter().map(|offset| (*offset, self.tag)));
         Ok(())
     }
 
@@ -181,6 +197,14 @@ impl Load {
             }
         }
         Ok(())
+    }
+
+    /// Writes every block of each writer once.
+    ///
+    /// # Errors
+    /// The client's.
+    pub(super) fn fill(&mut self, client: &mut Client) -> Result<()> {
+        self.writers.iter_mut().try_for_each(|writer| writer.fill(client)).context("filling")
     }
 
     /// Checks every writer's blocks.

@@ -1,5 +1,6 @@
 //! The first use of a set: a file system with a PostgreSQL in it, which nobody owns afterwards.
 
+use super::Way;
 use crate::cmd::cmd;
 use crate::pg::Postgres;
 use crate::process::{Proc, Signal};
@@ -21,6 +22,7 @@ pub struct First<'a> {
     pub dir: PathBuf,
     /// Where to mount: PostgreSQL's data directory is below.
     pub mount: PathBuf,
+    pub way: Way,
     /// Size of the file system, as mkfs wants it; all of the volume if none.
     pub size: Option<&'a str>,
     pub pg: &'a Postgres,
@@ -67,9 +69,9 @@ pub fn status(dir: &Path) -> Option<Value> {
 /// # Errors
 /// When a step fails.
 pub fn fill(first: &First<'_>) -> Result<()> {
-    let First { bin, set, volume, gateways, dir, mount, size, pg, settings, network } = first;
+    let First { bin, set, volume, gateways, dir, mount, way, size, pg, settings, network } = first;
     let (mut attach, device) = attach(bin, (set, volume), gateways, dir, "first")?;
-    cmd("mkfs.ext4").arg("-q").arg(&device).args(*size).run()?;
+    cmd(format!("mkfs.{}", way.fs())).arg("-q").arg(&device).args(*size).run()?;
     std::fs::create_dir_all(mount)?;
     let guard = Guard::new(Undo::Umount(mount.clone()))?;
     cmd("mount").arg(&device).arg(mount).run()?;

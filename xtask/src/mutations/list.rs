@@ -1,8 +1,10 @@
 //! The list: what each bug changes, which rule it breaks, and which tests are to find it, the quickest first.
 
+mod cluster;
 mod control;
 mod data;
 mod gateway;
+mod histories;
 mod raft;
 mod space;
 mod volumes;
@@ -10,12 +12,29 @@ mod volumes;
 use anyhow::{Result, ensure};
 
 /// All of them, room by room.
-pub(super) const MUTATIONS: &[&[Mutation]] =
-    &[control::MUTATIONS, data::MUTATIONS, raft::MUTATIONS, gateway::MUTATIONS, space::MUTATIONS, volumes::MUTATIONS];
+pub(super) const MUTATIONS: &[&[Mutation]] = &[
+    control::MUTATIONS,
+    data::MUTATIONS,
+    raft::MUTATIONS,
+    gateway::MUTATIONS,
+    space::MUTATIONS,
+    volumes::MUTATIONS,
+    histories::MUTATIONS,
+    cluster::MUTATIONS,
+];
 
 /// What cannot be mutated, because it is not built. Told on the page.
 pub(super) const NOT_YET: &str = "
-Not in the list, because the code that could have it is not there: a clone's object is deleted by its origin ([known limits](../known-limits.md)).
+Not in the list: a clone's object is deleted by its origin, because the code that could have it is not there, and bugs of a set with several stores, which
+is not for data that matters yet ([known limits](../known-limits.md)).
+Taken out: what the journal holds of the time before a rollback is still found after it. Nothing can see it: a rollback is refused unless all of that is in
+a checkpoint (S12), so there is nothing left to forget.
+
+Holes that the list has shown, closed by a test each: a vote right after a start was asked of nobody over the door between gateways
+(`voter-under-embargo`), a snapshot of the leader was never started from again (`snapshot-not-synced-first`), no older one was put over a newer
+(`snapshot-goes-back`), the recovered set of the test had no deleted volume (`volume-id-again-after-a-recovery`).
+Open, by reading: `paused-gateway` reads after the pause, so it cannot see `lease-checked-before-the-read`; and no scenario waits for an unknown outcome
+with a later write behind it (`goes-on-after-an-unknown`).
 ";
 
 /// A bug.
@@ -28,7 +47,7 @@ pub(super) struct Mutation {
     pub(super) edits: &'static [Edit],
     /// Asked in this order, until one is red.
     pub(super) tests: &'static [Test],
-    /// Part of what CI runs.
+    /// Part of `--smoke`.
     pub(super) smoke: bool,
 }
 
@@ -49,6 +68,7 @@ pub(super) enum Layer {
     Story,
     Unit,
     Cluster,
+    Simulation,
     Scenario,
 }
 
@@ -61,6 +81,7 @@ impl Layer {
             Layer::Story => "story",
             Layer::Unit => "unit",
             Layer::Cluster => "cluster",
+            Layer::Simulation => "simulation",
             Layer::Scenario => "scenario",
         }
     }
@@ -73,6 +94,9 @@ pub(super) enum Test {
     /// `cargo xtask e2e NAME`.
     Scenario(&'static str),
 }
+
+/// Seeds of the simulation, as many as CI runs.
+const SIMULATION: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["no_seed_breaks_a_rule"]);
 
 /// A test in the library's own modules.
 const fn lib(layer: Layer, package: &'static str, filter: &'static [&'static str]) -> Test {
@@ -175,8 +199,10 @@ mod tests {
         assert_eq!(names.len(), all.len(), "a name twice");
         for mutation in &all {
             assert!(!mutation.edits.is_empty() && !mutation.tests.is_empty(), "{}", mutation.name);
-            let cheap = !mutation.tests.iter().any(|test| matches!(test, Test::Scenario(_)));
-            assert!(!mutation.smoke || cheap, "{}: no scenario in the smoke run", mutation.name);
+            // A bug that chance may miss would make it red for nothing.
+            let fixed = |test: &Test| matches!(test.layer(), Layer::Model | Layer::Story | Layer::Unit);
+            let certain = mutation.tests.first().is_some_and(fixed);
+            assert!(!mutation.smoke || certain, "{}: the smoke run asks fixed cases", mutation.name);
         }
         assert!(all.iter().filter(|mutation| mutation.smoke).count() >= 3);
     }

@@ -22,8 +22,12 @@ red. A row that nothing catches is a hole to close. This page is written by `car
 
 **Layer** is what caught it: *model* walks through all histories within bounds ([model](model.md)), *property* draws histories at random and compares
 with a dumb model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
-process, *scenario* runs real processes (`cargo xtask e2e`). **Seconds** are what that test ran until it was red, without building, on a busy machine.
-`not run` means just that: the test is named, nobody has yet seen it red for this bug.
+process, *simulation* runs whole clusters of them from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** are what that test ran until it was red, without building, on a busy machine.
+`not run` means just that: the test is named, nobody has yet seen it red for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A6 are the
+agent's (`crates/agent/src/machine.rs`).
+
+`--smoke` is few, in crates that build in seconds, each with a fixed case that finds it in every run (what is drawn at random may miss a bug). It is not part
+of `cargo xtask test` yet: what it costs on a clean checkout was not measured.
 ";
 
 pub(super) fn write(results: &Results) -> Result<()> {

@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agent", &["types", "api", "tls"]),
     ("holdfast", &["types", "api", "tls", "agent", "attach", "gateway"]),
     ("testkit", &["types", "journal"]),
-    ("sim", &["types", "control", "log", "store", "tls", "raft", "api", "nbd", "gateway", "testkit"]),
+    ("sim", &["types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "gateway", "testkit"]),
     ("xtask", &[]),
 ];
 

@@ -1,7 +1,7 @@
 //! PostgreSQL: started by pg_ctl, a systemd unit or a command; asked through psql as its own system user; stopped by signals.
 //!
 //! D1  What runs is what works in the data directory ([`of_postgres`]), not what a pid file says: that file may be another host's.
-//! D2  Before a start by pg_ctl a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
+//! D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
 //!     (R2) and its number means nothing here.
 //! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
 
@@ -114,30 +114,36 @@ impl Database {
         Ok(())
     }
 
+    /// Takes another host's pid file away (D2): its number may be somebody's here, and then neither pg_ctl nor a unit would start. Gives PG_VERSION.
+    async fn clear(&self) -> Result<String, String> {
+        let data = self.config.database.data.clone();
+        let pid_file = data.join("postmaster.pid");
+        if self.runs() {
+            return Err(format!("processes of PostgreSQL work in {} already", data.display()));
+        }
+        // On the device: not on the runtime's own threads.
+        let removed = tokio::task::spawn_blocking(move || {
+            let version = std::fs::read_to_string(data.join("PG_VERSION"))
+                .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
+            // Looked at once more: that read may have waited for the device, and a later start have been quicker.
+            if !of_postgres(&data).is_empty() {
+                return Err(format!("processes of PostgreSQL work in {} already", data.display()));
+            }
+            match std::fs::remove_file(&pid_file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(format!("{}: {error}", pid_file.display()))
+                }
+                _ => Ok(version),
+            }
+        });
+        removed.await.map_err(|error| error.to_string())?
+    }
+
     async fn give_start(&self) -> Result<(), String> {
         let settings = &self.config.database;
+        let version = self.clear().await?;
         match settings.kind {
-            DatabaseKind::PgCtl => {
-                let data = settings.data.clone();
-                let pid_file = data.join("postmaster.pid");
-                if self.runs() {
-                    return Err(format!("processes of PostgreSQL work in {} already", data.display()));
-                }
-                // On the device: not on the runtime's own threads.
-                let removed = tokio::task::spawn_blocking(move || {
-                    let version = std::fs::read_to_string(data.join("PG_VERSION")).map_err(|error| {
-                        format!("{}: expected a data directory, PG_VERSION: {error}", data.display())
-                    })?;
-                    match std::fs::remove_file(&pid_file) {
-                        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                            Err(format!("{}: {error}", pid_file.display()))
-                        }
-                        _ => Ok(version),
-                    }
-                });
-                let version = removed.await.map_err(|error| error.to_string())??;
-                self.pg_ctl_start(&version).await
-            }
+            DatabaseKind::PgCtl => self.pg_ctl_start(&version).await,
             DatabaseKind::Systemd => {
                 let mut command = system("systemctl");
                 // Its readiness is ours to wait for.

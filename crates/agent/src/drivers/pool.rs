@@ -96,7 +96,9 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<(), Stri
             if already(config, device)? {
                 return Ok(());
             }
-            mount(config, device, "xfs", "", limit).await?;
+            // An older mount of the same file system, let go of and still held by somebody, lies on another device that is dead: it must not keep this
+            // one from being mounted. Nobody else can write to it (R2).
+            mount(config, device, "xfs", "nouuid", limit).await?;
             // By default XFS tries for ever to write metadata to a device that answers with errors, and cannot be unmounted meanwhile.
             let name = device.trim_start_matches("/dev/");
             let _ = std::fs::write(format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries"), "0");

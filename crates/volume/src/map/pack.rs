@@ -24,6 +24,16 @@ const TABLE_ENTRY_BYTES_MIN: usize = 3;
 
 const _: () = assert!(SEGMENT_BYTES_TARGET + PAGE_BYTES_MAX + TAG_BYTES < SEGMENT_BYTES_MAX);
 
+/// What a pack has beside its sealed pages at most: header, tags, magic and count of the table, and a line of it for each page.
+const PACK_FRAME_BYTES_MAX: u64 = OBJECT_HEADER_BYTES as u64 + 2 * TAG_BYTES as u64 + 16;
+/// See [`PACK_FRAME_BYTES_MAX`]: steps of volume and page number, length.
+const TABLE_ENTRY_BYTES_MAX: u64 = 16;
+
+/// Length at most of one pack that holds `pages` pages of `sealed_bytes` in all.
+pub fn pack_bytes_max(pages: u64, sealed_bytes: u64) -> u64 {
+    PACK_FRAME_BYTES_MAX + pages * TABLE_ENTRY_BYTES_MAX + sealed_bytes
+}
+
 /// One line of a page pack's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackEntry {

@@ -74,6 +74,8 @@ pub struct PackUse {
     pub stored_bytes: u64,
     /// Sealed bytes of the pages that the root names in it.
     pub live_bytes: u64,
+    /// How many these are.
+    pub live_pages: u64,
 }
 
 /// Sums over a root.
@@ -153,7 +155,9 @@ impl Root {
     pub fn pack_uses(&self) -> BTreeMap<ObjectId, PackUse> {
         let mut uses: BTreeMap<ObjectId, PackUse> = BTreeMap::new();
         for (_, _, page) in self.pages() {
-            uses.entry(page.object).or_default().live_bytes += u64::from(page.sealed_len);
+            let usage = uses.entry(page.object).or_default();
+            usage.live_bytes += u64::from(page.sealed_len);
+            usage.live_pages += 1;
         }
         for (object, usage) in &mut uses {
             usage.stored_bytes = self.pack_bytes.get(object).copied().unwrap_or(0);

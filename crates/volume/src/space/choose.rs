@@ -1,6 +1,6 @@
 //! Which segments and page packs are worth to be emptied.
 
-use crate::map::Root;
+use crate::map::{Root, pack_bytes_max};
 use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors};
 use std::collections::BTreeSet;
 
@@ -62,7 +62,8 @@ pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64) 
 }
 
 /// The page packs whose remaining pages are to be written anew, so that no more than `target_percent` hundredths of the bytes of all
-/// pages are stored in packs of known length.
+/// pages are stored in packs of known length. None where one pack of them would not be smaller than they are together: a small page is less than
+/// what frames it, and would be written anew for ever.
 pub fn packs_to_collect(root: &Root, target_percent: u32) -> BTreeSet<ObjectId> {
     let mut uses: Vec<_> = root.pack_uses().into_iter().filter(|(_, usage)| usage.stored_bytes > 0).collect();
     let mut sums = uses.iter().fold(Amplification::default(), |sum, (_, usage)| Amplification {
@@ -73,12 +74,14 @@ pub fn packs_to_collect(root: &Root, target_percent: u32) -> BTreeSet<ObjectId> 
         (share(1 << 32, Sectors(usage.live_bytes), Sectors(usage.stored_bytes)), *object)
     });
     let mut chosen = BTreeSet::new();
+    let (mut before, mut pages, mut live) = (0, 0, 0);
     for (object, usage) in uses {
         if !sums.above(target_percent) {
             break;
         }
         sums.stored_bytes -= usage.stored_bytes - usage.live_bytes.min(usage.stored_bytes);
+        (before, pages, live) = (before + usage.stored_bytes, pages + usage.live_pages, live + usage.live_bytes);
         chosen.insert(object);
     }
-    chosen
+    if pack_bytes_max(pages, live) < before { chosen } else { BTreeSet::new() }
 }

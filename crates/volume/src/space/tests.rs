@@ -3,7 +3,7 @@
 mod history;
 
 use super::*;
-use crate::map::{Live, MapExtent, Page, PageRef, Root};
+use crate::map::{Live, MapExtent, Page, PageRef, Root, pack_bytes_max};
 use crate::object::tests::object;
 use crate::segment::{Codec, ExtentPlace};
 use holdfast_control::set::SetState;
@@ -84,6 +84,19 @@ fn packs_of_unknown_length_are_left_alone() {
     let read = Root::decode(&root.encode()).unwrap();
     assert_eq!(read, root);
     assert_eq!(packs_to_collect(&read, 200).len(), 1);
+}
+
+/// The map of a small set: its only page is shorter than the frame of its pack, and no checkpoint could make that better.
+#[test]
+fn a_pack_that_would_be_no_smaller_is_left_alone() {
+    let mut root = root_of(&[(1, 100, 90)]);
+    let usage = root.pack_uses()[&object(99)];
+    assert_eq!(usage.live_pages, 1);
+    root.add_pack(object(99), pack_bytes_max(1, usage.live_bytes));
+    assert!(root.pack_uses()[&object(99)].stored_bytes > 2 * usage.live_bytes, "what is tested is not there");
+    assert!(packs_to_collect(&root, 200).is_empty());
+    root.add_pack(object(99), pack_bytes_max(1, usage.live_bytes) + 1);
+    assert_eq!(packs_to_collect(&root, 200).len(), 1);
 }
 
 #[test]

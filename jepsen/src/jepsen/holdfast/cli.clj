@@ -1,6 +1,6 @@
 (ns jepsen.holdfast.cli
   "Command line: `test` runs one workload under one nemesis, `test-all` each
-  under each."
+  under each, but for append: that needs a PostgreSQL."
   (:require [clojure.java.io :as io]
             [clojure.java.shell :refer [sh]]
             [clojure.string :as str]
@@ -8,13 +8,16 @@
             [jepsen [checker :as checker]
                     [cli :as cli]
                     [generator :as gen]
+                    [nemesis :as jepsen-nemesis]
                     [net :as net]
                     [os :as os]
                     [random :as random]
                     [tests :as tests]]
-            [jepsen.holdfast [checks :as checks]
+            [jepsen.holdfast [append :as append]
+                             [checks :as checks]
                              [db :as db]
                              [flush-kill :as flush-kill]
+                             [hosts :as hosts]
                              [lease :as lease]
                              [nemesis :as nemesis]
                              [netns :as netns]
@@ -25,15 +28,17 @@
   (:gen-class))
 
 (def workloads
-  {"flush-kill" flush-kill/workload
+  {"append"     append/workload
+   "flush-kill" flush-kill/workload
    "lease"      lease/workload
    "order"      order/workload
    "register"   register/workload})
 
 (def lies
   "Deliberate bugs, each for the checker that must find it."
-  {"stale-read" "register: reads sometimes answer what was there long ago"
-   "lost-write" "register, flush-kill, order: writes sometimes succeed unsent"
+  {"stale-read" "register, append: reads sometimes answer what was there long ago"
+   "lost-write" "register, flush-kill, order: writes sometimes succeed unsent; append: transactions that append are sometimes rolled back"
+   "lost-commit" "append: what is written to the ledger is sometimes rolled back"
    "early-ack"  "register, flush-kill: writes sometimes succeed before the gateway answered"
    "late-write" "order: an old write is sent again, late"
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
@@ -76,49 +81,27 @@
 (defn- random-key []
   (str/join (repeatedly 64 #(format "%x" (rand-int 16)))))
 
-(defn holdfast-test
+(defn- seeded
+  "A seed, drawn if none is given. What the generator draws is drawn by one
+  thread, in order."
   [opts]
-  (let [netns?     (:netns opts)
-        nodes      (if netns?
-                     (mapv #(str "hf" (inc %)) (range (:gateways opts)))
-                     (:nodes opts))
-        store-node (when (and netns? (= "s3" (:store opts))) "hfs3")
-        addresses  (when netns?
-                     (netns/addresses (cond-> nodes store-node (conj store-node))))
-        s3-url     (when store-node (str "http://" (addresses store-node) ":7070"))
-        dir        (.getCanonicalPath (io/file (:dir opts)))
-        opts       (assoc opts :dir dir, :nodes nodes
-                          :seed (or (:seed opts) (rand-int Integer/MAX_VALUE)))
-        workload   ((workloads (:workload opts)) opts)
-        package    (nemesis/package opts)
-        faults?    (boolean (seq (nemesis/choices (:nemesis opts))))]
-    ; What the generator draws is drawn by one thread, in order.
+  (let [seed (or (:seed opts) (rand-int Integer/MAX_VALUE))]
     (alter-var-root #'random/rng
-                    (constantly (random/thread-local-random (:seed opts))))
+                    (constantly (random/thread-local-random seed)))
+    (assoc opts :seed seed)))
+
+(defn- assemble
+  "What is the same in every test, and `more`, with `checkers` beside those that
+  all have. A package without generators makes no faults and puts nothing right."
+  [opts workload package checkers more]
+  (let [faults? (some? (:generator package))]
     (merge
       tests/noop-test
       (dissoc opts :store) ; Jepsen has another use for this key
-      (when netns? {:remote netns/remote
-                    :os     (netns-os opts store-node)})
       {:name        (str "holdfast " (:workload opts) " " (:nemesis opts)
                          (when (= "s3" (:store opts)) " s3")
                          (when-let [lie (:lie opts)] (str " lie-" lie)))
-       :nodes       nodes
-       :addresses   addresses
-       :binary      (.getCanonicalPath (io/file (:binary opts)))
-       :local-plan  (str dir "/cluster.toml")
-       :cluster-key (random-key)
-       :store-url   (case (:store opts)
-                      "file" (str "file://" dir "/store")
-                      "s3"   "s3://holdfast/jepsen"
-                      (:store opts))
-       :s3-endpoint   (or (:s3-endpoint opts) s3-url)
-       :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
-       :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
        :pure-generators true
-       :patience-ms (* 1000 (:patience opts))
-       :net         net/iptables
-       :db          (db/db)
        :client      (:client workload)
        :nemesis     (:nemesis package)
        :plot        {:nemeses (:perf package)}
@@ -137,27 +120,95 @@
        (summary/spoken
          (checker/compose
            (cond->
-             {:run          (checks/run-facts opts)
-              :workload     (:checker workload)
-              :availability (checks/availability
-                              {:progress (:progress workload)
-                               :within   (:available-within opts)})
-              :coverage     (checks/coverage
-                              {:needs      (if-let [n (:min-ok opts)]
-                                             (zipmap (:progress workload)
-                                                     (repeat n))
-                                             (:needs workload))
-                               :faults?    (and faults?
-                                                (not= "corrupt" (:nemesis opts)))
-                               :time-limit (:time-limit opts)
-                               :cycle-s    (+ (:interval opts) (:hold opts))})
-              :alive        (checks/alive)
-              :log          (checker/log-file-pattern
-                              #"panicked at|R\d+:|assertion" "gateway.log")
-              :stats        (checks/informative (checker/stats))
-              :exceptions   (checker/unhandled-exceptions)}
+             (merge
+               {:run          (checks/run-facts opts)
+                :workload     (:checker workload)
+                :availability (checks/availability
+                                {:progress (:progress workload)
+                                 :within   (:available-within opts)})
+                :coverage     (checks/coverage
+                                {:needs      (if-let [n (:min-ok opts)]
+                                               (zipmap (:progress workload)
+                                                       (repeat n))
+                                               (:needs workload))
+                                 :faults?    (and faults?
+                                                  (not= "corrupt" (:nemesis opts)))
+                                 :time-limit (:time-limit opts)
+                                 :cycle-s    (+ (:interval opts) (:hold opts))})
+                :stats        (checks/informative (checker/stats))
+                :exceptions   (checker/unhandled-exceptions)}
+               checkers)
              (:plots opts)
-             (assoc :perf (checker/perf {:nemeses (:perf package)})))))})))
+             (assoc :perf (checker/perf {:nemeses (:perf package)})))))}
+      more)))
+
+(defn- gateway-checkers []
+  {:alive (checks/alive)
+   :log   (checker/log-file-pattern #"panicked at|R\d+:|assertion" "gateway.log")})
+
+(defn- gateways-test
+  "Gateways that Jepsen itself starts, and their NBD doors."
+  [opts]
+  (let [netns?     (:netns opts)
+        nodes      (if netns?
+                     (mapv #(str "hf" (inc %)) (range (:gateways opts)))
+                     (:nodes opts))
+        store-node (when (and netns? (= "s3" (:store opts))) "hfs3")
+        addresses  (when netns?
+                     (netns/addresses (cond-> nodes store-node (conj store-node))))
+        s3-url     (when store-node (str "http://" (addresses store-node) ":7070"))
+        dir        (.getCanonicalPath (io/file (:dir opts)))
+        opts       (assoc opts :dir dir, :nodes nodes)]
+    (assemble
+      opts ((workloads (:workload opts)) opts) (nemesis/package opts)
+      (gateway-checkers)
+      (merge
+        (when netns? {:remote netns/remote
+                      :os     (netns-os opts store-node)})
+        {:nodes       nodes
+         :addresses   addresses
+         :binary      (.getCanonicalPath (io/file (:binary opts)))
+         :local-plan  (str dir "/cluster.toml")
+         :cluster-key (random-key)
+         :store-url   (case (:store opts)
+                        "file" (str "file://" dir "/store")
+                        "s3"   "s3://holdfast/jepsen"
+                        (:store opts))
+         :s3-endpoint   (or (:s3-endpoint opts) s3-url)
+         :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
+         :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
+         :patience-ms (* 1000 (:patience opts))
+         :net         net/iptables
+         :db          (db/db)}))))
+
+(defn- postgres-test
+  "A PostgreSQL that runs already; with a door, faults can be asked for there."
+  [{:keys [door postgres] :as opts}]
+  (when-not postgres
+    (throw (IllegalArgumentException.
+             "append wants --postgres HOST:PORT (cargo xtask jepsen --workload append brings its own)")))
+  (let [opts (assoc opts :nodes hosts/nodes)]
+    (assemble
+      opts (append/workload opts)
+      (if door (hosts/package opts) {:nemesis jepsen-nemesis/noop})
+      (when door (assoc (gateway-checkers) :agent-log (hosts/log-checker)))
+      {:ssh {:dummy? true}})))
+
+(defn holdfast-test
+  [{:keys [workload nemesis door] :as opts}]
+  (let [append? (= "append" workload)]
+    (when-not (cond (not append?) (nemesis/known? nemesis)
+                    door          (hosts/known? nemesis)
+                    :else         (= "none" nemesis))
+      (throw (IllegalArgumentException.
+               (str "--nemesis: found " nemesis ", expected none"
+                    (when (or door (not append?))
+                      (str ", mix, or of "
+                           (str/join ", " (sort (keys (if append? hosts/faults
+                                                         nemesis/faults))))))
+                    " with --workload " workload
+                    (when (and append? (not door)) " and no --door")))))
+    ((if append? postgres-test gateways-test) (seeded opts))))
 
 (def opt-spec
   [["-w" "--workload NAME" (str "One of " (str/join ", " (sort (keys workloads))))
@@ -165,9 +216,10 @@
     :validate [workloads "There is no such workload"]]
    [nil "--nemesis FAULTS"
     (str "Faults, joined by + for several at once and by , for one after the other: none, mix, "
-         (str/join ", " (sort (keys nemesis/faults))))
+         (str/join ", " (sort (keys nemesis/faults)))
+         "; with append: " (str/join ", " (sort (keys hosts/faults))))
     :default "none"
-    :validate [nemesis/known? "There is no such fault"]]
+    :validate [#(or (nemesis/known? %) (hosts/known? %)) "There is no such fault"]]
    [nil "--seed N" "Decides requests, faults and the nodes that they hit, though not when; drawn and reported if not given"
     :parse-fn parse-long, :validate [nat-int? "0 or more"]]
    [nil "--binary PATH" "The holdfast program on this machine; copied to nodes that are reached over SSH"
@@ -201,6 +253,8 @@
     :default 120, :parse-fn parse-long]
    [nil "--threads-per-key N" "register: clients of one key at a time"
     :default 4, :parse-fn parse-long]
+   [nil "--postgres HOST:PORT" "append: where PostgreSQL is reached, as user postgres without a password; its tables jepsen_* are made anew"]
+   [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]
@@ -211,7 +265,9 @@
 
 (defn all-tests
   [opts]
-  (for [w (if-let [w (:workload opts)] [w] (sort (keys workloads)))
+  (for [w (if-let [w (:workload opts)]
+              [w]
+              (sort (keys (dissoc workloads "append"))))
         n (if-let [n (:nemesis opts)] [n] all-nemeses)
         _ (range (:test-count opts))]
     (holdfast-test (assoc opts :workload w, :nemesis n))))

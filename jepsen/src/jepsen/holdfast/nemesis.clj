@@ -178,19 +178,21 @@
   (lazy-seq (concat (shuffled dice choices) (rounds dice choices))))
 
 (defn package
-  [{:keys [nemesis interval hold seed]}]
-  (let [choices (choices nemesis)
-        order   (Random. seed)
-        nodes   (Random. (inc seed))]
-    {:nemesis         (->Nemesis nodes (atom {:down #{}, :stopped #{}, :spoilt #{}}))
-     :generator       (when (seq choices)
-                        (mapcat (fn [fault]
-                                  [(gen/sleep interval)
-                                   {:type :info, :f :begin, :value fault}
-                                   (gen/sleep hold)
-                                   {:type :info, :f :end}])
-                                (rounds order choices)))
-     :final-generator (gen/nemesis {:type :info, :f :end})
-     :alive-generator (gen/nemesis (gen/once {:type :info, :f :alive}))
-     :perf            #{{:name "fault", :start #{:begin}, :stop #{:end}
-                         :color "#E9A4A0"}}}))
+  "What a test is given: faults of `choices` in turn, made by (make dice)."
+  ([{:keys [nemesis] :as opts}]
+   (package opts (choices nemesis)
+            (fn [dice]
+              (->Nemesis dice (atom {:down #{}, :stopped #{}, :spoilt #{}})))))
+  ([{:keys [interval hold seed]} choices make]
+   {:nemesis         (make (Random. (inc seed)))
+    :generator       (when (seq choices)
+                       (mapcat (fn [fault]
+                                 [(gen/sleep interval)
+                                  {:type :info, :f :begin, :value fault}
+                                  (gen/sleep hold)
+                                  {:type :info, :f :end}])
+                               (rounds (Random. seed) choices)))
+    :final-generator (gen/nemesis {:type :info, :f :end})
+    :alive-generator (gen/nemesis (gen/once {:type :info, :f :alive}))
+    :perf            #{{:name "fault", :start #{:begin}, :stop #{:end}
+                        :color "#E9A4A0"}}}))

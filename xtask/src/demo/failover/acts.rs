@@ -1,6 +1,6 @@
 //! The four faults of a round. Each goes: load, the fault, PostgreSQL takes writes again (somewhere), clients go on, the ledger is compared.
 
-use super::lab::{LIMIT, Lab, PROBE_AT, export, node};
+use super::lab::{Lab, PROBE_AT};
 use super::report::Act;
 use super::timeline::{Kind, Line, Moment, longest_pause, shown, way};
 use crate::bridge::Bridge;
@@ -12,6 +12,7 @@ use crate::pg;
 use crate::pgwire::Reach;
 use crate::process::wait_until;
 use crate::say::{note, step};
+use crate::stage::{LIMIT, export, node};
 use crate::stats;
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
@@ -59,19 +60,19 @@ impl Lab {
     /// # Errors
     /// When clients do not get on within [`LIMIT`], or the host that was cut off can still write.
     pub fn act(&mut self, round: u32, kind: Kind) -> Result<Act> {
-        let from = self.primary()?;
-        step(format!("Round {round}: {} (primary is {})", kind.words(), self.hosts[from].name));
-        let writers = self.ledger.start_lasting(&Reach::Tcp(self.proxy.at()))?;
+        let from = self.stage.primary()?;
+        step(format!("Round {round}: {} (primary is {})", kind.words(), self.stage.hosts[from].name));
+        let writers = self.ledger.start_lasting(&Reach::Tcp(self.stage.proxy.at()))?;
         let mut story = Story::default();
         let done = self.under_load(kind, from, &writers, &mut story);
         let moments = writers.moments();
         self.ledger.join(writers)?;
         let counted = done?;
 
-        let to = self.primary()?;
+        let to = self.stage.primary()?;
         let verdict = self.ledger.check_through(&mut self.session()?)?;
         let lines = self.lines_since(counted.before);
-        let way_up = lines.iter().rev().find(|line| line.host == self.hosts[to].name && line.phases.is_some());
+        let way_up = lines.iter().rev().find(|line| line.host == self.stage.hosts[to].name && line.phases.is_some());
         let (last, first) = longest_pause(&moments).context("no commit was acknowledged")?;
 
         let mut told = story.moments;
@@ -96,8 +97,8 @@ impl Lab {
         let act = Act {
             round,
             kind,
-            from: self.hosts[from].name.into(),
-            to: self.hosts[to].name.into(),
+            from: self.stage.hosts[from].name.into(),
+            to: self.stage.hosts[to].name.into(),
             phases: way_up.and_then(|line| line.phases.clone()).unwrap_or_default(),
             primary_ms: way_up.map(|line| line.at_unix_ms.saturating_sub(story.at)),
             first_commit_ms: first.saturating_sub(story.at),
@@ -120,7 +121,7 @@ impl Lab {
         let begun = Instant::now();
         let busy = wait_until(LIMIT, || writers.acknowledged() >= COMMITS && begun.elapsed() >= self.load);
         anyhow::ensure!(busy, "only {} commits acknowledged within {LIMIT:?}", writers.acknowledged());
-        let before = [0, 1].map(|host: usize| self.hosts[host].history().len());
+        let before = [0, 1].map(|host: usize| self.stage.hosts[host].history().len());
         let connections = self.broken();
         match kind {
             Kind::HostKilled => self.kill_host(from, story)?,
@@ -134,8 +135,8 @@ impl Lab {
             on,
             "clients do not get on: {} commits acknowledged within {LIMIT:?}; {}; {}",
             writers.acknowledged() - so_far,
-            self.hosts[0].said(),
-            self.hosts[1].said()
+            self.stage.hosts[0].said(),
+            self.stage.hosts[1].said()
         );
         Ok(Counted { before, broken: self.broken() - connections })
     }
@@ -143,18 +144,18 @@ impl Lab {
     /// What a fault left broken is put right, so that the next one finds everything there.
     fn mend(&mut self, kind: Kind, from: usize) -> Result<()> {
         match kind {
-            Kind::HostKilled => self.hosts[from].boot()?,
-            Kind::GatewayKilled => self.gateways.heal(&self.net)?,
+            Kind::HostKilled => self.stage.hosts[from].boot()?,
+            Kind::GatewayKilled => self.stage.gateways.heal(&self.stage.net)?,
             Kind::Switchover | Kind::HostCutOff => {}
         }
-        self.caught_up()?;
-        let primary = self.primary()?;
-        self.hosts[1 - primary].stands_by(LIMIT)
+        self.stage.caught_up()?;
+        let primary = self.stage.primary()?;
+        self.stage.hosts[1 - primary].stands_by(LIMIT)
     }
 
     /// A session where HAProxy leads to.
     fn session(&self) -> Result<crate::pgwire::Client> {
-        let reach = Reach::Tcp(self.proxy.at());
+        let reach = Reach::Tcp(self.stage.proxy.at());
         let mut last = pg::client(&reach);
         wait_until(LIMIT, || {
             if last.is_err() {
@@ -167,38 +168,37 @@ impl Lab {
 
     /// What both agents have added to their histories, in order.
     fn lines_since(&self, before: [usize; 2]) -> Vec<Line> {
-        let new = self.hosts.iter().zip(before).flat_map(|(host, before)| host.history().into_iter().skip(before));
+        let new =
+            self.stage.hosts.iter().zip(before).flat_map(|(host, before)| host.history().into_iter().skip(before));
         let mut lines: Vec<Line> = new.filter_map(|line| serde_json::from_value(line).ok()).collect();
         lines.sort_by_key(|line| line.at_unix_ms);
         lines
     }
 
     fn kill_host(&mut self, from: usize, story: &mut Story) -> Result<()> {
-        let name = self.hosts[from].name;
+        let name = self.stage.hosts[from].name;
         story.begins(format!("kill -9 of every process of {name}"));
-        let (killed, had) = self.hosts[from].kill()?;
+        let (killed, had) = self.stage.hosts[from].kill()?;
         story.tell("", format!("the last of its {had} processes is gone"));
-        self.hosts[1 - from].becomes_primary(killed, LIMIT).map(drop)
+        self.stage.hosts[1 - from].becomes_primary(killed, LIMIT).map(drop)
     }
 
     fn switch_over(&mut self, from: usize, story: &mut Story) -> Result<()> {
-        let to = self.hosts[1 - from].name;
+        let to = self.stage.hosts[1 - from].name;
         story.begins(format!("holdfast agent switchover --to {to}"));
-        self.hosts[from].holdfast(&["agent", "switchover", "--to", to, "--yes"])?;
-        self.hosts[1 - from].becomes_primary(Instant::now(), LIMIT).map(drop)
+        self.stage.hosts[from].holdfast(&["agent", "switchover", "--to", to, "--yes"])?;
+        self.stage.hosts[1 - from].becomes_primary(Instant::now(), LIMIT).map(drop)
     }
 
     fn kill_gateway(&mut self, from: usize, story: &mut Story) -> Result<()> {
-        let status = self.hosts[from].attach_status();
-        let serving = status["gateway"].as_str().context("attach names no gateway")?.to_owned();
-        let index = (0..gateways::GATEWAYS).find(|index| gateways::name(*index) == serving);
-        let index = index.with_context(|| format!("no gateway is called {serving}"))?;
+        let index = self.stage.serving(from)?;
+        let serving = gateways::name(index);
         story.begins(format!("kill -9 of the serving gateway {serving}"));
-        self.gateways.kill(index)?;
+        self.stage.gateways.kill(index)?;
         let mut now = serde_json::Value::Null;
         let elsewhere = wait_until(LIMIT, || {
-            let Some(primary) = self.hosts.iter().position(Host::is_primary) else { return false };
-            now = self.hosts[primary].attach_status();
+            let Some(primary) = self.stage.hosts.iter().position(Host::is_primary) else { return false };
+            now = self.stage.hosts[primary].attach_status();
             now["phase"] == "serving" && now["gateway"] != serving.as_str()
         });
         anyhow::ensure!(elsewhere, "no other gateway serves after {LIMIT:?}: attach shows {now}");
@@ -210,36 +210,36 @@ impl Lab {
     /// The host's cable is pulled while everything on it goes on. Its PostgreSQL must end by itself, and what its users still ask the device to
     /// write must never be carried out, also after the cable is in again.
     fn cut_off(&mut self, from: usize, story: &mut Story) -> Result<()> {
-        let name = self.hosts[from].name;
-        let mut probe = Probe::at(&self.hosts[from], 1).context("before the cut")?;
+        let name = self.stage.hosts[from].name;
+        let mut probe = Probe::at(&self.stage.hosts[from], 1).context("before the cut")?;
         story.begins(format!("{name} is cut off from everything and goes on running"));
-        self.net.isolate(node(from))?;
+        self.stage.net.isolate(node(from))?;
         // On its way at once: into a connection that looks well still.
         let late = std::thread::spawn(move || probe.write(2));
         let stopped = wait_until(LIMIT, || {
-            let gone = self.hosts[from].postgres().is_empty();
+            let gone = self.stage.hosts[from].postgres().is_empty();
             if !gone {
                 std::thread::sleep(LOOK);
             }
             gone
         });
-        let said = || self.hosts[from].said();
+        let said = || self.stage.hosts[from].said();
         anyhow::ensure!(stopped, "PostgreSQL still runs on {name} {LIMIT:?} after it was cut off; {}", said());
         story.stopped_ms = Some(unix_ms() - story.at);
         story.tell(name, "no process of PostgreSQL is left");
-        self.hosts[1 - from].becomes_primary(Instant::now(), LIMIT)?;
-        let mut other = Probe::at(&self.hosts[1 - from], 3).context("at the new primary")?;
+        self.stage.hosts[1 - from].becomes_primary(Instant::now(), LIMIT)?;
+        let mut other = Probe::at(&self.stage.hosts[1 - from], 3).context("at the new primary")?;
 
         story.tell("", format!("{name} is connected again"));
-        self.net.heal()?;
+        self.stage.net.heal()?;
         let outcome = late.join().map_err(|_| anyhow::anyhow!("the probe panicked"))?;
         anyhow::ensure!(
             matches!(outcome, Err(NbdError::Errno(_) | NbdError::Gone(_))),
             "R2: a write through the device of {name}, which was cut off, was answered with {outcome:?}"
         );
-        self.hosts[from].stands_by(LIMIT)?;
+        self.stage.hosts[from].stands_by(LIMIT)?;
         story.tell(name, "stands by");
-        let running = self.hosts[from].postgres();
+        let running = self.stage.hosts[from].postgres();
         anyhow::ensure!(running.is_empty(), "PostgreSQL runs on {name}, which stands by: {running:?}");
         let found = other.read()?;
         anyhow::ensure!(found == 3, "R2: found write {found} in the block of the probe, expected 3, the new primary's");

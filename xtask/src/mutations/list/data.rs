@@ -3,6 +3,7 @@
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const WRITE: &str = "crates/journal/src/write.rs";
+const HEAD: &str = "crates/volume/src/head.rs";
 const MACHINE: &str = "crates/volume/src/machine.rs";
 
 const CRASHES: Test =
@@ -10,6 +11,8 @@ const CRASHES: Test =
 const CORRUPTION: Test = file(Layer::Crash, "holdfast-journal", &["--test", "corruption"], &[]);
 const REPLAYS: Test = lib(Layer::Property, "holdfast-volume", &["replay_from_any_snapshot_is_the_straight_run"]);
 const MACHINES: Test = lib(Layer::Unit, "holdfast-volume", &["machine::"]);
+const HEADS: Test = lib(Layer::Unit, "holdfast-volume", &["head::"]);
+const SEALED: Test = lib(Layer::Unit, "holdfast-volume", &["what_is_sealed_stays_as_it_was_at_the_begin"]);
 const RETRIES: Test = lib(Layer::Unit, "holdfast-store", &["retry::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -23,7 +26,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "let result: io::Result<()> = Ok(());",
         }],
         tests: &[CRASHES],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "folder-not-synced",
@@ -109,7 +112,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             }
 ",
         }],
-        tests: &[REPLAYS, MACHINES],
+        tests: &[SEALED, REPLAYS, MACHINES],
         smoke: true,
     },
     Mutation {
@@ -194,7 +197,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[lib(Layer::Unit, "holdfast-seal", &["object::"])],
-        smoke: false,
+        smoke: true,
     },
     Mutation {
         name: "conflict-taken-for-ours",
@@ -231,6 +234,86 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "if body.len() as u64 <= expected {",
         }],
         tests: &[RETRIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "rest-of-an-overwritten-write",
+        bug: "what is left behind an overwritten part of a write reads as its beginning",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/volume/src/index.rs",
+            old: "Self { skip: self.skip + count as u16, ..rest }",
+            new: "Self { skip: self.skip, ..rest }",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["index::"]), MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "told-again-as-written",
+        bug: "an entry that was applied in part is told to whoever sends it again as written",
+        rule: "R12",
+        edits: &[Edit {
+            file: MACHINE,
+            old: "Admit::Duplicate if self.partly == Some(writes.epoch) => {",
+            new: "Admit::Duplicate if self.partly == Some(Epoch(u64::MAX)) => {",
+        }],
+        tests: &[MACHINES],
+        smoke: false,
+    },
+    Mutation {
+        name: "replaced-life-goes-on",
+        bug: "a head of a later life of the set does not fence who lived before",
+        rule: "R6",
+        edits: &[Edit {
+            file: HEAD,
+            old: "            _ => Standing::Taken,",
+            new: "            _ => Standing::Older,",
+        }],
+        tests: &[HEADS],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-goes-back",
+        bug: "a checkpoint that is older than what the head covers replaces it",
+        rule: "R4",
+        edits: &[Edit { file: HEAD, old: "c.upto.index >= next.upto.index", new: "c.upto.index == next.upto.index" }],
+        tests: &[HEADS],
+        smoke: false,
+    },
+    Mutation {
+        name: "keyring-in-clear-believed",
+        bug: "the keyring beside a head is believed without that it was sealed with it",
+        rule: "R10",
+        edits: &[Edit {
+            file: HEAD,
+            old: "    if keyring != clear {",
+            new: "    if keyring.wrapped_key.len() != clear.wrapped_key.len() {",
+        }],
+        tests: &[HEADS],
+        smoke: false,
+    },
+    Mutation {
+        name: "data-key-of-another-set",
+        bug: "a data key that was wrapped for another set opens",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/seal/src/key.rs",
+            old: "        if found_set != set {",
+            new: "        if found_set.0 == u64::MAX {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["key::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "journal-place-not-sealed",
+        bug: "the place of a record in its journal file is not bound into its seal",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/seal/src/node.rs",
+            old: "    nonce[..8].copy_from_slice(&offset.to_le_bytes());\n",
+            new: "    let _ = offset;\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-seal", &["node::"])],
         smoke: false,
     },
 ];

@@ -1,12 +1,13 @@
 //! Connections, requests and answers: the gateway's front, its serving of a set, and the device on a host.
 
-use super::{Edit, Layer, Mutation, Test, lib};
+use super::{Edit, Layer, Mutation, SIMULATION, Test, lib};
 
 const DEVICE: &str = "crates/gateway/src/set/device.rs";
 const SLOTS: &str = "crates/gateway/src/front/slots.rs";
 
 const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
+const AGENT: Test = lib(Layer::Property, "holdfast-agent", &["machine::"]);
 const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-gateway", &["front::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -37,45 +38,15 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "acknowledged-before-commit",
-        bug: "a write is answered once it is in the sequencer's hands",
-        rule: "R1",
+        name: "lease-not-checked",
+        bug: "a read is answered without a look at the read lease",
+        rule: "R3",
         edits: &[Edit {
             file: DEVICE,
-            old: "        for answer in pending {
-            match answer.await {
-",
-            new: "        for mut answer in pending {
-            let now = answer.try_recv().unwrap_or(Ok(()));
-            match Ok::<_, tokio::sync::oneshot::error::RecvError>(now) {
-",
+            old: "        // R3: after the data is there and right before the answer.\n        self.check_read().await?;\n",
+            new: "",
         }],
-        tests: &[Test::Scenario("flush-kill-all")],
-        smoke: false,
-    },
-    Mutation {
-        name: "named-before-the-put",
-        bug: "a segment that the store did not take is named as if it were there",
-        rule: "R7",
-        edits: &[Edit {
-            file: "crates/gateway/src/set/uploader.rs",
-            old: "                // Also what lasts until somebody acts",
-            new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
-                // Also what lasts until somebody acts",
-        }],
-        tests: &[Test::Scenario("s3-outage")],
-        smoke: false,
-    },
-    Mutation {
-        name: "token-not-checked",
-        bug: "a connection is let in whatever token it shows",
-        rule: "R2",
-        edits: &[Edit {
-            file: "crates/gateway/src/set/server.rs",
-            old: "self.join(|s| !s.plain && s.token == token)",
-            new: "self.join(|s| !s.plain)",
-        }],
-        tests: &[Test::Scenario("two-owners")],
+        tests: &[Test::Scenario("paused-gateway")],
         smoke: false,
     },
     Mutation {
@@ -91,6 +62,48 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             (_, Err(e)) => {",
         }],
         tests: &[Test::Scenario("moves")],
+        smoke: false,
+    },
+    Mutation {
+        name: "acknowledged-before-commit",
+        bug: "a write is answered once it is in the sequencer's hands",
+        rule: "R1",
+        edits: &[Edit {
+            file: DEVICE,
+            old: "        for answer in pending {
+            match answer.await {
+",
+            new: "        for mut answer in pending {
+            let now = answer.try_recv().unwrap_or(Ok(()));
+            match Ok::<_, tokio::sync::oneshot::error::RecvError>(now) {
+",
+        }],
+        tests: &[SIMULATION, Test::Scenario("flush-kill-all")],
+        smoke: false,
+    },
+    Mutation {
+        name: "named-before-the-put",
+        bug: "a segment that the store did not take is named as if it were there",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/uploader.rs",
+            old: "                // Also what lasts until somebody acts",
+            new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
+                // Also what lasts until somebody acts",
+        }],
+        tests: &[SIMULATION, Test::Scenario("s3-outage")],
+        smoke: false,
+    },
+    Mutation {
+        name: "token-not-checked",
+        bug: "a connection is let in whatever token it shows",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/server.rs",
+            old: "self.join(|s| !s.plain && s.token == token)",
+            new: "self.join(|s| !s.plain)",
+        }],
+        tests: &[Test::Scenario("two-owners")],
         smoke: false,
     },
     Mutation {
@@ -129,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[CLIENT],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "half-a-read-is-a-read",
@@ -218,6 +231,90 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[Test::Scenario("moves"), Test::Scenario("attach-failover")],
+        smoke: false,
+    },
+    Mutation {
+        name: "replaced-cluster-answers",
+        bug: "a gateway whose set was recovered elsewhere answers on for ever with what it saw of the head once",
+        rule: "R6",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/head/looks.rs",
+            old: "        within(&self.ours, now, FRESH_FOR) ||",
+            new: "        self.ours.load(Ordering::Acquire) != 0 ||",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-gateway", &["set::head::looks::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "another-volume-of-the-name",
+        bug: "a device goes on with a volume that was made anew under its name",
+        rule: "R3",
+        edits: &[Edit {
+            file: "crates/attach/src/machine.rs",
+            old: "if self.id == 0 { other.name == self.name } else { other.id == self.id }",
+            new: "other.name == self.name",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::tests::a_device_goes_on"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "kernel-device-without-its-lease",
+        bug: "a kernel device that an earlier process left is gone on with for another owner",
+        rule: "R6",
+        edits: &[Edit {
+            file: "crates/attach/src/device/kernel.rs",
+            old: " && lease.owner == owner.to_string();",
+            new: " && !owner.to_string().is_empty();",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["device::kernel::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "any-certificate-is-let-in",
+        bug: "a door lets in whoever has any certificate of the cluster: a host speaks as a gateway",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/tls/src/role.rs",
+            old: "if roles.iter().any(|role| allowed.contains(role)) {",
+            new: "if !roles.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-tls", &["a_door_lets_in_who_has_the_role"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "primary-before-a-write",
+        bug: "PostgreSQL is shown as primary before a write was durable under its own start",
+        rule: "A5",
+        edits: &[Edit {
+            file: "crates/agent/src/machine.rs",
+            old: "            State::Primary => true,\n            State::Demoting",
+            new: "            State::Primary | State::Starting(Rising::Writing(_)) => true,\n            State::Demoting",
+        }],
+        tests: &[AGENT],
+        smoke: false,
+    },
+    Mutation {
+        name: "lease-runs-out-under-postgresql",
+        bug: "without a renewal PostgreSQL is stopped when the lease has ended, and not before",
+        rule: "A3",
+        edits: &[Edit {
+            file: "crates/agent/src/machine.rs",
+            old: "self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))",
+            new: "self.renewed().saturating_add(self.ttl)",
+        }],
+        tests: &[AGENT],
+        smoke: false,
+    },
+    Mutation {
+        name: "given-back-while-mounted",
+        bug: "the lease is given back before the pool is exported",
+        rule: "A2",
+        edits: &[Edit {
+            file: "crates/agent/src/machine/leave.rs",
+            old: "            Step::Stop => Step::Export,\n            Step::Export => Step::Detach,",
+            new: "            Step::Stop | Step::Export => Step::Detach,",
+        }],
+        tests: &[AGENT],
         smoke: false,
     },
 ];

@@ -2,7 +2,14 @@
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
-const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group::"]);
+const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
+const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
+const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"]);
+const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
+/// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
+const CALLED_BACK: Test =
+    file(Layer::Crash, "holdfast-log", &["--test", "sim_disk"], &["what_was_called_back_survives"]);
+const FAILING: Test = file(Layer::Unit, "holdfast-log", &["--test", "sim_disk"], &["a_failed_"]);
 const DISK: Test = file(Layer::Unit, "holdfast-log", &["--test", "real_disk"], &[]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -31,7 +38,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
                 let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
 ",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-log", &[]), DISK, Test::Scenario("flush-kill-all")],
+        tests: &[CALLED_BACK, FAILING],
         smoke: false,
     },
     Mutation {
@@ -45,7 +52,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "                    Some(_) => done(Ok(())),
 ",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-log", &[]), DISK],
+        tests: &[FAILING, CALLED_BACK],
         smoke: false,
     },
     Mutation {
@@ -59,7 +66,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            tracing::debug!(%from, ?left, \"votes all the same\");
 ",
         }],
-        tests: &[GROUPS],
+        tests: &[STARTS],
         smoke: false,
     },
     Mutation {
@@ -73,7 +80,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        && current.last() == snapshot.last()
 ",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-raft", &[])],
+        tests: &[SNAPSHOTS],
         smoke: false,
     },
     Mutation {
@@ -87,7 +94,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        *lock(&self.shared.current) = Some(snapshot);
 ",
         }],
-        tests: &[lib(Layer::Cluster, "holdfast-raft", &[])],
+        tests: &[SNAPSHOTS],
         smoke: false,
     },
     Mutation {
@@ -124,6 +131,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "state.purged.is_some() && first.0 > 0",
         }],
         tests: &[lib(Layer::Unit, "holdfast-raft", &["quarantine::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "taken-out-and-votes-for-the-left-behind",
+        bug: "a member that was taken out and learns anew votes for a candidate that was left behind before that",
+        rule: "R1",
+        edits: &[Edit { file: "crates/raft/src/server.rs", old: ".filter(|since| last < Some((since.term.0, since.index.0)))", new: ".filter(|since| last < Some((0, since.index.0)))" },],
+        tests: &[HEALING],
         smoke: false,
     },
 ];

@@ -5,12 +5,12 @@ use super::{Edit, Layer, Mutation, Test, lib};
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
-const MACHINE: &str = "crates/volume/src/machine.rs";
 const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
 const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
 const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"]);
+const KEPT: Test = lib(Layer::Unit, "holdfast-control", &["set::space::"]);
 const SPACE: Test = lib(Layer::Unit, "holdfast-volume", &["space::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -70,18 +70,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
-        name: "journal-survives-rollback",
-        bug: "what the journal holds of the time before a rollback is still found after it",
-        rule: "R4",
-        edits: &[Edit {
-            file: MACHINE,
-            old: "        self.active = Generation::new();\n        self.copy = None;",
-            new: "        self.copy = None;",
-        }],
-        tests: &[HISTORIES],
-        smoke: false,
-    },
-    Mutation {
         name: "rollback-loses-a-write",
         bug: "a set is rolled back although something was written after its safety snapshot",
         rule: "R4",
@@ -115,6 +103,45 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "is_some()",
         }],
         tests: &[ROLLBACKS],
+        smoke: false,
+    },
+    Mutation {
+        name: "kept-root-dropped",
+        bug: "a checkpoint gives up the root before it although a snapshot keeps it",
+        rule: "R7",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "            && base != root\n            && !self.snapshots.values().any(|snapshot| snapshot.root == base)\n",
+            new: "            && base != root\n",
+        }],
+        tests: &[KEPT, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "segment-on-its-way-retired",
+        bug: "a segment that the checkpoint under way will name is retired",
+        rule: "R7",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "if kept.contains(object) || dropped || noted || young {",
+            new: "if kept.contains(object) || dropped || (noted && young) || young {",
+        }],
+        tests: &[KEPT, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "wrong-clock-clears",
+        bug: "snapshots of a later time than now count, and push out those that the schedule is to keep",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/control/src/set/schedule.rs",
+            old: "one.finished && one.at_unix_ms <= now_unix_ms",
+            new: "one.finished && now_unix_ms > 0",
+        }],
+        tests: &[
+            lib(Layer::Unit, "holdfast-control", &["set::schedule::tests::c3"]),
+            lib(Layer::Property, "holdfast-control", &["set::schedule::"]),
+        ],
         smoke: false,
     },
 ];

@@ -7,6 +7,8 @@ const VOLUMES: &str = "crates/control/src/set/volumes.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
 const MACHINES: Test = lib(Layer::Property, "holdfast-volume", &["machine::"]);
+/// A fixed case: red whatever is drawn.
+const LATE_COPY: Test = lib(Layer::Unit, "holdfast-control", &["a_late_copy_of_a_shrink_takes_nothing"]);
 const STATE: Test = lib(Layer::Property, "holdfast-control", &["set::volumes::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -43,14 +45,62 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "        if self.space_requests.contains(&request) {\n            return Ok(SetAnswer::VolumeChangedBefore);",
             new: "        if self.space_requests.len() > usize::MAX / 2 {\n            return Ok(SetAnswer::VolumeChangedBefore);",
         }],
-        tests: &[STATE, HISTORIES],
-        smoke: false,
+        tests: &[LATE_COPY, STATE],
+        smoke: true,
     },
     Mutation {
         name: "shrink-unseen",
         bug: "a rollback is undone to a safety snapshot that shows what a shrink has discarded since",
         rule: "R4",
         edits: &[Edit { file: VOLUMES, old: "        if discarded.is_some() {", new: "        if false {" }],
+        tests: &[STATE],
+        smoke: false,
+    },
+    Mutation {
+        name: "volume-id-again",
+        bug: "a new volume gets the id of one that was deleted, and with it what its snapshots and late requests mean",
+        rule: "R4",
+        edits: &[Edit {
+            file: VOLUMES,
+            old: "let volume = VolumeId(self.next_volume);",
+            new: "let volume = VolumeId(self.volumes.keys().map(|id| id.0).max().unwrap_or(0) + 1);",
+        }],
+        tests: &[STATE],
+        smoke: false,
+    },
+    Mutation {
+        name: "volume-id-again-after-a-recovery",
+        bug: "a recovered set forgets the ids of volumes that were deleted before",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/control/src/set/restored.rs",
+            old: "restored.next_volume.max(above).max(1)",
+            new: "above.max(1)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["set::restored::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "epochs-of-a-former-life",
+        bug: "the epochs of a recovered set are not above those of its former life",
+        rule: "R6",
+        edits: &[Edit {
+            file: "crates/control/src/set/restored.rs",
+            old: "let mut state = Self::new(base_epoch);",
+            new: "let mut state = Self::new(Epoch(base_epoch.0 >> INDEX_BITS));",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-control", &["set::restored::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "shrink-under-a-new-owner",
+        bug: "a shrink or a deletion that was decided before another owner took the set acts under that owner",
+        rule: "R2",
+        edits: &[Edit {
+            file: VOLUMES,
+            old: "        if self.epoch == seen {",
+            new: "        if self.epoch >= seen {",
+        }],
         tests: &[STATE],
         smoke: false,
     },

@@ -1,0 +1,353 @@
+//! Histories of one set against a flat model: what is written, trimmed, snapshotted, rolled back, resized, collected and deleted, while gateways
+//! end or are cut off and the store does what stores do. `docs/proof/histories.md` says what is real here and what is not.
+//!
+//! ```text
+//!   world: a step from the seed ─▶ device, admin commands ─▶ gateway: sequencer, reader, uploader, collector, sweeps, deletion, head ─▶ store
+//!                                                              │ submit                                        in memory, with faults
+//!                                          journal: one order ◀┘──▶ SetHost::apply ─▶ model: the volumes as flat lists
+//! ```
+//! H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
+//! H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
+//! H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
+//!     of `PART` seeds that it is in: to repeat one, the ones of its part are run before it.
+
+mod gateway;
+mod journal;
+mod model;
+mod rest;
+mod store;
+mod world;
+
+use crate::libc;
+use anyhow::{Context, Result, bail};
+use holdfast_log::NodeLog;
+use holdfast_raft::Clocks;
+use holdfast_types::MonoTime;
+use model::Counts;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use world::{Stats, World};
+
+/// Gateways that a set moves between.
+pub const GATEWAYS: u64 = 3;
+/// Seeds that are run by one process, one after the other (H3).
+const PART: u64 = 100;
+/// Steps of a history, from and to.
+const STEPS: (u64, u64) = (30, 60);
+/// How far the clock goes on while everything waits, in nanoseconds.
+const TICK: u64 = 5_000_000;
+/// A history that is not done by then, of its own clock, hangs.
+const HOURS: u64 = 2;
+/// A part that is not done by then, of the real clock, hangs.
+const PART_LIMIT: Duration = Duration::from_secs(300);
+
+/// Which seed is under way, and how far it is: for whoever panics.
+static SEED: AtomicU64 = AtomicU64::new(0);
+static STEP: AtomicU64 = AtomicU64::new(0);
+
+/// Many histories.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HistoriesArgs {
+    /// The first seed, rounded down to a hundred
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// How many
+    #[arg(long, default_value_t = 10_000)]
+    count: u64,
+    /// Only this one, step by step
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Of that one only so many steps, and then come to rest
+    #[arg(long, requires = "seed")]
+    steps: Option<u64>,
+    /// Processes at once
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+}
+
+/// A part of them, in this process.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PartArgs {
+    #[arg(long)]
+    first: u64,
+    #[arg(long)]
+    count: u64,
+    /// The last one is told step by step
+    #[arg(long)]
+    loud: bool,
+    /// Steps of the last one
+    #[arg(long)]
+    steps: Option<u64>,
+}
+
+/// What the histories of a run did, in all. As one line of numbers between processes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums([u64; 23]);
+
+impl Sums {
+    const NAMES: [&str; 23] = [
+        "histories",
+        "steps",
+        "reads",
+        "reads of snapshots",
+        "unread",
+        "takeovers",
+        "of them from a leader that lives",
+        "writes",
+        "entries refused",
+        "operations outside",
+        "checkpoints",
+        "snapshots",
+        "rollbacks",
+        "shrinks and deletions",
+        "objects retired",
+        "objects deleted",
+        "requests refused by the store",
+        "unanswered",
+        "conflicts",
+        "not found",
+        "spoilt",
+        "stale listings",
+        "entries missing in listings",
+    ];
+
+    fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
+        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts } = stats;
+        let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, retired, deleted } = counts;
+        let [a, b, c, d, e, f, g, _] = played;
+        Self([
+            1,
+            steps,
+            reads,
+            snapshot_reads,
+            unread,
+            takeovers,
+            ghosts,
+            writes,
+            refused,
+            outside,
+            checkpoints,
+            snapshots,
+            rollbacks,
+            discards,
+            retired,
+            deleted,
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            g,
+        ])
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+impl std::fmt::Display for Sums {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words: Vec<String> =
+            Self::NAMES.iter().zip(self.0).map(|(name, count)| format!("{count} {name}")).collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+fn clocks() -> Clocks {
+    let now = MonoTime(libc::monotonic());
+    Clocks { boot: now, monotonic: now }
+}
+
+/// Runs `history` on a clock that goes on only while everything waits.
+fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'static) -> Result<T> {
+    let root: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let hook = root.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .on_thread_park(move || {
+            let now = libc::now() + TICK;
+            assert!(now < HOURS * 3600 * 1_000_000_000, "the history hangs");
+            libc::set_now(now);
+            if let Some(root) = journal::lock(&hook).take() {
+                root.wake();
+            }
+        })
+        .build()?;
+    let mut history = runtime.spawn(history);
+    let done = runtime.block_on(poll_fn(|cx| {
+        let polled = Pin::new(&mut history).poll(cx);
+        *journal::lock(&root) = Some(cx.waker().clone());
+        polled
+    }));
+    // Tasks that wait for good go with it.
+    drop(runtime);
+    Ok(done?)
+}
+
+async fn history(seed: u64, log: NodeLog, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
+    let mut world = World::new(seed, log, loud).await;
+    let drawn = world.rng.range(STEPS.0, STEPS.1);
+    let steps = steps.map_or(drawn, |steps| steps.min(drawn));
+    for step in 0..steps {
+        STEP.store(step, Relaxed);
+        world.step().await.map_err(|e| format!("step {step} of {steps}: {e}"))?;
+    }
+    STEP.store(steps, Relaxed);
+    world.come_to_rest().await.map_err(|e| format!("after {steps} steps: {e}"))?;
+    Ok(Sums::of(world.stats, world.counts(), world.common.store.played()))
+}
+
+fn tell_failed(seed: u64, why: &str) {
+    println!("seed {seed}: FAILED: {why}");
+    println!("again, step by step: cargo run -p holdfast-sim -- histories --seed {seed}");
+    println!("shorter, and then at rest: … --steps {}", STEP.load(Relaxed));
+}
+
+/// Runs the histories of one part; its last line is what they did.
+pub fn part(args: &PartArgs) -> ExitCode {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let log = tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false);
+        log.with_writer(std::io::stdout).init();
+    }
+    // A broken assertion in a task must not pass for a task that ended.
+    std::panic::set_hook(Box::new(|panic| {
+        tell_failed(SEED.load(Relaxed), &format!("step {}: {panic}", STEP.load(Relaxed)));
+        std::process::exit(1);
+    }));
+    match run_part(args) {
+        Ok(sums) => {
+            println!("ok {}", sums.0.map(|sum| sum.to_string()).join(" "));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tell_failed(SEED.load(Relaxed), &format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_part(args: &PartArgs) -> Result<Sums> {
+    let log = gateway::empty_log()?;
+    holdfast_raft::replace_clocks(clocks);
+    holdfast_log::run_blocking_inline();
+    let mut sums = Sums::default();
+    for seed in args.first..args.first + args.count {
+        SEED.store(seed, Relaxed);
+        let (last, log) = (seed + 1 == args.first + args.count, log.clone());
+        let (loud, steps) = (args.loud && last, args.steps.filter(|_| last));
+        libc::set_now(0);
+        libc::begin(seed);
+        // A thread of its own: what a thread keeps by chance is made from the seed then.
+        let thread = std::thread::Builder::new().name("history".to_string()).stack_size(16 << 20);
+        let outcome =
+            thread.spawn(move || on_own_clock(history(seed, log, steps, loud))).map(std::thread::JoinHandle::join);
+        libc::end();
+        match outcome.context("no thread")? {
+            Ok(Ok(Ok(done))) => sums.add(done),
+            Ok(Ok(Err(why))) => bail!("{why}"),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => bail!("the history itself panicked"),
+        }
+    }
+    Ok(sums)
+}
+
+fn command(first: u64, count: u64) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("no path to this program")?);
+    command.args(["histories-part", "--first", &first.to_string(), "--count", &count.to_string()]);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Runs many; its last lines name those that failed.
+pub fn many(args: &HistoriesArgs) -> ExitCode {
+    let outcome = match args.seed {
+        Some(seed) => one(seed, args.steps),
+        None => run_many(args),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("FAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one(seed: u64, steps: Option<u64>) -> Result<bool> {
+    let first = seed - seed % PART;
+    let mut command = command(first, seed + 1 - first)?;
+    command.arg("--loud");
+    if let Some(steps) = steps {
+        command.args(["--steps", &steps.to_string()]);
+    }
+    Ok(command.status()?.success())
+}
+
+fn run_many(args: &HistoriesArgs) -> Result<bool> {
+    // Whole parts: see H3.
+    let first = args.first - args.first % PART;
+    let (began, end) = (Instant::now(), first.saturating_add(args.count));
+    let (mut next, mut running, mut sums, mut good) = (first, Vec::new(), Sums::default(), true);
+    loop {
+        while good && next < end && running.len() < args.jobs.max(1) {
+            let until = (next - next % PART + PART).min(end);
+            let output = tempfile::tempfile()?;
+            let child = command(next, until - next)?.stdout(output.try_clone()?).spawn()?;
+            running.push((next, child, output, Instant::now()));
+            next = until;
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut at = 0;
+        while at < running.len() {
+            let (first, child, _, begun) = &mut running[at];
+            let hangs = begun.elapsed() > PART_LIMIT;
+            if hangs {
+                child.kill()?;
+            }
+            let Some(status) = child.try_wait()? else {
+                at += 1;
+                continue;
+            };
+            let first = *first;
+            let (_, _, mut output, _) = running.swap_remove(at);
+            let text = read_back(&mut output)?;
+            let line = text.lines().last().and_then(|line| line.strip_prefix("ok ")).filter(|_| status.success());
+            match line.map(numbers) {
+                Some(done) => sums.add(done),
+                None => {
+                    good = false;
+                    println!("{text}part from seed {first} on: {status}{}", if hangs { ", it hung" } else { "" });
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("{sums}; seeds {} to {}, {:.0} s", first, next.saturating_sub(1), began.elapsed().as_secs_f64());
+    Ok(good)
+}
+
+fn read_back(output: &mut std::fs::File) -> Result<String> {
+    use std::io::{Read, Seek};
+    let mut text = String::new();
+    output.rewind()?;
+    output.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn numbers(line: &str) -> Sums {
+    let mut sums = Sums::default();
+    sums.0.iter_mut().zip(line.split(' ')).for_each(|(sum, word)| *sum = word.parse().unwrap_or(0));
+    sums
+}

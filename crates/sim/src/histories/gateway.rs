@@ -1,0 +1,198 @@
+//! One life of a gateway, as far as one set goes: what `start_set` of a real one starts, over a seat at the history's own order.
+
+use super::journal::{Journal, Seat, lock};
+use super::store::Server;
+use crate::rng::Rng;
+use bytes::Bytes;
+use holdfast_control::cluster::SetEntry;
+use holdfast_control::serve::Timing;
+use holdfast_control::set::FIRST_GENERATION;
+use holdfast_gateway::cache::{Cache, MEMORY_BYTES_MIN};
+use holdfast_gateway::cluster::Cluster;
+use holdfast_gateway::front::device::{ConnInfo, Exports, OpenedExport, Peer, Refusal};
+use holdfast_gateway::set::device::NodeExports;
+use holdfast_gateway::set::head::{HeadKeeper, HeadParts};
+use holdfast_gateway::set::mapping::{Mapping, SetKey};
+use holdfast_gateway::set::pace::JournalPace;
+use holdfast_gateway::set::reader::Reader;
+use holdfast_gateway::set::server::{SetParts, SetServer};
+use holdfast_gateway::set::space::{SpaceKeeper, SpaceSettings};
+use holdfast_gateway::set::uploader::{UploadSettings, Uploader};
+use holdfast_log::NodeLog;
+use holdfast_nbd::ExportName;
+use holdfast_raft::Group;
+use holdfast_seal::DataKey;
+use holdfast_store::{Health, ObjectStore, RetryPolicy, Retrying};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, SetId};
+use holdfast_volume::head::{Argon2id, Keyring, SetLife};
+use holdfast_volume::segment::Codec;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const SET: SetId = GroupId(3);
+pub const LIFE: SetLife = SetLife { cluster: 7, generation: FIRST_GENERATION };
+
+/// Between gateways a millisecond apart that never hiccup: elections of 150 ms, so that takeovers cost little.
+pub const TIMING: Timing = Timing::with_floor(Duration::from_millis(1), Duration::from_millis(150));
+
+/// What all gateways of a history have alike.
+pub struct Common {
+    pub journal: Arc<Journal>,
+    pub store: Server,
+    pub key: SetKey,
+    pub entry: SetEntry,
+    upload: UploadSettings,
+    space: SpaceSettings,
+    /// Empty: nothing of a history is in it. The pace is asked of it, and is always full speed.
+    log: NodeLog,
+}
+
+/// A name that is one.
+///
+/// # Panics
+/// Where it is none.
+pub fn name(text: impl Into<String>) -> Name {
+    Name::new(text).unwrap_or_else(|e| panic!("a name: {e}"))
+}
+
+impl Common {
+    /// Settings from `rng`.
+    pub fn new(seed: u64, rng: &mut Rng, log: NodeLog) -> Self {
+        let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
+        let entry = SetEntry {
+            name: name("set"),
+            store_url: String::new(),
+            wrapped_key: vec![1; 108],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: (1..=super::GATEWAYS).map(MemberId).collect(),
+            base_epoch: Epoch(0),
+            generation: FIRST_GENERATION,
+            restored: None,
+        };
+        let upload = UploadSettings {
+            bytes: rng.pick(&[1, 32 << 10, 1 << 20]),
+            interval: Duration::from_millis(rng.pick(&[300, 1000])),
+            parallel: 2,
+            codec: rng.pick(&[Codec::None, Codec::Lz4, Codec::Zstd]),
+            target_percent: rng.pick(&[110, 130, 200]),
+        };
+        let space = SpaceSettings {
+            grace: Duration::from_millis(rng.pick(&[100, 600])),
+            deletes_per_second: 1000,
+            sweep_interval: Duration::from_millis(rng.pick(&[300, 1200])),
+        };
+        Self { journal: Journal::new(SET, seed), store: Server::new(seed), key, entry, upload, space, log }
+    }
+}
+
+/// See the module. Dropped, it is a process that was killed where it stood.
+pub struct Gateway {
+    pub seat: Arc<Seat>,
+    pub server: Arc<SetServer>,
+    exports: NodeExports,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Start number `boot` of member `me`, from a saved state or from the first entry on.
+    ///
+    /// # Panics
+    /// Where the cache does not open.
+    pub async fn start(common: &Common, me: MemberId, boot: u64, base: Option<(LogId, Bytes)>) -> Self {
+        let stop = CancellationToken::new();
+        let seat = Seat::new(me, common.journal.clone(), &common.entry, base);
+        let group = Group::scripted(seat.clone());
+        let health = Arc::new(Health::new("history"));
+        // Waits of a millisecond, whatever is drawn for them: what a seed does must not hang on more than it.
+        let policy = RetryPolicy { attempts_max: 3, backoff_first_ms: 1, backoff_max_ms: 1, ..RetryPolicy::default() };
+        let store: Arc<dyn ObjectStore> =
+            Arc::new(Retrying::new(common.store.clone(), policy).observed(health.clone()));
+        let keyring = Keyring { wrapped_key: common.entry.wrapped_key.clone(), passphrase: Argon2id::ours([0; 16]) };
+        let head = HeadKeeper::new(HeadParts {
+            name: common.entry.name.clone(),
+            life: LIFE,
+            keyring: keyring.into(),
+            key: common.key.clone(),
+            store: store.clone(),
+            member: me,
+            boot,
+            // Nothing is ever fenced here, and so nothing is noted.
+            note: PathBuf::from("/nonexistent/fenced"),
+        });
+        let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
+        let cache = cache.unwrap_or_else(|e| panic!("{e}"));
+        let mapping = Mapping::new(common.key.clone(), store, health.clone(), cache, MEMORY_BYTES_MIN, stop.clone());
+        let mapping = Arc::new(mapping.unwrap_or_else(|e| panic!("{e}")));
+        let host = seat.host.clone();
+        let server = SetServer::new(SetParts {
+            id: SET,
+            name: common.entry.name.clone(),
+            group: group.clone(),
+            host: host.clone(),
+            reader: Reader::new(group, host.clone(), mapping.clone()),
+            pace: Arc::new(JournalPace::new(common.log.clone(), host)),
+            head: head.clone(),
+            health,
+            timing: TIMING,
+            stop: stop.clone(),
+        });
+        let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
+        let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());
+        let tasks = vec![
+            tokio::spawn(server.clone().run()),
+            tokio::spawn(head.watch(server.clone(), stop.clone())),
+            tokio::spawn(space.run()),
+            tokio::spawn(uploader.run()),
+        ];
+        let sets = BTreeMap::from([(common.entry.name.clone(), server.clone())]);
+        let exports = NodeExports {
+            cluster: Arc::new(Cluster::default()),
+            sets: Arc::new(RwLock::new(sets)),
+            plain_exports: true,
+        };
+        Self { seat, server, exports, stop, tasks }
+    }
+
+    /// A client's connection to a volume, or to one of a snapshot.
+    ///
+    /// # Errors
+    /// Why not now.
+    pub async fn open(&self, volume: &Name, snapshot: Option<&Name>) -> Result<OpenedExport, Refusal> {
+        let set = self.server.name.clone();
+        let export = ExportName { set, volume: volume.clone(), snapshot: snapshot.cloned(), session: None };
+        self.exports.open(&export, ConnInfo { id: 1, peer: Peer::Unix }).await
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.seat.depose();
+        self.stop.cancel();
+        let sets = &self.exports.sets;
+        sets.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+    }
+}
+
+/// The journal that nothing is written to.
+///
+/// # Errors
+/// It does not open.
+pub fn empty_log() -> anyhow::Result<NodeLog> {
+    let config = holdfast_log::LogConfig::new("nowhere");
+    let disk = holdfast_testkit::SimDisk::new();
+    let small =
+        holdfast_log::LogConfig { file_bytes: 256 << 10, bound_bytes: 6 << 20, reserve_bytes: 1 << 20, ..config };
+    let (log, _, turns) = NodeLog::open_in_turns(disk, small, holdfast_log::Identity::default(), None)?;
+    // Kept for the life of the process: it is the writer's side.
+    *lock(&TURNS) = Some(turns);
+    Ok(log)
+}
+
+static TURNS: std::sync::Mutex<Option<holdfast_log::Turns>> = std::sync::Mutex::new(None);

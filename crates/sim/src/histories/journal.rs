@@ -1,0 +1,269 @@
+//! One order of entries in place of Raft's, and a gateway's seat at it.
+//!
+//! What is submitted at the leader is committed and applied there at once; its answer comes later, or is lost. A gateway that is cut off
+//! still believes that it leads and hears nothing. Whoever starts takes one of the states that were ever saved, or none, and applies the
+//! entries behind it.
+
+use super::model::Model;
+use crate::rng::Rng;
+use bytes::Bytes;
+use holdfast_control::cluster::SetEntry;
+use holdfast_gateway::set::host::{SetHost, decode_answer};
+use holdfast_raft::{
+    GroupStatus, Leadership, MemberStatus, Outcome, ProposeError, Proposed, ReadLogError, ReadPlace, Script,
+    StateMachine, boot_now,
+};
+use holdfast_types::{GroupId, LogId, LogIndex, MemberId, MonoTime, SetId, Term};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The order, and what it means.
+pub struct Order {
+    entries: Vec<(LogId, Option<Bytes>)>,
+    /// States that some gateway saved, the oldest first.
+    pub saved: Vec<(LogId, Bytes)>,
+    pub model: Model,
+    pub rng: Rng,
+    /// Answers that are lost, in thousandths.
+    pub lost: u64,
+    /// Answers that come late, in thousandths.
+    pub late: u64,
+}
+
+/// Shared by all gateways of a history.
+pub struct Journal {
+    pub set: SetId,
+    order: Mutex<Order>,
+}
+
+impl Journal {
+    pub fn new(set: SetId, seed: u64) -> Arc<Self> {
+        let (entries, saved) = (Vec::new(), Vec::new());
+        let order = Order { entries, saved, model: Model::default(), rng: Rng::new(seed, 2), lost: 0, late: 0 };
+        Arc::new(Self { set, order: Mutex::new(order) })
+    }
+
+    pub fn order(&self) -> MutexGuard<'_, Order> {
+        lock(&self.order)
+    }
+}
+
+impl Order {
+    fn append(&mut self, term: Term, payload: Option<Bytes>) -> LogId {
+        let id = LogId::new(term.0, self.entries.len() as u64 + 1);
+        self.entries.push((id, payload));
+        id
+    }
+}
+
+#[derive(Default)]
+struct At {
+    leads: Option<Term>,
+    connected: bool,
+    /// When it was last in touch with the others.
+    heard: MonoTime,
+    applied: LogId,
+    saved: Option<LogId>,
+    /// Proposals that nobody will ever answer.
+    unheard: Vec<oneshot::Sender<Outcome>>,
+}
+
+/// One life of a gateway at the order.
+pub struct Seat {
+    me: MemberId,
+    journal: Arc<Journal>,
+    pub host: Arc<SetHost>,
+    at: Mutex<At>,
+    leadership: watch::Sender<Leadership>,
+}
+
+impl Seat {
+    /// A gateway that begins with `base`, a saved state, or with none, and has applied everything behind it.
+    ///
+    /// # Panics
+    /// Where the saved state does not load.
+    pub fn new(me: MemberId, journal: Arc<Journal>, entry: &SetEntry, base: Option<(LogId, Bytes)>) -> Arc<Self> {
+        let host = Arc::new(SetHost::new(entry));
+        let mut at = At::default();
+        if let Some((last, bytes)) = base {
+            if let Err(e) = host.install(last, &bytes) {
+                panic!("the state saved at {last} does not load: {e}");
+            }
+            (at.applied, at.saved) = (last, Some(last));
+        }
+        for (id, payload) in &journal.order().entries[at.applied.index.0 as usize..] {
+            match payload {
+                Some(payload) => drop(host.apply(*id, payload.clone())),
+                None => host.observe(*id),
+            }
+            at.applied = *id;
+        }
+        let leadership = watch::channel(Leadership::default()).0;
+        Arc::new(Self { me, journal, host, at: Mutex::new(at), leadership })
+    }
+
+    /// It is the leader of `term` from now on, and has applied its first entry.
+    pub fn lead(&self, term: Term) {
+        let id = self.journal.order().append(term, None);
+        {
+            let mut at = lock(&self.at);
+            (at.leads, at.connected, at.applied) = (Some(term), true, id);
+        }
+        self.leadership.send_replace(Leadership { term, leader: Some(self.me), mine: true, stopped: false });
+        self.host.observe(id);
+    }
+
+    /// It goes on believing what it believes, and hears nobody.
+    pub fn cut_off(&self) {
+        let mut at = lock(&self.at);
+        (at.heard, at.connected) = (boot_now(), false);
+    }
+
+    /// It learns that it leads no more.
+    pub fn depose(&self) {
+        let unheard = {
+            let mut at = lock(&self.at);
+            at.leads = None;
+            std::mem::take(&mut at.unheard)
+        };
+        drop(unheard);
+        self.leadership.send_modify(|seen| (seen.leader, seen.mine) = (None, false));
+    }
+}
+
+impl Script for Seat {
+    fn id(&self) -> GroupId {
+        self.journal.set
+    }
+
+    fn me(&self) -> MemberId {
+        self.me
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    fn leading_term(&self) -> Option<Term> {
+        lock(&self.at).leads
+    }
+
+    fn quorum_acked(&self) -> Option<(Term, MonoTime)> {
+        let at = lock(&self.at);
+        at.leads.map(|term| (term, if at.connected { boot_now() } else { at.heard }))
+    }
+
+    fn applied(&self) -> LogId {
+        lock(&self.at).applied
+    }
+
+    fn snapshot_last(&self) -> Option<LogId> {
+        lock(&self.at).saved
+    }
+
+    fn live_bytes(&self) -> u64 {
+        0
+    }
+
+    fn submit(&self, term: Option<Term>, payload: Bytes) -> oneshot::Receiver<Outcome> {
+        let (tx, rx) = oneshot::channel();
+        let leads = {
+            let mut at = lock(&self.at);
+            match at.leads.filter(|leads| term.is_none_or(|term| term == *leads)) {
+                None => {
+                    drop(tx.send(Err(ProposeError::NotLeader { leader: None })));
+                    return rx;
+                }
+                Some(_) if !at.connected => {
+                    at.unheard.push(tx);
+                    return rx;
+                }
+                Some(leads) => leads,
+            }
+        };
+        let mut order = self.journal.order();
+        let id = order.append(leads, Some(payload.clone()));
+        let answer = self.host.apply(id, payload.clone());
+        lock(&self.at).applied = id;
+        order.model.commit(id, &payload, decode_answer(&answer));
+        let (lost, late) = (order.lost, order.late);
+        let lost = order.rng.chance(lost);
+        let delay = if order.rng.chance(late) { order.rng.range(1, 40) } else { 0 };
+        let outcome = match lost {
+            true => Err(ProposeError::Unknown { reason: "played: the answer is lost".to_string() }),
+            false => Ok(Proposed { id, answer }),
+        };
+        if delay == 0 {
+            drop(tx.send(outcome));
+        } else {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+                drop(tx.send(outcome));
+            });
+        }
+        rx
+    }
+
+    fn read(&self, place: ReadPlace) -> Result<Bytes, ReadLogError> {
+        let ReadPlace { index: LogIndex(index), offset, len } = place;
+        let (purged, next) = {
+            let at = lock(&self.at);
+            (at.saved.map_or(0, |saved| saved.index.0), at.applied.index.0 + 1)
+        };
+        if index <= purged {
+            return Err(ReadLogError::Purged { index, purged });
+        }
+        let order = self.journal.order();
+        let payload =
+            order.entries.get(index as usize - 1).filter(|_| index < next).and_then(|(_, payload)| payload.as_ref());
+        let Some(payload) = payload else { return Err(ReadLogError::Missing { index, next }) };
+        let range = offset as usize..offset as usize + len;
+        if range.end > payload.len() {
+            return Err(ReadLogError::OutOfBounds { index, offset, wanted: len, len: payload.len() });
+        }
+        Ok(payload.slice(range))
+    }
+
+    fn trigger_snapshot(&self) {
+        let Some((id, bytes)) = self.host.snapshot() else { return };
+        let mut at = lock(&self.at);
+        if at.saved >= Some(id) {
+            return;
+        }
+        at.saved = Some(id);
+        drop(at);
+        let mut order = self.journal.order();
+        if order.saved.last().is_none_or(|(last, _)| *last < id) {
+            order.saved.push((id, bytes));
+        }
+    }
+
+    fn status(&self) -> GroupStatus {
+        let member = |number| MemberStatus {
+            member: MemberId(number),
+            voter: true,
+            matched: None,
+            silent: None,
+            addr: String::new(),
+        };
+        let at = lock(&self.at);
+        GroupStatus {
+            group: self.journal.set,
+            leadership: *self.leadership.borrow(),
+            last: Some(at.applied.index),
+            applied: Some(at.applied),
+            snapshot: at.saved,
+            purged: at.saved,
+            live_bytes: 0,
+            members: (1..=super::GATEWAYS).map(member).collect(),
+            settled: true,
+            membership: None,
+            next: None,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What the store must hold: at every step all that something names, and at rest nothing else.
+
+use super::gateway::{LIFE, SET};
+use super::model::{WINDOW, WINDOWS};
+use super::store::Weather;
+use super::world::{PATIENCE, World};
+use bytes::Bytes;
+use holdfast_control::set::{RootRef, StoredKind, StoredObject};
+use holdfast_gateway::front::device::ReadPart;
+use holdfast_gateway::set::head;
+use holdfast_gateway::set::reader::Part;
+use holdfast_store::keys;
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_volume::head::{Head, Standing};
+use holdfast_volume::map::open_root;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between two looks whether the set has come to rest.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What was opened once: roots, and the head as it is.
+#[derive(Default)]
+pub struct Roots {
+    named: BTreeMap<ObjectId, Vec<String>>,
+    head: Option<(Bytes, Head)>,
+}
+
+fn key_of(stored: StoredObject) -> String {
+    let kind = match stored.kind {
+        StoredKind::Root => keys::Kind::Root,
+        StoredKind::Pages => keys::Kind::MapPack,
+        StoredKind::Segment => keys::Kind::Segment,
+    };
+    keys::object(SET, kind, stored.object)
+}
+
+impl World {
+    /// All that a root names, itself too.
+    fn named_by(&mut self, root: RootRef) -> Result<Vec<String>, String> {
+        if let Some(named) = self.roots.named.get(&root.object) {
+            return Ok(named.clone());
+        }
+        let key = keys::root(SET, root.object);
+        let bytes = self.common.store.object(&key).ok_or_else(|| format!("R7: root {key} is named, and not there"))?;
+        let opened = open_root(&self.common.key.opener(root.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
+        let mut named: Vec<String> = opened.names().map(key_of).collect();
+        named.push(key);
+        self.roots.named.insert(root.object, named.clone());
+        Ok(named)
+    }
+
+    fn head(&mut self) -> Result<Option<Head>, String> {
+        let Some(bytes) = self.common.store.object(&keys::head(SET)) else { return Ok(None) };
+        if let Some((known, head)) = &self.roots.head
+            && *known == bytes
+        {
+            return Ok(Some(head.clone()));
+        }
+        let head = head::open(&self.common.key, &bytes).map_err(|e| format!("R9: the head: {e}"))?;
+        if head.standing(LIFE) != Standing::Ours {
+            return Err(format!("the head is another life's: {:?}", head.life));
+        }
+        self.roots.head = Some((bytes, head.clone()));
+        Ok(Some(head))
+    }
+
+    /// The keys of everything that the state names, and of what a recovery would start from.
+    fn named(&mut self) -> Result<BTreeSet<String>, String> {
+        let mut named = BTreeSet::new();
+        for root in self.state().kept_roots() {
+            named.extend(self.named_by(root)?);
+        }
+        if let Some(root) = self.head()?.and_then(|head| head.content.root) {
+            named.extend(self.named_by(root)?);
+        }
+        Ok(named)
+    }
+
+    /// Everything that is named is there, dropped roots that were not looked through too.
+    ///
+    /// # Errors
+    /// What is not.
+    pub fn check_named(&mut self) -> Result<(), String> {
+        self.state().self_check();
+        let mut named = self.named()?;
+        named.extend(self.state().dropped.keys().map(|root| keys::root(SET, *root)));
+        match named.iter().find(|key| !self.common.store.has(key)) {
+            Some(lost) => Err(format!("R7: {lost} was deleted, and something names it")),
+            None => Ok(()),
+        }
+    }
+
+    /// What lies in the store and nothing names; `None` where something still waits.
+    fn leaked(&mut self) -> Result<Option<Vec<String>>, String> {
+        let state = self.state();
+        // The leader's own checkpoint: only then does it sweep, and only then may there be nothing to name.
+        let waits = !self.gateway.server.head.committed_in(self.term())
+            || state.begin.is_some()
+            || state.rolled_back.is_some()
+            || !state.pending.is_empty()
+            || !state.dropped.is_empty()
+            || !state.retired.is_empty();
+        if waits {
+            return Ok(None);
+        }
+        let mut named = self.named()?;
+        named.insert(keys::head(SET));
+        let there = self.common.store.present();
+        if let Some(lost) = named.difference(&there).next() {
+            return Err(format!("R7: {lost} is named, and not there"));
+        }
+        Ok(Some(there.difference(&named).cloned().collect()))
+    }
+
+    async fn wait_for_rest(&mut self) -> Result<(), String> {
+        let mut waited = Duration::ZERO;
+        loop {
+            self.check_named()?;
+            let leaked = self.leaked()?;
+            match &leaked {
+                Some(leaked) if leaked.is_empty() => return Ok(()),
+                _ if waited < PATIENCE => {}
+                Some(leaked) => return Err(format!("leaked: {leaked:?}")),
+                None => return Err(format!("no rest in {PATIENCE:?}: {:?}", self.state())),
+            }
+            sleep(LOOK).await;
+            waited += LOOK;
+        }
+    }
+
+    /// The store answers, nobody writes, and a new leader has as long as it needs. Then everything is read, and the store holds what the state
+    /// names and nothing else.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub async fn come_to_rest(&mut self) -> Result<(), String> {
+        self.set_weather(Weather::default());
+        {
+            let mut order = self.common.journal.order();
+            (order.lost, order.late) = (0, 0);
+        }
+        self.take_over().await?;
+        self.forget_ghost();
+        self.gateway.server.head.want_checkpoint();
+        self.wait_for_rest().await?;
+        self.compare_state()?;
+        let volumes = self.common.journal.order().model.now.clone();
+        for (id, volume) in &volumes {
+            // The windows, and a piece between two of them.
+            let between = [(WINDOW, 64), (WINDOWS[2] - 64, 64)];
+            for (lba, sectors) in WINDOWS.map(|start| (start, WINDOW)).into_iter().chain(between) {
+                let sectors = sectors.min(volume.size.saturating_sub(lba));
+                if sectors > 0 && !self.read_range(*id, lba, sectors).await? {
+                    return Err(format!("R8: {id} cannot be read though the store answers"));
+                }
+            }
+        }
+        let snapshots: Vec<_> = self.state().snapshots.keys().cloned().collect();
+        for name in snapshots {
+            if !self.read_whole_snapshot(&name, true).await? {
+                return Err(format!("S6: snapshot {name} cannot be read though the store answers"));
+            }
+        }
+        self.compare_recovery().await?;
+        self.wait_for_rest().await
+    }
+
+    fn compare_state(&self) -> Result<(), String> {
+        let state = self.state();
+        let order = self.common.journal.order();
+        let model = &order.model;
+        let found: Vec<_> = state.volumes.iter().map(|(id, v)| (*id, v.name.clone(), v.size.0)).collect();
+        let expected: Vec<_> = model.now.iter().map(|(id, v)| (*id, v.name.clone(), v.size)).collect();
+        if found != expected {
+            return Err(format!("volumes: found {found:?}, expected {expected:?}"));
+        }
+        let found: Vec<_> = state.snapshots.iter().map(|(n, s)| (n.clone(), s.request, Some(s.upto.index.0))).collect();
+        let expected: Vec<_> = model.snapshots.iter().map(|(n, s)| (n.clone(), s.request, s.upto)).collect();
+        if found != expected || !model.waiting.is_empty() {
+            return Err(format!("S6: snapshots: found {found:?}, expected {expected:?} and {:?}", model.waiting));
+        }
+        Ok(())
+    }
+
+    /// What a recovery would start from shows the set as it was at one of its checkpoints, the last.
+    async fn compare_recovery(&mut self) -> Result<(), String> {
+        let Some(head) = self.head()? else { return Err("the store has no head".to_string()) };
+        let (Some(covered), Some(root)) = (head.covered, head.content.root) else {
+            return Err(format!("the head names no checkpoint: {head:?}"));
+        };
+        let current = self.state().current_root();
+        if current != Some(root) {
+            return Err(format!("the head names {root:?}, expected {current:?}"));
+        }
+        let then = self.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default();
+        let ids: Vec<VolumeId> = head.content.volumes.iter().map(|(id, _)| *id).collect();
+        if !ids.iter().eq(then.keys()) {
+            return Err(format!("the head has {ids:?}, expected {:?}", then.keys()));
+        }
+        for (id, volume) in &then {
+            for start in WINDOWS {
+                let sectors = WINDOW.min(volume.size.saturating_sub(start));
+                if sectors == 0 {
+                    continue;
+                }
+                let read = self.gateway.server.reader.read_root(root, *id, Lba(start), Sectors(sectors)).await;
+                let parts = read.map_err(|e| format!("R9: {id} as a recovery has it: {e}"))?;
+                let parts: Vec<ReadPart> = parts
+                    .into_iter()
+                    .map(|part| match part {
+                        Part::Data(data) => ReadPart::Data(data),
+                        Part::Zeroes(sectors) => ReadPart::Zeroes((sectors.0 * SECTOR_BYTES) as u32),
+                    })
+                    .collect();
+                volume.compare(start, sectors, &parts).map_err(|e| format!("R4: {id} as a recovery has it: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+}

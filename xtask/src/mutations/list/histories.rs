@@ -1,0 +1,77 @@
+//! What only whole histories see: bugs between uploader, head, sweeps and deletion of a real gateway.
+
+use super::{Edit, Layer, Mutation, Test, file};
+
+const SPACE: &str = "crates/gateway/src/set/space.rs";
+const CHOOSE: &str = "crates/volume/src/space/choose.rs";
+const UPLOADER: &str = "crates/gateway/src/set/uploader.rs";
+
+const HISTORIES: Test = file(
+    Layer::Property,
+    "holdfast-sim",
+    &["--test", "histories"],
+    &["volumes_read_as_written_and_the_store_holds_what_is_named"],
+);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "snapshots-not-asked",
+        bug: "what a dropped root named is retired although a snapshot's root names it too",
+        rule: "R7",
+        edits: &[Edit {
+            file: SPACE,
+            old: "            for root in kept {\n                // One that cannot",
+            new: "            for root in kept.into_iter().take(1) {\n                // One that cannot",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "sweep-overlooks-snapshots",
+        bug: "a sweep takes what only a snapshot names for orphans",
+        rule: "R7",
+        edits: &[Edit {
+            file: SPACE,
+            old: "        for kept in state.kept_roots() {\n            let root = self.root(kept).await?;",
+            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.root(kept).await?;",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "small-set-never-rests",
+        bug: "the pack of a small map counts as half garbage for ever: an idle set makes checkpoint after checkpoint",
+        rule: "R7",
+        edits: &[Edit {
+            file: CHOOSE,
+            old: "    if pack_bytes_max(pages, live) < before {",
+            new: "    if pack_bytes_max(pages, live) < before || before > 0 {",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "trim-not-in-the-map",
+        bug: "a checkpoint leaves pages as they are that were trimmed and not written: what was trimmed comes back",
+        rule: "R3",
+        edits: &[Edit {
+            file: UPLOADER,
+            old: "        for unmap in unmaps(generation) {",
+            new: "        for unmap in unmaps(generation).take(0) {",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-left-behind",
+        bug: "a checkpoint ends before the head names it: a recovery would start from objects that are deleted",
+        rule: "R7",
+        edits: &[Edit {
+            file: UPLOADER,
+            old: "        self.commit_head(term, at, at_unix_ms, root_ref).await?;\n",
+            new: "        if self.mapping.store.several().is_some() {\n            self.commit_head(term, at, at_unix_ms, root_ref).await?;\n        }\n",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+];

@@ -1,0 +1,62 @@
+//! PostgreSQL on ext4 on an attached volume, without an agent: what has to be taken down and put up again around a failover.
+
+use crate::attach::Device;
+use crate::cluster::Cluster;
+use crate::pg::Postgres;
+use crate::process::Signal;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Of nbdfuse to the gateway.
+const CONNECTIONS: u32 = 4;
+
+/// The database and what is below it.
+#[derive(Debug)]
+pub struct OneHost {
+    pub pg: Postgres,
+    pub device: Option<Device>,
+    pub mount: PathBuf,
+    /// For mount points and logs.
+    pub work: PathBuf,
+}
+
+impl OneHost {
+    /// Attaches the volume through one gateway.
+    ///
+    /// # Errors
+    /// When that gateway does not let it within `limit`.
+    pub fn attach(&mut self, cluster: &Cluster, gateway: usize, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        let uri = &cluster.gateways[gateway].nbd;
+        let work = self.work.join(cluster.name(gateway));
+        loop {
+            match Device::nbd(uri, CONNECTIONS, &work) {
+                Ok(device) => {
+                    self.device = Some(device);
+                    return Ok(());
+                }
+                // Our own question who serves may still hold the plain lease for a moment.
+                Err(e) if begun.elapsed() > limit => return Err(e),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Mounts what is attached.
+    ///
+    /// # Errors
+    /// mount's; or when nothing is attached.
+    pub fn mount(&mut self) -> Result<()> {
+        self.device.as_mut().context("no device")?.mount(&self.mount)
+    }
+
+    /// After the server behind the device died: nothing here can be saved, everything must go.
+    ///
+    /// # Errors
+    /// When PostgreSQL or nbdfuse do not end.
+    pub fn drop_dead_device(&mut self) -> Result<()> {
+        self.pg.stop(Signal::QUIT)?;
+        self.device.take().map_or(Ok(()), Device::detach)
+    }
+}

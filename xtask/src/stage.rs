@@ -1,0 +1,177 @@
+//! Two hosts of PostgreSQL over three gateways, behind HAProxy: what failovers are shown and judged on.
+//!
+//! ```text
+//!   hub (this process's network namespace): bridge, HAProxy, clients
+//!     ├─ n1 n2 n3  gateways g1, g2, g3            network namespaces
+//!     └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
+//! ```
+//! Owns: bringing them up, who is primary, who serves. Does not own: faults, load.
+
+use crate::binary::public_dir;
+use crate::gateways::{self, GATEWAYS, Gateways, VOLUME};
+use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
+use crate::net::{self, HUB, Net};
+use crate::process::wait_until;
+use crate::say::{note, step};
+use crate::undo::Guard;
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long anything here may take before it counts as never getting there.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Programs that this needs beside root.
+pub const NEEDS: &[&str] =
+    &["ip", "iptables", "unshare", "nsenter", "nbdfuse", "/usr/sbin/haproxy", "/usr/lib/postgresql/15/bin/postgres"];
+
+/// Where HAProxy takes clients.
+pub const PORT: u16 = 5000;
+
+/// The set.
+const SET: &str = "pg";
+
+/// Its volume, and what of it the file system takes: behind that is room for a probe.
+pub const VOLUME_BYTES: u64 = 1 << 30;
+const FILE_SYSTEM: &str = "1023M";
+
+/// PostgreSQL's settings beside those of the agent's command line.
+const SETTINGS: &str = "shared_buffers = 128MB\nmax_connections = 40\n";
+
+/// Many takeovers are the point here: no limit against flapping.
+const AGENT: &str = "[takeover]\nper_hour_max = 1000\n";
+
+/// Of the gateways: a run shall fit any machine.
+const GATEWAY: &str =
+    "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n[cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
+
+/// Everything that runs. Fields are dropped in this order.
+#[derive(Debug)]
+pub struct Stage {
+    pub proxy: Proxy,
+    pub hosts: [Host; 2],
+    pub gateways: Gateways,
+    pub net: Net,
+    /// Where everybody gets at: short, for sockets.
+    pub open: PathBuf,
+    _public: Guard,
+}
+
+/// The network node of a host.
+pub fn node(host: usize) -> usize {
+    GATEWAYS + host
+}
+
+/// Export of the volume.
+pub fn export() -> String {
+    format!("{SET}/{VOLUME}")
+}
+
+impl Stage {
+    /// Starts all of it; this process must be in a network namespace of its own.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub fn start(bin: &Path, dir: &Path) -> Result<Self> {
+        step("Five network namespaces and a bridge: three gateways, two hosts of PostgreSQL");
+        let net = Net::make(GATEWAYS + 2, &dir.join("net.log"))?;
+        let cluster = dir.join("cluster");
+        std::fs::create_dir_all(&cluster)?;
+        let store = format!("file://{}/store", cluster.display());
+        let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env: Vec::new(), settings: GATEWAY };
+        let gateways = Gateways::start(&net, bin, &cluster, plan)?;
+
+        let (open, public) = public_dir("failover")?;
+        let token = dir.join("agent.token");
+        // Not a secret: nothing outside of these namespaces reaches the agents.
+        std::fs::write(&token, "a-token-for-two-agents\n")?;
+        let apis: Vec<String> = (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect();
+        let host = |index: usize| {
+            let (name, other) = [("db1", "db2"), ("db2", "db1")][index];
+            Host::new(Plan {
+                name,
+                address: net::address(node(index)),
+                peer: (other, net::address(node(1 - index))),
+                set: SET,
+                gateways: apis.clone(),
+                dir: dir.join(name),
+                open: open.join(name),
+                bin: bin.into(),
+                space: Some(net.space(node(index))),
+                token: Some(token.clone()),
+                way: Way::Ext4,
+                settings: AGENT,
+            })
+        };
+        let mut hosts = [host(0)?, host(1)?];
+
+        step("ext4 and PostgreSQL 15 on the volume");
+        fill(&First {
+            bin,
+            set: SET,
+            volume: VOLUME,
+            gateways: apis.clone(),
+            dir: open.join("first"),
+            mount: hosts[0].mount(),
+            way: Way::Ext4,
+            size: Some(FILE_SYSTEM),
+            pg: &hosts[0].pg,
+            settings: SETTINGS,
+            network: Some("10.98.0.0/24"),
+        })?;
+
+        step("Agents, HAProxy");
+        let begun = Instant::now();
+        hosts[0].boot()?;
+        note(format!("db1 is primary {} ms after its boot", hosts[0].becomes_primary(begun, LIMIT)?.as_millis()));
+        hosts[1].boot()?;
+        hosts[1].stands_by(LIMIT)?;
+        let at: SocketAddr = format!("{HUB}:{PORT}").parse()?;
+        let mut proxy = Proxy::start(dir, at, [&hosts[0], &hosts[1]])?;
+        note(format!("through HAProxy to db1: {} ms", proxy.reaches(&hosts[0], LIMIT)?.as_millis()));
+        Ok(Self { proxy, hosts, gateways, net, open, _public: public })
+    }
+
+    /// Where PostgreSQL takes writes now.
+    ///
+    /// # Errors
+    /// When it does so nowhere within [`LIMIT`].
+    pub fn primary(&self) -> Result<usize> {
+        let mut found = None;
+        wait_until(LIMIT, || {
+            found = self.hosts.iter().position(Host::is_primary);
+            found.is_some()
+        });
+        let said = || self.hosts.iter().map(Host::said).collect::<Vec<_>>().join("; ");
+        found.with_context(|| format!("no host is primary after {LIMIT:?}: {}", said()))
+    }
+
+    /// The gateway that serves a host.
+    ///
+    /// # Errors
+    /// When its attach names none.
+    pub fn serving(&self, host: usize) -> Result<usize> {
+        let status = self.hosts[host].attach_status();
+        let serving = status["gateway"].as_str().context("attach names no gateway")?;
+        let index = (0..GATEWAYS).find(|index| gateways::name(*index) == serving);
+        index.with_context(|| format!("no gateway is called {serving}"))
+    }
+
+    /// Waits until every gateway is up and has applied nearly all.
+    ///
+    /// # Errors
+    /// When that is not so within [`LIMIT`].
+    pub fn caught_up(&self) -> Result<()> {
+        let mut behind = Vec::new();
+        let close = wait_until(LIMIT, || {
+            behind = match self.gateways.holdfast(&["cluster", "status"], Duration::from_secs(10)) {
+                Ok(status) => crate::cluster::who_is_behind(&status),
+                Err(e) => vec![format!("{e:#}")],
+            };
+            behind.is_empty()
+        });
+        anyhow::ensure!(close, "not caught up after {LIMIT:?}: {}", behind.join("; "));
+        Ok(())
+    }
+}
