@@ -12,7 +12,7 @@ use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};
 use crate::index::{Ledger, Place};
 use crate::read::read_record;
 use crate::scan::{Bad, Piece, Scanned, ScannedBatch, ScannedFile};
-use crate::{CorruptRecord, ReadError};
+use crate::{CorruptRecord, ReadError, RecoverError};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,7 +96,10 @@ impl Replay {
     }
 
     /// Replays one file. `synced` is everything that is known of it, also from the file after it.
-    pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) {
+    ///
+    /// # Errors
+    /// The disk did not give a second time what it gave a moment ago: nothing is known of it then.
+    pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) -> Result<(), RecoverError> {
         let corrupt = |bad: &Bad| CorruptRecord {
             file: file.name.clone(),
             offset: bad.offset,
@@ -137,10 +140,11 @@ impl Replay {
                         self.cuts.push(Cut { file: file.name.clone(), offset, found });
                         continue;
                     }
-                    self.batch(file, batch, known, &corrupt);
+                    self.batch(file, batch, known, &corrupt)?;
                 }
             }
         }
+        Ok(())
     }
 
     fn batch(
@@ -149,13 +153,16 @@ impl Replay {
         batch: &ScannedBatch,
         known: bool,
         corrupt: &dyn Fn(&Bad) -> CorruptRecord,
-    ) {
+    ) -> Result<(), RecoverError> {
         for record in &batch.records {
             self.clock += 1;
             self.records += 1;
             let place = Place { file: file.number, offset: record.header.offset as u32 };
-            let unknown = || if known { None } else { unsealed(file, place, &record.header) };
-            let bad = record.bad.as_ref().map(corrupt).or_else(unknown);
+            let bad = match &record.bad {
+                Some(bad) => Some(corrupt(bad)),
+                None if known => None,
+                None => unsealed(file, place, &record.header)?,
+            };
             self.corrupt.extend(bad.clone());
             self.record(place, record, bad);
             if !known {
@@ -165,6 +172,7 @@ impl Replay {
         if let Some(bad) = &batch.lost {
             self.lose(corrupt(bad));
         }
+        Ok(())
     }
 
     fn record(&mut self, place: Place, record: &Scanned, bad: Option<CorruptRecord>) {
@@ -251,19 +259,17 @@ impl Replay {
     }
 }
 
-/// What is wrong with an entry beside its checksums. A disk that does not give its bytes a second time is as good as rot.
-fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Option<CorruptRecord> {
+/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the start fails, and the next one
+/// looks again. A group that is called damaged stays so until its peers heal it.
+fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Result<Option<CorruptRecord>, RecoverError> {
     if header.kind != Kind::Entry || file.key.is_none() {
-        return None;
+        return Ok(None);
     }
-    match read_record(file, place, Kind::Entry, header.group, header.id, header.len).err()? {
-        ReadError::Corrupt(corrupt) => Some(corrupt),
-        other => Some(CorruptRecord {
-            file: file.name.clone(),
-            offset: u64::from(place.offset),
-            expected: "a record as it was read before".to_string(),
-            found: other.to_string(),
-        }),
+    match read_record(file, place, Kind::Entry, header.group, header.id, header.len) {
+        Ok(_) => Ok(None),
+        Err(ReadError::Corrupt(corrupt)) => Ok(Some(corrupt)),
+        Err(ReadError::Io(source)) => Err(RecoverError::Io { what: format!("read of {}", file.name), source }),
+        Err(other) => Err(other.into()),
     }
 }
 

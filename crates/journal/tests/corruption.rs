@@ -353,6 +353,34 @@ fn a_record_that_is_whole_and_not_sealed_here_damages_its_group_only() {
     }
 }
 
+/// A disk that fails once is not damage, which would last until peers heal it: the start fails, and the next one finds everything.
+#[test]
+fn a_disk_that_does_not_answer_damages_no_group() {
+    let disk = SimDisk::new();
+    let sealed = |seed| common::open_with(&disk, seed, Some(common::sealing(1, true)));
+    let (mut journal, _) = sealed(1).expect("opens");
+    write_all(&mut journal, vec![entry(0, 100), entry(1, 100)]);
+    drop(journal);
+    let mut failed = 0;
+    // Behind the headers of both files: one that cannot be read is a lost file, whatever the reason.
+    for reads in 3..12 {
+        let disk = disk.crashed(Survives::Everything);
+        disk.fail_read_after(reads);
+        match common::open_with(&disk, 2, Some(common::sealing(1, true))) {
+            Err(RecoverError::Io { what, .. }) => {
+                assert!(what.contains("read of"), "{what}");
+                failed += 1;
+            }
+            Err(other) => assert!(matches!(other, RecoverError::Read(ReadError::Io(_))), "{reads}: {other}"),
+            Ok((_, report)) => assert!(report.damaged.is_empty(), "{reads}: {report:?}"),
+        }
+        let well = disk.crashed(Survives::Everything);
+        let (_, report) = common::open_with(&well, 3, Some(common::sealing(1, true))).expect("the disk is well again");
+        assert!(report.damaged.is_empty(), "{reads}: {report:?}");
+    }
+    assert_eq!(failed, 2, "each of the two entries was asked for");
+}
+
 #[test]
 fn other_disks_and_other_versions_are_refused() {
     let disk = SimDisk::new();
