@@ -80,9 +80,9 @@ pub struct Options {
 pub enum Ended {
     /// In good order: everything answered, the lease given back.
     Detached,
-    /// Another owner holds the set.
+    /// Another owner holds the set, or none of its volumes is left.
     Fenced {
-        /// Who, as far as known.
+        /// Who or what, as far as known.
         by: Option<String>,
     },
 }
@@ -479,6 +479,7 @@ impl Keeper {
                 pid: std::process::id(),
                 volumes,
                 ready: self.ready && whole,
+                others_ready: self.ready,
                 reconnects: view.reconnects,
                 last_outage_ms: view.last_outage_ms,
                 longest_outage_ms: view.longest_outage_ms,
@@ -500,7 +501,9 @@ impl Keeper {
                     tracing::warn!(set = %self.options.set, loss, "the gateway is lost; requests wait")
                 }
                 Phase::Fenced => {
-                    tracing::error!(set = %self.options.set, "another owner holds the set: every request fails from now on");
+                    let by = self.shared.look(|machine| machine.view().fenced_by.clone());
+                    let by = by.unwrap_or_else(|| "another owner".to_string());
+                    tracing::error!(set = %self.options.set, by, "fenced: every request fails from now on");
                 }
                 phase => tracing::info!(set = %self.options.set, %phase, "attached set"),
             }

@@ -218,8 +218,9 @@ impl Machine {
             self.lose(volume, why, out);
         }
         if volumes > 0 && self.lost_volumes.len() >= volumes {
-            let why = self.lost_volumes.values().next().cloned();
-            return self.fence(why, out);
+            // Nobody took the set: who holds the lease says nothing of it.
+            let why = self.lost_volumes.values().next().map_or("", String::as_str);
+            return self.over(Some(format!("the loss of its last volume: {why}")), out);
         }
         let first = self.grant.is_none();
         if self.silent.take().is_some_and(|silent| silent == grant.api) {
@@ -418,6 +419,11 @@ impl Machine {
     }
 
     fn fence(&mut self, by: Option<String>, out: &mut Vec<Action>) {
+        self.over(by, out);
+        out.push(Action::LookWho);
+    }
+
+    fn over(&mut self, by: Option<String>, out: &mut Vec<Action>) {
         self.view.fenced_by = by;
         self.outstanding = None;
         self.missing.clear();
@@ -428,7 +434,6 @@ impl Machine {
             out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
         }
         out.extend((0..self.volumes).map(|volume| Action::Room { volume }));
-        out.push(Action::LookWho);
     }
 
     /// Renewal `number` was acknowledged.

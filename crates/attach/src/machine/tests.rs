@@ -507,7 +507,8 @@ fn a_lost_volume_fails_alone_and_for_good() {
     m.lost(Moment(11), 3, &Lost::Connection("gone".to_string()), &mut out);
     m.tick(Moment(1000), &mut out);
     let told = step(|out| m.granted_without(Moment(1001), RequestId(104), grant(4), 2, lost(0), out));
-    assert_eq!((m.phase(), told.last().map(String::as_str)), (Phase::Fenced, Some("look who")), "none is left");
+    assert_eq!((m.phase(), told), (Phase::Fenced, vec!["shut gen=3".to_string()]), "none is left, and nobody took it");
+    assert_eq!(m.view().fenced_by.as_deref(), Some("the loss of its last volume: volume vol2 is gone"));
 }
 
 /// A device goes on with its volume, and with no other of the same name; what else there is in the set by now is no matter.

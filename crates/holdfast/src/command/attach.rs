@@ -197,8 +197,8 @@ fn tell_service_manager() -> std::io::Result<()> {
 }
 
 fn fenced(set: &str, by: Option<&str>) -> CliError {
-    let by = by.map_or(String::new(), |by| format!(": {by}"));
-    CliError::fenced(format!("another owner took {set}{by}")).next(
+    let by = by.unwrap_or("another owner");
+    CliError::fenced(format!("{set} was fenced by {by}")).next(
         "nothing written here since then is in the set; attach anew (the lease must be free) and import or mount from scratch",
     )
 }
