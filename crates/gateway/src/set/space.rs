@@ -19,7 +19,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
-use holdfast_volume::space::{Amplification, Confirmed, Garbage, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Amplification, Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,6 +68,8 @@ enum SpaceError {
     Store(#[from] StoreError),
     #[error("not the leader of {0} any more")]
     NotLeading(Term),
+    #[error("so much is retired that more has to wait until some of it is deleted")]
+    Full,
 }
 
 /// Keeps one set's store tidy while this gateway leads the set.
@@ -78,6 +80,7 @@ pub struct SpaceKeeper {
     settings: SpaceSettings,
     stop: CancellationToken,
     reaper: Reaper,
+    looked: Looked,
     roots: BTreeMap<ObjectId, (u64, Arc<Root>)>,
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
@@ -95,9 +98,9 @@ impl SpaceKeeper {
         stop: CancellationToken,
     ) -> Self {
         let host = server.host.clone();
-        let (reaper, roots) = (Reaper::new(), BTreeMap::new());
+        let (reaper, looked, roots) = (Reaper::new(), Looked::default(), BTreeMap::new());
         let undeleted = AtomicBool::new(false);
-        Self { server, host, mapping, settings, stop, reaper, roots, swept: None, shown: None, undeleted }
+        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept: None, shown: None, undeleted }
     }
 
     /// Runs until told to stop.
@@ -134,8 +137,8 @@ impl SpaceKeeper {
             return shown.and(deleted);
         }
         // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
-        let looked = self.look_through_dropped(term).await;
-        let swept = self.sweep(term).await;
+        let looked = waits_if_full(self.look_through_dropped(term).await);
+        let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
         shown.and(looked).and(swept).and(deleted)
     }
@@ -172,6 +175,7 @@ impl SpaceKeeper {
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };
+            self.looked.begin(term, state.dropped.keys());
             let kept = state.kept_roots();
             self.roots.retain(|known, _| kept.iter().any(|root| root.object == *known));
             let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
@@ -187,8 +191,10 @@ impl SpaceKeeper {
                 // One that cannot be read ends this here: what it names is not known.
                 garbage.keep(&*self.root(root).await?);
             }
-            for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX) {
+            for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, self.looked.after(object)) {
+                let last = objects.last().copied();
                 self.retire(term, of, objects).await?;
+                self.looked.retired(object, last);
             }
         }
         Ok(())
@@ -203,6 +209,7 @@ impl SpaceKeeper {
                 Ok(())
             }
             Ok(other) => Err(SetError::Answer { what: "retired objects", found: format!("{other:?}") }.into()),
+            Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
                 if let SetError::Refused(refusal @ SetRefusal::StillInUse { .. }) = &e {
                     // S8 has held; whatever judged it is wrong.
@@ -411,6 +418,11 @@ impl SpaceKeeper {
         self.shown = Some(current);
         Ok(())
     }
+}
+
+/// Nothing went wrong: it goes on once some of it is deleted.
+fn waits_if_full(done: Result<(), SpaceError>) -> Result<(), SpaceError> {
+    done.or_else(|e| if matches!(e, SpaceError::Full) { Ok(()) } else { Err(e) })
 }
 
 const KINDS: [(StoredKind, keys::Kind); 3] = [
