@@ -175,12 +175,7 @@ impl Machine {
             Input::Tick => {}
             Input::Found(found) => self.found(now, found, out),
             Input::Lease(view) => self.lease_seen(now, view),
-            Input::Attach(view) => {
-                if view.epoch != 0 {
-                    self.granted = view.epoch;
-                }
-                self.attach = self.attached.then_some(view);
-            }
+            Input::Attach(view) => self.attach_seen(view, out),
             Input::AttachEnded(end) => self.attach_ended(now, end, out),
             Input::Database(view) => self.database_seen(now, view),
             Input::Done { job, result } => self.done(now, job, result, out),

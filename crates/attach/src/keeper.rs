@@ -80,9 +80,9 @@ pub struct Options {
 pub enum Ended {
     /// In good order: everything answered, the lease given back.
     Detached,
-    /// Another owner holds the set.
+    /// Another owner holds the set, or none of its volumes is left.
     Fenced {
-        /// Who, as far as known.
+        /// Who or what, as far as known.
         by: Option<String>,
     },
 }
@@ -219,7 +219,10 @@ impl Keeper {
             Some((token, volumes, lease)) => {
                 tracing::info!(set = %self.options.set, devices = ?lease.devices, "going on with an earlier process's devices");
                 self.shared.set_volumes(&volumes);
-                self.shared.act(|machine, now, out| machine.resume(now, token, volumes.len(), out));
+                self.shared.act(|machine, now, out| {
+                    machine.resume(now, token, volumes.len(), out);
+                    lease.lost().for_each(|(volume, why)| machine.lose(volume, why, out));
+                });
                 listening = true;
                 self.listen()?;
                 self.make_devices(Some(lease));
@@ -459,8 +462,10 @@ impl Keeper {
             device: self.devices.as_ref().and_then(|devices| devices.path(index)),
             name: facts.name.to_string(),
             size_bytes: facts.size,
+            lost: self.shared.look(|machine| machine.lost_volumes().get(&index).cloned()),
         });
-        let volumes = volumes.collect();
+        let volumes: Vec<_> = volumes.collect();
+        let whole = volumes.iter().all(|volume| volume.lost.is_none());
         self.shared.look(|machine| {
             let view = machine.view().clone();
             let renewed = view.renewed.map(|at| unix_ms() - u64::try_from(now.since(at).as_millis()).unwrap_or(0));
@@ -473,7 +478,8 @@ impl Keeper {
                 gateway: machine.grant().map(|grant| grant.gateway.clone()).unwrap_or_default(),
                 pid: std::process::id(),
                 volumes,
-                ready: self.ready,
+                ready: self.ready && whole,
+                others_ready: self.ready,
                 reconnects: view.reconnects,
                 last_outage_ms: view.last_outage_ms,
                 longest_outage_ms: view.longest_outage_ms,
@@ -495,7 +501,9 @@ impl Keeper {
                     tracing::warn!(set = %self.options.set, loss, "the gateway is lost; requests wait")
                 }
                 Phase::Fenced => {
-                    tracing::error!(set = %self.options.set, "another owner holds the set: every request fails from now on");
+                    let by = self.shared.look(|machine| machine.view().fenced_by.clone());
+                    let by = by.unwrap_or_else(|| "another owner".to_string());
+                    tracing::error!(set = %self.options.set, by, "fenced: every request fails from now on");
                 }
                 phase => tracing::info!(set = %self.options.set, %phase, "attached set"),
             }

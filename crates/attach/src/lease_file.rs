@@ -38,12 +38,19 @@ struct Volume {
     id: u32,
     name: String,
     size_bytes: u64,
+    /// It was deleted, shrunk or renamed under its device, which fails for good: also where it has grown again since.
+    #[serde(default)]
+    lost: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(set: &Name, owner: &Owner, token: Token, volumes: &[VolumeFacts]) -> Self {
-        let volume =
-            |facts: &VolumeFacts| Volume { id: facts.id, name: facts.name.to_string(), size_bytes: facts.size };
+    pub(crate) fn new(set: &Name, owner: &Owner, token: Token, volumes: &[(VolumeFacts, bool)]) -> Self {
+        let volume = |(facts, lost): &(VolumeFacts, bool)| Volume {
+            id: facts.id,
+            name: facts.name.to_string(),
+            size_bytes: facts.size,
+            lost: *lost,
+        };
         Self {
             set: set.to_string(),
             owner: owner.to_string(),
@@ -64,6 +71,12 @@ impl Lease {
             Some(VolumeFacts { id: volume.id, name: Name::new(volume.name.clone()).ok()?, size: volume.size_bytes })
         };
         self.volumes.iter().map(facts).collect()
+    }
+
+    /// Volumes, by their place in that order, whose devices fail for good.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (usize, String)> {
+        let lost = self.volumes.iter().enumerate().filter(|(_, volume)| volume.lost);
+        lost.map(|(n, volume)| (n, format!("volume {} was lost under an earlier process", volume.name)))
     }
 }
 
@@ -92,7 +105,13 @@ impl LeaseFile {
     }
 
     /// P1: to be called before the grant is used.
-    pub(crate) fn granted(&self, set: &Name, owner: &Owner, token: Token, volumes: &[VolumeFacts]) -> io::Result<()> {
+    pub(crate) fn granted(
+        &self,
+        set: &Name,
+        owner: &Owner,
+        token: Token,
+        volumes: &[(VolumeFacts, bool)],
+    ) -> io::Result<()> {
         let mut lease = self.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -145,13 +164,15 @@ mod tests {
         assert_eq!(file.lease(), None);
         let volumes = [VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }];
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let (facts, volumes) = (volumes.to_vec(), volumes.map(|facts| (facts, true)));
         assert!(file.made(&[3], 1).is_err(), "devices without a lease");
         for token in [Token(7), Token(8)] {
             file.granted(&set, &owner, token, &volumes).unwrap();
             file.made(&[3], 2).unwrap();
             file.granted(&set, &owner, token, &volumes).unwrap();
             let left = LeaseFile::open(dir.path()).lease().unwrap();
-            assert_eq!((left.token(), left.volumes()), (Some(token), Some(volumes.to_vec())));
+            assert_eq!((left.token(), left.volumes()), (Some(token), Some(facts.clone())));
+            assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "for good, also for the next process");
             assert_eq!((left.devices, left.sockets), (vec![3], 2), "a new grant is of the same devices");
         }
         let path = dir.path().join("lease.json");

@@ -17,6 +17,8 @@
 //! M6  The lease is lost to another owner only by a gateway's final word. Silence, refusals to serve and closed connections are none.
 //! M7  A request's age alone never ends a connection: a store may be slow for minutes (R8). Old requests only make us ask the gateway
 //!     whether it is there, and its silence to *that* is a loss.
+//! M8  A volume that is not what its device was made of any more (deleted, shrunk, renamed) fails alone and for good: its requests are answered with
+//!     EIO and it is connected to no more, whatever becomes of it; the others go on. Without any volume left the set is over like a fenced one.
 //!
 //! Owns: phases, generations, the table of unanswered requests, times. Does not own: sockets, the clock, randomness: moments come in
 //! as arguments, request ids are counted up from a random base.

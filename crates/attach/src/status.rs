@@ -22,8 +22,11 @@ pub struct Status {
     pub pid: u32,
     /// Its volumes; the devices are there once `ready`.
     pub volumes: Vec<VolumeStatus>,
-    /// The devices can be used.
+    /// The devices can be used, all of them.
     pub ready: bool,
+    /// The devices can be used, but for those of volumes that are `lost`.
+    #[serde(default)]
+    pub others_ready: bool,
     /// Times that it was reconnected.
     pub reconnects: u64,
     /// How long requests waited at the last reconnect.
@@ -36,7 +39,7 @@ pub struct Status {
     pub unanswered: usize,
     /// When the last renewal that was acknowledged was sent, Unix milliseconds.
     pub lease_renewed_at: Option<u64>,
-    /// Who took the set, once it is fenced.
+    /// Who took the set, or what else ended it, once it is fenced.
     pub fenced_by: Option<String>,
 }
 
@@ -51,4 +54,7 @@ pub struct VolumeStatus {
     pub socket: String,
     /// The block device, where one was asked for.
     pub device: Option<String>,
+    /// Why its device fails for good, while those of other volumes go on: it was deleted, shrunk or renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
 }

@@ -166,8 +166,11 @@ pub fn next_step(group: &GroupView, state: &ClusterState, wanted: &BTreeSet<Memb
     if !unwanted.is_empty() {
         return Step::Forget(unwanted);
     }
-    let (ready, learning): (BTreeSet<MemberId>, BTreeSet<MemberId>) =
-        known.into_iter().partition(|id| voters.contains(id) || group.close(*id));
+    // A learner that leaves may stay in group 0 until no set has it: nobody waits for it, and it votes no more.
+    let (ready, learning): (BTreeSet<MemberId>, BTreeSet<MemberId>) = known
+        .into_iter()
+        .filter(|id| voters.contains(id) || !leaves(id))
+        .partition(|id| voters.contains(id) || group.close(*id));
     let mut target = ready;
     if !learning.is_empty() {
         target.extend(voters.iter().copied());

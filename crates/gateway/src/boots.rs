@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::heal;
 use crate::node::{Adopted, Node};
 use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
-use holdfast_raft::{Group, KnownLife, Life, Registered, Registrar};
+use holdfast_raft::{Group, KnownLife, Life, RaftNode, Registered, Registrar};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,12 +97,21 @@ async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
         if !leaving && adopted.group.unheard() < LONELY {
             continue;
         }
-        let peers = heal::peers(node);
-        if let Registered::Refused(why) = adopted.raft.register(&peers, FEATURE_LEVEL).await {
-            tracing::warn!(%why, "this gateway ends");
-            node.refuse(why);
+        if refused(node, &adopted.raft).await {
             return;
         }
+    }
+}
+
+/// Whether group 0 does not have this start any more, as far as anybody says; the gateway ends then.
+pub(crate) async fn refused(node: &Node, raft: &RaftNode) -> bool {
+    match raft.register(&heal::peers(node), FEATURE_LEVEL).await {
+        Registered::Refused(why) => {
+            tracing::warn!(%why, "this gateway ends");
+            node.refuse(why);
+            true
+        }
+        Registered::Done | Registered::NotNow(_) => false,
     }
 }
 

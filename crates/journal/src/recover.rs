@@ -178,14 +178,14 @@ fn scan_all<D: Disk>(
         report.bytes += file.bytes;
         replay.catalog.add_file(file.clone());
         if scanned.has_batches() {
-            replay_waiting(replay, &mut waiting, *number, scanned.synced_before.unwrap_or(0));
+            replay_waiting(replay, &mut waiting, *number, scanned.synced_before.unwrap_or(0))?;
             last = Last { number: *number, synced: scanned.synced };
         }
         waiting.push(Ok((file, scanned)));
     }
     // Files behind the last that a batch reached say nothing, and nothing is said about them.
     waiting.retain(|waiting| !matches!(waiting, Ok((file, _)) if file.number > last.number));
-    replay_waiting(replay, &mut waiting, 0, 0);
+    replay_waiting(replay, &mut waiting, 0, 0)?;
     Ok(last)
 }
 
@@ -195,16 +195,17 @@ fn replay_waiting(
     waiting: &mut Vec<Result<(Arc<JournalFile>, ScannedFile), CorruptRecord>>,
     number: u64,
     synced_before: u64,
-) {
+) -> Result<(), RecoverError> {
     for waited in waiting.drain(..) {
         match waited {
             Ok((file, scanned)) => {
                 let said = if file.number + 1 == number { synced_before } else { 0 };
-                replay.file(&file, &scanned, scanned.synced.max(said));
+                replay.file(&file, &scanned, scanned.synced.max(said))?;
             }
             Err(corrupt) => replay.lose_file(corrupt),
         }
     }
+    Ok(())
 }
 
 fn open_file<D: Disk>(

@@ -3,12 +3,16 @@
 //! A batch is *known synced* when a later one says so (J1): one of the same file, or the first of the next. Bad bytes
 //! that are known synced are corruption; others are a torn tail and are cut, batch by batch (J6). Whatever is good and
 //! not known synced is *uncertain*: it may have been in a page cache only, so it is rewritten before use (J4).
+//!
+//! What is not known synced is opened as well, at every start: a payload with right checksums that was not sealed here is no torn tail, and could
+//! not be written again. It damages its group, not the start of the others. Elsewhere the tag is looked at when an entry is read.
 
-use crate::CorruptRecord;
 use crate::catalog::{Catalog, JournalFile, file_name, lock};
-use crate::format::{FILE_HEADER_BYTES, Kind};
+use crate::format::{FILE_HEADER_BYTES, Kind, RecordHeader};
 use crate::index::{Ledger, Place};
+use crate::read::read_record;
 use crate::scan::{Bad, Piece, Scanned, ScannedBatch, ScannedFile};
+use crate::{CorruptRecord, ReadError, RecoverError};
 use holdfast_types::GroupId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +96,10 @@ impl Replay {
     }
 
     /// Replays one file. `synced` is everything that is known of it, also from the file after it.
-    pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) {
+    ///
+    /// # Errors
+    /// The disk did not give a second time what it gave a moment ago: nothing is known of it then.
+    pub fn file(&mut self, file: &JournalFile, scanned: &ScannedFile, synced: u64) -> Result<(), RecoverError> {
         let corrupt = |bad: &Bad| CorruptRecord {
             file: file.name.clone(),
             offset: bad.offset,
@@ -118,7 +125,7 @@ impl Replay {
                     };
                     if meant > *from {
                         let expected = format!("batches up to byte {meant}");
-                        self.lose(corrupt(&Bad { offset: *from, found, expected }));
+                        self.lose(corrupt(&Bad { offset: *from, found, expected, whole: false }));
                     } else if !last {
                         self.cuts.push(Cut { file: file.name.clone(), offset: *from, found });
                     }
@@ -126,17 +133,18 @@ impl Replay {
                 Piece::Batch(batch) => {
                     let offset = batch.header.offset;
                     let known = synced > offset;
-                    if let Some(bad) = batch.first_bad()
+                    if let Some(bad) = batch.first_torn()
                         && !known
                     {
                         let found = format!("{} instead of {} at byte {}", bad.found, bad.expected, bad.offset);
                         self.cuts.push(Cut { file: file.name.clone(), offset, found });
                         continue;
                     }
-                    self.batch(file, batch, known, &corrupt);
+                    self.batch(file, batch, known, &corrupt)?;
                 }
             }
         }
+        Ok(())
     }
 
     fn batch(
@@ -145,12 +153,16 @@ impl Replay {
         batch: &ScannedBatch,
         known: bool,
         corrupt: &dyn Fn(&Bad) -> CorruptRecord,
-    ) {
+    ) -> Result<(), RecoverError> {
         for record in &batch.records {
             self.clock += 1;
             self.records += 1;
             let place = Place { file: file.number, offset: record.header.offset as u32 };
-            let bad = record.bad.as_ref().map(corrupt);
+            let bad = match &record.bad {
+                Some(bad) => Some(corrupt(bad)),
+                None if known => None,
+                None => unsealed(file, place, &record.header)?,
+            };
             self.corrupt.extend(bad.clone());
             self.record(place, record, bad);
             if !known {
@@ -160,6 +172,7 @@ impl Replay {
         if let Some(bad) = &batch.lost {
             self.lose(corrupt(bad));
         }
+        Ok(())
     }
 
     fn record(&mut self, place: Place, record: &Scanned, bad: Option<CorruptRecord>) {
@@ -243,6 +256,20 @@ impl Replay {
             lock(&self.catalog.index(*group)).damaged = Some(corrupt.clone());
         }
         damaged
+    }
+}
+
+/// What is wrong with an entry beside its checksums. A disk that does not answer says nothing of what it holds: the start fails, and the next one
+/// looks again. A group that is called damaged stays so until its peers heal it.
+fn unsealed(file: &JournalFile, place: Place, header: &RecordHeader) -> Result<Option<CorruptRecord>, RecoverError> {
+    if header.kind != Kind::Entry || file.key.is_none() {
+        return Ok(None);
+    }
+    match read_record(file, place, Kind::Entry, header.group, header.id, header.len) {
+        Ok(_) => Ok(None),
+        Err(ReadError::Corrupt(corrupt)) => Ok(Some(corrupt)),
+        Err(ReadError::Io(source)) => Err(RecoverError::Io { what: format!("read of {}", file.name), source }),
+        Err(other) => Err(other.into()),
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Bad {
     pub offset: u64,
     pub found: String,
     pub expected: String,
+    /// The checksums are right, what they are of was not sealed here: no write that was torn leaves that.
+    pub whole: bool,
 }
 
 /// A record whose header is good.
@@ -41,9 +43,10 @@ pub(crate) struct ScannedBatch {
 }
 
 impl ScannedBatch {
-    /// The first thing that is wrong with it.
-    pub fn first_bad(&self) -> Option<&Bad> {
-        self.records.iter().find_map(|record| record.bad.as_ref()).or(self.lost.as_ref())
+    /// The first thing in it that a torn write can leave.
+    pub fn first_torn(&self) -> Option<&Bad> {
+        let bad = self.records.iter().filter_map(|record| record.bad.as_ref());
+        bad.chain(self.lost.as_ref()).find(|bad| !bad.whole)
     }
 }
 
@@ -167,7 +170,7 @@ fn scan_batch(file: &JournalFile, header: BatchHeader, bytes: &[u8]) -> ScannedB
         let record = match RecordHeader::decode(file.seed, &used[at.min(used.len())..], offset) {
             Ok(record) => record,
             Err((found, expected)) => {
-                batch.lost = Some(Bad { offset, found, expected });
+                batch.lost = Some(Bad { offset, found, expected, whole: false });
                 break;
             }
         };
@@ -176,20 +179,20 @@ fn scan_batch(file: &JournalFile, header: BatchHeader, bytes: &[u8]) -> ScannedB
         let Some(payload) = used.get(at + head_bytes..at + head_bytes + len) else {
             let found = format!("a record up to byte {}", offset + (head_bytes + len) as u64);
             let expected = format!("one up to byte {}", header.offset + header.used);
-            batch.lost = Some(Bad { offset, found, expected });
+            batch.lost = Some(Bad { offset, found, expected, whole: false });
             break;
         };
         let head = &used[at..at + head_bytes];
         let bad = payload.chunks(CHUNK_BYTES).enumerate().find_map(|(number, chunk)| {
             let (found, expected) = record.check_chunk(file.seed, head, number, chunk).err()?;
-            Some(Bad { offset, found, expected })
+            Some(Bad { offset, found, expected, whole: false })
         });
         let (payload, bad) = match (record.kind, bad) {
             (Kind::Vote, None) => {
                 let mut vote = payload.to_vec();
                 match record.open_chunks(file.key.as_ref(), head, 0, &mut vote) {
                     Ok(()) => (Bytes::from(vote), None),
-                    Err((found, expected)) => (Bytes::new(), Some(Bad { offset, found, expected })),
+                    Err((found, expected)) => (Bytes::new(), Some(Bad { offset, found, expected, whole: true })),
                 }
             }
             (_, bad) => (Bytes::new(), bad),

@@ -216,6 +216,14 @@ impl Host {
         furnish(&self.dir)
     }
 
+    /// The next start finds group 0 damaged: a note of quarantine that cannot be read means just that.
+    ///
+    /// # Errors
+    /// Its directory.
+    pub fn quarantine_group_0(&self) -> std::io::Result<()> {
+        std::fs::write(self.dir.join("raft").join("group-0.quarantine"), b"")
+    }
+
     fn config(&self, rtt_ms: u32) -> anyhow::Result<GatewayConfig> {
         let mut config = GatewayConfig { name: Name::new(name(self.index))?, ..GatewayConfig::default() };
         config.data_dir = self.dir.clone();

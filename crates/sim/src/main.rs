@@ -18,6 +18,7 @@ mod nemesis;
 mod net;
 mod rng;
 mod runner;
+mod scenes;
 mod store;
 mod world;
 

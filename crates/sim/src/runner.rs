@@ -1,5 +1,6 @@
 //! One seed in this process; many seeds, a process each, so that no run leaves anything behind for the next.
 
+use crate::scenes::Scene;
 use crate::world::{Stats, World};
 use crate::{host, libc};
 use anyhow::{Context, Result};
@@ -25,6 +26,9 @@ pub struct OneArgs {
     /// Print the log as it grows
     #[arg(long, short)]
     verbose: bool,
+    /// Instead of faults by chance, this one course of things
+    #[arg(long)]
+    scene: Option<Scene>,
 }
 
 /// Many seeds.
@@ -77,6 +81,7 @@ pub fn one(args: OneArgs) -> ExitCode {
     // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
+    let scene = args.scene;
     let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
     libc::end();
     let failed = match outcome {
@@ -90,7 +95,12 @@ pub fn one(args: OneArgs) -> ExitCode {
         Err(error) => format!("no thread: {error}"),
     };
     println!("seed {seed}: FAILED: {failed}");
-    println!("again: cargo xtask sim --seed {seed} --length {length} --verbose");
+    match scene {
+        Some(scene) => {
+            println!("again: target/debug/holdfast-sim one --seed {seed} --scene {} --verbose", scene.word())
+        }
+        None => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
+    }
     ExitCode::FAILURE
 }
 
@@ -106,7 +116,10 @@ fn simulate(args: &OneArgs) -> Result<String> {
     let dir = directory(std::process::id());
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
     let mut world = World::new(args.seed, &dir, args.verbose)?;
-    let outcome = world.run(args.length * 1000);
+    let outcome = match args.scene {
+        Some(scene) => world.play(scene),
+        None => world.run(args.length * 1000),
+    };
     std::fs::remove_dir_all(&dir)?;
     if let Err(error) = &outcome {
         world.note(format!("FAILED: {error:#}"));

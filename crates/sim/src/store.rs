@@ -64,6 +64,22 @@ impl Server {
         self.memory.len()
     }
 
+    /// A bit of every object whose key has `part` in it is another one from now on; how many that were.
+    pub fn rot(&self, part: &str) -> usize {
+        let page = self.memory.list("", None).now_or_never().and_then(Result::ok).map(|page| page.objects);
+        let keys: Vec<String> = page.into_iter().flatten().map(|o| o.key).filter(|key| key.contains(part)).collect();
+        for key in &keys {
+            let Some(Ok(found)) = self.memory.get_object(key).now_or_never() else { continue };
+            let mut body = found.body.to_vec();
+            let at = body.len() / 2;
+            body[at] ^= 1;
+            // Immutable to everybody else.
+            drop(self.memory.delete(key).now_or_never());
+            drop(self.memory.put_new(key, body.into()).now_or_never());
+        }
+        keys.len()
+    }
+
     /// Sends a request and waits for its answer. Memory answers at once, so `ask`'s future never waits.
     async fn call<T: Send + 'static>(
         &self,

@@ -41,3 +41,22 @@ fn no_seed_breaks_a_rule() {
     println!("{}", text(&run));
     assert!(run.status.success(), "a seed failed; the lines above say how to repeat it");
 }
+
+/// What chance plays too seldom: the same course, whatever the seed.
+fn scene(name: &str) {
+    for seed in ["1", "2"] {
+        let run = sim(&["one", "--seed", seed, "--scene", name]);
+        assert!(run.status.success(), "{}", text(&run));
+    }
+}
+
+/// Seed 200 met it once.
+#[test]
+fn a_gateway_that_was_removed_while_its_group_0_was_damaged_is_told() {
+    scene("removed-while-damaged");
+}
+
+#[test]
+fn a_volume_with_a_damaged_map_page_is_deleted_and_checkpoints_go_on() {
+    scene("damaged-page");
+}

@@ -44,6 +44,8 @@ struct Switches {
     syncs_left: Option<u64>,
     /// Writes that still succeed; then one fails.
     writes_left: Option<u64>,
+    /// Reads that still succeed; then one fails.
+    reads_left: Option<u64>,
     /// Files that may still be created.
     creates_left: Option<u64>,
     /// Operations until the power goes: everything fails then, and changes nothing.
@@ -113,6 +115,11 @@ impl SimDisk {
     /// The write after `count` more fails.
     pub fn fail_write_after(&self, count: u64) {
         self.inner().switches.writes_left = Some(count);
+    }
+
+    /// The read after `count` more fails.
+    pub fn fail_read_after(&self, count: u64) {
+        self.inner().switches.reads_left = Some(count);
     }
 
     /// Room for `count` more files, `None` for no limit.
@@ -306,6 +313,15 @@ impl Disk for SimDisk {
 
 impl DiskFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let left = &mut lock(&self.disk).switches.reads_left;
+        match left {
+            Some(0) => {
+                *left = None;
+                return Err(error(io::ErrorKind::Other, "read failed"));
+            }
+            Some(count) => *count -= 1,
+            None => {}
+        }
         let contents = lock(&self.contents);
         let range = offset as usize..offset as usize + buf.len();
         if contents.unreadable.iter().any(|block| range.contains(&(*block as usize))) {

@@ -16,9 +16,9 @@ mod fold;
 mod garbage;
 mod reap;
 
-pub use choose::{Amplification, packs_to_collect, segments_to_collect};
+pub use choose::{Amplification, Spared, packs_to_collect, segments_to_collect};
 pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
-pub use garbage::{Garbage, Orphans};
+pub use garbage::{Garbage, Looked, Orphans};
 pub use reap::{Confirmed, NoDeletion, Reaper};
 
 #[cfg(test)]

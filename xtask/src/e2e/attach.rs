@@ -55,6 +55,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     note(format!("{} pairs acknowledged, all there for the next owner", load.progress().answered()));
 
     forced_away(&cluster, second, &bridge)?;
+    one_lost(lab, &cluster, &dir.join("c"))?;
     cluster.stop()?;
     Ok(())
 }
@@ -225,6 +226,36 @@ fn forced_away(cluster: &Cluster, mut second: Attached, bridge: &Bridge) -> Resu
     let lease = cluster.holdfast(&["lease", "show", SET])?;
     anyhow::ensure!(lease["lease"].is_null(), "after a clean detach the set is still held: {lease}");
     note("a clean detach leaves the set free");
+    Ok(())
+}
+
+/// One of two volumes is deleted under its device: that device fails alone, at the next reconnect at the latest, and for good.
+fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
+    let other = format!("{SET}/vol2");
+    cluster.holdfast(&["volume", "create", &other, "--size", "128MiB"])?;
+    let mut attached = Attached::start(lab, cluster, dir, "host-e")?;
+    let bridge = Bridge::to(&attached.socket(), &export())?;
+    let doomed = Bridge::to(&dir.join("vol2.sock"), &other)?;
+    let (mut user, mut loser) = (Client::connect(&bridge.uri, PATIENCE)?, Client::connect(&doomed.uri, PATIENCE)?);
+    loser.write(AT, &pattern(4, AT, BLOCK))?;
+    cluster.holdfast(&["volume", "delete", &other, "--yes", "--force"])?;
+    user.write(AT, &pattern(5, AT, BLOCK))?;
+    let before = attached.look()?;
+    switch_over(cluster, gateway_of(cluster, &before)?)?;
+    let moved = wait_until(TAKEOVER_LIMIT, || attached.look().is_ok_and(|now| serves_anew(&now, &before)));
+    anyhow::ensure!(moved, "not reconnected without the lost volume: {}", attached.look()?);
+    refused(&mut loser, "after its volume was deleted")?;
+    refused(&mut Client::connect(&doomed.uri, PATIENCE)?, "through a new connection")?;
+    let seen = tag_of(&user.read(AT, u32::try_from(BLOCK)?)?, AT)?;
+    anyhow::ensure!(seen == 5, "the other volume: found write {seen}, expected 5");
+    user.write(AT, &pattern(6, AT, BLOCK))?;
+    let now = attached.look()?;
+    let lost: Vec<bool> = now["volumes"].as_array().into_iter().flatten().map(|v| v["lost"].is_string()).collect();
+    anyhow::ensure!(lost == [false, true] && now["ready"] == false, "the status does not say so: {now}");
+    user.disconnect();
+    anyhow::ensure!(attached.code("--detach")? == 0, "--detach failed");
+    anyhow::ensure!(attached.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
+    note("a volume that was deleted under its device fails alone");
     Ok(())
 }
 

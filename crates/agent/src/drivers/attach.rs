@@ -43,9 +43,12 @@ pub struct Status {
     /// Epoch of its lease, 0 before the first grant.
     #[serde(default)]
     pub epoch: u64,
-    /// The devices can be used.
+    /// The devices can be used, all of them.
     #[serde(default)]
     pub ready: bool,
+    /// The devices can be used, but for those of lost volumes.
+    #[serde(default)]
+    pub others_ready: bool,
     /// Its volumes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
@@ -65,6 +68,9 @@ pub struct Volume {
     /// Its block device.
     #[serde(default)]
     pub device: Option<String>,
+    /// Why its device fails for good: deleted, shrunk or renamed under it.
+    #[serde(default)]
+    pub lost: Option<String>,
 }
 
 impl Status {
@@ -76,7 +82,8 @@ impl Status {
     fn phase(&self) -> AttachPhase {
         match self.phase.as_str() {
             "acquiring" => AttachPhase::Acquiring,
-            "serving" if self.ready => AttachPhase::Serving,
+            // With a lost volume too: whether the pool can do without it PostgreSQL shows, which is watched as ever. Elsewhere the volume is lost as well.
+            "serving" if self.ready || self.others_ready => AttachPhase::Serving,
             "serving" | "connecting" => AttachPhase::Connecting,
             "fenced" => AttachPhase::Fenced,
             "detached" => AttachPhase::Detached,
@@ -204,7 +211,8 @@ impl Attach {
                 }
             });
             let fenced_by = status.fenced_by.clone().unwrap_or_default();
-            inner.last = Some(AttachView { phase: status.phase(), epoch: status.epoch, renewed, fenced_by });
+            let lost = status.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
+            inner.last = Some(AttachView { phase: status.phase(), epoch: status.epoch, renewed, fenced_by, lost });
         }
         let view = inner.last.clone();
         match exit {
@@ -213,6 +221,7 @@ impl Attach {
                 epoch: 0,
                 renewed: None,
                 fenced_by: String::new(),
+                lost: Vec::new(),
             })),
             Some(code) => AttachLook::Ended(self.end(code, view.as_ref())),
         }
@@ -478,6 +487,28 @@ mod tests {
         attach.detach(false).await.unwrap();
         assert_eq!(attach.look(), AttachLook::None);
         attach.detach(true).await.unwrap();
+    }
+
+    /// What of attach's status is the agent's business when one of two volumes was deleted under its device.
+    #[test]
+    fn an_attach_that_lost_a_volume_serves_and_says_so() {
+        let status = |ready, others| {
+            let text = format!(
+                r#"{{"phase":"serving","pid":1,"ready":{ready},"others_ready":{others},"volumes":[{{"name":"vol1"}},{{"name":"vol2","lost":"volume vol2 is gone"}}]}}"#
+            );
+            serde_json::from_str::<Status>(&text).unwrap()
+        };
+        assert_eq!(status(false, true).phase(), AttachPhase::Serving);
+        assert_eq!(status(false, false).phase(), AttachPhase::Connecting, "the devices are only being made");
+        let dir = tempfile::tempdir().unwrap();
+        let attach = fake(dir.path(), "");
+        let text = r#"{"phase":"serving","pid":1,"others_ready":true,"volumes":[{"name":"vol2","lost":"volume vol2 is gone"}]}"#;
+        std::fs::create_dir_all(&attach.dir).unwrap();
+        std::fs::write(attach.dir.join("status.json"), text).unwrap();
+        attach.inner().expected = true;
+        let (AttachLook::Ended(_) | AttachLook::Runs(_)) = attach.look() else { panic!("not looked at") };
+        let view = attach.inner().last.clone().unwrap();
+        assert_eq!((view.phase, view.lost), (AttachPhase::Serving, vec!["volume vol2 is gone".to_string()]));
     }
 
     #[tokio::test]

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_volume_is_the_only_one_or_named() {
-        let volume = |name: &str| Volume { name: name.into(), device: Some(format!("/dev/{name}")) };
+        let volume = |name: &str| Volume { name: name.into(), device: Some(format!("/dev/{name}")), lost: None };
         let mut config = AgentConfig::default();
         assert_eq!(device(&config, &[volume("a")]).unwrap(), "/dev/a");
         assert!(device(&config, &[volume("a"), volume("b")]).unwrap_err().contains("pool.volume"));

@@ -180,7 +180,13 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
                     world.renewed = now;
                 }
                 let epoch = if phase == AttachPhase::Acquiring { 0 } else { 10 };
-                Input::Attach(AttachView { phase, epoch, renewed: Some(world.renewed), fenced_by: String::new() })
+                Input::Attach(AttachView {
+                    phase,
+                    epoch,
+                    renewed: Some(world.renewed),
+                    fenced_by: String::new(),
+                    lost: Vec::new(),
+                })
             }
             Happens::AttachDies(how) => {
                 if !world.attached {
@@ -220,7 +226,13 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
         if world.attached {
             world.renewed = now;
             let (phase, epoch) = (AttachPhase::Serving, 10);
-            inputs.push(Input::Attach(AttachView { phase, epoch, renewed: Some(now), fenced_by: String::new() }));
+            inputs.push(Input::Attach(AttachView {
+                phase,
+                epoch,
+                renewed: Some(now),
+                fenced_by: String::new(),
+                lost: Vec::new(),
+            }));
         }
         if world.running && world.told_to_stop_since.is_none() {
             inputs.push(Input::Database(DatabaseView::Ready));

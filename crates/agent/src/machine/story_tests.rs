@@ -5,7 +5,7 @@
 //!   settings KEY=VALUE ...        before the first input
 //!   found nothing|all|attach|mounted
 //!   lease free | unreachable | OWNER EPOCH REMAINING_MS [TTL_MS]
-//!   attach PHASE EPOCH [by=OWNER]  renewed just now; `stale` keeps the last renewal
+//!   attach PHASE EPOCH [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
 //!   attach-ended refused|fenced|failed TEXT
 //!   db ready|standby|busy|silent|gone
 //!   ok | fail TEXT                 the newest job
@@ -47,6 +47,10 @@ struct Teller {
     renewed: MonoTime,
     text: String,
     told: (StateName, String),
+}
+
+fn is_gone(volume: &str) -> String {
+    format!("volume {volume} is gone")
 }
 
 fn ms(text: &str) -> Duration {
@@ -146,6 +150,7 @@ impl Teller {
                     epoch: words[2].parse().unwrap(),
                     renewed: Some(self.renewed),
                     fenced_by: by.into(),
+                    lost: words.iter().filter_map(|word| word.strip_prefix("lost=")).map(is_gone).collect(),
                 }));
             }
             "attach-ended" => self.input(Input::AttachEnded(match words[1] {

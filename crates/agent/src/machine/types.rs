@@ -93,8 +93,10 @@ pub struct AttachView {
     pub epoch: u64,
     /// When it *sent* its last successful renewal, by this host's clock.
     pub renewed: Option<MonoTime>,
-    /// Who fenced it, for people.
+    /// Who or what fenced it, for people.
     pub fenced_by: String,
+    /// Volumes whose devices fail for good while the others go on, and why, for people.
+    pub lost: Vec<String>,
 }
 
 /// How the attach process ended by itself.
@@ -331,6 +333,8 @@ pub enum Event {
     Adopted,
     /// Trying to become primary failed.
     TakeoverFailed,
+    /// A volume is not what its device was made of any more: its device fails, PostgreSQL goes on as long as it can.
+    VolumeLost,
     /// PostgreSQL was stopped because the lease could not be renewed in time.
     CutOff,
     /// Given away in good order.
@@ -356,6 +360,7 @@ impl fmt::Display for Event {
             Event::Restart => "restart",
             Event::Adopted => "adopted",
             Event::TakeoverFailed => "takeover-failed",
+            Event::VolumeLost => "volume-lost",
             Event::CutOff => "cut-off",
             Event::Demoted => "demoted",
             Event::Fenced => "fenced",

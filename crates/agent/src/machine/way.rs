@@ -1,6 +1,6 @@
 //! The way up: from standby to primary.
 
-use super::{Action, AttachPhase, DatabaseView, Event, LeaseView, Machine, Phases, Rising, State, Stop};
+use super::{Action, AttachPhase, AttachView, DatabaseView, Event, LeaseView, Machine, Phases, Rising, State, Stop};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
@@ -150,6 +150,27 @@ impl Machine {
         self.enter(now, State::Acquiring, &why);
     }
 
+    pub(super) fn attach_seen(&mut self, view: AttachView, out: &mut Vec<Action>) {
+        if view.epoch != 0 {
+            self.granted = view.epoch;
+        }
+        let before = self.attach.take().map(|before| before.lost).unwrap_or_default();
+        self.attach = self.attached.then_some(view);
+        if let Some(lost) = self.lost_volumes().filter(|_| self.attach.as_ref().is_some_and(|now| now.lost != before)) {
+            self.record(Event::VolumeLost, &lost, out);
+            if self.state == State::Primary {
+                self.why = lost;
+            }
+        }
+    }
+
+    /// What people are told of volumes that are lost.
+    fn lost_volumes(&self) -> Option<String> {
+        let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
+        let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
+        Some(format!("{}: {rest}", lost.join("; ")))
+    }
+
     pub(super) fn acquire(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         match self.attach.as_ref().map(|attach| attach.phase) {
             None | Some(AttachPhase::Acquiring | AttachPhase::Detached) => {
@@ -259,6 +280,7 @@ impl Machine {
         self.way = None;
         self.backoff = Duration::ZERO;
         self.database = DatabaseView::Ready;
-        self.enter(now, State::Primary, "");
+        let why = self.lost_volumes().unwrap_or_default();
+        self.enter(now, State::Primary, &why);
     }
 }

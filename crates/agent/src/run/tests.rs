@@ -52,7 +52,13 @@ impl Host for Fake {
             let epoch = world.lease.as_ref().map_or(0, |lease| lease.1) + 1;
             world.lease = Some(("db1".into(), epoch));
             let renewed = Some(clock::now());
-            world.attached = Some(AttachView { phase: AttachPhase::Serving, epoch, renewed, fenced_by: String::new() });
+            world.attached = Some(AttachView {
+                phase: AttachPhase::Serving,
+                epoch,
+                renewed,
+                fenced_by: String::new(),
+                lost: Vec::new(),
+            });
             world.ended = None;
         });
         Ok(())

@@ -324,7 +324,8 @@ mod tests {
     use holdfast_types::Token;
 
     fn lease(dir: &Path, devices: &[u32]) -> Lease {
-        let volumes = ["vol1", "vol2"].map(|name| VolumeFacts { id: 0, name: Name::new(name).unwrap(), size: 1 << 20 });
+        let facts = |name| VolumeFacts { id: 0, name: Name::new(name).unwrap(), size: 1 << 20 };
+        let volumes = ["vol1", "vol2"].map(|name| (facts(name), false));
         let file = LeaseFile::open(dir);
         file.granted(&Name::new("demo").unwrap(), &Owner::new("db1").unwrap(), Token(7), &volumes).unwrap();
         file.made(devices, 1).unwrap();

@@ -7,10 +7,11 @@ use crate::machine::{Grant, VolumeFacts};
 use crate::shared::Shared;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_types::{Epoch, Name, RequestId, Token};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// P1: before the machine learns of the grant, and so before anything is sent under it.
-fn keep(kept: Option<&LeaseFile>, options: &Options, grant: &Grant, volumes: &[VolumeFacts]) {
+fn keep(kept: Option<&LeaseFile>, options: &Options, grant: &Grant, volumes: &[(VolumeFacts, bool)]) {
     let Some(file) = kept else { return };
     if let Err(error) = file.granted(&options.set, &options.owner, grant.token, volumes) {
         tracing::error!(set = %options.set, %error, "the lease could not be kept: after the death of this process its devices would be lost");
@@ -37,8 +38,10 @@ pub(super) async fn acquire(
                     return Err(Refusal::new(RefusalCode::Failed, message));
                 };
                 shared.set_volumes(&volumes);
-                keep(kept, options, &grant, &volumes);
-                shared.act(|machine, now, out| machine.granted(now, request, grant, volumes.len(), out));
+                let count = volumes.len();
+                let all: Vec<_> = volumes.into_iter().map(|facts| (facts, false)).collect();
+                keep(kept, options, &grant, &all);
+                shared.act(|machine, now, out| machine.granted(now, request, grant, count, out));
                 return Ok(());
             }
             Err(refusal) => refusal,
@@ -70,15 +73,19 @@ pub(super) async fn carry_on(
     match asked {
         Ok(reply) => match doors::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
-                // The devices stay those of the beginning, in that order.
+                // The devices stay those of the beginning, in that order (M8).
                 let ours = shared.all_facts();
-                if let Some(lost) = ours.iter().find_map(|facts| facts.lost_in(&volumes)) {
-                    let why = format!("{lost}: detach, then attach anew");
-                    shared.act(|machine, _, out| machine.refused(request, &why, out));
-                    return;
+                let lost: BTreeMap<usize, String> =
+                    ours.iter().enumerate().filter_map(|(n, facts)| Some((n, facts.lost_in(&volumes)?))).collect();
+                let before = shared.look(|machine| machine.lost_volumes().clone());
+                for (_, why) in lost.iter().filter(|(n, _)| !before.contains_key(n)) {
+                    tracing::error!(set = %options.set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
                 }
-                keep(kept, options, &grant, &ours);
-                shared.act(|machine, now, out| machine.granted(now, request, grant, ours.len(), out));
+                let over = |n: usize| lost.contains_key(&n) || before.contains_key(&n);
+                let count = ours.len();
+                let all: Vec<_> = ours.into_iter().enumerate().map(|(n, facts)| (facts, over(n))).collect();
+                keep(kept, options, &grant, &all);
+                shared.act(|machine, now, out| machine.granted_without(now, request, grant, count, lost, out));
             }
             None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
         },

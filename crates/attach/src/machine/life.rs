@@ -4,7 +4,7 @@ use super::table::{Bounds, Intake, Table};
 use super::{Action, Grant, Lane, Moment, Phase, Reply};
 use holdfast_nbd::Errno;
 use holdfast_types::{Epoch, RequestId, Token};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long the gateway may leave a renewal unanswered before it counts as lost.
@@ -85,6 +85,8 @@ pub struct Machine {
     releasing: bool,
     slots: u8,
     volumes: usize,
+    /// M8: why, by the volume's index.
+    lost_volumes: BTreeMap<usize, String>,
     request: RequestId,
     asked_at: Moment,
     grant: Option<Grant>,
@@ -114,6 +116,7 @@ impl Machine {
             releasing: false,
             slots: slots.max(1),
             volumes: 0,
+            lost_volumes: BTreeMap::new(),
             request: base,
             asked_at: Moment(0),
             grant: None,
@@ -187,11 +190,37 @@ impl Machine {
         out.push(Action::Show);
     }
 
+    /// M8: volumes that are not what their devices were made of, and why.
+    pub fn lost_volumes(&self) -> &BTreeMap<usize, String> {
+        &self.lost_volumes
+    }
+
     /// A gateway granted `request`, with `volumes` volumes in the set.
     pub fn granted(&mut self, now: Moment, request: RequestId, grant: Grant, volumes: usize, out: &mut Vec<Action>) {
+        self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
+    }
+
+    /// The same, where some of the volumes, by their index, are not what their devices were made of any more, and why (M8).
+    pub fn granted_without(
+        &mut self,
+        now: Moment,
+        request: RequestId,
+        grant: Grant,
+        volumes: usize,
+        lost: BTreeMap<usize, String>,
+        out: &mut Vec<Action>,
+    ) {
         let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
         if request != self.request || !asking {
             return;
+        }
+        for (volume, why) in lost {
+            self.lose(volume, why, out);
+        }
+        if volumes > 0 && self.lost_volumes.len() >= volumes {
+            // Nobody took the set: who holds the lease says nothing of it.
+            let why = self.lost_volumes.values().next().map_or("", String::as_str);
+            return self.over(Some(format!("the loss of its last volume: {why}")), out);
         }
         let first = self.grant.is_none();
         if self.silent.take().is_some_and(|silent| silent == grant.api) {
@@ -211,6 +240,20 @@ impl Machine {
         self.connect(out);
     }
 
+    /// M8. Nothing of it is on its way: its requests of this generation and of those before go no further.
+    pub(crate) fn lose(&mut self, volume: usize, why: String, out: &mut Vec<Action>) {
+        if self.lost_volumes.contains_key(&volume) {
+            return;
+        }
+        self.lost_volumes.insert(volume, why);
+        self.table.set_volumes(volume + 1);
+        for entry in self.table.drain_volume(volume) {
+            out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
+        }
+        out.push(Action::Room { volume });
+        out.push(Action::Show);
+    }
+
     fn detach_waits(&self) -> bool {
         self.phase == Phase::Detaching && self.lost_at.is_some()
     }
@@ -219,7 +262,7 @@ impl Machine {
         let Some(grant) = &self.grant else { return };
         self.generation += 1;
         self.missing.clear();
-        for volume in 0..self.volumes {
+        for volume in (0..self.volumes).filter(|volume| !self.lost_volumes.contains_key(volume)) {
             for slot in 0..self.slots {
                 self.missing.insert((volume, slot));
                 let lane = Lane { generation: self.generation, volume, slot };
@@ -278,12 +321,13 @@ impl Machine {
     /// Whether clients of `volume` may be read from.
     pub fn has_room(&self, volume: usize) -> bool {
         // What ends is not given more to do: whoever asks waits for the end of the connection.
-        self.phase == Phase::Fenced || (!self.detach && self.table.has_room(volume))
+        let fails = self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume);
+        fails || (!self.detach && self.table.has_room(volume))
     }
 
     /// A client asks. Its length is above zero and its place within the volume.
     pub fn request(&mut self, now: Moment, volume: usize, intake: Intake, out: &mut Vec<Action>) {
-        if self.phase == Phase::Fenced {
+        if self.phase == Phase::Fenced || self.lost_volumes.contains_key(&volume) {
             out.push(Action::Answer { ticket: intake.ticket, outcome: Err(Errno::Io) });
             return;
         }
@@ -375,6 +419,11 @@ impl Machine {
     }
 
     fn fence(&mut self, by: Option<String>, out: &mut Vec<Action>) {
+        self.over(by, out);
+        out.push(Action::LookWho);
+    }
+
+    fn over(&mut self, by: Option<String>, out: &mut Vec<Action>) {
         self.view.fenced_by = by;
         self.outstanding = None;
         self.missing.clear();
@@ -385,7 +434,6 @@ impl Machine {
             out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
         }
         out.extend((0..self.volumes).map(|volume| Action::Room { volume }));
-        out.push(Action::LookWho);
     }
 
     /// Renewal `number` was acknowledged.

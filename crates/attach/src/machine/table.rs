@@ -168,6 +168,12 @@ impl Table {
         self.entries.first_key_value().map(|(_, entry)| entry.since)
     }
 
+    /// Takes out what is unanswered of one volume (M8).
+    pub(super) fn drain_volume(&mut self, volume: usize) -> Vec<Entry> {
+        self.volumes[volume] = Volume::default();
+        self.entries.extract_if(.., |_, entry| entry.volume == volume).map(|(_, entry)| entry).collect()
+    }
+
     /// Empties the table (M5).
     pub(super) fn drain(&mut self) -> Vec<Entry> {
         for place in &mut self.volumes {

@@ -478,6 +478,39 @@ proptest! {
     }
 }
 
+/// M8: one of two volumes was deleted under its device.
+#[test]
+fn a_lost_volume_fails_alone_and_for_good() {
+    let mut m = Machine::new(RequestId(100), 1, Bounds::default());
+    let mut out = Vec::new();
+    m.begin(Moment(0), false, &mut out);
+    m.granted(Moment(1), RequestId(101), grant(1), 2, &mut out);
+    let lane = |generation, volume| Lane { generation, volume, slot: 0 };
+    (0..2).for_each(|volume| m.connected(Moment(2), lane(1, volume), &mut out));
+    for (volume, cookie) in [(0, 1), (1, 2), (1, 3)] {
+        m.request(Moment(3), volume, write(cookie, 0, vec![1]), &mut out);
+    }
+    m.lost(Moment(4), 1, &Lost::Connection("gone".to_string()), &mut out);
+    let lost = |volume| BTreeMap::from([(volume, "volume vol2 is gone".to_string())]);
+    let told = step(|out| m.granted_without(Moment(5), RequestId(102), grant(2), 2, lost(1), out));
+    assert_eq!(told, ["answer 2 Io", "answer 3 Io", "connect gen=2 vol=0 slot=0 to h2:2"]);
+    m.self_check();
+    assert!(m.has_room(1), "whoever asks is told");
+    assert_eq!(step(|out| m.request(Moment(6), 1, write(4, 0, vec![1]), out)), ["answer 4 Io"]);
+    assert_eq!(step(|out| m.connected(Moment(7), lane(2, 0), out)), ["send 1 gen=2 slot=0"], "the other goes on");
+    assert_eq!(m.phase(), Phase::Serving);
+    assert_eq!(step(|out| m.answered(Moment(8), 2, 1, Ok(Reply::Done), out)), ["answer 1 ok"]);
+    // Whatever the volume is by the next grant.
+    m.lost(Moment(9), 2, &Lost::Connection("gone".to_string()), &mut out);
+    let told = step(|out| m.granted(Moment(10), RequestId(103), grant(3), 2, out));
+    assert_eq!(told, ["connect gen=3 vol=0 slot=0 to h3:2"]);
+    m.lost(Moment(11), 3, &Lost::Connection("gone".to_string()), &mut out);
+    m.tick(Moment(1000), &mut out);
+    let told = step(|out| m.granted_without(Moment(1001), RequestId(104), grant(4), 2, lost(0), out));
+    assert_eq!((m.phase(), told), (Phase::Fenced, vec!["shut gen=3".to_string()]), "none is left, and nobody took it");
+    assert_eq!(m.view().fenced_by.as_deref(), Some("the loss of its last volume: volume vol2 is gone"));
+}
+
 /// A device goes on with its volume, and with no other of the same name; what else there is in the set by now is no matter.
 #[test]
 fn a_device_goes_on_with_the_volume_that_it_was_made_of() {

@@ -120,6 +120,22 @@ fn nothing_is_changed_without_a_quorum_before_and_after() {
     assert_eq!(step(1, &[voter(1), voter(2), dead(3), learner(4, 9999)], &gone), Step::Forget(ids([4])));
 }
 
+/// Group 0 keeps who leaves until no set has it; as a learner it is in nobody's way there.
+#[test]
+fn a_learner_that_leaves_is_neither_waited_for_nor_made_a_voter() {
+    let state = cluster(&[G, LEAVING, G, LEAVING]);
+    let step = |peers: &[Peer], out: &[u64]| {
+        let group = GroupView { me: MemberId(1), peers: peers.to_vec(), next: None };
+        next_step(&group, &state, &wanted(&state, GroupId::CLUSTER, &ids(out.iter().copied())))
+    };
+    for behind in [0, 9999] {
+        let peers = [voter(1), dead(2), voter(3), learner(4, behind)];
+        assert_eq!(step(&peers, &[2]), Step::Vote(ids([1, 3])), "2 may go, {behind} behind");
+        assert_eq!(step(&peers, &[]), Step::Done, "{behind} behind");
+        assert_eq!(step(&peers, &[2, 4]), Step::Forget(ids([4])));
+    }
+}
+
 #[test]
 fn who_is_not_to_serve_gives_leadership_to_the_one_that_has_most() {
     for aside in [DRAINED, WITNESS, LEAVING] {

@@ -43,6 +43,17 @@ fn place(offset: u64, len: u64) -> Result<(Lba, Sectors), DeviceError> {
     Ok((lba, sectors))
 }
 
+/// R3: the data, then the check, then the answer. Whoever stood still before the check meets a check that knows of it; one before the data would
+/// not.
+async fn checked<T>(
+    data: impl Future<Output = Result<T, DeviceError>>,
+    check: impl Future<Output = Result<(), DeviceError>>,
+) -> Result<T, DeviceError> {
+    let data = data.await?;
+    check.await?;
+    Ok(data)
+}
+
 impl VolumeDevice {
     fn server(&self) -> &SetServer {
         &self.connection.server
@@ -126,6 +137,12 @@ impl VolumeDevice {
     }
 
     async fn read_range(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
+        let out = checked(self.fetch(offset, len), self.check_read()).await?;
+        self.still_inside(offset, u64::from(len))?;
+        Ok(out)
+    }
+
+    async fn fetch(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
         let mut out = Vec::new();
         let end = offset + u64::from(len);
         let mut at = offset;
@@ -150,9 +167,6 @@ impl VolumeDevice {
             }
             at += step;
         }
-        // R3: after the data is there and right before the answer.
-        self.check_read().await?;
-        self.still_inside(offset, u64::from(len))?;
         Ok(out)
     }
 }
@@ -388,5 +402,32 @@ impl Exports for NodeExports {
                 read_only: false,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn r3_a_read_is_checked_when_its_data_is_there_and_before_it_is_answered() {
+        let told = Mutex::new(Vec::new());
+        let tell = |what| told.lock().unwrap().push(what);
+        let data = async {
+            tell("data begun");
+            // A store that takes its time, or a process that stands still.
+            tokio::task::yield_now().await;
+            tell("data there");
+            Ok(7)
+        };
+        let check = async {
+            tell("checked");
+            Ok(())
+        };
+        assert_eq!(checked(data, check).await, Ok(7));
+        assert_eq!(*told.lock().unwrap(), ["data begun", "data there", "checked"]);
+        let refused = checked(async { Ok(7) }, async { Err(DeviceError::Disconnect) }).await;
+        assert_eq!(refused, Err(DeviceError::Disconnect));
     }
 }

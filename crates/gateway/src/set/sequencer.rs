@@ -254,24 +254,38 @@ async fn submit_loop(
     }
 }
 
+/// S2 across entries: those in flight behind a failed one may have been written, which nobody can tell (R12).
+#[derive(Default)]
+struct Outcomes {
+    failed: Option<WriteFailure>,
+}
+
+impl Outcomes {
+    /// What is answered to those who wait for the next entry, which came back as `came`.
+    fn next(&mut self, came: Result<Vec<u32>, WriteFailure>) -> Result<Vec<u32>, WriteFailure> {
+        let outcome = self.failed.map_or(came, Err);
+        self.failed = outcome.as_ref().err().copied();
+        outcome
+    }
+}
+
 async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verdict: Arc<dyn Verdict>) {
-    // S2 holds across entries: those in flight behind a failed one may have been written, which nobody can tell (R12).
-    let mut failed: Option<WriteFailure> = None;
+    let mut outcomes = Outcomes::default();
     while let Some((pending, answers)) = rx.recv().await {
-        let outcome = match (failed, pending.wait().await) {
-            (Some(why), _) => Err(why),
-            (None, Ok(done)) => verdict.judge(&done.answer),
-            (None, Err(e)) => {
-                if !matches!(e, ProposeError::NotLeader { .. }) {
+        let first = outcomes.failed.is_none();
+        let came = match pending.wait().await {
+            Ok(done) => verdict.judge(&done.answer),
+            Err(e) => {
+                if first && !matches!(e, ProposeError::NotLeader { .. }) {
                     tracing::info!(error = %e, "a write came back without an answer; its connections are closed");
                 }
                 Err(WriteFailure::Gone)
             }
         };
+        let outcome = outcomes.next(came);
         if let Err(why) = outcome
-            && failed.is_none()
+            && first
         {
-            failed = Some(why);
             shared.fail(why);
         }
         for (place, answer) in (0u32..).zip(answers) {
@@ -281,6 +295,24 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
                 Err(why) => Err(*why),
             };
             let _ = answer.send(each);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s2_nothing_behind_a_failed_entry_is_answered_as_written() {
+        for why in [WriteFailure::Gone, WriteFailure::Fenced] {
+            let mut outcomes = Outcomes::default();
+            assert_eq!(outcomes.next(Ok(vec![])), Ok(vec![]));
+            assert_eq!(outcomes.next(Ok(vec![3])), Ok(vec![3]), "S3: no failure of the entry");
+            assert_eq!(outcomes.next(Err(why)), Err(why));
+            assert_eq!(outcomes.next(Ok(vec![])), Err(why), "R12: it stands behind one that nobody knows of");
+            assert_eq!(outcomes.next(Err(WriteFailure::Gone)), Err(why), "the first says why");
+            assert_eq!(outcomes.next(Ok(vec![])), Err(why));
         }
     }
 }

@@ -20,7 +20,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
-use holdfast_volume::space::{Amplification, Confirmed, Garbage, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Amplification, Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,6 +68,8 @@ enum SpaceError {
     Store(#[from] StoreError),
     #[error("not the leader of {0} any more")]
     NotLeading(Term),
+    #[error("so much is retired that more has to wait until some of it is deleted")]
+    Full,
 }
 
 /// Keeps one set's store tidy while this gateway leads the set.
@@ -78,12 +80,11 @@ pub struct SpaceKeeper {
     settings: SpaceSettings,
     stop: CancellationToken,
     reaper: Reaper,
+    looked: Looked,
     roots: Shelf,
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
-    /// The dropped root that was looked through last, and how far its garbage is retired, in their order.
-    through: Option<(ObjectId, StoredObject)>,
     /// A deletion of this turn did not work.
     undeleted: AtomicBool,
 }
@@ -97,10 +98,9 @@ impl SpaceKeeper {
         stop: CancellationToken,
     ) -> Self {
         let host = server.host.clone();
-        let (reaper, roots) = (Reaper::new(), Shelf::new(mapping.clone()));
+        let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
-        let (swept, shown, through) = (None, None, None);
-        Self { server, host, mapping, settings, stop, reaper, roots, swept, shown, through, undeleted }
+        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept: None, shown: None, undeleted }
     }
 
     /// Runs until told to stop.
@@ -137,8 +137,8 @@ impl SpaceKeeper {
             return shown.and(deleted);
         }
         // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
-        let looked = self.look_through_dropped(term).await;
-        let swept = self.sweep(term).await;
+        let looked = waits_if_full(self.look_through_dropped(term).await);
+        let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
         shown.and(looked).and(swept).and(deleted)
     }
@@ -166,6 +166,7 @@ impl SpaceKeeper {
             if !may_retire(state.retired.len()) {
                 return Ok(());
             }
+            self.looked.begin(term, state.dropped.keys());
             let kept = state.kept_roots();
             self.roots.retain(&kept);
             let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
@@ -181,17 +182,13 @@ impl SpaceKeeper {
                 // One that cannot be read ends this here: what it names is not known.
                 garbage.keep(&*self.roots.root(root).await?);
             }
-            // Of a root with more garbage than fits, the rest follows once the first is deleted, and off the list again.
-            if let Some((_, last)) = self.through.filter(|(root, _)| *root == object) {
-                garbage.begin_after(last);
-            }
-            for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX) {
+            for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, self.looked.after(object)) {
                 if !may_retire(self.state_of(term)?.retired.len()) {
                     return Ok(());
                 }
                 let last = objects.last().copied();
                 self.retire(term, of, objects).await?;
-                self.through = last.map(|last| (object, last));
+                self.looked.retired(object, last);
             }
         }
         Ok(())
@@ -206,6 +203,7 @@ impl SpaceKeeper {
                 Ok(())
             }
             Ok(other) => Err(SetError::Answer { what: "retired objects", found: format!("{other:?}") }.into()),
+            Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
                 if let SetError::Refused(refusal @ SetRefusal::StillInUse { .. }) = &e {
                     // S8 has held; whatever judged it is wrong.
@@ -417,4 +415,9 @@ impl SpaceKeeper {
 /// Whether an entry more is proposed, with so much retired in the state: [`RETIRED_FULL`].
 fn may_retire(retired: usize) -> bool {
     retired < RETIRED_FULL
+}
+
+/// Nothing went wrong: it goes on once some of it is deleted.
+fn waits_if_full(done: Result<(), SpaceError>) -> Result<(), SpaceError> {
+    done.or_else(|e| if matches!(e, SpaceError::Full) { Ok(()) } else { Err(e) })
 }

@@ -21,7 +21,7 @@ use crate::set::server::{SetError, SetServer, unix_ms};
 use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use holdfast_control::set::{RootRef, SetAnswer, SetCommand};
+use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState};
 use holdfast_raft::ProposeError;
 use holdfast_store::{StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
@@ -32,15 +32,17 @@ use holdfast_volume::map::{
 };
 use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
-use holdfast_volume::space::fold_page;
+use holdfast_volume::space::{Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 mod collect;
+#[cfg(test)]
+mod tests;
 
 /// Raw bytes that are compressed and sealed in one go off the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -102,6 +104,8 @@ pub struct Uploader {
     boot: u64,
     /// The last checkpoint left more garbage than the target allows.
     collection_due: AtomicBool,
+    /// Segments that emptying did not help.
+    spared: Mutex<Spared>,
     stop: CancellationToken,
 }
 
@@ -122,8 +126,8 @@ impl Uploader {
         stop: CancellationToken,
     ) -> Self {
         let (host, reader) = (server.host.clone(), server.reader.clone());
-        let collection_due = AtomicBool::new(false);
-        Self { server, host, reader, mapping, settings, boot, collection_due, stop }
+        let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
+        Self { server, host, reader, mapping, settings, boot, collection_due, spared, stop }
     }
 
     /// Runs until told to stop.
@@ -305,6 +309,11 @@ impl Uploader {
             Some(root) => Root::clone(&*self.mapping.root(root).await?),
             None => Root::new(upto),
         };
+        // As of the begin: what is beyond the end of a volume then, or of one that is gone, nobody reads, and a recovery neither.
+        let sizes: BTreeMap<VolumeId, Sectors> = self
+            .host
+            .with(|m| m.begun().filter(|(at, _)| *at == upto).map(|(_, state)| volume_sizes(state)))
+            .ok_or(UploadError::Superseded)?;
         let collected = self.collect(term, &base, generation).await?;
         let mut moved = !collected.moves.is_empty();
         let mut root = base;
@@ -353,6 +362,20 @@ impl Uploader {
                     metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
                         .increment(1);
                     continue;
+                }
+                // R9: nothing of what it said is needed any more, all of its range was written over, discarded or deleted since: it is given up. What
+                // it referred to stays counted as in use: it costs space, and is never deleted.
+                Err(e)
+                    if collect::damaged(&e)
+                        && moves.is_empty()
+                        && covered(generation, volume, number, sizes.get(&volume).copied()) =>
+                {
+                    tracing::error!(set = %self.server.name, %volume, page = number, error = %e, "R9: a damaged map page that nothing needs any more is given up");
+                    metrics::counter!("holdfast_map_pages_given_up_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    // It stood in the way of the segments that it shares with other pages.
+                    self.spared().clear();
+                    None
                 }
                 Err(e) => return Err(e),
             };
@@ -426,6 +449,19 @@ fn untouched(generation: &Generation, volume: VolumeId, number: u32) -> bool {
     let page = Page::new(volume, number);
     let sectors = Sectors(page.end().0 - page.lba().0);
     generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source == Source::Map)
+}
+
+/// Whether the generation says everything of the page's range up to the end of the volume, which is `size` long or, `None`, gone: no lookup goes on to the
+/// map.
+fn covered(generation: &Generation, volume: VolumeId, number: u32, size: Option<Sectors>) -> bool {
+    let page = Page::new(volume, number);
+    let end = page.end().0.min(size.map_or(0, |size| size.0));
+    let sectors = Sectors(end.saturating_sub(page.lba().0));
+    sectors.0 == 0 || generation.pieces(volume, page.lba(), sectors).all(|piece| piece.source != Source::Map)
+}
+
+fn volume_sizes(state: &SetState) -> BTreeMap<VolumeId, Sectors> {
+    state.volumes.iter().map(|(id, volume)| (*id, volume.size)).collect()
 }
 
 /// What `work` answers; the PUTs go on meanwhile, and the first that fails ends it.

@@ -140,6 +140,34 @@ async fn a_damaged_page_and_root_are_named() {
     assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "root"));
 }
 
+/// What a damaged page that was given up leaves: the root counts what no page names. Nothing is lost by it; the other way round something would be.
+#[tokio::test]
+async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_not() {
+    let world = World::new().await;
+    let (key, set_key) = (keys::root(SET, id(30)), SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) });
+    let sealed = world.store.get(&key).await.unwrap();
+    let counted = |change: &dyn Fn(&mut Root)| {
+        let mut root = open_root(&set_key.opener(id(30)), &sealed).unwrap();
+        change(&mut root);
+        seal_root(&root, set_key.sealer(id(30)))
+    };
+    let place = *open_root(&set_key.opener(id(30)), &sealed).unwrap().page(V, 0).unwrap();
+    let some = |sectors| Live::from([(id(10), Sectors(sectors))]);
+    let more = counted(&|root| root.replace_page(V, 0, None, &Live::new(), &Live::new()).unwrap());
+    world.replace(&key, |bytes| *bytes = more.to_vec()).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.damaged_total, report.overcounted_segments), (0, 1), "{report:?}");
+    assert_eq!(report.overcounted_sectors, EXTENTS * SECTORS);
+    let less = counted(&|root| root.replace_page(V, 0, Some(place), &some(16), &Live::new()).unwrap());
+    world.replace(&key, |bytes| *bytes = less.to_vec()).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!(
+        (report.damaged_total, report.damaged[0].part, report.overcounted_segments),
+        (1, "map", 0),
+        "{report:?}"
+    );
+}
+
 #[test]
 fn a_sample_takes_its_share() {
     let sample = Sample { millionths: 100_000, seed: 9 };

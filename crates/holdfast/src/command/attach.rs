@@ -197,8 +197,8 @@ fn tell_service_manager() -> std::io::Result<()> {
 }
 
 fn fenced(set: &str, by: Option<&str>) -> CliError {
-    let by = by.map_or(String::new(), |by| format!(": {by}"));
-    CliError::fenced(format!("another owner took {set}{by}")).next(
+    let by = by.unwrap_or("another owner");
+    CliError::fenced(format!("{set} was fenced by {by}")).next(
         "nothing written here since then is in the set; attach anew (the lease must be free) and import or mount from scratch",
     )
 }
@@ -294,5 +294,9 @@ fn describe(status: &Status) -> String {
         let device = volume.device.clone().unwrap_or_default();
         [volume.name.clone(), output::bytes(volume.size_bytes), device, volume.socket.clone()]
     });
+    let lost = status.volumes.iter().filter_map(|volume| volume.lost.as_deref());
+    for why in lost {
+        text.push_str(&format!("\n{why}: its device fails, the others go on; detach, then attach anew"));
+    }
     format!("{text}\n{}", output::table(["VOLUME", "SIZE", "DEVICE", "SOCKET"], rows))
 }

@@ -135,6 +135,13 @@ fn describe(report: &Report, moment: &str) -> String {
             format!("{} DAMAGED places", report.damaged_total)
         }
     );
+    let head = match report.overcounted_segments {
+        0 => head,
+        count => format!(
+            "{head}\n{count} segments count {} as in use that no page names, as a damaged page leaves them that was given up: space, no damage",
+            output::bytes(report.overcounted_sectors * 512)
+        ),
+    };
     if report.damaged.is_empty() {
         return head;
     }

@@ -1,8 +1,8 @@
 //! Which segments and page packs are worth to be emptied.
 
-use crate::map::{Root, pack_bytes_max};
-use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors};
-use std::collections::BTreeSet;
+use crate::map::{Root, SegmentUse, pack_bytes_max};
+use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, Term};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes in the store against those of them that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,11 @@ pub struct Amplification {
 impl Amplification {
     /// Of a root.
     pub fn of(root: &Root) -> Self {
-        root.segments().fold(Self::default(), |sum, (_, usage)| Self {
+        Self::of_all(root.segments())
+    }
+
+    fn of_all(segments: impl Iterator<Item = (ObjectId, SegmentUse)>) -> Self {
+        segments.fold(Self::default(), |sum, (_, usage)| Self {
             stored_bytes: sum.stored_bytes + usage.stored_bytes,
             live_bytes: sum.live_bytes + share(usage.stored_bytes, usage.live_sectors, usage.raw_sectors),
         })
@@ -33,13 +37,51 @@ fn share(bytes: u64, part: Sectors, whole: Sectors) -> u64 {
     (u128::from(bytes) * u128::from(part.0) / u128::from(whole.0.max(1))) as u64
 }
 
+/// Segments that emptying does not help: what is counted as in use of them cannot be read, or no page names it (of a page that was given up). Each is
+/// left out until its count changes, or another term begins. To be kept in memory only: nothing but space depends on it.
+#[derive(Debug, Default)]
+pub struct Spared {
+    term: Term,
+    at: BTreeMap<ObjectId, Sectors>,
+}
+
+impl Spared {
+    /// A checkpoint on `root` begins: forgets what that does not name, and what an earlier term found.
+    pub fn begin(&mut self, term: Term, root: &Root) {
+        if std::mem::replace(&mut self.term, term) != term {
+            self.at.clear();
+        }
+        if !self.at.is_empty() {
+            let now: BTreeMap<ObjectId, Sectors> =
+                root.segments().map(|(object, u)| (object, u.live_sectors)).collect();
+            self.at.retain(|object, live| now.get(object) == Some(live));
+        }
+    }
+
+    /// A victim out of which nothing came.
+    pub fn note(&mut self, root: &Root, victim: ObjectId) {
+        let found = root.segments().find(|(object, _)| *object == victim);
+        self.at.extend(found.map(|(object, usage)| (object, usage.live_sectors)));
+    }
+
+    /// All may be worth another look: what stood in their way is gone.
+    pub fn clear(&mut self) {
+        self.at.clear();
+    }
+
+    fn has(&self, object: ObjectId, usage: &SegmentUse) -> bool {
+        self.at.get(&object) == Some(&usage.live_sectors)
+    }
+}
+
 /// The segments to empty so that no more than `target_percent` hundredths of the live bytes are stored: those with the lowest live
 /// share first, for they give back the most for what is copied. Not more than `budget_bytes` of raw data is copied, but one
-/// segment at least, so that a small budget still gets on.
-pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64) -> Vec<ObjectId> {
-    let mut sums = Amplification::of(root);
-    let mut by_share: Vec<_> = root
-        .segments()
+/// segment at least, so that a small budget still gets on. What is `spared` counts for nothing: neither is it chosen, nor are others emptied in its
+/// place to meet the target.
+pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
+    let candidates = || root.segments().filter(|(object, usage)| !spared.has(*object, usage));
+    let mut sums = Amplification::of_all(candidates());
+    let mut by_share: Vec<_> = candidates()
         .filter(|(_, usage)| usage.live_sectors < usage.raw_sectors)
         // In parts of 2^32: whole numbers, so that every run chooses alike.
         .map(|(object, usage)| (share(1 << 32, usage.live_sectors, usage.raw_sectors), object, usage))

@@ -3,7 +3,7 @@
 use crate::map::Root;
 use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it.
 #[derive(Debug)]
@@ -25,16 +25,10 @@ impl Garbage {
         }
     }
 
-    /// What comes up to `last`, itself included, was retired before: by entries of the same root, in their order. It may be deleted by now, and would be
-    /// deleted again. What was kept then and is not any more is garbage of the root that kept it.
-    pub fn begin_after(&mut self, last: StoredObject) {
-        self.left = self.left.split_off(&last);
-        self.left.remove(&last);
-    }
-
-    /// In entries of at most `max` objects; the last one takes the root itself along.
-    pub fn entries(self, max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
-        let objects: Vec<StoredObject> = self.left.into_iter().collect();
+    /// In entries of at most `max` objects, without those up to `after`; the last one takes the root itself along.
+    pub fn entries(self, max: usize, after: Option<StoredObject>) -> Vec<(RetireOf, Vec<StoredObject>)> {
+        let objects: Vec<StoredObject> =
+            self.left.into_iter().filter(|object| after.is_none_or(|after| *object > after)).collect();
         let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max.max(1)).map(<[StoredObject]>::to_vec).collect();
         if chunks.is_empty() {
             chunks.push(Vec::new());
@@ -42,6 +36,38 @@ impl Garbage {
         let count = chunks.len();
         let entry = |(at, chunk)| (RetireOf::Root { root: self.root, last: at + 1 == count }, chunk);
         chunks.into_iter().enumerate().map(entry).collect()
+    }
+}
+
+/// How far each dropped root was looked through: what it names may be more than can be retired before some of it is deleted. Of one term: who leads the
+/// next one begins again, which has objects retired and deleted a second time, and no effect.
+#[derive(Debug, Default)]
+pub struct Looked {
+    term: Term,
+    upto: BTreeMap<ObjectId, StoredObject>,
+}
+
+impl Looked {
+    /// A round of `term` begins, with these dropped roots; of others nothing is remembered.
+    pub fn begin<'a>(&mut self, term: Term, dropped: impl Iterator<Item = &'a ObjectId>) {
+        if std::mem::replace(&mut self.term, term) != term {
+            self.upto.clear();
+        }
+        if !self.upto.is_empty() {
+            let dropped: BTreeSet<ObjectId> = dropped.copied().collect();
+            self.upto.retain(|root, _| dropped.contains(root));
+        }
+    }
+
+    /// The last object of the root that was retired, in the order of [`Garbage::entries`]. All before it were retired as well, or kept then by a root that
+    /// has, or will have, its own turn.
+    pub fn after(&self, root: ObjectId) -> Option<StoredObject> {
+        self.upto.get(&root).copied()
+    }
+
+    /// An entry of the root was committed and taken; its last object.
+    pub fn retired(&mut self, root: ObjectId, last: Option<StoredObject>) {
+        self.upto.extend(last.map(|last| (root, last)));
     }
 }
 

@@ -62,16 +62,99 @@ fn root_of(segments: &[(u128, u64, u64)]) -> Root {
 
 #[test]
 fn the_emptiest_segments_go_first_until_the_target_is_met() {
+    let none = Spared::default();
     // 100 + 100 + 100 stored, 170 alive: without the first, whose 10 are copied, 210 to 170.
     let root = root_of(&[(1, 100, 90), (2, 100, 10), (3, 100, 70)]);
-    assert_eq!(segments_to_collect(&root, 130, u64::MAX), [object(2)]);
-    assert_eq!(segments_to_collect(&root, 180, u64::MAX), []);
-    assert_eq!(segments_to_collect(&root, 101, u64::MAX), [object(2), object(3), object(1)]);
+    assert_eq!(segments_to_collect(&root, 130, u64::MAX, &none), [object(2)]);
+    assert_eq!(segments_to_collect(&root, 180, u64::MAX, &none), []);
+    assert_eq!(segments_to_collect(&root, 101, u64::MAX, &none), [object(2), object(3), object(1)]);
     // The budget bounds what is copied; one goes always.
-    assert_eq!(segments_to_collect(&root, 101, 80 * 512), [object(2), object(3)]);
-    assert_eq!(segments_to_collect(&root, 101, 0), [object(2)]);
-    assert_eq!(segments_to_collect(&root_of(&[(1, 100, 100)]), 101, u64::MAX), []);
-    assert_eq!(segments_to_collect(&Root::new(LogId::new(1, 1)), 101, u64::MAX), []);
+    assert_eq!(segments_to_collect(&root, 101, 80 * 512, &none), [object(2), object(3)]);
+    assert_eq!(segments_to_collect(&root, 101, 0, &none), [object(2)]);
+    assert_eq!(segments_to_collect(&root_of(&[(1, 100, 100)]), 101, u64::MAX, &none), []);
+    assert_eq!(segments_to_collect(&Root::new(LogId::new(1, 1)), 101, u64::MAX, &none), []);
+}
+
+/// Nothing came out of the emptiest: it is neither asked again each time, nor are the others emptied in its place.
+#[test]
+fn a_victim_that_gives_nothing_starves_no_other() {
+    let root = root_of(&[(1, 100, 90), (2, 100, 10), (3, 100, 70)]);
+    let (one, term) = (10 * 512, Term(3));
+    let mut spared = Spared::default();
+    spared.begin(term, &root);
+    assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(2)]);
+    spared.note(&root, object(2));
+    spared.begin(term, &root);
+    assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(3)], "the next gets its turn");
+    assert_eq!(
+        segments_to_collect(&root, 130, u64::MAX, &spared),
+        [],
+        "200 stored, 160 alive: without it the target is met"
+    );
+    let changed = root_of(&[(1, 100, 90), (2, 100, 9), (3, 100, 70)]);
+    assert_eq!(segments_to_collect(&changed, 110, one, &spared), [object(2)], "something of it was found after all");
+    spared.begin(term, &changed);
+    spared.begin(term, &root);
+    assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(2)], "forgotten with the count that it had");
+    spared.note(&root, object(2));
+    spared.begin(Term(4), &root);
+    assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(2)], "another term looks for itself");
+    spared.note(&root, object(2));
+    spared.clear();
+    assert_eq!(segments_to_collect(&root, 110, one, &spared), [object(2)]);
+}
+
+/// A dropped root that names more than may be retired at once: each round goes on behind the one before.
+#[test]
+fn a_dropped_root_larger_than_the_list_of_retired_objects_comes_to_its_end() {
+    use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetAnswer, SetCommand, SetRefusal};
+    let many = RETIRED_MAX + RETIRED_MAX / 2;
+    let (dropped, other) = (object(1 << 100), object(1 << 101));
+    let mut root = Root::new(LogId::new(1, 1));
+    (0..many as u128).for_each(|n| root.add_segment(object(n), 512, Sectors(1)));
+    let mut keeps = Root::new(LogId::new(1, 2));
+    keeps.add_segment(object(7), 512, Sectors(1));
+    let mut state = SetState::new(Epoch(0));
+    state.dropped.insert(dropped, 9);
+    state.dropped.insert(other, 9);
+    let (mut looked, mut retired, mut index, mut terms) = (Looked::default(), 0, 0, Term(1));
+    let mut rounds = 0;
+    while state.dropped.contains_key(&dropped) {
+        rounds += 1;
+        assert!(rounds < 9, "it comes to no end: {retired} retired");
+        if rounds == 2 {
+            // Another leader remembers nothing, and begins again.
+            terms = Term(2);
+        }
+        looked.begin(terms, state.dropped.keys());
+        let mut garbage = Garbage::of(dropped, &root);
+        garbage.keep(&keeps);
+        for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, looked.after(dropped)) {
+            assert!(!objects.iter().any(|one| one.object == object(7)), "it is kept");
+            index += 1;
+            let (last, count) = (objects.last().copied(), objects.len());
+            match state.apply(
+                LogId { term: terms, index: holdfast_types::LogIndex(index) },
+                &SetCommand::Retire { term: terms, of, objects },
+            ) {
+                SetAnswer::Retired => {
+                    retired += count;
+                    looked.retired(dropped, last);
+                }
+                SetAnswer::Refused(SetRefusal::TooManyRetired { .. }) => break,
+                answer => panic!("{answer:?}"),
+            }
+        }
+        // After the grace.
+        let gone: Vec<_> = state.retired.keys().copied().collect();
+        index += 1;
+        let done = SetCommand::Deleted { term: terms, objects: gone };
+        state.apply(LogId { term: terms, index: holdfast_types::LogIndex(index) }, &done);
+    }
+    assert!(retired >= many - 1, "{retired} of {many}");
+    assert_eq!(state.dropped.keys().copied().collect::<Vec<_>>(), [other]);
+    looked.begin(terms, state.dropped.keys());
+    assert_eq!(looked.after(dropped), None, "nothing is remembered of what is done");
 }
 
 #[test]
@@ -121,20 +204,4 @@ fn a_deletion_needs_its_entry_its_grace_its_term_and_a_fresh_confirmation() {
     assert_eq!((due(term, Duration::ZERO), due(term, grace - second), due(term, grace)), (0, 0, 1));
     // Another term, another clock: the grace begins again.
     assert_eq!((due(Term(9), grace), due(Term(9), grace * 2 - second), due(Term(9), grace * 2)), (0, 0, 1));
-}
-
-#[test]
-fn garbage_that_is_retired_in_parts_goes_on_where_it_stopped() {
-    let root = root_of(&(1..=7).map(|random| (random, 10, 10)).collect::<Vec<_>>());
-    let gone = object(500);
-    let entries = Garbage::of(gone, &root).entries(3);
-    let all: Vec<StoredObject> = entries.iter().flat_map(|(_, objects)| objects.clone()).collect();
-    assert_eq!(all.len(), 8, "the segments and the pack");
-    let last = *entries[0].1.last().unwrap();
-    let mut rest = Garbage::of(gone, &root);
-    rest.begin_after(last);
-    assert_eq!(rest.entries(3), entries[1..].to_vec());
-    let mut none = Garbage::of(gone, &root);
-    none.begin_after(*all.last().unwrap());
-    assert_eq!(none.entries(3), [(RetireOf::Root { root: gone, last: true }, Vec::new())], "the root itself is left");
 }

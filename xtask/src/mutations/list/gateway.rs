@@ -7,6 +7,7 @@ const SLOTS: &str = "crates/gateway/src/front/slots.rs";
 
 const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
+const DEVICES: Test = lib(Layer::Unit, "holdfast-gateway", &["set::device::"]);
 const AGENT: Test = lib(Layer::Property, "holdfast-agent", &["machine::"]);
 const OF_SLOTS: Test = lib(Layer::Unit, "holdfast-gateway", &["front::"]);
 
@@ -15,26 +16,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "lease-checked-before-the-read",
         bug: "the read lease is checked before the data is there and not after",
         rule: "R3",
-        edits: &[
-            Edit {
-                file: DEVICE,
-                old: "        let mut out = Vec::new();
-        let end = offset + u64::from(len);
-",
-                new: "        self.check_read().await?;
-        let mut out = Vec::new();
-        let end = offset + u64::from(len);
-",
-            },
-            Edit {
-                file: DEVICE,
-                old: "        // R3: after the data is there and right before the answer.
-        self.check_read().await?;
-",
-                new: "",
-            },
-        ],
-        tests: &[Test::Scenario("paused-gateway")],
+        edits: &[Edit {
+            file: DEVICE,
+            old: "    let data = data.await?;\n    check.await?;\n",
+            new: "    check.await?;\n    let data = data.await?;\n",
+        }],
+        tests: &[DEVICES],
         smoke: false,
     },
     Mutation {
@@ -43,8 +30,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: DEVICE,
-            old: "        // R3: after the data is there and right before the answer.\n        self.check_read().await?;\n",
-            new: "",
+            old: "checked(self.fetch(offset, len), self.check_read()).await?",
+            new: "checked(self.fetch(offset, len), async { Ok(()) }).await?",
         }],
         tests: &[Test::Scenario("paused-gateway")],
         smoke: false,
@@ -55,13 +42,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R12",
         edits: &[Edit {
             file: "crates/gateway/src/set/sequencer.rs",
-            old: "            (Some(why), _) => Err(why),
-            (None, Ok(done)) => verdict.judge(&done.answer),
-            (None, Err(e)) => {",
-            new: "            (_, Ok(done)) => verdict.judge(&done.answer),
-            (_, Err(e)) => {",
+            old: "let outcome = self.failed.map_or(came, Err);",
+            new: "let outcome = came;",
         }],
-        tests: &[Test::Scenario("moves")],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::sequencer::"])],
         smoke: false,
     },
     Mutation {

@@ -13,10 +13,11 @@ use holdfast_volume::index::Generation;
 use holdfast_volume::map::{MapExtent, Root, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
-    Move, Run, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+    Move, Run, Spared, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
@@ -99,7 +100,11 @@ impl Uploader {
             let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
             collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
         }
-        let victims = segments_to_collect(base, self.settings.target_percent, budget);
+        let victims = {
+            let mut spared = self.spared();
+            spared.begin(term, base);
+            segments_to_collect(base, self.settings.target_percent, budget, &spared)
+        };
         let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
         for victim in &victims {
             if moves >= MOVES_MAX {
@@ -114,6 +119,7 @@ impl Uploader {
                     tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
                     metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
                         .increment(1);
+                    self.spared().note(base, *victim);
                     continue;
                 }
                 Ok(Err(e)) => return Err(e),
@@ -126,10 +132,17 @@ impl Uploader {
                     continue;
                 }
             };
-            let Some((segment, found)) = found else { continue };
+            let Some((segment, found)) = found else {
+                // No page names what the root counts: of a page that was given up. (Or all of it is written over in this checkpoint: then it is gone with it.)
+                self.spared().note(base, *victim);
+                continue;
+            };
             moves += found.len();
             copied_bytes += found.iter().map(|run| run.sectors().0 * SECTOR_BYTES).sum::<u64>();
-            self.copy(term, *victim, segment, found, &mut filling, &mut collected).await?;
+            if !self.copy(term, *victim, segment, found, &mut filling, &mut collected).await? {
+                // Where some of it moved its count is another one by the next checkpoint.
+                self.spared().note(base, *victim);
+            }
         }
         if let Some(open) = filling.builder.take() {
             self.close(term, open, &mut collected).await?;
@@ -160,7 +173,7 @@ impl Uploader {
         Ok((!found.is_empty()).then_some((segment, found)))
     }
 
-    /// Opens and seals off the runtime's threads, and closes each segment that is full.
+    /// Opens and seals off the runtime's threads, and closes each segment that is full. Whether everything did open.
     async fn copy(
         &self,
         term: Term,
@@ -169,8 +182,8 @@ impl Uploader {
         found: Vec<Run>,
         filling: &mut Filling,
         collected: &mut Collected,
-    ) -> Result<(), UploadError> {
-        let mut left = found.into_iter();
+    ) -> Result<bool, UploadError> {
+        let (mut left, mut whole) = (found.into_iter(), true);
         loop {
             let open = filling.builder.take().unwrap_or_else(|| {
                 SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
@@ -185,13 +198,14 @@ impl Uploader {
                 collected.moves.entry(key).or_default().push(Move { from: run.from, to });
             }
             if let Some(e) = done.bad {
+                whole = false;
                 // R9: what did not open stays where it is.
                 tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: part of a segment cannot be collected");
                 metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string()).increment(1);
             }
             if !done.open.is_full() {
                 filling.builder = Some(done.open);
-                return Ok(());
+                return Ok(whole);
             }
             self.close(term, done.open, collected).await?;
             left = done.left;
@@ -208,6 +222,10 @@ impl Uploader {
         self.put_segment(term, object, body, raw_bytes).await
     }
 
+    pub(super) fn spared(&self) -> MutexGuard<'_, Spared> {
+        self.spared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one, or the store's head does not know of a rollback.
     pub(super) fn state_waits(&self) -> bool {
         self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
@@ -220,7 +238,7 @@ impl Uploader {
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
     pub(super) fn note_garbage(&self, root: &Root, idle: bool) {
-        let more = !segments_to_collect(root, self.settings.target_percent, 1).is_empty()
+        let more = !segments_to_collect(root, self.settings.target_percent, 1, &self.spared()).is_empty()
             || !packs_to_collect(root, PACKS_PERCENT).is_empty();
         self.collection_due.store(more && !idle, Ordering::Relaxed);
     }

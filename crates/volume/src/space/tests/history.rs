@@ -35,7 +35,7 @@ fn judge_dropped(world: &mut World, node: usize) {
         }
         garbage.keep(&world.root(kept));
     }
-    let entries = garbage.entries(3);
+    let entries = garbage.entries(3, None);
     if let Some(led) = &mut world.nodes[node].led {
         led.queue = entries;
     }

@@ -11,7 +11,8 @@ use crate::object::tests::{opener, sealer};
 use crate::plan::{plan, unmaps};
 use crate::segment::{Codec, SegmentBuilder, open_extent, read_table};
 use crate::space::{
-    Confirmed, Move, Reaper, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+    Confirmed, Move, Reaper, Spared, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs,
+    segments_to_collect,
 };
 use bytes::Bytes;
 use holdfast_control::set::{
@@ -410,7 +411,7 @@ impl World {
         generation: &crate::index::Generation,
     ) -> BTreeMap<(VolumeId, u32), Vec<Move>> {
         let mut moves: BTreeMap<(VolumeId, u32), Vec<Move>> = BTreeMap::new();
-        for victim in segments_to_collect(base, 130, 1 << 20) {
+        for victim in segments_to_collect(base, 130, 1 << 20, &Spared::default()) {
             let segment = self.get(StoredKind::Segment, victim).clone();
             let mut found = Vec::new();
             for (volume, number) in pages_of(&read_table(&opener(victim), &segment).unwrap()) {
