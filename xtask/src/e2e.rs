@@ -27,6 +27,7 @@ mod stores;
 mod storm;
 mod tls;
 mod tools;
+mod two_sites;
 mod unreadable;
 mod verified;
 mod volumes;
@@ -204,6 +205,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
         run: agent::run_xfs,
+    },
+    Scenario {
+        name: "two-sites",
+        shows: "PostgreSQL at two sites: one is lost, the other is promoted, no acknowledged commit is lost; back, it is no second primary, and follows",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
+        run: two_sites::run,
     },
     Scenario {
         name: "tls",

@@ -6,7 +6,7 @@
 mod first;
 mod proxy;
 
-pub use first::{First, attach, fill, status};
+pub use first::{First, attach, fill, prepare, status};
 pub use proxy::Proxy;
 
 use crate::cmd::{Cmd, cmd, tail_of};
@@ -52,8 +52,8 @@ pub struct Plan<'a> {
     pub name: &'static str,
     /// Of PostgreSQL and of the health checks.
     pub address: String,
-    /// The other host's name and address.
-    pub peer: (&'static str, String),
+    /// The other host's name and address, where the set has two.
+    pub peer: Option<(&'static str, String)>,
     pub set: &'a str,
     /// Admin addresses of the gateways.
     pub gateways: Vec<String>,
@@ -67,6 +67,8 @@ pub struct Plan<'a> {
     /// The agents' token: needed where they talk over more than loopback.
     pub token: Option<PathBuf>,
     pub way: Way,
+    /// Further lines of the agent's `[database]`.
+    pub database: &'a str,
     /// Further sections of the agent's settings.
     pub settings: &'a str,
 }
@@ -114,18 +116,19 @@ impl Host {
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
             }
         };
+        let peer =
+            plan.peer.map_or(String::new(), |(name, address)| format!("[peers]\n{name} = \"{address}:{HTTP}\"\n"));
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n\
              [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\nmount = {mount:?}\n\
-             [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}\
-             [http]\nlisten = \"{address}:{HTTP}\"\n{token}[peers]\n{} = \"{}:{HTTP}\"\n{}",
+             [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}{}\
+             [http]\nlisten = \"{address}:{HTTP}\"\n{token}{peer}{}",
             plan.set,
             gateways.join(", "),
             dir.join("lib"),
             dir.join("run"),
             plan.way.fs(),
-            plan.peer.0,
-            plan.peer.1,
+            plan.database,
             plan.settings,
         );
         std::fs::write(dir.join("agent.toml"), settings)?;

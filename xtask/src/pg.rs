@@ -74,6 +74,25 @@ impl Postgres {
         Ok(())
     }
 
+    /// Copies the data folder of a PostgreSQL that runs at `host`, so that it follows that one under the name `name` when it is started.
+    ///
+    /// # Errors
+    /// pg_basebackup's.
+    pub fn basebackup(&self, host: &str, name: &str) -> Result<()> {
+        // Of an earlier life.
+        match std::fs::remove_dir_all(&self.data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => std::fs::create_dir_all(&self.data)?,
+        }
+        std::fs::set_permissions(&self.data, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        std::os::unix::fs::chown(&self.data, Some(self.uid), Some(self.gid))?;
+        let mut command = self.program("pg_basebackup");
+        let from = format!("host={host} port={PORT} user={USER} application_name={name}");
+        command.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "-d", &from, "-D"]);
+        command.arg(&self.data);
+        Cmd::of(command).run()
+    }
+
     /// Lets clients from `network` in without a password.
     ///
     /// # Errors

@@ -92,7 +92,7 @@ impl Stage {
             Host::new(Plan {
                 name,
                 address: net::address(node(index)),
-                peer: (other, net::address(node(1 - index))),
+                peer: Some((other, net::address(node(1 - index)))),
                 set: SET,
                 gateways: apis.clone(),
                 dir: dir.join(name),
@@ -101,6 +101,7 @@ impl Stage {
                 space: Some(net.space(node(index))),
                 token: Some(token.clone()),
                 way: Way::Ext4,
+                database: "",
                 settings: AGENT,
             })
         };

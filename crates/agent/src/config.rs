@@ -241,6 +241,9 @@ settings! {
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
         /// Stops it and returns once it is gone; $HOLDFAST_STOP is fast or immediate. For kind "command".
         stop: Option<String> = None, sample "/usr/local/sbin/pg-down";
+        /// A PostgreSQL with standby.signal is as it should be: it follows one on another set by streaming replication, and answers /replica, never
+        /// /primary, until it is promoted. false: such a PostgreSQL counts as one that does not start.
+        follows: bool = false;
         /// From its start until it takes writes, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
         /// For a planned stop, in seconds, 1 to 3600; then it is stopped at once.
@@ -312,8 +315,11 @@ impl TlsConfig {
 
 settings! {
     /// Programs that are told what happens. Each is run by sh with HOLDFAST_ROLE, HOLDFAST_SET, HOLDFAST_NAME, HOLDFAST_EPOCH;
-    /// what they say goes to the log, and nothing waits for them.
+    /// what they say goes to the log, and nothing waits for them but for before_start.
     pub struct HooksConfig {
+        /// Before PostgreSQL is started, with HOLDFAST_DATA (its data directory) as well. Another exit code than 0 and PostgreSQL is not started here:
+        /// what it says is the reason. This one is waited for. Left out: none.
+        before_start: Option<String> = None, sample "/usr/local/sbin/not-two-primaries";
         /// When this host becomes or stops being primary. Left out: none.
         on_role_change: Option<String> = None, sample "/usr/local/sbin/on-role-change";
         /// At each line of the history, which is its input. Left out: none.
@@ -393,6 +399,7 @@ impl AgentConfig {
             restart_window: s(database.restart_window_s),
             switchover_hold: s(takeover.switchover_hold_s),
             fence_reboot: self.pool.fence_action == FenceAction::Reboot,
+            follows: database.follows,
         }
     }
 }

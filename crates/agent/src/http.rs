@@ -141,13 +141,14 @@ fn millis(time: Duration) -> u64 {
 fn healthy(view: &View, path: &str) -> Option<bool> {
     let primary = view.role == Role::Primary;
     let standby = view.database == "standby";
+    let following = view.state == StateName::Following;
     Some(match path {
         "/" | "/primary" | "/master" | "/leader" | "/read-write" => primary,
         "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" => standby,
         "/read-only" => primary || standby,
         "/health" => view.database_runs(),
         // Fit for what it is there for: it serves, or it would take over.
-        "/readiness" => primary || view.state == StateName::Standby && view.obstacle.is_empty(),
+        "/readiness" => primary || following || view.state == StateName::Standby && view.obstacle.is_empty(),
         "/liveness" => true,
         _ => return None,
     })

@@ -1,8 +1,8 @@
 //! The agent's decisions as a state machine: no I/O, no clock; time comes in with each input ([`MonoTime`]), what to do comes out as [`Action`]s.
 //!
 //! ```text
-//!              lease free or expired, and our turn
-//!   standby ──────────▶ acquiring ─▶ attaching ─▶ importing ─▶ starting ─▶ primary
+//!              lease free or expired, and our turn                      ┌▶ following   (PostgreSQL is a standby, and may be)
+//!   standby ──────────▶ acquiring ─▶ attaching ─▶ importing ─▶ starting ─┴▶ primary
 //!      ▲  ▲                 │            │            │         ▲   │  ▲      │ │ │
 //!      │  │                 ▼            ▼            ▼         │   ▼  └──────┘ │ │  PostgreSQL ended: again, in place
 //!      │  └─────────── demoting ◀── failed, given away ◀────────┼───┴───────────┘ │
@@ -17,7 +17,7 @@
 //! - A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next owner finds a clean pool.
 //! - A3 Without a renewal PostgreSQL is told to stop `stop_margin` before the lease could end, paused or not.
 //! - A4 In pause nothing is taken, and PostgreSQL is not restarted; only A3, fencing and operators' words act.
-//! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL.
+//! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
 
 mod leave;
@@ -63,6 +63,7 @@ enum State {
     Importing(Job),
     Starting(Rising),
     Primary,
+    Following,
     /// The job that stops PostgreSQL, until it is done.
     CutOff(Option<Job>),
     Demoting(Leaving),
@@ -207,7 +208,7 @@ impl Machine {
             }
             Command::Switchover { to } if to == name => Err(Refused(format!("{name} is where it is already"))),
             Command::Switchover { to } => match self.state {
-                State::Primary => {
+                State::Primary | State::Following => {
                     let then =
                         Then::Standby { wait: self.policy.switchover_hold, why: format!("{to} is to take over") };
                     self.other = Some(to.clone());
@@ -233,7 +234,7 @@ impl Machine {
                 _ => Err(self.only_in(StateName::Standby, "only a standby can take over")),
             },
             Command::Restart => match self.state {
-                State::Primary => {
+                State::Primary | State::Following => {
                     self.rise(now, "by command", Stop::Fast, out);
                     Ok("restarting PostgreSQL".to_string())
                 }
@@ -377,6 +378,7 @@ impl Machine {
             State::Attaching => self.devices(now, out),
             State::Starting(rising) => self.recover(now, rising, out),
             State::Primary => self.watch(now, out),
+            State::Following => self.follow(now, out),
             State::CutOff(None) => self.resume_from_cut_off(now, out),
             State::Demoting(leaving) | State::Fencing(leaving) => self.rested(now, &leaving, out),
             State::Importing(_) | State::CutOff(Some(_)) | State::Ended => {}
@@ -411,7 +413,7 @@ impl Machine {
         if self.running && now >= self.stop_at() {
             let age = now.saturating_since(self.renewed()).as_millis();
             match self.state {
-                State::Primary | State::Starting(_) => self.cut_off(now, age, out),
+                State::Primary | State::Following | State::Starting(_) => self.cut_off(now, age, out),
                 State::Demoting(_) => {
                     self.fence(now, format!("no renewal for {age} ms while PostgreSQL was stopping"), out);
                 }
@@ -441,7 +443,7 @@ impl Machine {
     }
 
     /// PostgreSQL's health.
-    fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+    pub(super) fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.paused {
             return;
         }
@@ -487,6 +489,7 @@ impl Machine {
             State::Importing(_) => StateName::Importing,
             State::Starting(_) => StateName::Starting,
             State::Primary => StateName::Primary,
+            State::Following => StateName::Following,
             State::CutOff(_) => StateName::CutOff,
             State::Demoting(_) => StateName::Demoting,
             State::Fencing(_) => StateName::Fencing,
@@ -585,7 +588,7 @@ impl Machine {
     /// What stands against it.
     pub fn may_take_over(&self, now: MonoTime) -> Result<(), String> {
         match (&self.state, &self.lease) {
-            (State::Primary, _) => Ok(()),
+            (State::Primary | State::Following, _) => Ok(()),
             (State::Standby, None | Some((_, LeaseView::Unreachable))) => Err("no gateway answers".into()),
             (State::Standby, Some(_)) => self.against(now, false).map_or(Ok(()), Err),
             _ => Err(format!("in state {}", self.state())),

@@ -35,7 +35,7 @@ pub enum Due {
     Dropped(String),
 }
 
-/// What is to be done at `now_unix_ms` by a host that is primary or not.
+/// What is to be done at `now_unix_ms` by a host that runs PostgreSQL (`is_primary`) or not.
 pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
     if now_unix_ms < scheduled.at_unix_ms {
         return Due::Later;
@@ -49,7 +49,7 @@ pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
         ));
     }
     if !is_primary {
-        return Due::Dropped("this host is not primary now: ask the agent of the one that is".into());
+        return Due::Dropped("PostgreSQL does not run on this host now: ask the agent of the one that is".into());
     }
     Due::Now
 }
@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn it_begins_in_time_at_the_primary_or_not_at_all() {
         assert_eq!(due(&at(1000), 999, true), Due::Later);
-        assert_eq!(due(&at(1000), 999, false), Due::Later, "it may be primary by then");
+        assert_eq!(due(&at(1000), 999, false), Due::Later, "it may run there by then");
         assert_eq!(due(&at(1000), 1000, true), Due::Now);
         assert_eq!(due(&at(1000), 61_000, true), Due::Now);
         assert!(matches!(due(&at(1000), 61_001, true), Due::Dropped(why) if why.contains("anew")));
-        assert!(matches!(due(&at(1000), 1000, false), Due::Dropped(why) if why.contains("not primary")));
+        assert!(matches!(due(&at(1000), 1000, false), Due::Dropped(why) if why.contains("does not run on this host")));
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn host(
     Host::new(Plan {
         name,
         address: address.into(),
-        peer: (peer.0, peer.1.into()),
+        peer: Some((peer.0, peer.1.into())),
         set: SET,
         gateways: cluster.gateways.iter().map(|gateway| gateway.api.clone()).collect(),
         open: dir.clone(),
@@ -54,6 +54,7 @@ fn host(
         space: None,
         token: None,
         way,
+        database: "",
         settings: "[watchdog]\ntimeout_ms = 3000\n",
     })
 }
@@ -160,7 +161,7 @@ fn reaches(proxy: &mut Option<Proxy>, host: &Host) -> Result<()> {
 }
 
 /// Lets writers commit on `host`, does `what` under them, and waits until they have noticed.
-fn under_load(ledger: &mut Ledger, pg: &Postgres, what: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(super) fn under_load(ledger: &mut Ledger, pg: &Postgres, what: impl FnOnce() -> Result<()>) -> Result<()> {
     let writers = ledger.start(pg)?;
     let busy = wait_until(Duration::from_secs(60), || writers.acknowledged() >= COMMITS || !writers.all_writing());
     anyhow::ensure!(busy && writers.all_writing(), "only {} commits before it began", writers.acknowledged());
@@ -172,7 +173,7 @@ fn under_load(ledger: &mut Ledger, pg: &Postgres, what: impl FnOnce() -> Result<
     Ok(())
 }
 
-fn whole(ledger: &Ledger, host: &Host) -> Result<()> {
+pub(super) fn whole(ledger: &Ledger, host: &Host) -> Result<()> {
     let verdict = ledger.check(&host.pg)?;
     let Verdict { acknowledged, lost, in_doubt_found, invented } = verdict;
     anyhow::ensure!(

@@ -69,14 +69,23 @@ pub fn status(dir: &Path) -> Option<Value> {
 /// # Errors
 /// When a step fails.
 pub fn fill(first: &First<'_>) -> Result<()> {
-    let First { bin, set, volume, gateways, dir, mount, way, size, pg, settings, network } = first;
+    // initdb writes no paths: it does not matter where it was mounted then.
+    let initdb = || first.pg.initdb(first.settings);
+    prepare(first, || initdb().and_then(|()| first.network.map_or(Ok(()), |network| first.pg.trust(network))))
+}
+
+/// The same with a data directory that `make` makes.
+///
+/// # Errors
+/// When a step fails.
+pub fn prepare(first: &First<'_>, make: impl FnOnce() -> Result<()>) -> Result<()> {
+    let First { bin, set, volume, gateways, dir, mount, way, size, .. } = first;
     let (mut attach, device) = attach(bin, (set, volume), gateways, dir, "first")?;
     cmd(format!("mkfs.{}", way.fs())).arg("-q").arg(&device).args(*size).run()?;
     std::fs::create_dir_all(mount)?;
     let guard = Guard::new(Undo::Umount(mount.clone()))?;
     cmd("mount").arg(&device).arg(mount).run()?;
-    // initdb writes no paths: it does not matter where it was mounted then.
-    let made = pg.initdb(settings).and_then(|()| network.map_or(Ok(()), |network| pg.trust(network)));
+    let made = make();
     drop(guard);
     made?;
     attach.stop(Signal::TERM, Duration::from_secs(30))

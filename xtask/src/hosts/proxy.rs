@@ -1,4 +1,4 @@
-//! HAProxy with the sample configuration of deploy/.
+//! HAProxy with a sample configuration of deploy/.
 
 use super::Host;
 use crate::cmd::{cmd, on_path};
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Where Debian's package puts it, which is on root's PATH only.
 const PROGRAM: &str = "/usr/sbin/haproxy";
+
+/// Below the project's root.
+const SAMPLE: &str = "deploy/haproxy/haproxy.cfg";
 
 /// A running HAProxy.
 #[derive(Debug)]
@@ -30,11 +33,19 @@ impl Proxy {
     /// # Errors
     /// When it does not start.
     pub fn start(dir: &Path, at: SocketAddr, hosts: [&Host; 2]) -> Result<Self> {
-        let sample = std::fs::read_to_string(crate::binary::root().join("deploy/haproxy/haproxy.cfg"))?;
-        let mut config = sample.replace("*:5000", &at.to_string());
-        for (host, theirs) in hosts.iter().zip(["10.0.0.1", "10.0.0.2"]) {
-            anyhow::ensure!(config.contains(theirs), "the sample names no {theirs}");
-            config = config.replace(theirs, &host.address);
+        let [one, two] = hosts.map(|host| host.address.clone());
+        Self::with(dir, SAMPLE, at, &[("*:5000", at.to_string()), ("10.0.0.1", one), ("10.0.0.2", two)])
+    }
+
+    /// Starts it with `sample`, in which each of `changes` is made.
+    ///
+    /// # Errors
+    /// When it does not start, or the sample has nothing of what is to be changed.
+    pub fn with(dir: &Path, sample: &str, at: SocketAddr, changes: &[(&str, String)]) -> Result<Self> {
+        let mut config = std::fs::read_to_string(crate::binary::root().join(sample))?;
+        for (from, to) in changes {
+            anyhow::ensure!(config.contains(from), "{sample} names no {from}");
+            config = config.replace(from, to);
         }
         let path = dir.join("haproxy.cfg");
         std::fs::write(&path, config)?;
@@ -56,8 +67,16 @@ impl Proxy {
     /// # Errors
     /// When it does not within `limit`, or the proxy has ended.
     pub fn reaches(&mut self, host: &Host, limit: Duration) -> Result<Duration> {
+        self.reaches_at(self.at, host, limit)
+    }
+
+    /// The same at another of its doors.
+    ///
+    /// # Errors
+    /// As [`Proxy::reaches`].
+    pub fn reaches_at(&mut self, at: SocketAddr, host: &Host, limit: Duration) -> Result<Duration> {
         self.proc.must_run()?;
-        let (address, port) = (self.at.ip().to_string(), self.at.port().to_string());
+        let (address, port) = (at.ip().to_string(), at.port().to_string());
         let psql = || {
             let command = cmd(Path::new(BIN).join("psql")).env("PGCONNECT_TIMEOUT", "2");
             let command = command.args(["-X", "-A", "-t", "-h", &address, "-p", &port, "-U", "postgres"]);

@@ -75,3 +75,13 @@ fn unknown_fields_and_bad_values_are_named() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+/// What the examples of deploy/ say must be what an agent takes.
+#[test]
+fn the_examples_are_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/two-site");
+    for site in ["west", "east"] {
+        let config = AgentConfig::load(&root.join(format!("agent-{site}.toml"))).unwrap();
+        assert_eq!((config.set, config.database.follows), (format!("pg-{site}"), true));
+    }
+}

@@ -102,6 +102,7 @@ impl Database {
     /// # Errors
     /// Why not.
     pub async fn start(&self) -> Result<(), String> {
+        self.ask_first().await?;
         self.give_start().await?;
         // Only from here on does "no process" mean that it ended.
         let begun = Instant::now();
@@ -112,6 +113,17 @@ impl Database {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
+    }
+
+    /// Asks whoever was named whether it may run here at all.
+    async fn ask_first(&self) -> Result<(), String> {
+        let hooks = &self.config.hooks;
+        let Some(script) = &hooks.before_start else { return Ok(()) };
+        let mut command = shell(script);
+        command.env("HOLDFAST_NAME", &self.config.name).env("HOLDFAST_SET", &self.config.set);
+        command.env("HOLDFAST_DATA", self.data());
+        let said = run(command, Duration::from_secs(hooks.timeout_s)).await;
+        said.map(drop).map_err(|error| format!("hooks.before_start: {error}"))
     }
 
     /// Takes another host's pid file away (D2): its number may be somebody's here, and then neither pg_ctl nor a unit would start. Gives PG_VERSION.

@@ -130,7 +130,7 @@ pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply
 /// The checks that a switchover makes: to whom, at which address, and in which words.
 async fn checked(door: &Door, candidate: Option<String>) -> Result<(String, String, String), Reply> {
     let (config, view) = (&door.config, door.view());
-    if view.state != StateName::Primary {
+    if !matches!(view.state, StateName::Primary | StateName::Following) {
         let owner = if view.lease_owner.is_empty() { "nobody".into() } else { view.lease_owner.clone() };
         let words = format!("{} is in state {}, expected primary; {owner} holds the lease", config.name, view.state);
         return Err(refused(words));
@@ -192,8 +192,10 @@ pub(crate) async fn keep_schedule(door: Door) {
     loop {
         ticks.tick().await;
         let Some(scheduled) = door.schedule.get() else { continue };
-        let is_primary = door.view().state == StateName::Primary && door.view().role == Role::Primary;
-        let due = schedule::due(&scheduled, clock::unix_ms(), is_primary);
+        let view = door.view();
+        let runs_it =
+            view.state == StateName::Following || view.state == StateName::Primary && view.role == Role::Primary;
+        let due = schedule::due(&scheduled, clock::unix_ms(), runs_it);
         if due == Due::Later {
             continue;
         }

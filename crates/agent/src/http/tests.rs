@@ -33,6 +33,8 @@ fn load_balancers_see_one_primary() {
     let codes = |view: &View| paths.map(|path| u8::from(healthy(view, path).unwrap()));
     let primary = view(StateName::Primary, Role::Primary, "ready");
     assert_eq!(codes(&primary), [1, 1, 1, 0, 1, 1, 1, 1]);
+    let following = view(StateName::Following, Role::Standby, "standby");
+    assert_eq!(codes(&following), [0, 0, 0, 1, 1, 1, 1, 1]);
     let recovering = view(StateName::Starting, Role::Standby, "busy");
     assert_eq!(codes(&recovering), [0, 0, 0, 0, 0, 0, 0, 1]);
     let mut cold = view(StateName::Standby, Role::Standby, "gone");

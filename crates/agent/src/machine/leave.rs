@@ -72,13 +72,18 @@ impl Machine {
         self.ended_by_shutdown = true;
         match &mut self.state {
             State::Standby => self.enter(now, State::Ended, "told to stop"),
-            State::Primary if self.paused => {
+            State::Primary | State::Following if self.paused => {
                 self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
                 return "ends; PostgreSQL and its device go on without an agent".into();
             }
             State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
             State::Ended => {}
-            State::Acquiring | State::Attaching | State::Importing(_) | State::Starting(_) | State::Primary => {
+            State::Acquiring
+            | State::Attaching
+            | State::Importing(_)
+            | State::Starting(_)
+            | State::Primary
+            | State::Following => {
                 self.leave(now, false, false, "the agent was told to stop".into(), Then::End, out);
             }
             State::CutOff(_) => self.leave(now, true, false, "the agent was told to stop".into(), Then::End, out),

@@ -37,6 +37,7 @@ pub(super) fn policy() -> Policy {
         restart_window: Duration::from_secs(300),
         switchover_hold: Duration::from_secs(10),
         fence_reboot: false,
+        follows: false,
     }
 }
 
@@ -204,6 +205,8 @@ fn settings(policy: &mut Policy, words: &str) {
             "automatic" => policy.automatic = value == "true",
             "nofailover" => policy.nofailover = value == "true",
             "reboot" => policy.fence_reboot = value == "true",
+            "start_timeout" => policy.start_timeout = ms(value),
+            "follows" => policy.follows = value == "true",
             "wait" => policy.campaign_wait = ms(value),
             "per_hour" => policy.takeovers_per_hour_max = value.parse().unwrap(),
             other => panic!("unknown setting {other:?}"),

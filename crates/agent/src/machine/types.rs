@@ -44,6 +44,8 @@ pub struct Policy {
     pub switchover_hold: Duration,
     /// A device or pool that cannot be let go of is ended by a reboot.
     pub fence_reboot: bool,
+    /// A PostgreSQL that is a standby is as it should be.
+    pub follows: bool,
 }
 
 /// What the cluster says about the lease.
@@ -290,6 +292,8 @@ pub enum StateName {
     Starting,
     /// PostgreSQL takes writes.
     Primary,
+    /// PostgreSQL runs and is a standby of another one, elsewhere.
+    Following,
     /// Stopped PostgreSQL in time, keeps the device, and waits to learn whose the lease is.
     CutOff,
     /// Lets go in good order.
@@ -309,6 +313,7 @@ impl fmt::Display for StateName {
             StateName::Importing => "importing",
             StateName::Starting => "starting",
             StateName::Primary => "primary",
+            StateName::Following => "following",
             StateName::CutOff => "cutoff",
             StateName::Demoting => "demoting",
             StateName::Fencing => "fencing",
@@ -331,6 +336,8 @@ pub enum Event {
     Restart,
     /// Taken over from an earlier agent process without a stop.
     Adopted,
+    /// PostgreSQL followed another one, and takes writes now.
+    Promoted,
     /// Trying to become primary failed.
     TakeoverFailed,
     /// A volume is not what its device was made of any more: its device fails, PostgreSQL goes on as long as it can.
@@ -359,6 +366,7 @@ impl fmt::Display for Event {
             Event::Switchover => "switchover",
             Event::Restart => "restart",
             Event::Adopted => "adopted",
+            Event::Promoted => "promoted",
             Event::TakeoverFailed => "takeover-failed",
             Event::VolumeLost => "volume-lost",
             Event::CutOff => "cut-off",

@@ -258,6 +258,10 @@ impl Machine {
                 DatabaseView::Gone if self.paused => {}
                 DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
                 DatabaseView::Busy | DatabaseView::Silent => {}
+                DatabaseView::Standby if self.policy.follows => {
+                    self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
+                    return self.settled(now, State::Following, "PostgreSQL is a standby: it follows another one", out);
+                }
                 DatabaseView::Standby => {
                     self.why = "PostgreSQL is a standby (standby.signal?), expected a primary".into()
                 }
@@ -273,14 +277,30 @@ impl Machine {
     /// The first write is durable (A5).
     pub(super) fn arrived(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         self.mark(now, |phases, took| phases.first_write_ms = Some(took));
+        self.database = DatabaseView::Ready;
+        let why = self.lost_volumes().unwrap_or_default();
+        self.settled(now, State::Primary, &why, out);
+    }
+
+    /// The way has ended where it led to.
+    fn settled(&mut self, now: MonoTime, state: State, why: &str, out: &mut Vec<Action>) {
         if let Some(way) = &self.way {
             let (event, reason) = (way.event, way.reason.clone());
             self.record(event, &reason, out);
         }
         self.way = None;
         self.backoff = Duration::ZERO;
-        self.database = DatabaseView::Ready;
-        let why = self.lost_volumes().unwrap_or_default();
-        self.enter(now, State::Primary, &why);
+        self.enter(now, state, why);
+    }
+
+    /// PostgreSQL is a standby of another one. Promoted, it is primary once a write was durable (A5).
+    pub(super) fn follow(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.database != DatabaseView::Ready {
+            return self.watch(now, out);
+        }
+        let reason = "PostgreSQL was promoted".to_string();
+        self.way = Some(Way::new(Event::Promoted, reason.clone(), None, false, now, now));
+        self.enter(now, State::Starting(Rising::Recovering), &reason);
+        self.recover(now, Rising::Recovering, out);
     }
 }
