@@ -33,8 +33,8 @@ a checkpoint (S12), so there is nothing left to forget.
 Holes that the list has shown, closed by a test each: a vote right after a start was asked of nobody over the door between gateways
 (`voter-under-embargo`), a snapshot of the leader was never started from again (`snapshot-not-synced-first`), no older one was put over a newer
 (`snapshot-goes-back`), the recovered set of the test had no deleted volume (`volume-id-again-after-a-recovery`).
-Open, by reading: `paused-gateway` reads after the pause, so it cannot see `lease-checked-before-the-read`; and no scenario waits for an unknown outcome
-with a later write behind it (`goes-on-after-an-unknown`).
+Two more had no scenario that could see them (`paused-gateway` reads after the pause, and none waits for an unknown outcome with a later write behind it):
+`lease-checked-before-the-read` and `goes-on-after-an-unknown` are decisions of their own now, with a unit test each.
 ";
 
 /// A bug.
