@@ -23,6 +23,7 @@ mod recover;
 mod rollback;
 mod scrub;
 mod space;
+mod standby;
 mod stores;
 mod storm;
 mod tls;
@@ -204,6 +205,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
         run: agent::run_xfs,
+    },
+    Scenario {
+        name: "standby",
+        shows: "a read-only PostgreSQL on a local copy of a snapshot: consistent, renewed, through a gateway's death, and the primary does not notice",
+        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: standby::run,
     },
     Scenario {
         name: "tls",

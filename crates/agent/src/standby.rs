@@ -19,7 +19,7 @@ mod state;
 use crate::clock;
 use crate::config::{StandbyConfig, StandbySlot};
 use crate::machine::DatabaseView;
-use crate::process::{ran, system};
+use crate::process::ran;
 use crate::watchdog;
 use serde::{Deserialize, Serialize};
 use slot::Slot;
