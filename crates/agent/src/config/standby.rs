@@ -91,7 +91,7 @@ settings! {
         options: String = String::new();
         /// From its start until it answers, recovery included, in seconds, 5 to 86400.
         start_timeout_s: u64 = 300;
-        /// For its sessions to end when it is replaced, in seconds, 1 to 3600; then it is stopped at once. They are told to end at its beginning.
+        /// For a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its sessions are ended at the beginning of it.
         stop_timeout_s: u64 = 30;
     }
 }
