@@ -23,6 +23,7 @@ mod recover;
 mod rollback;
 mod scrub;
 mod space;
+mod standby;
 mod stores;
 mod storm;
 mod tls;
@@ -211,6 +212,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "PostgreSQL at two sites: one is lost, the other is promoted, no acknowledged commit is lost; back, it is no second primary, and follows",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
         run: two_sites::run,
+    },
+    Scenario {
+        name: "standby",
+        shows: "a read-only PostgreSQL on a local copy of a snapshot: consistent, renewed, through a gateway's death, and the primary does not notice",
+        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: standby::run,
     },
     Scenario {
         name: "tls",

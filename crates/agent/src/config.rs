@@ -5,6 +5,7 @@
 
 mod check;
 mod document;
+mod standby;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub use document::sample;
 use document::settings;
 use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
+pub use standby::{StandbyConfig, StandbyDatabase, StandbyHttp, StandbyPool, StandbySlot, standby_sample};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 

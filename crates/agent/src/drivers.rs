@@ -1,9 +1,9 @@
 //! The real host: gateways, attach, pool, PostgreSQL, hooks and watchdog file of one configuration.
 
 pub mod attach;
-mod database;
+pub mod database;
 mod hooks;
-mod pool;
+pub mod pool;
 
 use crate::cluster::Gateways;
 use crate::config::AgentConfig;

@@ -23,6 +23,7 @@ pub mod plan;
 mod process;
 mod run;
 pub mod schedule;
+pub mod standby;
 pub mod watchdog;
 
 pub use http::View;

@@ -23,9 +23,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
 /// A client that does not finish its handshake by then is not served.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Unsent answers of one client beyond which it is not read from.
-const BACKLOG_BYTES_MAX: usize = 32 << 20;
+pub(crate) const BACKLOG_BYTES_MAX: usize = 32 << 20;
 /// Requests are read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
 /// With less room than this a new piece is taken.
@@ -60,6 +60,25 @@ impl Outgoing for Desk {
 }
 
 impl Desk {
+    pub(crate) fn new(style: HeaderStyle) -> Self {
+        Self { replies: ReplyQueue::new(style), open: 0, leaving: false, clogged: false }
+    }
+
+    /// Bytes that it has not taken yet.
+    pub(crate) fn backlog(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// One more request that it waits for.
+    pub(crate) fn take(&mut self) {
+        self.open += 1;
+    }
+
+    /// It sends nothing more.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+    }
+
     /// Queues the answer to one of its requests.
     pub(crate) fn answer(&mut self, ticket: &Ticket, outcome: Result<Reply, Errno>) {
         self.open = self.open.saturating_sub(1);
@@ -74,7 +93,10 @@ impl Desk {
 
 /// A client from its first byte to its end.
 pub(crate) async fn serve(mut socket: UnixStream, volume: usize, shared: Arc<Shared>) {
-    let shaking = shake_hands(&mut socket, volume, &shared);
+    let volume_facts = shared.facts(volume);
+    let export = ExportName::plain(shared.set.clone(), volume_facts.name.clone());
+    let facts = ExportFacts { size: volume_facts.size, read_only: false, description: format!("set {}", shared.set) };
+    let shaking = shake_hands(&mut socket, &export, &facts);
     let ready = match tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking).await {
         Ok(Ok(Some(ready))) => ready,
         Ok(Ok(None)) => return,
@@ -84,14 +106,13 @@ pub(crate) async fn serve(mut socket: UnixStream, volume: usize, shared: Arc<Sha
     transmit(socket, volume, shared, ready.0, ready.1).await;
 }
 
-async fn shake_hands(
+/// The handshake of a socket that serves one export.
+pub(crate) async fn shake_hands(
     socket: &mut UnixStream,
-    volume: usize,
-    shared: &Shared,
+    export: &ExportName,
+    facts: &ExportFacts,
 ) -> Result<Option<(Negotiated, BytesMut)>, String> {
     let text = |error: io::Error| error.to_string();
-    let facts = shared.facts(volume);
-    let export = ExportName::plain(shared.set.clone(), facts.name.clone());
     let mut handshake = Handshake::new();
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
@@ -107,11 +128,9 @@ async fn shake_hands(
             }
             Step::Ask(Question::List) => handshake.answer_list([(export.to_wire().as_str(), "")], &mut out),
             Step::Ask(Question::Describe(name) | Question::Open(name)) => {
-                let facts =
-                    ExportFacts { size: facts.size, read_only: false, description: format!("set {}", shared.set) };
                 let refusal = format!("this socket is for {export}");
-                let known = name == export;
-                let answer = if known { Ok(&facts) } else { Err((RefusalReason::Unknown, refusal.as_str())) };
+                let known = name == *export;
+                let answer = if known { Ok(facts) } else { Err((RefusalReason::Unknown, refusal.as_str())) };
                 let negotiated = handshake.answer_export(answer, &mut out).map_err(|error| error.to_string())?;
                 if let Some(negotiated) = negotiated {
                     socket.write_all_buf(&mut out).await.map_err(text)?;
@@ -131,8 +150,7 @@ pub(crate) async fn transmit(
     input: BytesMut,
 ) {
     let room = shared.room(volume);
-    let desk = Desk { replies: ReplyQueue::new(negotiated.style), open: 0, leaving: false, clogged: false };
-    let desk = Arc::new(Outbox::new(desk));
+    let desk = Arc::new(Outbox::new(Desk::new(negotiated.style)));
     let id = shared.join(desk.clone());
     let (mut read, mut write) = socket.into_split();
     let reader = Reader { id, volume, shared: &shared, desk: &desk, room, style: negotiated.style };
@@ -159,6 +177,15 @@ pub(crate) async fn transmit(
     };
     shared.leave(id);
     tracing::debug!(client = id, volume, why = ended, "a client is gone");
+}
+
+/// Makes room for at least `more` bytes, in pieces that are worth a read.
+pub(crate) fn grow(input: &mut BytesMut, more: usize) {
+    if input.capacity() - input.len() < more.clamp(1, READ_ROOM_MIN) {
+        input.reserve(READ_BYTES.max(more));
+    } else if more > input.capacity() - input.len() {
+        input.reserve(more);
+    }
 }
 
 struct Reader<'a> {
@@ -188,11 +215,7 @@ impl Reader<'_> {
                     self.take(request, size);
                 }
                 Decoded::Need(more) => {
-                    if input.capacity() - input.len() < more.clamp(1, READ_ROOM_MIN) {
-                        input.reserve(READ_BYTES.max(more));
-                    } else if more > input.capacity() - input.len() {
-                        input.reserve(more);
-                    }
+                    grow(&mut input, more);
                     if socket.read_buf(&mut input).await.map_err(|error| error.to_string())? == 0 {
                         return Err("it closed the connection".to_string());
                     }

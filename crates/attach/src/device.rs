@@ -114,6 +114,31 @@ impl Devices {
         Ok(made)
     }
 
+    /// The same over sockets in `dir` that are served without a lease; `kind` is nbdfuse or none.
+    pub(crate) async fn of_sockets(
+        kind: DeviceKind,
+        set: &Name,
+        volumes: &[Name],
+        dir: &Path,
+        connections: u8,
+        on_end: impl Fn(String) + Clone + Send + 'static,
+    ) -> Result<Self, DeviceError> {
+        if kind != DeviceKind::Nbdfuse {
+            return Ok(Self::None);
+        }
+        let mut devices = Vec::new();
+        for volume in volumes {
+            match nbdfuse::Device::make(set, volume, dir, connections, on_end.clone()).await {
+                Ok(device) => devices.push(device),
+                Err(error) => {
+                    Self::Nbdfuse(devices).stop().await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self::Nbdfuse(devices))
+    }
+
     /// Goes on with the devices that an earlier process left in the kernel.
     pub(crate) async fn resume(
         lease: &Lease,

@@ -10,6 +10,7 @@
 use crate::status::Status;
 use holdfast_types::Name;
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -152,7 +153,7 @@ impl RunDir {
     ///
     /// # Errors
     /// The file system's.
-    pub fn show(&self, status: &Status) -> Result<(), DirError> {
+    pub fn show(&self, status: &impl Serialize) -> Result<(), DirError> {
         let (path, new) = (self.path.join("status.json"), self.path.join("status.json.new"));
         let text = serde_json::to_vec_pretty(status).map_err(|error| at(&path)(error.into()))?;
         std::fs::write(&new, text).map_err(at(&new))?;

@@ -12,7 +12,7 @@
 //!
 //! Owns: the lease of a set on behalf of its owner, reconnecting and replaying ([`machine`]), the run directory, the devices.
 //! Does not own: any decision about who may write (the gateways'), the NBD protocol (crate `nbd`), what is on the devices.
-//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is.
+//! Depends on: api, nbd, types. docs/adr/0009-attach.md says why it is built as it is; [`run_scratch`] keeps a copy of a snapshot, without a lease.
 
 mod client;
 mod device;
@@ -24,6 +24,7 @@ mod lease_file;
 pub mod machine;
 mod outbox;
 pub mod requests;
+mod scratch;
 mod shared;
 mod status;
 
@@ -31,4 +32,5 @@ pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
 pub use keeper::{AttachError, Ended, Options, abandon, run};
 pub use machine::{Bounds, Phase};
+pub use scratch::{ScratchError, ScratchOptions, ScratchStatus, Source, run_scratch};
 pub use status::{Status, VolumeStatus};

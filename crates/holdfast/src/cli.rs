@@ -5,8 +5,8 @@ mod keys;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, VerifyArgs, VolumeCommand,
-    WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, StandbyCommand, VerifyArgs,
+    VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -167,6 +167,9 @@ pub enum Command {
     Attach(Box<AttachArgs>),
     /// Run PostgreSQL on one host of several: takes the set, mounts it, starts PostgreSQL, and takes over from a lost host
     Agent(Box<AgentArgs>),
+    /// Run a PostgreSQL for reading on a local copy of a snapshot, renewed now and then; the set does not notice
+    #[command(subcommand)]
+    Standby(StandbyCommand),
     /// Read sets as their store has them, and name what is damaged; asks no gateway
     Verify(Box<VerifyArgs>),
     /// Show what the agents did: takeovers with the time of each phase, restarts, fences

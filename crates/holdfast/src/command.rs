@@ -17,6 +17,7 @@ mod recover;
 mod scrub;
 mod set;
 mod snapshot;
+mod standby;
 mod status;
 mod stored;
 mod verify;
@@ -37,6 +38,7 @@ pub use cluster::node;
 pub use history::HistoryArgs;
 pub use recover::RecoverArgs;
 pub use snapshot::SnapshotCommand;
+pub use standby::StandbyCommand;
 pub use verify::VerifyArgs;
 pub use volume::VolumeCommand;
 pub use watch::WatchArgs;
@@ -50,6 +52,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Gateway(GatewayCommand::Run(_)) => GATEWAY_LOG,
         Command::Attach(_) => attach::LOG,
         Command::Agent(_) => agent::LOG,
+        Command::Standby(_) => standby::LOG,
         _ => "warn",
     };
     start_log(&args.common, log)?;
@@ -76,6 +79,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Failover(args) => moves::failover(&common, &args).await,
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
+        Command::Standby(command) => standby::run(&common, command).await,
         Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Watch(args) => watch::run(&common, &args).await,
@@ -96,7 +100,7 @@ pub fn worker_threads(args: &Cli) -> usize {
 
 /// Whether its threads stand behind a block device of this machine.
 pub fn flushes(args: &Cli) -> bool {
-    matches!(args.command, Command::Attach(_))
+    matches!(args.command, Command::Attach(_) | Command::Standby(StandbyCommand::Copy(_)))
 }
 
 fn start_log(common: &Common, default: &str) -> Result<(), CliError> {

@@ -91,11 +91,20 @@ fn section(name: &str) -> &'static [FieldDoc] {
 /// Never for the example as it is; a value that TOML cannot hold would be one.
 pub fn sample() -> Result<String, toml::ser::Error> {
     let values = toml::Table::try_from(AgentConfig::example())?;
+    Ok(sample_of::<AgentConfig>("holdfast agent config", &values, section))
+}
+
+/// The file that `command` prints: all fields of `T` with their comments; `section` knows the fields of each table.
+pub(super) fn sample_of<T: Documented>(
+    command: &str,
+    values: &toml::Table,
+    section: fn(&str) -> &'static [FieldDoc],
+) -> String {
     let mut out = String::new();
-    comment(&mut out, AgentConfig::ABOUT);
-    comment(&mut out, &["Print this file: holdfast agent config"]);
-    fields(&mut out, AgentConfig::FIELDS, &values);
-    for doc in AgentConfig::FIELDS {
+    comment(&mut out, T::ABOUT);
+    comment(&mut out, &[&format!("Print this file: {command}")]);
+    fields(&mut out, T::FIELDS, values);
+    for doc in T::FIELDS {
         if let Some(table) = values.get(doc.name).and_then(toml::Value::as_table) {
             out.push('\n');
             comment(&mut out, doc.lines);
@@ -108,5 +117,5 @@ pub fn sample() -> Result<String, toml::ser::Error> {
             fields(&mut out, section(doc.name), table);
         }
     }
-    Ok(out)
+    out
 }

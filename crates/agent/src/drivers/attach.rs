@@ -148,6 +148,16 @@ impl Attach {
         }
     }
 
+    /// A process that shows itself as attach does and holds no lease: started with `args` instead of attach's.
+    pub fn without_lease(config: &AgentConfig, args: Vec<String>) -> Self {
+        Self { args, ..Self::new(config) }
+    }
+
+    /// Its run directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

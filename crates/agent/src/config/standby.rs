@@ -1,0 +1,304 @@
+//! Settings of one standby: a PostgreSQL for reading on a scratch copy of a snapshot.
+
+use super::document::{self, Documented, FieldDoc, sample_of, settings};
+use super::{
+    AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, PoolConfig, PoolKind, Problem,
+    TlsConfig,
+};
+use holdfast_types::ByteSize;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
+
+/// Longest name of a standby, in bytes: with the time behind it, it is a snapshot's.
+const NAME_BYTES_MAX: usize = 40;
+
+/// What a standby's PostgreSQL is always started with. Read-only by default; and nothing that came along with the primary's data reaches out of this
+/// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys. What it writes is thrown away, so it is
+/// neither synced nor tidied.
+const OPTIONS: &str = "-c default_transaction_read_only=on -c archive_mode=off -c max_logical_replication_workers=0 \
+                       -c synchronous_standby_names='' -c autovacuum=off -c fsync=off -c full_page_writes=off";
+
+settings! {
+    /// Settings of one standby (`holdfast standby run --config FILE`): a PostgreSQL for reading on a local copy of a snapshot.
+    /// A field that is left out has the value shown, or none where it is marked "Left out: none". An unknown field is an error.
+    pub struct StandbyConfig {
+        /// Name of this standby, at most 40 characters. Its snapshots are named standby-NAME-TIME: unique among all standbys of the set.
+        name: String = "report1".into();
+        /// The volume set that the primary's PostgreSQL lives on.
+        set: String = "demo".into();
+        /// Admin addresses of gateways, HOST:PORT each. Any of them finds the others.
+        gateways: Vec<String> = vec!["127.0.0.1:7400".into()];
+        /// Directory of the state, the server's own output and the scratch files: a local disk with room for twice scratch_max.
+        dir: PathBuf = PathBuf::from("/var/lib/holdfast-standby");
+        /// Directory of what ends with the machine: sockets, process ids.
+        run_dir: PathBuf = PathBuf::from("/run/holdfast-standby");
+        /// `standby run` takes a new snapshot so often, in seconds, 10 to 604800. A failed refresh leaves the old data serving, and is tried again
+        /// after retry_s.
+        refresh_every_s: u64 = 900;
+        /// See refresh_every_s. In seconds, 1 to 86400.
+        retry_s: u64 = 30;
+        /// What a copy may write locally until the next refresh (recovery, sorts, temporary tables), for each volume, 64MiB or more. Beyond it: "no
+        /// space left on device".
+        scratch_max: ByteSize = ByteSize(10 << 30);
+        /// "auto" or "nbdfuse": a loop device over nbdfuse's file.
+        device: Device = Device::Auto;
+        /// To take a snapshot and have it in the store, in seconds, 5 to 86400. The first one of a set uploads all that is not there yet.
+        snapshot_timeout_s: u64 = 600;
+        /// Until a copy's device is there, in seconds, 1 to 600.
+        device_timeout_s: u64 = 60;
+        /// The file system on the copy.
+        pool: StandbyPool = StandbyPool::default();
+        /// PostgreSQL.
+        database: StandbyDatabase = StandbyDatabase::default();
+        /// Health checks for load balancers.
+        http: StandbyHttp = StandbyHttp::default();
+        /// Mutually authenticated TLS towards the gateways: all three files, or none. Snapshots are an administrator's to make and delete.
+        tls: TlsConfig = TlsConfig::default();
+    }
+}
+
+settings! {
+    /// The file system on the copy.
+    pub struct StandbyPool {
+        /// "ext4" or "xfs", as the primary has it. Not ZFS: two copies of a pool cannot be imported on one host.
+        kind: PoolKind = PoolKind::Ext4;
+        /// The copies are mounted in turn at a/ and b/ below it.
+        mount: PathBuf = PathBuf::from("/srv/standby");
+        /// Volume of the file system. Left out: the only one of the set.
+        volume: Option<String> = None, sample "vol1";
+        /// Mount options.
+        options: String = "noatime".into();
+    }
+}
+
+settings! {
+    /// PostgreSQL. It has the primary's own settings (postgresql.conf, pg_hba.conf), as far as these do not say otherwise, and is read-only.
+    pub struct StandbyDatabase {
+        /// Its data directory, below the root of the file system: data for /srv/pg/data of a primary that mounts at /srv/pg.
+        data: PathBuf = PathBuf::from("data");
+        /// Where its programs are (pg_ctl, psql): of the primary's major version.
+        bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
+        /// System user that it runs as, never root, with the number that it has on the primary.
+        user: String = "postgres".into();
+        /// Database of the standby's own sessions.
+        dbname: String = "postgres".into();
+        /// Directory of its socket (or a host name), as psql's -h.
+        host: String = "/var/run/postgresql".into();
+        /// Its port.
+        port: u16 = 5432;
+        /// Further options of the server, as pg_ctl's -o, such as "-c listen_addresses=10.0.0.9 -c shared_buffers=2GB".
+        options: String = String::new();
+        /// From its start until it answers, recovery included, in seconds, 5 to 86400.
+        start_timeout_s: u64 = 300;
+        /// For a stop in good order when it is replaced, in seconds, 1 to 3600; then it is killed. Its sessions are ended at the beginning of it.
+        stop_timeout_s: u64 = 30;
+    }
+}
+
+settings! {
+    /// Health checks for load balancers: GET /replica is 200 while PostgreSQL here answers, /replica?max_age_s=900 while its data is also no older.
+    pub struct StandbyHttp {
+        /// IP:PORT. Answered to anyone; there are no commands.
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8018));
+    }
+}
+
+/// One of the two places that copies take in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StandbySlot {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+impl StandbySlot {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+
+    /// The directory's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+        }
+    }
+
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+impl StandbyConfig {
+    /// Reads and validates `path`.
+    ///
+    /// # Errors
+    /// Unreadable, not TOML of this form, or [`StandbyConfig::validate`]'s.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks ranges, and the relations between fields.
+    ///
+    /// # Errors
+    /// All that is wrong, not only the first.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        // What an agent's settings have to fulfil, these have to as well.
+        let agent = self.slot(StandbySlot::A, false);
+        let mut problems = super::check::problems(&agent);
+        let mut say = |field: &str, what: String| problems.push(Problem { field: field.into(), what });
+        if let Err(error) = holdfast_types::Name::new(self.name.as_str()) {
+            say("name", error.to_string());
+        } else if self.name.len() > NAME_BYTES_MAX {
+            say("name", format!("found {} characters, expected at most {NAME_BYTES_MAX}", self.name.len()));
+        }
+        for (field, found, low, high) in [
+            ("refresh_every_s", self.refresh_every_s, 10, 604_800),
+            ("retry_s", self.retry_s, 1, 86_400),
+            ("scratch_max", self.scratch_max.0, 64 << 20, 1 << 50),
+            ("snapshot_timeout_s", self.snapshot_timeout_s, 5, 86_400),
+            ("device_timeout_s", self.device_timeout_s, 1, 600),
+        ] {
+            if !(low..=high).contains(&found) {
+                say(field, format!("found {found}, expected {low} to {high}"));
+            }
+        }
+        if !matches!(self.device, Device::Auto | Device::Nbdfuse) {
+            say("device", format!("found {}, expected auto or nbdfuse", self.device.as_str()));
+        }
+        if !matches!(self.pool.kind, PoolKind::Ext4 | PoolKind::Xfs) {
+            say("pool.kind", "expected ext4 or xfs: a standby's copies are mounted beside each other".into());
+        }
+        if !self.database.data.components().all(|part| matches!(part, Component::Normal(_))) {
+            let found = self.database.data.display();
+            say("database.data", format!("found {found}, expected a path below the file system's root, such as data"));
+        }
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems }) }
+    }
+
+    /// Where a private PostgreSQL of that slot has its socket while it recovers.
+    pub fn private_dir(&self, slot: StandbySlot) -> PathBuf {
+        self.run_dir.join(slot.as_str()).join("private")
+    }
+
+    /// As the agent's drivers want it. `private`: PostgreSQL that nobody else reaches, to recover in.
+    pub fn slot(&self, slot: StandbySlot, private: bool) -> AgentConfig {
+        let (pool, database) = (&self.pool, &self.database);
+        let mount = pool.mount.join(slot.as_str());
+        let socket = self.private_dir(slot).display().to_string();
+        let mut options = format!("{OPTIONS} {}", database.options);
+        if private {
+            options += &format!(" -c listen_addresses='' -c unix_socket_directories='{socket}'");
+        }
+        AgentConfig {
+            name: self.name.clone(),
+            set: self.set.clone(),
+            gateways: self.gateways.clone(),
+            dir: self.dir.join(slot.as_str()),
+            run_dir: self.run_dir.join(slot.as_str()),
+            attach: AttachConfig {
+                device: self.device,
+                device_timeout_ms: self.device_timeout_s.saturating_mul(1000),
+                ..AttachConfig::default()
+            },
+            pool: PoolConfig {
+                kind: pool.kind,
+                volume: pool.volume.clone(),
+                options: pool.options.clone(),
+                mount: mount.clone(),
+                ..PoolConfig::default()
+            },
+            database: DatabaseConfig {
+                kind: DatabaseKind::PgCtl,
+                data: mount.join(&database.data),
+                bin_dir: database.bin_dir.clone(),
+                user: database.user.clone(),
+                dbname: database.dbname.clone(),
+                host: if private { socket } else { database.host.clone() },
+                port: database.port,
+                options,
+                start_timeout_s: database.start_timeout_s,
+                stop_timeout_s: database.stop_timeout_s,
+                ..DatabaseConfig::default()
+            },
+            tls: self.tls.clone(),
+            ..AgentConfig::default()
+        }
+    }
+}
+
+fn section(name: &str) -> &'static [FieldDoc] {
+    match name {
+        "pool" => StandbyPool::FIELDS,
+        "database" => StandbyDatabase::FIELDS,
+        "http" => StandbyHttp::FIELDS,
+        "tls" => TlsConfig::FIELDS,
+        _ => &[],
+    }
+}
+
+/// The documented sample file: the defaults with every field and its comment.
+///
+/// # Errors
+/// Never for the defaults as they are; a value that TOML cannot hold would be one.
+pub fn standby_sample() -> Result<String, toml::ser::Error> {
+    let values = toml::Table::try_from(StandbyConfig::default())?;
+    Ok(sample_of::<StandbyConfig>("holdfast standby config", &values, section))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sample is the example; `UPDATE_GOLDEN=1 cargo test -p holdfast-agent config` rewrites it.
+    const SAMPLE: &str = "../../deploy/examples/standby/standby.toml";
+
+    #[test]
+    fn the_example_is_the_generated_sample_and_is_valid() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(SAMPLE);
+        let made = standby_sample().unwrap();
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &made).unwrap();
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-agent config");
+        assert_eq!(StandbyConfig::load(&path).unwrap(), StandbyConfig::default());
+    }
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        let mut config = StandbyConfig { name: "x".repeat(41), scratch_max: ByteSize(1), ..StandbyConfig::default() };
+        config.pool.kind = PoolKind::Zfs;
+        config.database.data = "/srv/pg/data".into();
+        config.database.user = "root".into();
+        config.device = Device::Kernel;
+        let error = config.validate().unwrap_err().to_string();
+        for field in ["name", "scratch_max", "pool.kind", "database.data", "database.user", "device"] {
+            assert!(error.contains(field), "{field}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_slots_share_nothing_but_the_port() {
+        let config = StandbyConfig::default();
+        let (a, b) = (config.slot(StandbySlot::A, false), config.slot(StandbySlot::B, false));
+        assert_ne!(a.pool.mount, b.pool.mount);
+        assert_ne!(a.database.data, b.database.data);
+        assert_ne!((&a.dir, &a.run_dir), (&b.dir, &b.run_dir));
+        assert_eq!(a.database.port, b.database.port);
+        assert!(a.database.options.contains("default_transaction_read_only=on"));
+        let private = config.slot(StandbySlot::B, true);
+        assert!(private.database.options.contains("listen_addresses=''"));
+        assert_ne!(private.database.host, b.database.host);
+    }
+}

@@ -1,0 +1,183 @@
+//! A scratch copy's volume over real sockets: gateways that are a few lines each, one of which dies.
+
+use super::super::base::Gateways;
+use super::super::serve::serve;
+use super::*;
+use crate::requests::Requests;
+use bytes::BytesMut;
+use holdfast_nbd::server::{Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step};
+use std::io::IoSlice;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+
+const SIZE: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn byte(offset: u64) -> u8 {
+    (offset / 512 % 251) as u8 + 1
+}
+
+fn name() -> ExportName {
+    let name = |text: &str| Name::new(text).unwrap();
+    ExportName { snapshot: Some(name("monday")), ..ExportName::plain(name("demo"), name("vol1")) }
+}
+
+/// A gateway with the snapshot: reads only, one after the other. Anything else would end it.
+async fn gateway() -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let task = tokio::spawn(async move {
+        let mut clients = tokio::task::JoinSet::new();
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            clients.spawn(client(socket));
+        }
+    });
+    (at, task)
+}
+
+async fn client(mut socket: TcpStream) {
+    let (mut input, mut out) = (BytesMut::new(), BytesMut::from(&Handshake::greeting()[..]));
+    let mut handshake = Handshake::new();
+    let facts = ExportFacts { size: SIZE, read_only: true, description: String::new() };
+    let negotiated: Negotiated = loop {
+        let step = handshake.step(&mut input, &mut out).unwrap();
+        socket.write_all_buf(&mut out).await.unwrap();
+        match step {
+            Step::NeedBytes => {
+                if socket.read_buf(&mut input).await.unwrap() == 0 {
+                    return;
+                }
+            }
+            Step::Ask(Question::Open(asked)) => {
+                assert_eq!(asked, name());
+                let negotiated = handshake.answer_export(Ok(&facts), &mut out).unwrap();
+                if let Some(negotiated) = negotiated {
+                    socket.write_all_buf(&mut out).await.unwrap();
+                    break negotiated;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
+    let mut replies = ReplyQueue::new(negotiated.style);
+    loop {
+        match decoder.next(&mut input).unwrap() {
+            Decoded::Need(_) => {
+                if socket.read_buf(&mut input).await.unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            Decoded::Request(request) => {
+                // W4.
+                assert!(matches!(request.command, Command::Read { .. }), "{request:?}");
+                let data: Vec<u8> = (request.offset..request.offset + request.len).map(byte).collect();
+                let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: true };
+                replies.read(to, vec![ReadPart::Data(data.into())], false);
+            }
+        }
+        while !replies.is_empty() {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let count = replies.slices(&mut slices);
+            let sent = socket.write_vectored(&slices[..count]).await.unwrap();
+            replies.advance(sent);
+        }
+    }
+}
+
+fn disk(gateways: &[&str], max: u64) -> (Arc<Disk>, Arc<Gateways>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let known = Arc::new(Gateways::default());
+    known.set(gateways.iter().map(|at| at.to_string()).collect());
+    let base = Base::new(name(), SIZE, known.clone());
+    let export = ExportName { snapshot: None, ..name() };
+    (Arc::new(Disk::new(export, base, SIZE, dir.path(), max).unwrap()), known, dir)
+}
+
+async fn read(disk: &Disk, offset: u64, len: u64) -> Vec<u8> {
+    let parts = tokio::time::timeout(LIMIT, disk.read(offset, len)).await.expect("in time").unwrap();
+    let bytes = parts.into_iter().flat_map(|part| match part {
+        ReadPart::Data(data) => data.to_vec(),
+        ReadPart::Zeroes(len) => vec![0; len as usize],
+    });
+    bytes.collect()
+}
+
+fn snapshot(offset: u64, len: u64) -> Vec<u8> {
+    (offset..offset + len).map(byte).collect()
+}
+
+#[tokio::test]
+async fn reads_go_on_at_another_gateway() {
+    let ((one, first), (two, _second)) = (gateway().await, gateway().await);
+    let (disk, known, dir) = disk(&[&one, &two], 1 << 20);
+    assert_eq!(read(&disk, 4096, 8192).await, snapshot(4096, 8192));
+    assert_eq!(known.source().gateway, one);
+    disk.write(8192, Bytes::from(vec![0xaa; 512])).await.unwrap();
+    disk.zero(512, 4096).await;
+
+    first.abort();
+    let _ = first.await;
+    let mut expected = snapshot(0, 16384);
+    expected[8192..8704].fill(0xaa);
+    expected[512..4608].fill(0);
+    assert_eq!(read(&disk, 0, 16384).await, expected);
+    assert_eq!(known.source().gateway, two);
+    assert_eq!(disk.held_bytes(), 4096);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "W3: the scratch file has no name");
+}
+
+#[tokio::test]
+async fn a_full_scratch_file_says_no_space_and_goes_on() {
+    let (at, _gateway) = gateway().await;
+    let (disk, _, _dir) = disk(&[&at], 8192);
+    disk.write(0, Bytes::from(vec![1; 8192])).await.unwrap();
+    assert_eq!(disk.write(8192, Bytes::from(vec![2; 512])).await, Err(Errno::NoSpace));
+    assert_eq!(read(&disk, 8192, 512).await, snapshot(8192, 512), "nothing of it is seen");
+    disk.write(512, Bytes::from(vec![3; 512])).await.unwrap();
+    disk.zero(4096, 4096).await;
+    disk.write(8192, Bytes::from(vec![2; 512])).await.unwrap();
+    assert_eq!(read(&disk, 8192, 512).await, vec![2; 512]);
+}
+
+#[tokio::test]
+async fn its_socket_speaks_nbd() {
+    let (at, _gateway) = gateway().await;
+    let (disk, _, dir) = disk(&[&at], 1 << 20);
+    let path = dir.path().join("vol1.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let served = disk.clone();
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        serve(socket, &served).await;
+    });
+    // Bridged: the client of this crate speaks TCP.
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let bridge = tcp.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let (mut from, _) = tcp.accept().await.unwrap();
+        let mut to = UnixStream::connect(&path).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    });
+    let export = ExportName { snapshot: None, ..name() };
+    let client = Requests::connect(&bridge, &export).await.unwrap();
+    assert_eq!(client.size(), SIZE);
+    client.write(1024, Bytes::from(vec![9; 2048])).await.unwrap();
+    client.zero(4096, 512).await.unwrap();
+    client.flush().await.unwrap();
+    let parts = client.read(0, 8192).await.unwrap();
+    let bytes: Vec<u8> = parts
+        .into_iter()
+        .flat_map(|part| match part {
+            ReadPart::Data(data) => data.to_vec(),
+            ReadPart::Zeroes(len) => vec![0; len as usize],
+        })
+        .collect();
+    let mut expected = snapshot(0, 8192);
+    expected[1024..3072].fill(9);
+    expected[4096..4608].fill(0);
+    assert!(bytes == expected);
+}
