@@ -287,6 +287,8 @@ impl Copy {
             size_bytes: disk.size,
             socket: self.sockets.get(index).map(|path| path.display().to_string()).unwrap_or_default(),
             device: self.devices.as_ref().and_then(|devices| devices.path(index)),
+            // What a snapshot has stays.
+            lost: None,
         });
         ScratchStatus {
             set: self.options.set.to_string(),

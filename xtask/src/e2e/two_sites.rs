@@ -205,7 +205,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     proxy.reaches(&east.host, LIMIT)?;
     whole(&ledger, &west.host)?;
     note("db-west was copied anew and follows db-east");
-    west.host.pg.amcheck()?;
+    east.host.pg.amcheck()?;
     drop(proxy);
     west.host.kill()?;
     east.host.kill()?;
