@@ -315,7 +315,7 @@ pub(super) fn encode(seat: Seat, slot: &Slot<Bytes>, token: u128) -> Bytes {
     let lives = &slot.lives[..usize::from(seat.n).min(STORES_MAX)];
     // As it was before there were lives, until there is one to tell of.
     let lives = if lives.iter().all(|life| *life == 0) { &[][..] } else { lives };
-    let flags = u8::from(slot.accepted.is_some()) * HAS_VALUE | u8::from(!lives.is_empty()) * HAS_LIVES;
+    let flags = (u8::from(slot.accepted.is_some()) * HAS_VALUE) | (u8::from(!lives.is_empty()) * HAS_LIVES);
     let (accepted, value) = match &slot.accepted {
         Some((ballot, value)) => (*ballot, value.as_ref()),
         None => (Ballot::default(), &[][..]),
