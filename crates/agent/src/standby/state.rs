@@ -123,9 +123,9 @@ mod tests {
         assert_eq!(one, "standby-report1-1700000000000");
         let two = state.own_snapshot("report1", 1_700_000_000_001).unwrap();
         state.current = Some(current(&two));
-        assert_eq!(state.unused(), [one.clone()]);
+        assert_eq!(state.unused(), std::slice::from_ref(&one));
         state.deleted(&one);
-        assert_eq!(state.own, [two.clone()]);
+        assert_eq!(state.own, std::slice::from_ref(&two));
         // One that a person named serves: ours is of no use any more, theirs is not ours.
         state.current = Some(current("monday"));
         assert_eq!(state.unused(), [two]);

@@ -475,20 +475,6 @@ fn pick_copy(turn: usize, copies: usize, well: impl Fn(usize) -> bool) -> usize 
     order().find(|at| well(*at)).or_else(|| order().next()).unwrap_or(0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::pick_copy;
-
-    #[test]
-    fn copies_take_turns_and_one_in_trouble_is_passed_over() {
-        let all = |_| true;
-        assert_eq!([0, 1, 2, 3, 7].map(|turn| pick_copy(turn, 3, all)), [0, 1, 2, 0, 1]);
-        assert_eq!([0, 1, 2, 3].map(|turn| pick_copy(turn, 3, |at| at != 1)), [0, 2, 2, 0]);
-        assert_eq!(pick_copy(4, 3, |_| false), 1, "none is well: it waits where it is");
-        assert_eq!(pick_copy(5, 0, all), 0);
-    }
-}
-
 impl Throttle for Brake {
     fn spent(&self, bytes: u64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
@@ -503,5 +489,19 @@ impl Throttle for Brake {
             }
             lock(&self.server.scrub.shown).waits = "";
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pick_copy;
+
+    #[test]
+    fn copies_take_turns_and_one_in_trouble_is_passed_over() {
+        let all = |_| true;
+        assert_eq!([0, 1, 2, 3, 7].map(|turn| pick_copy(turn, 3, all)), [0, 1, 2, 0, 1]);
+        assert_eq!([0, 1, 2, 3].map(|turn| pick_copy(turn, 3, |at| at != 1)), [0, 2, 2, 0]);
+        assert_eq!(pick_copy(4, 3, |_| false), 1, "none is well: it waits where it is");
+        assert_eq!(pick_copy(5, 0, all), 0);
     }
 }

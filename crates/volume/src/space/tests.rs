@@ -6,7 +6,7 @@ use super::*;
 use crate::map::{Live, MapExtent, Page, PageRef, Root, pack_bytes_max};
 use crate::object::tests::object;
 use crate::segment::{Codec, ExtentPlace};
-use holdfast_control::set::{RetireOf, SetState, StoredObject};
+use holdfast_control::set::SetState;
 use holdfast_types::{Epoch, Lba, LogId, MonoTime, Sectors, Term, VolumeId};
 use std::time::Duration;
 
