@@ -179,8 +179,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (there, after) = (standby.commits()?, commits(&primary)?);
     anyhow::ensure!(before <= there && there < after, "found {there} commits, expected {before} to less than {after}");
     standby.is_good()?;
+    // A copy shows itself once a second.
+    let written = || standby.status().is_ok_and(|now| now["scratch_bytes"].as_u64() > Some(0));
+    anyhow::ensure!(wait_until(TAKEOVER_LIMIT, written), "recovery wrote nothing: {}", standby.status()?);
     let status = standby.status()?;
-    anyhow::ensure!(status["serving"] == true && status["scratch_bytes"].as_u64() > Some(0), "{status}");
+    anyhow::ensure!(status["serving"] == true, "{status}");
     note(format!(
         "first refresh {} ms: {there} of now {after} commits; recovery wrote {} bytes, to the scratch file",
         first["took_ms"], status["scratch_bytes"]
