@@ -268,7 +268,8 @@ impl Machine {
             }
         }
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
-        if spent >= self.policy.start_timeout {
+        // A4: a promotion may fall into a pause.
+        if spent >= self.policy.start_timeout && !self.paused {
             let limit = millis(self.policy.start_timeout);
             self.give_away(now, format!("PostgreSQL took no writes within {limit} ms; {}", self.why), out);
         }

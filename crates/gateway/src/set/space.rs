@@ -163,12 +163,12 @@ impl SpaceKeeper {
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };
-            if !may_retire(state.retired.len()) {
-                return Ok(());
-            }
             self.looked.begin(term, state.dropped.keys());
             let kept = state.kept_roots();
             self.roots.retain(&kept);
+            if !may_retire(state.retired.len()) {
+                return Ok(());
+            }
             let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
                 Ok(root) => Garbage::of(object, &root),
                 Err(MapError::Store(e)) if matches!(e.disposition(), Disposition::NotFound) => {
