@@ -11,10 +11,12 @@
 //! Owns: slots, order, what is remembered ([`State`]). Does not own: the copy (crate `attach`, as the process `holdfast standby copy`), the drivers (those of
 //! the agent), snapshots (the program's own commands). docs/adr/0024-standbys.md says why it is built as it is.
 
+mod guard;
 mod http;
 mod run;
 mod slot;
 mod state;
+mod swap;
 
 use crate::clock;
 use crate::config::{StandbyConfig, StandbySlot};
@@ -26,6 +28,7 @@ use slot::Slot;
 pub use state::{Current, Failure, State};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use swap::{Place, swap};
 
 pub use run::run;
 
@@ -34,6 +37,9 @@ const ASK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Lock of whoever changes something.
 const LOCK: &str = "standby.lock";
+
+/// Lock of whoever changes something, in the directory of the mounts: two standbys that share it do not take turns unseen.
+const PLACE_LOCK: &str = ".holdfast-standby.lock";
 
 /// Lock of `standby run`.
 const RUN_LOCK: &str = "run.lock";
@@ -93,6 +99,13 @@ struct Shown {
     created_unix_ms: u64,
 }
 
+/// What `snapshot delete` says.
+#[derive(Debug, Deserialize)]
+struct Deleted {
+    #[serde(default)]
+    deleted: bool,
+}
+
 #[derive(Debug, Deserialize)]
 struct List {
     #[serde(default)]
@@ -125,6 +138,13 @@ impl Standby {
 
     fn slot(&self, which: StandbySlot) -> &Slot {
         &self.slots[which as usize]
+    }
+
+    /// Of whoever changes something.
+    fn locks(&self) -> Result<[std::fs::File; 2], String> {
+        let place = &self.config.pool.mount;
+        std::fs::create_dir_all(place).map_err(|error| format!("{}: {error}", place.display()))?;
+        Ok([watchdog::lock(&self.config.run_dir, LOCK)?, watchdog::lock(place, PLACE_LOCK)?])
     }
 
     fn state(&self) -> Result<State, String> {
@@ -181,7 +201,9 @@ impl Standby {
         let Ok(state) = self.state() else { return };
         for name in state.unused() {
             let what = format!("{}@{name}", self.config.set);
-            match self.command::<serde_json::Value>(&["snapshot", "delete", &what], ASK_LIMIT).await {
+            match self.command::<Deleted>(&["snapshot", "delete", &what], ASK_LIMIT).await {
+                // Not there, and asked for a short while ago: it may come yet.
+                Ok(Deleted { deleted }) if !state::is_over(&name, deleted, clock::unix_ms()) => {}
                 Ok(_) => {
                     let noted = self.state().and_then(|mut state| {
                         state.deleted(&name);
@@ -193,7 +215,6 @@ impl Standby {
                 }
                 Err(why) => {
                     tracing::warn!(snapshot = what, why, "an own snapshot stays until the next refresh");
-                    return;
                 }
             }
         }
@@ -204,16 +225,17 @@ impl Standby {
     /// # Errors
     /// Why not; what served before serves on.
     pub async fn refresh(&self, which: &Which) -> Result<Current, String> {
-        let _lock = watchdog::lock(&self.config.run_dir, LOCK)?;
+        let _locks = self.locks()?;
         let begun = Instant::now();
         let done = self.renew(which, begun).await;
-        let mut state = self.state()?;
         match &done {
             Ok(current) => tracing::info!(snapshot = current.snapshot, took_ms = current.took_ms, "refreshed"),
             Err(why) => {
                 tracing::error!(why, "the refresh failed; what served before serves on");
-                state.failure = Some(Failure { unix_ms: clock::unix_ms(), why: why.clone() });
-                state.write(&self.config.dir)?;
+                let failure = Some(Failure { unix_ms: clock::unix_ms(), why: why.clone() });
+                let noted = self.state().and_then(|state| State { failure, ..state }.write(&self.config.dir));
+                // With a state that cannot be kept nothing is deleted by it.
+                noted.map_err(|unkept| format!("{why}; and that is not kept: {unkept}"))?;
             }
         }
         self.tidy().await;
@@ -231,44 +253,31 @@ impl Standby {
             self.give_up(slot).await;
             return Err(why);
         }
-        if let Some(old) = &old {
-            let old = self.slot(old.slot);
-            if let Err(why) = self.swap(old, slot).await {
+        let note = || {
+            let current = Current {
+                slot: to,
+                snapshot: snapshot.name,
+                snapshot_unix_ms: snapshot.created_unix_ms,
+                since_unix_ms: clock::unix_ms(),
+                took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            };
+            let state = State { current: Some(current.clone()), failure: None, ..self.state()? };
+            state.write(&self.config.dir).map(|()| current)
+        };
+        let old = old.map(|old| self.slot(old.slot));
+        let current = match swap(old, slot, note).await {
+            Ok(current) => current,
+            Err(why) => {
                 self.give_up(slot).await;
                 return Err(why);
             }
-        } else if let Err(why) = slot.serve().await {
-            self.give_up(slot).await;
-            return Err(why);
-        }
-        let current = Current {
-            slot: to,
-            snapshot: snapshot.name,
-            snapshot_unix_ms: snapshot.created_unix_ms,
-            since_unix_ms: clock::unix_ms(),
-            took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
-        let state = State { current: Some(current.clone()), failure: None, ..self.state()? };
-        state.write(&self.config.dir)?;
         if let Some(old) = old
-            && let Err(why) = self.slot(old.slot).down().await
+            && let Err(why) = old.down().await
         {
             tracing::warn!(why, "the old copy is not gone yet: it is taken down at the next refresh");
         }
         Ok(current)
-    }
-
-    async fn swap(&self, old: &Slot, new: &Slot) -> Result<(), String> {
-        let served = old.is_up();
-        old.quiet().await?;
-        let Err(why) = new.serve().await else { return Ok(()) };
-        if let Err(still) = new.quiet().await {
-            return Err(format!("{why}; {still}"));
-        }
-        if served && let Err(lost) = old.serve().await {
-            return Err(format!("{why}; and the old PostgreSQL does not come up again: {lost}"));
-        }
-        Err(why)
     }
 
     async fn give_up(&self, slot: &Slot) {
@@ -282,7 +291,7 @@ impl Standby {
     /// # Errors
     /// What is left.
     pub async fn stop(&self) -> Result<(), String> {
-        let _lock = watchdog::lock(&self.config.run_dir, LOCK)?;
+        let _locks = self.locks()?;
         let mut done = Ok(());
         for slot in &self.slots {
             done = done.and(slot.down().await);

@@ -14,10 +14,19 @@ use std::path::{Component, Path, PathBuf};
 const NAME_BYTES_MAX: usize = 40;
 
 /// What a standby's PostgreSQL is always started with. Read-only by default; and nothing that came along with the primary's data reaches out of this
-/// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys. What it writes is thrown away, so it is
-/// neither synced nor tidied.
+/// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys, no streaming under the name of the server that
+/// this is a copy of. What it writes is thrown away, so it is neither synced nor tidied.
 const OPTIONS: &str = "-c default_transaction_read_only=on -c archive_mode=off -c max_logical_replication_workers=0 \
-                       -c synchronous_standby_names='' -c autovacuum=off -c fsync=off -c full_page_writes=off";
+                       -c synchronous_standby_names='' -c primary_conninfo= -c primary_slot_name= -c restore_command= \
+                       -c autovacuum=off -c fsync=off -c full_page_writes=off";
+
+/// Behind the person's own options: files of the primary's, live ones on this host perhaps, that the copied settings may name are not this server's to
+/// write. A `data_directory` in a configuration file would outrank -D; the collector would write the primary's log, and many a configuration names a file for
+/// the process id.
+fn last_options(data: &Path) -> String {
+    let data = data.display().to_string().replace('\'', "'\\''");
+    format!("-c data_directory='{data}' -c logging_collector=off -c external_pid_file=external.pid")
+}
 
 settings! {
     /// Settings of one standby (`holdfast standby run --config FILE`): a PostgreSQL for reading on a local copy of a snapshot.
@@ -196,7 +205,8 @@ impl StandbyConfig {
         let (pool, database) = (&self.pool, &self.database);
         let mount = pool.mount.join(slot.as_str());
         let socket = self.private_dir(slot).display().to_string();
-        let mut options = format!("{OPTIONS} {}", database.options);
+        let data = mount.join(&database.data);
+        let mut options = format!("{OPTIONS} {} {}", database.options, last_options(&data));
         if private {
             options += &format!(" -c listen_addresses='' -c unix_socket_directories='{socket}'");
         }
@@ -220,7 +230,7 @@ impl StandbyConfig {
             },
             database: DatabaseConfig {
                 kind: DatabaseKind::PgCtl,
-                data: mount.join(&database.data),
+                data,
                 bin_dir: database.bin_dir.clone(),
                 user: database.user.clone(),
                 dbname: database.dbname.clone(),
@@ -297,6 +307,13 @@ mod tests {
         assert_ne!((&a.dir, &a.run_dir), (&b.dir, &b.run_dir));
         assert_eq!(a.database.port, b.database.port);
         assert!(a.database.options.contains("default_transaction_read_only=on"));
+        // What the person says, or a file that it names, does not outrank where it may write.
+        let own = "-c data_directory=/srv/pg/data -c logging_collector=on";
+        let config = StandbyConfig { database: StandbyDatabase { options: own.into(), ..config.database }, ..config };
+        let options = config.slot(StandbySlot::A, false).database.options;
+        let at = |what: &str| options.rfind(what).unwrap_or_else(|| panic!("no {what} in {options}"));
+        assert!(at("-c data_directory='/srv/standby/a/data'") > at(own), "{options}");
+        assert!(at("-c logging_collector=off") > at(own), "{options}");
         let private = config.slot(StandbySlot::B, true);
         assert!(private.database.options.contains("listen_addresses=''"));
         assert_ne!(private.database.host, b.database.host);

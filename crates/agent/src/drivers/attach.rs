@@ -392,14 +392,18 @@ pub fn kill(config: &AgentConfig) {
     }
 }
 
+/// The file of a loop device (`loop0`), as the kernel says it; none for what is no loop device. Where its mount was let go of lazily, this is its path
+/// below that mount only.
+pub fn backing_file(name: &str) -> Option<PathBuf> {
+    let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(backing.trim_end()))
+}
+
 /// Loop devices over files below `dir`.
 fn loop_devices(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let ours = |name: &String| {
-        let backing = std::fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
-        Path::new(backing.trim_end()).starts_with(dir)
-    };
+    let ours = |name: &String| backing_file(name).is_some_and(|backing| backing.starts_with(dir));
     names.filter(|name| name.starts_with("loop")).filter(ours).map(|name| format!("/dev/{name}")).collect()
 }
 

@@ -18,17 +18,32 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// e2fsck's exit codes below this one mean a clean file system, afterwards at least.
 const E2FSCK_BAD: i32 = 4;
 
-/// What is mounted at `at`, as the kernel's table says it; never touches the device.
-fn mounted_at(at: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    source_of(&table, at)
+/// A line of the kernel's table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Its number, while it is there, and its device's.
+    pub id: String,
+    /// What is mounted.
+    pub source: String,
 }
 
-fn source_of(table: &str, at: &Path) -> Option<String> {
+/// What is mounted at `at`, as the kernel's table says it; never touches the device.
+pub fn mount_at(at: &Path) -> Option<Mounted> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    entry_of(&table, at)
+}
+
+fn mounted_at(at: &Path) -> Option<String> {
+    mount_at(at).map(|mounted| mounted.source)
+}
+
+fn entry_of(table: &str, at: &Path) -> Option<Mounted> {
     let lines = table.lines().rev();
     let mut found = lines.filter(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == at));
-    let (_, rest) = found.next()?.split_once(" - ")?;
-    rest.split(' ').nth(1).map(str::to_string)
+    let (first, rest) = found.next()?.split_once(" - ")?;
+    let mut numbers = first.split(' ');
+    let (id, device) = (numbers.next()?, numbers.nth(1)?);
+    Some(Mounted { id: format!("{id} {device}"), source: rest.split(' ').nth(1)?.to_string() })
 }
 
 fn zpool(name: &str, args: &[&str]) -> tokio::process::Command {
@@ -197,8 +212,9 @@ mod tests {
         let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                      40 22 7:0 / /srv/pg rw,noatime shared:1 - ext4 /dev/loop0 rw\n\
                      41 22 7:1 / /srv/pg rw,noatime - ext4 /dev/loop1 rw\n";
-        assert_eq!(source_of(table, Path::new("/srv/pg")), Some("/dev/loop1".into()));
-        assert_eq!(source_of(table, Path::new("/srv")), None);
+        let last = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
+        assert_eq!(entry_of(table, Path::new("/srv/pg")), Some(last));
+        assert_eq!(entry_of(table, Path::new("/srv")), None);
     }
 
     #[test]

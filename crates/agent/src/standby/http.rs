@@ -24,6 +24,16 @@ pub struct Look {
     pub at: MonoTime,
 }
 
+/// The look as it stands `since` it was made: data gets older meanwhile, and an old look says of no PostgreSQL that it answers (U4).
+fn aged(view: &StandbyView, since: Duration) -> StandbyView {
+    let older = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    StandbyView {
+        age_ms: view.age_ms.map(|age| age.saturating_add(older)),
+        serving: view.serving && since < STALE,
+        ..view.clone()
+    }
+}
+
 /// Whether a check is answered with 200; `None` for a path that is none, an error for an age that is none.
 fn well(view: &StandbyView, path: &str, query: Option<&str>) -> Option<Result<bool, String>> {
     match path {
@@ -67,20 +77,20 @@ async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Reques
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
     let look = looks.borrow().clone();
+    let view = aged(&look.view, clock::now().saturating_since(look.at));
     if request.uri().path() == "/metrics" {
-        return metrics(&look.view).into_response();
+        return metrics(&view).into_response();
     }
-    let fresh = clock::now().saturating_since(look.at) < STALE;
-    let code = match well(&look.view, request.uri().path(), request.uri().query()) {
+    let code = match well(&view, request.uri().path(), request.uri().query()) {
         None => {
             let words = "found no such path, expected /replica, /health or /metrics\n";
             return (StatusCode::NOT_FOUND, words).into_response();
         }
         Some(Err(why)) => return (StatusCode::BAD_REQUEST, why + "\n").into_response(),
-        Some(Ok(true)) if fresh => StatusCode::OK,
-        Some(Ok(_)) => StatusCode::SERVICE_UNAVAILABLE,
+        Some(Ok(true)) => StatusCode::OK,
+        Some(Ok(false)) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let text = serde_json::to_string(&look.view).unwrap_or_default();
+    let text = serde_json::to_string(&view).unwrap_or_default();
     (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
@@ -120,6 +130,11 @@ mod tests {
         // A limit that is not understood must not count as none.
         assert!(matches!(well(&good, "/replica", Some("lag=10MB")), Some(Err(_))));
         assert_eq!(well(&good, "/nonsense", None), None);
+        let later = aged(&good, Duration::from_secs(9));
+        assert_eq!((later.serving, later.age_ms), (true, Some(69_500)));
+        let stale = metrics(&aged(&good, STALE));
+        assert!(stale.contains("holdfast_standby_serving{name=\"r\",set=\"demo\"} 0\n"), "{stale}");
+        assert!(stale.contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 70\n"), "{stale}");
         assert!(metrics(&good).contains("holdfast_standby_age_seconds{name=\"r\",set=\"demo\"} 60\n"));
     }
 }

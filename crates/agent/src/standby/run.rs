@@ -1,13 +1,14 @@
 //! `standby run`: one task that looks, refreshes when it is time, and answers load balancers.
 
 use super::http::{self, Look};
+use super::swap::Place;
 use super::{RUN_LOCK, Standby, Which};
 use crate::clock;
 use crate::config::StandbyConfig;
 use crate::watchdog;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Between two looks.
@@ -20,16 +21,21 @@ enum Next {
     Refresh,
 }
 
-/// Pure. A copy that is not up is of no use: a new one is made at once, but not sooner than `retry` after a failure.
-fn next(now_ms: u64, up: bool, age_ms: Option<u64>, failed_ms: Option<u64>, every: Duration, retry: Duration) -> Next {
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    if failed_ms.is_some_and(|at| now_ms.saturating_sub(at) < ms(retry)) {
+/// Pure. A copy that is not up is of no use: a new one is made at once, but not sooner than `retry` after a failure. `served`: since the last refresh ended, `failed`:
+/// since one failed. The data's age is by the gateways' clock and does not count: one that is behind ours would make refreshes follow each other without a pause.
+fn next(up: bool, served: Option<Duration>, failed: Option<Duration>, every: Duration, retry: Duration) -> Next {
+    if failed.is_some_and(|failed| failed < retry) {
         return Next::Wait;
     }
-    match age_ms {
-        Some(age) if up && age < ms(every) => Next::Wait,
+    match served {
+        Some(served) if up && served < every => Next::Wait,
         _ => Next::Refresh,
     }
+}
+
+/// Pure. How long ago something was: by the clock that nobody sets where this process saw it, else by the time of day, of which a moment that is to come says nothing.
+fn ago(seen: Option<Duration>, unix_ms: Option<u64>, now_unix_ms: u64) -> Option<Duration> {
+    seen.or_else(|| Some(Duration::from_millis(now_unix_ms.checked_sub(unix_ms?)?)))
 }
 
 /// Runs until `stop`, then takes everything down.
@@ -56,16 +62,22 @@ pub async fn run(config: StandbyConfig, stop: impl Future<Output = ()>) -> Resul
     });
     tokio::pin!(stop);
     let (every, retry) = (Duration::from_secs(config.refresh_every_s), Duration::from_secs(config.retry_s));
+    // Ends of this process's own refreshes, also of those that the state could not keep.
+    let (mut refreshed, mut failure) = (None::<Instant>, None::<Instant>);
     let ended = loop {
         let state = standby.state()?;
         let up = state.current.as_ref().is_some_and(|current| standby.slot(current.slot).is_up());
         let now = clock::unix_ms();
-        let age = state.current.as_ref().map(|current| now.saturating_sub(current.snapshot_unix_ms));
-        let failed = state.failure.as_ref().map(|failure| failure.unix_ms);
+        let since = |at: Option<Instant>| at.map(|at| at.elapsed());
+        let served = ago(since(refreshed), state.current.as_ref().map(|current| current.since_unix_ms), now);
+        let failed = ago(since(failure), state.failure.as_ref().map(|failure| failure.unix_ms), now);
         let turn = async {
-            if next(now, up, age, failed, every, retry) == Next::Refresh {
+            if next(up, served, failed, every, retry) == Next::Refresh {
                 // Said where it failed; the state has it.
-                let _ = standby.refresh(&Which::New).await;
+                match standby.refresh(&Which::New).await {
+                    Ok(_) => (refreshed, failure) = (Some(Instant::now()), None),
+                    Err(_) => failure = Some(Instant::now()),
+                }
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         };
@@ -91,15 +103,25 @@ mod tests {
     #[test]
     fn it_refreshes_when_it_is_time_or_nothing_serves_and_does_not_insist() {
         let (every, retry) = (Duration::from_secs(900), Duration::from_secs(30));
-        let now = 10_000_000;
-        let next = |up, age_ms, failed_ms| next(now, up, age_ms, failed_ms, every, retry);
+        let next = |up, served_s: Option<u64>, failed_s: Option<u64>| {
+            next(up, served_s.map(Duration::from_secs), failed_s.map(Duration::from_secs), every, retry)
+        };
         assert_eq!(next(false, None, None), Next::Refresh, "the first one");
-        assert_eq!(next(true, Some(899_999), None), Next::Wait);
-        assert_eq!(next(true, Some(900_000), None), Next::Refresh);
+        assert_eq!(next(true, Some(899), None), Next::Wait);
+        assert_eq!(next(true, Some(900), None), Next::Refresh);
         assert_eq!(next(false, Some(1), None), Next::Refresh, "PostgreSQL or its copy has ended");
-        assert_eq!(next(false, Some(1), Some(now - 29_999)), Next::Wait);
-        assert_eq!(next(true, Some(900_000), Some(now - 1)), Next::Wait);
-        assert_eq!(next(true, Some(900_000), Some(now - 30_000)), Next::Refresh);
-        assert_eq!(next(true, Some(5), Some(now - 30_000)), Next::Wait, "a refresh by hand that failed");
+        assert_eq!(next(false, Some(1), Some(29)), Next::Wait);
+        assert_eq!(next(true, Some(900), Some(0)), Next::Wait);
+        assert_eq!(next(true, Some(900), Some(30)), Next::Refresh);
+        assert_eq!(next(true, Some(5), Some(30)), Next::Wait, "a refresh by hand that failed");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_decides_nothing() {
+        let seen = Duration::from_secs(7);
+        assert_eq!(ago(Some(seen), Some(1), 1_000_000), Some(seen));
+        assert_eq!(ago(None, Some(4_000), 9_000), Some(Duration::from_secs(5)));
+        assert_eq!(ago(None, Some(9_001), 9_000), None, "to come: none");
+        assert_eq!(ago(None, None, 9_000), None);
     }
 }

@@ -1,14 +1,18 @@
 //! One of the two places of a standby: a scratch copy, its file system, its PostgreSQL.
 //!
-//! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping.
+//! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
+//!     order does not keep the rest from going.
 
+use super::guard;
+use super::swap::Place;
 use crate::config::{AgentConfig, StandbyConfig, StandbySlot};
 use crate::drivers::attach::{Attach, running};
 use crate::drivers::database::Database;
-use crate::drivers::pool;
+use crate::drivers::pool::{self, Mounted};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use crate::process::{run, system, tail};
+use crate::process::{of_postgres, run, signal, system, tail};
+use rustix::process::Signal;
 use serde::Deserialize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +23,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// For a program that only makes a directory.
 const DIR_LIMIT: Duration = Duration::from_secs(10);
+
+/// From the end of a copy until processes that waited for it are gone.
+const FREED_LIMIT: Duration = Duration::from_secs(5);
 
 /// A copy keeps its own limit and has better words: so much longer it is waited for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -55,6 +62,8 @@ pub struct Slot {
     database: Database,
     /// The same data directory, out of everyone's reach: it recovers there.
     private: Database,
+    /// What is mounted where (the kernel's table; another one in tests).
+    mounted: fn(&Path) -> Option<Mounted>,
 }
 
 impl Slot {
@@ -68,6 +77,7 @@ impl Slot {
             attach: Mutex::new(Arc::new(attach)),
             database: Database::new(&config),
             private: Database::new(&standby.slot(which, true)),
+            mounted: pool::mount_at,
             config,
             standby: standby.clone(),
         }
@@ -77,11 +87,10 @@ impl Slot {
         self.attach.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether its copy and its PostgreSQL's processes are there. Asks neither.
-    pub fn is_up(&self) -> bool {
-        // A child that has ended is reaped by being looked at.
-        let looked = self.attach().look();
-        running(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs()
+    /// Whether its own file system is mounted (U5).
+    fn there(&self) -> Result<bool, String> {
+        let mount = &self.config.pool.mount;
+        guard::there((self.mounted)(mount).as_ref(), mount, &self.config.run_dir, self.attach().dir())
     }
 
     /// How its PostgreSQL is.
@@ -129,10 +138,23 @@ impl Slot {
         attach.start(false).await?;
         self.device(&attach).await?;
         pool::import(&self.config, &attach.devices()).await?;
+        guard::note(&self.config.run_dir, &self.config.pool.mount)?;
+        self.may_start().await?;
         self.make_private_dir().await?;
         self.private.start().await?;
         self.ready(&self.private).await?;
         self.private.stop(Stop::Fast).await
+    }
+
+    /// See [`guard::may_start`].
+    async fn may_start(&self) -> Result<(), String> {
+        let (mount, data) = (self.config.pool.mount.clone(), self.config.database.data.clone());
+        // On the device: not on the runtime's own threads.
+        let looked = tokio::task::spawn_blocking(move || guard::may_start(&mount, &data));
+        let limit = Duration::from_secs(self.standby.device_timeout_s);
+        let looked = tokio::time::timeout(limit, looked).await;
+        let looked = looked.map_err(|_| format!("the copy could not be looked at within {} s", limit.as_secs()))?;
+        looked.map_err(|error| error.to_string())?
     }
 
     /// PostgreSQL's own, and nobody else's: its socket is there while it recovers.
@@ -183,21 +205,72 @@ impl Slot {
         }
     }
 
-    /// Starts PostgreSQL where everyone reaches it.
+    /// Takes everything of it down (U2).
     ///
     /// # Errors
-    /// It does not answer.
-    pub async fn serve(&self) -> Result<(), String> {
-        self.database.start().await?;
-        self.ready(&self.database).await
+    /// What is left; or that somebody else's is there, and nothing was touched (U5).
+    pub async fn down(&self) -> Result<(), String> {
+        self.there()?;
+        let soft = async {
+            self.quiet().await?;
+            pool::export(&self.config, false).await
+        };
+        if let Err(why) = soft.await {
+            tracing::warn!(why, "taken down by force");
+            return self.force_down().await;
+        }
+        let attach = self.attach();
+        if let Err(why) = attach.detach(false).await {
+            tracing::debug!(why, "the scratch copy");
+            attach.detach(true).await?;
+        }
+        Ok(())
     }
 
-    /// Stops PostgreSQL; its copy stays.
-    ///
-    /// # Errors
-    /// Processes are left.
-    pub async fn quiet(&self) -> Result<(), String> {
-        if !self.database.runs() {
+    /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
+    async fn force_down(&self) -> Result<(), String> {
+        // By number: below a file system that was let go of they cannot be found by where they work.
+        let servers: Vec<(i32, String)> =
+            of_postgres(&self.config.database.data).into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
+        let exported = pool::export(&self.config, true).await;
+        let detached = self.attach().detach(true).await;
+        let same = |(pid, since): &&(i32, String)| begun(*pid).as_ref() == Some(since);
+        let waited = Instant::now();
+        let gone = loop {
+            let left: Vec<i32> = servers.iter().filter(same).map(|(pid, _)| *pid).collect();
+            if left.is_empty() {
+                break Ok(());
+            }
+            left.iter().for_each(|pid| signal(*pid, Signal::KILL));
+            if waited.elapsed() >= FREED_LIMIT {
+                break Err(format!("{} processes of PostgreSQL are left after the end of their copy", left.len()));
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
+        };
+        let left: Vec<String> = [exported, detached, gone].into_iter().filter_map(Result::err).collect();
+        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+}
+
+/// When a process that is not a zombie began, in the kernel's own unit.
+fn begun(pid: i32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold blanks: count from behind it.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.nth(18).filter(|_| state != "Z").map(str::to_string)
+}
+
+impl Place for Slot {
+    fn is_up(&self) -> bool {
+        // A child that has ended is reaped by being looked at.
+        let looked = self.attach().look();
+        running(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs()
+    }
+
+    async fn quiet(&self) -> Result<(), String> {
+        // Without a mount, whatever works below that path is not ours.
+        if !self.there()? || !self.database.runs() {
             return Ok(());
         }
         if let Err(why) = self.database.stop(Stop::Fast).await {
@@ -207,23 +280,72 @@ impl Slot {
         Ok(())
     }
 
-    /// Takes everything of it down (U2).
-    ///
-    /// # Errors
-    /// What is left.
-    pub async fn down(&self) -> Result<(), String> {
-        self.quiet().await?;
-        if pool::is_there(&self.config).await
-            && let Err(why) = pool::export(&self.config, false).await
-        {
-            tracing::warn!(why, "unmounted by force");
-            pool::export(&self.config, true).await?;
+    async fn serve(&self) -> Result<(), String> {
+        self.database.start().await?;
+        self.ready(&self.database).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    struct Server(Child);
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
         }
-        let attach = self.attach();
-        if let Err(why) = attach.detach(false).await {
-            tracing::debug!(why, "the scratch copy");
-            attach.detach(true).await?;
+    }
+
+    /// A process that looks like a PostgreSQL in `data`.
+    fn server(data: &Path) -> Server {
+        std::fs::create_dir_all(data).unwrap();
+        // The name of a process is that of its file.
+        let program = data.join("postgres");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let server = Server(Command::new(&program).arg("600").current_dir(data).spawn().unwrap());
+        let began = Instant::now();
+        while of_postgres(data).is_empty() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
         }
-        Ok(())
+        assert_eq!(of_postgres(data).len(), 1);
+        server
+    }
+
+    #[tokio::test]
+    async fn what_another_standby_mounted_there_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        config.pool.mount = place.join("copies");
+        let mut slot = Slot::new(&config, StandbySlot::A);
+        let mut theirs = server(&slot.config.database.data);
+        slot.mounted = |_| Some(Mounted { id: "41 8:1".into(), source: "/dev/sda1".into() });
+        for done in [slot.down().await, slot.quiet().await] {
+            let why = done.unwrap_err();
+            assert!(why.contains("/dev/sda1") && why.contains("nothing is touched"), "{why}");
+        }
+        // Nothing is mounted: what works there works on the disk below, and is not ours either.
+        slot.mounted = |_| None;
+        slot.down().await.unwrap();
+        assert!(theirs.0.try_wait().unwrap().is_none(), "the other one's PostgreSQL was ended");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_end_in_good_order_is_ended_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        config.pool.mount = place.join("copies");
+        let slot = Slot::new(&config, StandbySlot::B);
+        let mut server = server(&slot.config.database.data);
+        slot.force_down().await.unwrap();
+        assert!(begun(i32::try_from(server.0.id()).unwrap()).is_none());
+        assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
     }
 }

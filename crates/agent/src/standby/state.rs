@@ -10,6 +10,15 @@ use std::path::Path;
 /// Own snapshots that are remembered at most: more than these were not deleted although it was tried at every refresh.
 pub const OWN_MAX: usize = 64;
 
+/// From a call for a snapshot until no late copy of it can make that any more.
+const LATE_MS: u64 = 10 * 60 * 1000;
+
+/// Pure. Whether an own snapshot that was to be deleted can be forgotten: it is gone, or was not there and cannot come any more. By its name's time.
+pub fn is_over(name: &str, deleted: bool, now_unix_ms: u64) -> bool {
+    let asked = name.rsplit('-').next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
+    deleted || now_unix_ms.saturating_sub(asked) >= LATE_MS
+}
+
 /// The copy that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Current {
@@ -129,6 +138,16 @@ mod tests {
         // One that a person named serves: ours is of no use any more, theirs is not ours.
         state.current = Some(current("monday"));
         assert_eq!(state.unused(), [two]);
+    }
+
+    #[test]
+    fn a_snapshot_that_may_come_yet_is_not_forgotten() {
+        let at = 1_700_000_000_000;
+        let name = State::default().own_snapshot("a-1", at).unwrap();
+        assert!(is_over(&name, true, at));
+        assert!(!is_over(&name, false, at + LATE_MS - 1));
+        assert!(is_over(&name, false, at + LATE_MS));
+        assert!(!is_over(&name, false, at - 1), "the clock was set back");
     }
 
     #[test]

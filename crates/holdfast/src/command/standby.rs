@@ -116,7 +116,7 @@ Examples:
 
 Until the new PostgreSQL has recovered, the old one serves; then it is stopped (its sessions end) and the new one starts on the same port.
 A refresh that fails leaves the old one serving. It takes as long as its settings allow (snapshot_timeout_s, start_timeout_s): --timeout does not
-count here. Beside `standby run` it can be used too.
+count here. Refused while `standby run` keeps the standby: it refreshes by itself.
 ";
 
 const COPY: &str = "\
@@ -181,6 +181,10 @@ async fn keep(common: &Common, path: &Path, check: bool) -> Result<(), CliError>
 
 async fn refresh(common: &Common, path: &Path, which: &Which) -> Result<(), CliError> {
     let standby = open(path)?;
+    if standby.view().await.map_err(CliError::failed)?.running {
+        return Err(CliError::refused("`holdfast standby run` keeps it, and refreshes it by itself")
+            .next("wait for its next refresh (refresh_every_s), or restart it: it takes everything down and begins with a refresh"));
+    }
     let refreshed = standby.refresh(which).await.map_err(|why| {
         CliError::failed(why).next("what served before serves on: `holdfast standby status` shows it; the server's own words are in postgresql.log below `dir`")
     })?;
