@@ -23,7 +23,7 @@ use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::machine::Phase;
 use crate::status::VolumeStatus;
-use base::{Base, Gateways};
+use base::{Base, Gateways, Patience};
 use disk::Disk;
 use holdfast_api::v1;
 use holdfast_nbd::ExportName;
@@ -244,7 +244,7 @@ impl Copy {
             let Ok(name) = Name::new(volume.name.clone()) else { continue };
             let plain = ExportName::plain(set.clone(), name);
             let export = ExportName { snapshot: Some(options.snapshot.clone()), ..plain.clone() };
-            let base = Base::new(export, volume.size_bytes, copy.gateways.clone());
+            let base = Base::new(export, volume.size_bytes, copy.gateways.clone(), Patience::USUAL);
             let disk = Disk::new(plain, base, volume.size_bytes, &options.scratch, options.scratch_max);
             copy.disks.push(Arc::new(disk.map_err(at(&options.scratch))?));
         }

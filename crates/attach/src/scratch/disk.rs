@@ -86,7 +86,7 @@ impl Disk {
 
     /// Connects to a gateway.
     pub(crate) async fn reach(&self) -> Result<(), String> {
-        self.base.connection().await.map(drop)
+        self.base.reach().await
     }
 
     /// Carries out a request that was checked.
