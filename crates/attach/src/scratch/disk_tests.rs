@@ -7,6 +7,7 @@ use crate::requests::Requests;
 use bytes::BytesMut;
 use holdfast_nbd::server::{Decoded, Handshake, Negotiated, Question, ReplyQueue, ReplyTo, RequestDecoder, Step};
 use std::io::IoSlice;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -257,4 +258,20 @@ async fn those_who_wait_for_a_gateway_share_one_try() {
         tries += 1;
     }
     assert_eq!(tries, 1);
+}
+
+#[test]
+fn the_scratch_file_follows_nobodys_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Name::new("vol1").unwrap();
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, b"of somebody else").unwrap();
+    symlink(&victim, dir.path().join(format!("{volume}.{}.scratch", std::process::id()))).unwrap();
+    for file in [nameless(dir.path(), &volume, SIZE).unwrap(), named(dir.path(), &volume).unwrap()] {
+        file.write_all_at(b"ours", 0).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.mode() & 0o777, meta.nlink()), (0o600, 0));
+    }
+    assert_eq!(std::fs::read(&victim).unwrap(), b"of somebody else");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "W3");
 }
