@@ -4,6 +4,7 @@
 //! W2  A read is tried for [`Patience::wait_max`] at most, whatever stands in its way; then it fails, and whoever uses the device sees that.
 //! W6  A read that gateways cannot answer does not keep ending the connection that the others use: after [`SHARED_LOSSES_MAX`] losses it gets its own.
 
+use super::identity::{Identity, Seen};
 use super::status::Source;
 use crate::requests::{ReadPart, RequestError, Requests};
 use holdfast_nbd::{Errno, ExportName};
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Connections that one read may lose before it is asked on its own: a gateway closes the connection on a read that fails, and all others on it lose theirs.
 const SHARED_LOSSES_MAX: u32 = 3;
@@ -35,6 +37,8 @@ impl Patience {
 #[derive(Debug, Default)]
 pub(crate) struct Gateways {
     inner: Mutex<Inner>,
+    /// Set together with [`Inner::gone`].
+    over: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +46,8 @@ struct Inner {
     /// HOST:PORT each.
     nbd: Vec<String>,
     source: Source,
+    /// How it was seen that the snapshot is not there any more (W5).
+    gone: Option<String>,
 }
 
 impl Gateways {
@@ -58,6 +64,23 @@ impl Gateways {
 
     fn list(&self) -> Vec<String> {
         self.lock().nbd.clone()
+    }
+
+    /// The snapshot is not there any more: every read of it fails from now on, and the copy ends.
+    pub(crate) fn end(&self, why: String) {
+        tracing::error!(why, "the snapshot is gone: reads of it fail, and the copy ends");
+        self.lock().gone.get_or_insert(why);
+        self.over.cancel();
+    }
+
+    pub(crate) fn gone(&self) -> Option<String> {
+        self.lock().gone.clone()
+    }
+
+    /// Waits until it is gone.
+    pub(crate) async fn ended(&self) -> String {
+        self.over.cancelled().await;
+        self.gone().unwrap_or_default()
     }
 
     /// For the status.
@@ -91,14 +114,22 @@ pub(crate) struct Base {
     name: ExportName,
     size: u64,
     gateways: Arc<Gateways>,
+    identity: Identity,
     patience: Patience,
     current: tokio::sync::Mutex<Current>,
     own: Semaphore,
 }
 
 impl Base {
-    pub(crate) fn new(name: ExportName, size: u64, gateways: Arc<Gateways>, patience: Patience) -> Self {
-        Self { name, size, gateways, patience, current: tokio::sync::Mutex::default(), own: Semaphore::new(OWN_MAX) }
+    pub(crate) fn new(
+        name: ExportName,
+        size: u64,
+        gateways: Arc<Gateways>,
+        identity: Identity,
+        patience: Patience,
+    ) -> Self {
+        let (current, own) = (tokio::sync::Mutex::default(), Semaphore::new(OWN_MAX));
+        Self { name, size, gateways, identity, patience, current, own }
     }
 
     /// Connects where there is no connection.
@@ -142,6 +173,7 @@ impl Base {
         for nbd in list {
             let refused = match Requests::connect(&nbd, &self.name).await {
                 Ok(requests) if requests.size() == self.size => {
+                    self.look().await?;
                     let mut inner = self.gateways.lock();
                     inner.source.connections += 1;
                     inner.source.gateway.clone_from(&nbd);
@@ -155,6 +187,20 @@ impl Base {
             tracing::debug!(export = %self.name, refused, "a gateway was tried");
             why = refused;
         }
+        self.gateways.lock().source.last_loss = Some(why.clone());
+        Err(why)
+    }
+
+    /// Whether what was just connected to can be read (W5). All gateways list the same: where one look fails, no other gateway helps.
+    async fn look(&self) -> Result<(), String> {
+        let why = match self.identity.look().await {
+            Seen::Same => return Ok(()),
+            Seen::Gone(why) => {
+                self.gateways.end(why.clone());
+                why
+            }
+            Seen::Unknown(why) => why,
+        };
         self.gateways.lock().source.last_loss = Some(why.clone());
         Err(why)
     }
@@ -187,6 +233,9 @@ impl Base {
         let (mut losses, mut refusals) = (0, 0);
         let mut behind = String::new();
         loop {
+            if self.gateways.gone().is_some() {
+                return Err(Errno::Io);
+            }
             let alone = losses >= SHARED_LOSSES_MAX;
             let link = self.link(alone, &behind);
             let (turn, link) = match link.await {

@@ -1,6 +1,7 @@
 //! A scratch copy's volume over real sockets: gateways that are a few lines each, one of which dies.
 
 use super::super::base::{Gateways, Patience};
+use super::super::identity::{Identity, Seen};
 use super::super::serve::serve;
 use super::*;
 use crate::requests::Requests;
@@ -34,6 +35,8 @@ struct Fake {
     bad: Option<u64>,
     /// Handshakes that came to their end.
     shaken: watch::Sender<usize>,
+    /// Reads that were asked for.
+    reads: AtomicUsize,
     /// Connections that the bad read ended although others used them.
     shared_ends: AtomicUsize,
 }
@@ -94,6 +97,7 @@ async fn client(mut socket: TcpStream, fake: Arc<Fake>) {
             Decoded::Request(request) => {
                 // W4.
                 assert!(matches!(request.command, Command::Read { .. }), "{request:?}");
+                fake.reads.fetch_add(1, Ordering::Relaxed);
                 if fake.bad == Some(request.offset) {
                     fake.shared_ends.fetch_add(used.into(), Ordering::Relaxed);
                     return;
@@ -114,14 +118,20 @@ async fn client(mut socket: TcpStream, fake: Arc<Fake>) {
 }
 
 fn disk(gateways: &[&str], max: u64) -> (Arc<Disk>, Arc<Gateways>, tempfile::TempDir) {
-    patient_disk(gateways, max, Patience::USUAL)
+    let same = Identity::by(|| async { Seen::Same });
+    disk_of(gateways, max, same, Patience::USUAL)
 }
 
-fn patient_disk(gateways: &[&str], max: u64, patience: Patience) -> (Arc<Disk>, Arc<Gateways>, tempfile::TempDir) {
+fn disk_of(
+    gateways: &[&str],
+    max: u64,
+    identity: Identity,
+    patience: Patience,
+) -> (Arc<Disk>, Arc<Gateways>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let known = Arc::new(Gateways::default());
     known.set(gateways.iter().map(|at| at.to_string()).collect());
-    let base = Base::new(name(), SIZE, known.clone(), patience);
+    let base = Base::new(name(), SIZE, known.clone(), identity, patience);
     let export = ExportName { snapshot: None, ..name() };
     (Arc::new(Disk::new(export, base, SIZE, dir.path(), max).unwrap()), known, dir)
 }
@@ -217,7 +227,7 @@ async fn a_read_that_fails_everywhere_ends_and_leaves_the_others_alone() {
     let fake = Arc::new(Fake { bad: Some(BAD), ..Fake::default() });
     let (at, _gateway) = gateway_like(fake.clone()).await;
     let patience = Patience { wait_max: Duration::from_secs(3), pause: Duration::from_millis(10) };
-    let (disk, _, _dir) = patient_disk(&[&at], 1 << 20, patience);
+    let (disk, _, _dir) = disk_of(&[&at], 1 << 20, Identity::by(|| async { Seen::Same }), patience);
     let mut shaken = fake.shaken.subscribe();
     let bad = tokio::spawn({
         let disk = disk.clone();
@@ -258,6 +268,52 @@ async fn those_who_wait_for_a_gateway_share_one_try() {
         tries += 1;
     }
     assert_eq!(tries, 1);
+}
+
+#[tokio::test]
+async fn another_snapshot_of_the_same_name_is_never_read() {
+    let ((one, first), (two, _second)) = (gateway().await, gateway().await);
+    let now = Arc::new(Mutex::new(Seen::Same));
+    let identity = Identity::by({
+        let now = now.clone();
+        move || std::future::ready(now.lock().unwrap().clone())
+    });
+    let (disk, known, _dir) = disk_of(&[&one, &two], 1 << 20, identity, Patience::USUAL);
+    assert_eq!(read(&disk, 0, 512).await, snapshot(0, 512));
+    disk.write(0, Bytes::from(vec![7; 512])).await.unwrap();
+
+    *now.lock().unwrap() = Seen::Gone("another monday".to_string());
+    first.abort();
+    let _ = first.await;
+    let ended = tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("W5: at once");
+    assert_eq!(ended, Err(Errno::Io));
+    assert_eq!(tokio::time::timeout(LIMIT, known.ended()).await.expect("the copy is told"), "another monday");
+    // An id that is gone stays gone, whatever is said later.
+    *now.lock().unwrap() = Seen::Same;
+    assert_eq!(tokio::time::timeout(LIMIT, disk.read(512, 512)).await.expect("at once"), Err(Errno::Io));
+    assert_eq!(read(&disk, 0, 512).await, vec![7; 512], "what was written here is here");
+}
+
+#[tokio::test]
+async fn a_connection_is_not_used_before_the_snapshot_was_listed() {
+    let fake = Arc::new(Fake::default());
+    let (at, _gateway) = gateway_like(fake.clone()).await;
+    let looks = Arc::new(AtomicUsize::new(0));
+    let identity = Identity::by({
+        let (fake, looks) = (fake.clone(), looks.clone());
+        move || {
+            let look = looks.fetch_add(1, Ordering::Relaxed) + 1;
+            assert_eq!(*fake.shaken.borrow(), look, "the handshake comes first, and each has its look");
+            assert_eq!(fake.reads.load(Ordering::Relaxed), 0);
+            // An election: nobody lists.
+            std::future::ready(if look < 3 { Seen::Unknown("no leader".to_string()) } else { Seen::Same })
+        }
+    });
+    let patience = Patience { pause: Duration::from_millis(1), ..Patience::USUAL };
+    let (disk, known, _dir) = disk_of(&[&at], 1 << 20, identity, patience);
+    assert_eq!(read(&disk, 512, 512).await, snapshot(512, 512));
+    assert_eq!((looks.load(Ordering::Relaxed), known.source().connections), (3, 1));
+    assert_eq!(known.gone(), None);
 }
 
 #[test]
