@@ -14,6 +14,7 @@
 
 mod base;
 mod disk;
+mod identity;
 mod overlay;
 mod serve;
 mod status;
@@ -23,12 +24,13 @@ use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::machine::Phase;
 use crate::status::VolumeStatus;
-use base::{Base, Gateways};
+use base::{Base, Gateways, Patience};
 use disk::Disk;
 use holdfast_api::v1;
 use holdfast_nbd::ExportName;
 use holdfast_tls::Dialer;
 use holdfast_types::Name;
+use identity::{Identity, Seen};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +130,12 @@ pub enum ScratchError {
         #[source]
         source: std::io::Error,
     },
+    /// It was deleted; there may be another one under its name.
+    #[error("the snapshot is gone: {why}: the copy is of no use any more: make a new one")]
+    Gone {
+        /// What was seen.
+        why: String,
+    },
     /// A device ended under its users.
     #[error("{which}: the copy is of no use any more: make a new one")]
     DeviceEnded {
@@ -165,29 +173,23 @@ pub async fn run_scratch(
     let on_end = move |which: String| drop(news.send(which));
     let made = Devices::of_sockets(kind, &options.set, &names, copy.dir.path(), options.connections, on_end).await?;
     copy.devices = Some(made);
-    copy.show(Phase::Serving)?;
+    // Devices are there from here on: whatever happens, they are taken down in order. An old status.json is no reason to.
+    let mut unshown = copy.show_or_log(Phase::Serving, false);
     on_ready(&copy.status(Phase::Serving));
     let mut ticks = tokio::time::interval(SHOW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut unshown = false;
     let ended = loop {
         tokio::select! {
             () = stop.cancelled() => break Ok(()),
             Some(which) = heard.recv() => break Err(ScratchError::DeviceEnded { which }),
-            _ = ticks.tick() => match copy.show(Phase::Serving) {
-                Ok(()) => unshown = false,
-                // A full /run is no reason to take devices away from those who use them.
-                Err(error) if !std::mem::replace(&mut unshown, true) => {
-                    tracing::error!(set = %options.set, %error, "status.json is old from now on; everything else goes on");
-                }
-                Err(_) => {}
-            },
+            why = copy.gateways.ended() => break Err(ScratchError::Gone { why }),
+            _ = ticks.tick() => unshown = copy.show_or_log(Phase::Serving, unshown),
         }
     };
     if let Some(devices) = copy.devices.take() {
         devices.stop().await;
     }
-    copy.show(Phase::Detached)?;
+    copy.show_or_log(Phase::Detached, unshown);
     ended
 }
 
@@ -227,6 +229,7 @@ impl Copy {
         let gateways = Arc::new(Gateways::default());
         let learned = tokio::time::timeout_at(deadline, learn(&doors)).await;
         gateways.set(learned.ok().flatten().ok_or_else(known)?);
+        let identity = Identity::listed(&doors, set, &snapshot, &options.snapshot);
 
         std::fs::create_dir_all(&options.scratch).map_err(at(&options.scratch))?;
         let mut copy = Self {
@@ -244,13 +247,16 @@ impl Copy {
             let Ok(name) = Name::new(volume.name.clone()) else { continue };
             let plain = ExportName::plain(set.clone(), name);
             let export = ExportName { snapshot: Some(options.snapshot.clone()), ..plain.clone() };
-            let base = Base::new(export, volume.size_bytes, copy.gateways.clone());
+            let base = Base::new(export, volume.size_bytes, copy.gateways.clone(), identity.clone(), Patience::USUAL);
             let disk = Disk::new(plain, base, volume.size_bytes, &options.scratch, options.scratch_max);
             copy.disks.push(Arc::new(disk.map_err(at(&options.scratch))?));
         }
         copy.show(Phase::Connecting)?;
         for disk in copy.disks.clone() {
             while let Err(last) = disk.reach().await {
+                if let Some(why) = copy.gateways.gone() {
+                    return Err(ScratchError::Gone { why });
+                }
                 if Instant::now() >= deadline {
                     return Err(unreachable(last));
                 }
@@ -264,6 +270,10 @@ impl Copy {
                 tokio::time::sleep(LEARN_INTERVAL).await;
                 if let Ok(Some(nbd)) = tokio::time::timeout(LEARN_LIMIT, learn(&doors)).await {
                     gateways.set(nbd);
+                }
+                // Also where nothing is read: a copy of what is gone must not look alive.
+                if let Seen::Gone(why) = identity.look().await {
+                    return gateways.end(why);
                 }
             }
         });
@@ -307,13 +317,25 @@ impl Copy {
     fn show(&self, phase: Phase) -> Result<(), DirError> {
         self.dir.show(&self.status(phase))
     }
+
+    /// The same where a full /run is no reason to end; says so once, unless it `failed` before. Whether it failed.
+    fn show_or_log(&self, phase: Phase, failed: bool) -> bool {
+        match self.show(phase) {
+            Ok(()) => false,
+            Err(error) => {
+                if !failed {
+                    let set = &self.options.set;
+                    tracing::error!(%set, %error, "status.json is old from now on; everything else goes on");
+                }
+                true
+            }
+        }
+    }
 }
 
 /// The snapshot as its set's leader lists it.
 async fn find(doors: &Doors, options: &ScratchOptions) -> Result<v1::Snapshot, ScratchError> {
-    let call = call!(list_snapshots, v1::ListSnapshotsRequest { set: options.set.to_string() });
-    let (_, listed) = doors.ask_all(call, doors::is_final).await;
-    let listed = listed.map_err(ScratchError::Refused)?.snapshots;
+    let listed = identity::list(doors, &options.set).await.map_err(ScratchError::Refused)?;
     let (set, snapshot) = (options.set.clone(), options.snapshot.clone());
     let names = || listed.iter().map(|found| found.name.as_str()).collect::<Vec<_>>().join(", ");
     match listed.iter().find(|found| found.name == snapshot.as_str()) {

@@ -11,10 +11,11 @@ use futures_util::{StreamExt, TryStreamExt};
 use holdfast_nbd::server::{Command, ExportFacts, ReadPart};
 use holdfast_nbd::{Errno, ExportName, Extent};
 use holdfast_types::Name;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+use rustix::io::Errno as Reason;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,12 +41,26 @@ pub(crate) struct Disk {
     full: AtomicBool,
 }
 
-/// A file that has no name in `dir`, as long as the volume and empty.
+/// A file that has no name in `dir`, as long as the volume and empty. Others may write in `dir` as well (/var/tmp): nothing that lies there
+/// already is opened, and nobody else may read what gets in.
 fn nameless(dir: &Path, volume: &Name, size: u64) -> io::Result<File> {
-    let path = dir.join(format!("{volume}.{}.scratch", std::process::id()));
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-    std::fs::remove_file(&path)?;
+    // EXCL: it can get no name later either.
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = match open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => File::from(file),
+        // A file system that has no such files; a kernel that does not know them takes the flag for that of a directory.
+        Err(Reason::OPNOTSUPP | Reason::ISDIR | Reason::INVAL) => named(dir, volume)?,
+        Err(error) => return Err(error.into()),
+    };
     file.set_len(size)?;
+    Ok(file)
+}
+
+/// The same with a name for a moment, where it has to be. `create_new` follows no link.
+fn named(dir: &Path, volume: &Name) -> io::Result<File> {
+    let path = dir.join(format!("{volume}.{:032x}.scratch", rand::random::<u128>()));
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
     Ok(file)
 }
 
@@ -86,7 +101,7 @@ impl Disk {
 
     /// Connects to a gateway.
     pub(crate) async fn reach(&self) -> Result<(), String> {
-        self.base.connection().await.map(drop)
+        self.base.reach().await
     }
 
     /// Carries out a request that was checked.
