@@ -131,6 +131,11 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Admin addresses of all gateways.
+    pub fn apis(&self) -> Vec<String> {
+        self.gateways.iter().map(|gateway| gateway.api.clone()).collect()
+    }
+
     /// All gateways at once by SIGKILL, and `holdfast dev` first, so that it cannot help.
     ///
     /// # Errors

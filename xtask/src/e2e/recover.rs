@@ -133,7 +133,7 @@ impl Known {
             .iter()
             .map(|n| text(&members.iter().find(|m| m["member"]["name"] == n.as_str()).context("a member is missing")?["member"]["region"]))
             .collect::<Result<_>>()?;
-        let doors = cluster.gateways.iter().map(|g| g.api.clone()).collect();
+        let doors = cluster.apis();
         let (dir, exports) = (cluster.options.dir.clone(), cluster.exports());
         Ok(Self { dir, names, regions, doors, exports, env, store })
     }

@@ -29,7 +29,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@before"), "--timeout", "1m"])?;
     write(&mut cluster, 2)?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
-    let doors: Vec<String> = cluster.gateways.iter().map(|g| g.api.clone()).collect();
+    let doors = cluster.apis();
     let ask = |args: &[&str]| holdfast(lab, &[], &doors, args);
 
     let clean = complete(&ask)?;

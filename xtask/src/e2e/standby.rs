@@ -160,7 +160,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = lab.cluster("1GiB")?;
     let (open, _guard) = public_dir("standby")?;
     let (dir, mount) = (open.join("attach"), open.join("mnt"));
-    let apis: Vec<String> = cluster.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+    let apis = cluster.apis();
     let (mut attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), &apis, &dir, "db1")?;
     cmd("mkfs.ext4").arg("-q").arg(&device).run()?;
     std::fs::create_dir_all(&mount)?;
