@@ -6,16 +6,39 @@ use crate::lease_file::LeaseFile;
 use crate::machine::{Grant, VolumeFacts};
 use crate::shared::Shared;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_types::{Epoch, Name, RequestId, Token};
+use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// P1: before the machine learns of the grant, and so before anything is sent under it.
-fn keep(kept: Option<&LeaseFile>, options: &Options, grant: &Grant, volumes: &[(VolumeFacts, bool)]) {
-    let Some(file) = kept else { return };
-    if let Err(error) = file.granted(&options.set, &options.owner, grant.token, volumes) {
-        tracing::error!(set = %options.set, %error, "the lease could not be kept: after the death of this process its devices would be lost");
+/// A grant was answered: kept for the next process (P1), and only then told to the machine, which sends under it at once. An answer that came late is
+/// neither: the token in the file has been used since, so the one of this answer is dead.
+fn granted(
+    shared: &Shared,
+    kept: Option<(&LeaseFile, &Owner)>,
+    request: RequestId,
+    grant: Grant,
+    volumes: &[(VolumeFacts, Option<String>)],
+) {
+    if !shared.look(|machine| machine.awaits(request)) {
+        tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
+        return;
     }
+    let before = shared.look(|machine| machine.lost_volumes().clone());
+    let mut lost = BTreeMap::new();
+    for (n, why) in volumes.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_ref()?))) {
+        if !before.contains_key(&n) {
+            tracing::error!(set = %shared.set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
+        }
+        lost.insert(n, why.clone());
+    }
+    if let Some((file, owner)) = kept {
+        let over = |n: usize| lost.contains_key(&n) || before.contains_key(&n);
+        let all: Vec<_> = volumes.iter().enumerate().map(|(n, (facts, _))| (facts.clone(), over(n))).collect();
+        if let Err(error) = file.granted(&shared.set, owner, grant.token, &all) {
+            tracing::error!(set = %shared.set, %error, "the lease could not be kept: after the death of this process its devices would be lost");
+        }
+    }
+    shared.act(|machine, now, out| machine.granted_without(now, request, grant, volumes.len(), lost, out));
 }
 
 /// Asks for the lease. A lease that our own owner's former process left behind is waited for: the lock says that it is gone.
@@ -38,10 +61,8 @@ pub(super) async fn acquire(
                     return Err(Refusal::new(RefusalCode::Failed, message));
                 };
                 shared.set_volumes(&volumes);
-                let count = volumes.len();
-                let all: Vec<_> = volumes.into_iter().map(|facts| (facts, false)).collect();
-                keep(kept, options, &grant, &all);
-                shared.act(|machine, now, out| machine.granted(now, request, grant, count, out));
+                let all: Vec<_> = volumes.into_iter().map(|facts| (facts, None)).collect();
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all);
                 return Ok(());
             }
             Err(refusal) => refusal,
@@ -74,18 +95,12 @@ pub(super) async fn carry_on(
         Ok(reply) => match doors::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
                 // The devices stay those of the beginning, in that order (M8).
-                let ours = shared.all_facts();
-                let lost: BTreeMap<usize, String> =
-                    ours.iter().enumerate().filter_map(|(n, facts)| Some((n, facts.lost_in(&volumes)?))).collect();
-                let before = shared.look(|machine| machine.lost_volumes().clone());
-                for (_, why) in lost.iter().filter(|(n, _)| !before.contains_key(n)) {
-                    tracing::error!(set = %options.set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
-                }
-                let over = |n: usize| lost.contains_key(&n) || before.contains_key(&n);
-                let count = ours.len();
-                let all: Vec<_> = ours.into_iter().enumerate().map(|(n, facts)| (facts, over(n))).collect();
-                keep(kept, options, &grant, &all);
-                shared.act(|machine, now, out| machine.granted_without(now, request, grant, count, lost, out));
+                let ours = shared.all_facts().into_iter().map(|facts| {
+                    let lost = facts.lost_in(&volumes);
+                    (facts, lost)
+                });
+                let ours: Vec<_> = ours.collect();
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours);
             }
             None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
         },
@@ -129,4 +144,43 @@ async fn lease(doors: &Doors, set: &Name) -> Option<v1::Lease> {
 pub(super) async fn holder(doors: &Doors, set: &Name) -> Option<String> {
     let lease = lease(doors, set).await?;
     Some(format!("{} at gateway {} under {}", lease.owner, lease.gateway_name, Epoch(lease.epoch)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Action, Bounds, Machine};
+
+    #[test]
+    fn a_late_grant_is_not_kept_for_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, mut actions) = Shared::new(set, machine);
+        shared.act(|machine, now, out| machine.begin(now, false, out));
+        let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
+        let file = LeaseFile::open(dir.path());
+        let grant = |epoch, token| Grant {
+            epoch: Epoch(epoch),
+            token: Token(token),
+            ttl: Duration::from_secs(3),
+            gateway: "g1".into(),
+            api: "127.0.0.1:1".into(),
+            nbd: "127.0.0.1:2".into(),
+        };
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
+        let lost = Some("volume vol1 was deleted".to_string());
+        let answer =
+            |request, grant, lost| granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)]);
+        let kept = || file.lease().map(|lease| (lease.token(), lease.lost().count()));
+
+        answer(RequestId(request.0 ^ 1), grant(9, 9), lost.clone());
+        assert_eq!(kept(), None, "an answer to another question");
+        answer(request, grant(2, 2), None);
+        assert_eq!(kept(), Some((Some(Token(2)), 0)));
+        // The same question was asked of two gateways, and the second answer comes when the first is in use.
+        answer(request, grant(1, 1), lost);
+        assert_eq!(kept(), Some((Some(Token(2)), 0)));
+        assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
+    }
 }

@@ -195,6 +195,12 @@ impl Machine {
         &self.lost_volumes
     }
 
+    /// Whether an answer to this request still counts. A late one, to a request that was given up, does not: neither here nor in what is kept for the next process (P1).
+    pub fn awaits(&self, request: RequestId) -> bool {
+        let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
+        request == self.request && asking
+    }
+
     /// A gateway granted `request`, with `volumes` volumes in the set.
     pub fn granted(&mut self, now: Moment, request: RequestId, grant: Grant, volumes: usize, out: &mut Vec<Action>) {
         self.granted_without(now, request, grant, volumes, BTreeMap::new(), out);
@@ -210,8 +216,7 @@ impl Machine {
         lost: BTreeMap<usize, String>,
         out: &mut Vec<Action>,
     ) {
-        let asking = matches!(self.phase, Phase::Acquiring | Phase::Reconnecting) || self.detach_waits();
-        if request != self.request || !asking {
+        if !self.awaits(request) {
             return;
         }
         for (volume, why) in lost {
