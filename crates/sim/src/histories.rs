@@ -87,10 +87,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 23]);
+struct Sums([u64; 24]);
 
 impl Sums {
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 24] = [
         "histories",
         "steps",
         "reads",
@@ -114,10 +114,11 @@ impl Sums {
         "spoilt",
         "stale listings",
         "entries missing in listings",
+        "dropped roots damaged",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
-        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts } = stats;
+        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten } = stats;
         let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, retired, deleted } = counts;
         let [a, b, c, d, e, f, g, _] = played;
         Self([
@@ -144,6 +145,7 @@ impl Sums {
             e,
             f,
             g,
+            rotten,
         ])
     }
 

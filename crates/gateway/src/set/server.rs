@@ -160,6 +160,8 @@ pub struct SetServer {
     pace: Arc<JournalPace>,
     timing: Timing,
     gate: Arc<Gate>,
+    /// One look at a time, from the first fact to the last word: see [`SetServer::look`].
+    looking: Mutex<()>,
     judge: Mutex<ExpiryJudge>,
     watched_term: Mutex<Option<Term>>,
     /// The latest epoch that was ever served here: its numbers began at 1 and must never begin again (R2).
@@ -196,6 +198,7 @@ impl SetServer {
             pace,
             timing,
             gate,
+            looking: Mutex::new(()),
             judge: Mutex::new(ExpiryJudge::new()),
             watched_term: Mutex::new(None),
             served: Mutex::new(Epoch(0)),

@@ -72,6 +72,15 @@ enum SpaceError {
     Full,
 }
 
+/// Not in the store, or there and damaged: no later try will read more.
+fn is_lost(e: &MapError) -> bool {
+    match e {
+        MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound),
+        MapError::Bad { .. } => true,
+        MapError::Stopping => false,
+    }
+}
+
 /// Keeps one set's store tidy while this gateway leads the set.
 pub struct SpaceKeeper {
     server: Arc<SetServer>,
@@ -171,9 +180,9 @@ impl SpaceKeeper {
             }
             let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
                 Ok(root) => Garbage::of(object, &root),
-                Err(MapError::Store(e)) if matches!(e.disposition(), Disposition::NotFound) => {
-                    // Nothing can be learnt from it any more; what it named is left to the sweep.
-                    tracing::error!(set = %self.server.name, root = %object, "a dropped root is not in the store");
+                // Nothing can be learnt from it, now or later (what was spoilt on the way was read again); what it named is left to the sweep.
+                Err(e) if is_lost(&e) => {
+                    tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root cannot be read any more");
                     Garbage::of(object, &Root::new(state.checkpoint.map(|c| c.upto).unwrap_or_default()))
                 }
                 Err(e) => return Err(e.into()),

@@ -196,3 +196,40 @@ pub fn empty_log() -> anyhow::Result<NodeLog> {
 }
 
 static TURNS: std::sync::Mutex<Option<holdfast_log::Turns>> = std::sync::Mutex::new(None);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::serve::WhyNot;
+    use holdfast_types::Term;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// It saw that nobody leads, then the election came, then another task looked, and only then did the first say what it had seen.
+    #[test]
+    fn a_look_from_before_the_election_does_not_end_the_term() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let gateway = runtime.block_on(async {
+            let common = Common::new(1, &mut Rng::new(1, 1), empty_log().unwrap());
+            Gateway::start(&common, MemberId(1), 1, None).await
+        });
+        let (server, seat) = (&gateway.server, &gateway.seat);
+        let (inside, entered) = mpsc::channel();
+        let (looked, other) = mpsc::channel();
+        *lock(&seat.asked) = Some(Box::new(move || {
+            inside.send(()).unwrap();
+            // Until the other one has looked, or has shown that it waits for this one.
+            let _ = other.recv_timeout(Duration::from_millis(500));
+        }));
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.look());
+            entered.recv().unwrap();
+            seat.lead(Term(1));
+            scope.spawn(|| {
+                server.look();
+                let _ = looked.send(());
+            });
+        });
+        assert_eq!(server.may_write(), Err(WhyNot::NoGrant { term: Term(1) }), "the leader's gate waits for a grant");
+    }
+}

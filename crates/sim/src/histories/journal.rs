@@ -80,6 +80,9 @@ pub struct Seat {
     pub host: Arc<SetHost>,
     at: Mutex<At>,
     leadership: watch::Sender<Leadership>,
+    /// Done where somebody asks what was applied.
+    #[cfg(test)]
+    pub asked: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Seat {
@@ -104,7 +107,15 @@ impl Seat {
             at.applied = *id;
         }
         let leadership = watch::channel(Leadership::default()).0;
-        Arc::new(Self { me, journal, host, at: Mutex::new(at), leadership })
+        Arc::new(Self {
+            me,
+            journal,
+            host,
+            at: Mutex::new(at),
+            leadership,
+            #[cfg(test)]
+            asked: Mutex::default(),
+        })
     }
 
     /// It is the leader of `term` from now on, and has applied its first entry.
@@ -159,6 +170,10 @@ impl Script for Seat {
     }
 
     fn applied(&self) -> LogId {
+        #[cfg(test)]
+        if let Some(asked) = { lock(&self.asked).take() } {
+            asked();
+        }
         lock(&self.at).applied
     }
 

@@ -92,6 +92,22 @@ impl World {
         }
     }
 
+    /// R9: a root that nothing keeps any more, and that was not looked through yet, is damaged where it lies, for good.
+    ///
+    /// # Errors
+    /// The head cannot be read.
+    pub fn spoil_a_dropped_root(&mut self) -> Result<(), String> {
+        let named = self.head()?.and_then(|head| head.content.root).map(|root| root.object);
+        let dropped = self.state().dropped;
+        let Some(object) = dropped.keys().copied().find(|object| Some(*object) != named) else { return Ok(()) };
+        let key = keys::root(SET, object);
+        if self.common.store.damage(&key) {
+            self.say(|| format!("{key} is damaged"));
+            self.stats.rotten += 1;
+        }
+        Ok(())
+    }
+
     /// What lies in the store and nothing names; `None` where something still waits.
     fn leaked(&mut self) -> Result<Option<Vec<String>>, String> {
         let state = self.state();

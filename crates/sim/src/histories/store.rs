@@ -123,6 +123,18 @@ impl Server {
         self.0.memory.get(key).now_or_never()?.ok()
     }
 
+    /// One bit of an object is another from now on; whether it was there.
+    pub fn damage(&self, key: &str) -> bool {
+        let Some(bytes) = self.object(key).filter(|bytes| !bytes.is_empty()) else { return false };
+        let mut bytes = bytes.to_vec();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        let memory = &self.0.memory;
+        let gone = memory.delete(key).now_or_never();
+        let put = memory.put_new(key, bytes.into()).now_or_never();
+        matches!((gone, put), (Some(Ok(_)), Some(Ok(()))))
+    }
+
     /// How often each fault was played: refused, unanswered, conflict, missing, spoilt, stale, lacking, slow.
     pub fn played(&self) -> [u64; 8] {
         lock(&self.0.state).played

@@ -33,6 +33,8 @@ pub struct World {
     boots: Vec<u64>,
     term: u64,
     tag: u32,
+    /// Its own, so that which step a seed has does not hang on it.
+    rot: Rng,
     open: BTreeMap<VolumeId, OpenedExport>,
     /// Requests that may arrive once more.
     late: Vec<SetCommand>,
@@ -52,6 +54,7 @@ pub struct Stats {
     pub unread: u64,
     pub takeovers: u64,
     pub ghosts: u64,
+    pub rotten: u64,
 }
 
 type Done = Result<(), String>;
@@ -73,6 +76,7 @@ impl World {
             boots,
             term: 1,
             tag: 0,
+            rot: Rng::new(seed, 7),
             open: BTreeMap::new(),
             late: Vec::new(),
             weather: Weather::default(),
@@ -153,6 +157,9 @@ impl World {
             }
         }
         sleep(Duration::from_millis(self.rng.pick(&[0, 5, 20, 60]))).await;
+        if self.rot.chance(40) {
+            self.spoil_a_dropped_root()?;
+        }
         self.check_named()
     }
 

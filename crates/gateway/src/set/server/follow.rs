@@ -42,8 +42,10 @@ impl SetServer {
         self.end_serving(WriteFailure::Gone);
     }
 
-    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless.
-    pub(super) fn look(&self) {
+    /// Puts the house in order: the same few steps after every event. Telling the gate a fact twice is harmless; telling it an old one after a newer one
+    /// is not: "no leader" ends a term for good, and of one that began meanwhile nothing would be served. So nobody looks while another one does.
+    pub fn look(&self) {
+        let _alone = lock(&self.looking);
         let leading = self.group.leading_term();
         let applied = self.group.applied();
         let (lease, grant) = self.host.lease_and_grant();
