@@ -5,6 +5,7 @@ mod attach;
 mod attach_postgresql;
 mod blocks;
 mod damaged;
+mod etcd;
 mod failover;
 mod faults;
 mod fills;
@@ -188,6 +189,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the cluster key changed under load, through a kill; then the new key alone recovers the set, the old one opens nothing (R10)",
         needs: &[],
         run: keys::run,
+    },
+    Scenario {
+        name: "etcd",
+        shows: "a real etcd is told of each grant, also after it was dead or silent; no grant waits for it, nothing newer or foreign is replaced",
+        needs: etcd::NEEDS,
+        run: etcd::run,
     },
     Scenario {
         name: "scrub",

@@ -37,6 +37,8 @@ const TESTS: &[Package] = &[
     package("qemu-utils", "qemu-img", "a second NBD client"),
     package("xfsprogs", "mkfs.xfs", "another file system on the volume"),
     package("fio", "fio", "load, and verification of what was written"),
+    package("etcd-server", "etcd", "an etcd that is told of grants"),
+    package("etcd-client", "etcdctl", "what it was told, read by its own tool"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 

@@ -12,6 +12,7 @@ pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
+use holdfast_etcd::EtcdOptions;
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,8 @@ settings! {
         store: StoreConfig = StoreConfig::default();
         /// Mutually authenticated TLS for the admin door and between gateways (R10): all three files, or none. `holdfast cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
+        /// An etcd that is told of each grant, for tools that follow etcd. Nothing waits for it, and nothing is read from it.
+        etcd: EtcdConfig = EtcdConfig::default();
     }
 }
 
@@ -277,6 +280,42 @@ settings! {
         certificate: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.pem";
         /// Its private key (PEM); a file that everyone can read is refused. Read at the start: a new certificate needs a restart.
         key: Option<PathBuf> = None, sample "/etc/holdfast/tls/g1.key";
+    }
+}
+
+settings! {
+    /// An etcd (3.4 or later) that is told of each grant.
+    pub struct EtcdConfig {
+        /// Its members: http://HOST:PORT or https://HOST:PORT. The first that answers is used. None: nothing is told.
+        endpoints: Vec<String> = Vec::new();
+        /// Before the key of each set: PREFIX/sets/SET/grant. The same at every gateway; one of its own for each cluster.
+        prefix: String = "/holdfast".to_string();
+        /// The certificate (PEM) of the authority that an https member's is by.
+        ca: Option<PathBuf> = None, sample "/etc/holdfast/etcd/ca.pem";
+        /// Our certificate (PEM) for it, where it asks for one.
+        certificate: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.pem";
+        /// The private key (PEM) of that certificate.
+        key: Option<PathBuf> = None, sample "/etc/holdfast/etcd/client.key";
+    }
+}
+
+impl EtcdConfig {
+    /// Reads the files; `None` where no member is named.
+    ///
+    /// # Errors
+    /// A file that cannot be read, with its setting.
+    pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
+        if self.endpoints.is_empty() {
+            return Ok(None);
+        }
+        let read =
+            |field: &str, path: &Path| std::fs::read(path).map_err(|e| (format!("etcd.{field} {}", path.display()), e));
+        let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),
+            _ => None,
+        };
+        Ok(Some(EtcdOptions { endpoints: self.endpoints.clone(), ca, identity }))
     }
 }
 

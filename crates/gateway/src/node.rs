@@ -19,6 +19,7 @@ use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
+use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::LogConfig;
 use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
@@ -51,6 +52,9 @@ pub enum NodeError {
     /// Its certificate.
     #[error("[tls]: {0}")]
     Tls(#[from] TlsError),
+    /// The etcd that is told of grants.
+    #[error("[etcd]: {0}")]
+    Etcd(#[from] EtcdError),
     /// The journal.
     #[error("journal: {0}")]
     Journal(#[from] holdfast_log::OpenError),
@@ -101,6 +105,8 @@ pub struct Node {
     pub stop: CancellationToken,
     /// Its certificate, where it has one.
     pub tls: Option<Tls>,
+    /// The etcd that is told of grants.
+    mirror: Option<Mirror>,
     seams: Seams,
     identity: Mutex<Identity>,
     keys: ClusterKeys,
@@ -151,6 +157,8 @@ impl Node {
         std::fs::create_dir_all(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
         let keys = ClusterKeys::load(&config.key, &config.key_previous)?;
         let tls = config.tls.load(Role::Gateway)?;
+        let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
+        let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
@@ -165,6 +173,7 @@ impl Node {
             started: Instant::now(),
             stop,
             tls,
+            mirror,
             seams,
             identity: Mutex::new(identity),
             keys,

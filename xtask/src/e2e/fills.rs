@@ -90,7 +90,7 @@ fn watch(metrics: &str, fill: &AtomicU64, ended: impl Fn() -> bool) -> Result<u6
     Ok(most)
 }
 
-fn metrics_address(cluster: &Cluster, index: usize) -> Result<String> {
+pub(super) fn metrics_address(cluster: &Cluster, index: usize) -> Result<String> {
     let status = cluster.holdfast(&["cluster", "status"])?;
     let members = status["members"].as_array().context("status without members")?;
     let of = members.iter().map(|m| &m["node"]).find(|node| node["name"] == cluster.name(index).as_str());

@@ -137,7 +137,32 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
             url::Url::parse(endpoint).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         out.need(good, "store.endpoint", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
     }
+    etcd(config, &mut out);
     out.0
+}
+
+fn etcd(config: &GatewayConfig, out: &mut Problems) {
+    let etcd = &config.etcd;
+    out.number("etcd.endpoints (how many)", etcd.endpoints.len() as u64, 0, 16);
+    for endpoint in &etcd.endpoints {
+        let url = url::Url::parse(endpoint);
+        let good = url.is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.port_or_known_default().is_some()
+                && url.path() == "/"
+        });
+        out.need(good, "etcd.endpoints", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
+    }
+    let prefix = &etcd.prefix;
+    let good = prefix.starts_with('/') && prefix.len() <= 256 && !prefix.chars().any(char::is_control);
+    out.need(good, "etcd.prefix", format!("{prefix:?}"), "a text that begins with /, 256 bytes at most");
+    out.need(
+        etcd.certificate.is_some() == etcd.key.is_some(),
+        "etcd",
+        "one of certificate and key",
+        "both of them, or none",
+    );
 }
 
 fn keys(config: &GatewayConfig, out: &mut Problems) {

@@ -1,8 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, ScrubConfig, SpaceConfig,
-    StoreConfig, TlsConfig, UploadConfig,
+    AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, ScrubConfig,
+    SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -82,6 +82,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "key" | "key_previous" => KeyConfig::FIELDS,
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
+        "etcd" => EtcdConfig::FIELDS,
         _ => &[],
     }
 }

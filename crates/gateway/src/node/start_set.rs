@@ -12,6 +12,7 @@ use crate::set::schedule;
 use crate::set::scrub::{ScrubSettings, Scrubber};
 use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
+use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_store::Health;
@@ -86,6 +87,11 @@ pub(super) async fn start_set(
         deletes_per_second: config.space.deletes_per_second,
         sweep_interval: Duration::from_millis(config.space.sweep_interval_ms),
     };
+    if let Some(mirror) = &node.mirror {
+        let life = SetLife { cluster: state.cluster_id, generation: entry.generation };
+        let told = Told::new(server.clone(), node.cluster.clone(), life, mirror.clone());
+        tokio::spawn(told.run(node.stop.clone()));
+    }
     tokio::spawn(schedule::run(server.clone(), node.stop.clone()));
     let scrub = ScrubSettings {
         bytes_per_second: config.scrub.bytes_per_second.0,

@@ -23,4 +23,5 @@ pub mod sequencer;
 pub mod server;
 pub mod snapshot;
 pub mod space;
+pub mod told;
 pub mod uploader;

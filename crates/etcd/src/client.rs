@@ -1,0 +1,164 @@
+//! Two calls to an etcd, at whichever of its members answers.
+
+use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
+use crate::proto::kv_client::KvClient;
+use crate::proto::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op};
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Response, Status};
+
+/// How long one member may take over one call.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// A member that falls silent is noticed between calls.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How an etcd is reached.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdOptions {
+    /// Its members, `http://HOST:PORT` or `https://HOST:PORT`; the first that answers is used.
+    pub endpoints: Vec<String>,
+    /// The authority's certificate (PEM), for https.
+    pub ca: Option<Vec<u8>>,
+    /// Our certificate and its key (PEM), where it asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Nothing is known to have been written.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// An address.
+    #[error("{endpoint:?} is no address of an etcd member: {reason}; expected http://HOST:PORT or https://HOST:PORT")]
+    Endpoint {
+        /// As given.
+        endpoint: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// None of its members did it; the last one's word.
+    #[error("no member of the etcd did it: {last}")]
+    Unreachable {
+        /// The last error, with the member's address.
+        last: String,
+    },
+    /// Something else lies under the key.
+    #[error(
+        "key {key:?} of the etcd holds {found}, expected a grant that Holdfast wrote there; delete it, or set another etcd.prefix"
+    )]
+    Foreign {
+        /// The key.
+        key: String,
+        /// What was found.
+        found: String,
+    },
+    /// Somebody else wrote the key each time.
+    #[error("key {key:?} of the etcd was written by somebody else {times} times in a row")]
+    Contended {
+        /// The key.
+        key: String,
+        /// How often.
+        times: u32,
+    },
+}
+
+/// A key as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) value: Option<Vec<u8>>,
+    /// 0: it is not there.
+    pub(crate) revision: i64,
+}
+
+/// The members of one etcd.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    members: Vec<(String, Channel)>,
+}
+
+impl Client {
+    pub(crate) fn new(options: &EtcdOptions) -> Result<Self, EtcdError> {
+        let bad = |endpoint: &str, reason: String| EtcdError::Endpoint { endpoint: endpoint.into(), reason };
+        let member = |address: &String| {
+            let mut endpoint = Endpoint::from_shared(address.clone()).map_err(|e| bad(address, e.to_string()))?;
+            endpoint = endpoint.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true);
+            endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(CALL_LIMIT);
+            if address.starts_with("https://") {
+                let mut tls = ClientTlsConfig::new();
+                if let Some(ca) = &options.ca {
+                    tls = tls.ca_certificate(Certificate::from_pem(ca));
+                }
+                if let Some((certificate, key)) = &options.identity {
+                    tls = tls.identity(Identity::from_pem(certificate, key));
+                }
+                endpoint = endpoint.tls_config(tls).map_err(|e| bad(address, e.to_string()))?;
+            }
+            Ok((address.clone(), endpoint.connect_lazy()))
+        };
+        Ok(Self { members: options.endpoints.iter().map(member).collect::<Result<_, _>>()? })
+    }
+
+    /// Asks one member after the other, the one that answered last first.
+    async fn ask<T, F, C>(&mut self, call: F) -> Result<T, EtcdError>
+    where
+        F: Fn(KvClient<Channel>) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut last = "it has no members".to_string();
+        for at in 0..self.members.len() {
+            let (address, channel) = &self.members[at];
+            match timeout(CALL_LIMIT, call(KvClient::new(channel.clone()))).await {
+                Ok(Ok(reply)) => {
+                    self.members[..=at].rotate_right(1);
+                    return Ok(reply.into_inner());
+                }
+                Ok(Err(status)) => last = format!("{address}: {}", innermost(&status)),
+                Err(_) => last = format!("{address}: nothing within {CALL_LIMIT:?}"),
+            }
+        }
+        Err(EtcdError::Unreachable { last })
+    }
+
+    /// Linearizable: what is read is not older than what was written before.
+    pub(crate) async fn get(&mut self, key: &str) -> Result<Found, EtcdError> {
+        let key = key.as_bytes().to_vec();
+        let reply = self.ask(|mut client| {
+            let request = RangeRequest { key: key.clone() };
+            async move { client.range(request).await }
+        });
+        let found = reply.await?.kvs.into_iter().next();
+        Ok(found.map_or(Found { value: None, revision: 0 }, |kv| Found {
+            value: Some(kv.value),
+            revision: kv.mod_revision,
+        }))
+    }
+
+    /// Writes the key if it is still as it was read; whether it was. An error does not say that nothing was written.
+    pub(crate) async fn put_if(&mut self, key: &str, value: &[u8], revision: i64) -> Result<bool, EtcdError> {
+        let key = key.as_bytes().to_vec();
+        let compare = Compare {
+            result: CompareResult::Equal.into(),
+            target: CompareTarget::Mod.into(),
+            key: key.clone(),
+            target_union: Some(TargetUnion::ModRevision(revision)),
+        };
+        let put = PutRequest { key, value: value.to_vec() };
+        let success = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
+        let request = TxnRequest { compare: vec![compare], success: vec![success] };
+        let reply = self.ask(|mut client| {
+            let request = request.clone();
+            async move { client.txn(request).await }
+        });
+        Ok(reply.await?.succeeded)
+    }
+}
+
+fn innermost(status: &Status) -> String {
+    let mut deepest: &dyn std::error::Error = status;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}

@@ -1,0 +1,153 @@
+//! What is told of a set's lease, and whether it is newer than what was told before.
+//!
+//! G1  What lies there is replaced only by what is newer: of a later life of the set, or of a later entry of its log. A leader that was stopped and goes on
+//!     takes nothing back.
+//! G2  What is there and is not ours stays.
+
+use serde::{Deserialize, Serialize};
+
+/// The form of [`Grant`] that this build writes.
+const FORM: u32 = 1;
+
+/// A set's lease as others see it. No secret is in it: a token opens the set, and stays with its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Of this text; a reader that knows another one leaves it alone.
+    form: u32,
+    /// The set's name.
+    pub set: String,
+    /// The cluster's id.
+    pub cluster: String,
+    /// Who holds it; absent where it is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+    /// The set's life: a recovered set's log begins anew in a later one.
+    pub generation: u64,
+    /// Index of the entry, in the log of that life, up to which this is true.
+    pub index: u64,
+}
+
+/// A lease that somebody holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The owner.
+    pub owner: String,
+    /// Fencing token of the grant: grows with each (R2).
+    pub epoch: u64,
+    /// Name of the gateway that serves it.
+    pub gateway: String,
+    /// Where that gateway serves NBD, `HOST:PORT`.
+    pub nbd: String,
+    /// Time to live without a renewal, in milliseconds.
+    pub ttl_ms: u32,
+    /// When it was granted, by the granting gateway's wall clock, in Unix milliseconds: for people.
+    pub since_unix_ms: u64,
+}
+
+/// What to do about what lies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Write ours.
+    Put,
+    /// It says the same.
+    Same,
+    /// It is newer (G1).
+    Newer,
+    /// It is not of this form (G2): what was found.
+    Foreign(String),
+}
+
+impl Grant {
+    /// As of entry `index` of life `generation`.
+    pub fn new(set: String, cluster: String, held: Option<Held>, generation: u64, index: u64) -> Self {
+        Self { form: FORM, set, cluster, held, generation, index }
+    }
+
+    /// Whether two of them say the same about who holds the set, whenever it was.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // A struct of numbers and texts with string keys always has a form in JSON.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn next(&self, there: Option<&[u8]>) -> Next {
+        let Some(there) = there else { return Next::Put };
+        let Ok(found) = serde_json::from_slice::<Grant>(there) else {
+            let start = String::from_utf8_lossy(&there[..there.len().min(64)]).into_owned();
+            return Next::Foreign(format!("{start:?}"));
+        };
+        if found.form != FORM || found.set != self.set {
+            return Next::Foreign(format!("form {} of set {:?}", found.form, found.set));
+        }
+        // A recovery makes a new cluster of the old one's sets, each in a later life. Two clusters with the same key are somebody's mistake.
+        if found.cluster != self.cluster && found.generation == self.generation {
+            return Next::Foreign(format!("a grant of cluster {}", found.cluster));
+        }
+        if (found.generation, found.index) > (self.generation, self.index) {
+            return Next::Newer;
+        }
+        if self.says_the_same(&found) { Next::Same } else { Next::Put }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(owner: &str, epoch: u64) -> Option<Held> {
+        let (gateway, nbd) = ("g1".to_string(), "10.0.0.1:10809".to_string());
+        Some(Held { owner: owner.into(), epoch, gateway, nbd, ttl_ms: 3000, since_unix_ms: 7 })
+    }
+
+    fn grant(held: Option<Held>, generation: u64, index: u64) -> Grant {
+        Grant::new("demo".into(), "c1".into(), held, generation, index)
+    }
+
+    #[test]
+    fn only_what_is_newer_replaces_what_is_there() {
+        let there = grant(held("db1", 4), 1, 100).to_bytes();
+        let next = |ours: Grant| ours.next(Some(&there));
+        assert_eq!(next(grant(held("db2", 5), 1, 101)), Next::Put);
+        assert_eq!(next(grant(None, 1, 101)), Next::Put, "free");
+        assert_eq!(next(grant(held("db1", 4), 1, 160)), Next::Same, "nothing but time has passed");
+        assert_eq!(next(grant(held("db0", 3), 1, 99)), Next::Newer, "G1: of a leader that stood still");
+        assert_eq!(next(grant(None, 1, 99)), Next::Newer);
+        assert_eq!(next(grant(held("db3", 5), 2, 3)), Next::Put, "a recovered set's log begins anew");
+        assert_eq!(grant(held("db1", 9), 1, 900).next(Some(&grant(None, 2, 1).to_bytes())), Next::Newer);
+        assert_eq!(grant(None, 1, 1).next(None), Next::Put);
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let ours = grant(held("db1", 4), 1, 100);
+        for foreign in [
+            &b"10.0.0.1"[..],
+            b"",
+            b"{}",
+            b"{\"form\":2,\"set\":\"demo\",\"cluster\":\"c1\",\"generation\":0,\"index\":0}",
+        ] {
+            assert!(matches!(ours.next(Some(foreign)), Next::Foreign(_)), "{foreign:?}");
+        }
+        let other = Grant::new("other".into(), "c1".into(), None, 1, 1).to_bytes();
+        assert_eq!(ours.next(Some(&other)), Next::Foreign("form 1 of set \"other\"".into()));
+        let elsewhere = |generation| Grant::new("demo".into(), "c2".into(), None, generation, 1).to_bytes();
+        assert_eq!(ours.next(Some(&elsewhere(1))), Next::Foreign("a grant of cluster c2".into()));
+        assert_eq!(ours.next(Some(&elsewhere(2))), Next::Newer, "the set was recovered there");
+        assert_eq!(ours.next(Some(&elsewhere(0))), Next::Put);
+    }
+
+    #[test]
+    fn its_text_is_what_the_page_says() {
+        let text = String::from_utf8(grant(held("db1", 4), 1, 100).to_bytes()).unwrap();
+        let expected = "{\"form\":1,\"set\":\"demo\",\"cluster\":\"c1\",\"held\":{\"owner\":\"db1\",\"epoch\":4,\"gateway\":\"g1\",\"nbd\":\"10.0.0.1:10809\",\
+                        \"ttl_ms\":3000,\"since_unix_ms\":7},\"generation\":1,\"index\":100}";
+        assert_eq!(text, expected);
+        assert_eq!(
+            grant(None, 1, 100).to_bytes(),
+            b"{\"form\":1,\"set\":\"demo\",\"cluster\":\"c1\",\"generation\":1,\"index\":100}"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Shows grants in an etcd.
+
+use crate::client::{Client, EtcdError, EtcdOptions};
+use crate::grant::{Grant, Next};
+
+/// After so many others in a row who wrote between our read and our write, later.
+const TRIES: u32 = 5;
+
+/// What became of a grant that was to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// It is there now.
+    Written,
+    /// It was there already.
+    Already,
+    /// What is there is newer (G1): another gateway leads the set by now.
+    Newer,
+}
+
+/// One etcd, and where in it grants are shown: `PREFIX/sets/SET/grant`. Clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Mirror {
+    client: Client,
+    prefix: String,
+}
+
+impl Mirror {
+    /// Connects when it is first used.
+    ///
+    /// # Errors
+    /// [`EtcdError::Endpoint`].
+    pub fn new(options: &EtcdOptions, prefix: &str) -> Result<Self, EtcdError> {
+        Ok(Self { client: Client::new(options)?, prefix: prefix.trim_end_matches('/').to_string() })
+    }
+
+    fn key(&self, set: &str) -> String {
+        format!("{}/sets/{set}/grant", self.prefix)
+    }
+
+    /// Shows `grant`, unless what is there is newer. Can be repeated: an error may hide that it was written.
+    ///
+    /// # Errors
+    /// [`EtcdError`]; ends after a bounded number of calls, each of at most two seconds and member.
+    pub async fn show(&mut self, grant: &Grant) -> Result<Shown, EtcdError> {
+        let key = self.key(&grant.set);
+        for _ in 0..TRIES {
+            let found = self.client.get(&key).await?;
+            match grant.next(found.value.as_deref()) {
+                Next::Same => return Ok(Shown::Already),
+                Next::Newer => return Ok(Shown::Newer),
+                Next::Foreign(found) => return Err(EtcdError::Foreign { key, found }),
+                Next::Put => {
+                    if self.client.put_if(&key, &grant.to_bytes(), found.revision).await? {
+                        return Ok(Shown::Written);
+                    }
+                }
+            }
+        }
+        Err(EtcdError::Contended { key, times: TRIES })
+    }
+}

@@ -1,0 +1,171 @@
+//! An etcd is told of each grant (ADR 0027): a real one, read by its own `etcdctl`. A grant, a takeover after the serving gateway was killed, and a
+//! release show there. While the etcd is killed, or stopped without a word, grants go on; afterwards it shows the last one. What lies under the key and is
+//! not ours stays.
+
+use super::Lab;
+use super::fills::metrics_address;
+use crate::cluster::{Cluster, Options, SET, free_ports};
+use crate::cmd::cmd;
+use crate::process::{Proc, Signal, wait_until};
+use crate::say::note;
+use crate::web::page;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Programs that this needs.
+pub(super) const NEEDS: &[&str] = &["etcd", "etcdctl"];
+
+/// Until the etcd shows a grant: a look every 200 ms, and after failures one every 5 s.
+const SHOWN_LIMIT: Duration = Duration::from_secs(20);
+const KEY: &str = "/e2e/sets/demo/grant";
+
+/// One etcd below a folder; its port stays.
+struct Etcd {
+    dir: PathBuf,
+    port: u16,
+    server: Proc,
+}
+
+impl Etcd {
+    fn launch(dir: &Path, port: u16) -> Result<Proc> {
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{}", port + 1));
+        let command = cmd("etcd").arg("--data-dir").arg(dir).args(["--name", "e2e"]);
+        let command = command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        let command = command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        let command = command.args(["--initial-cluster", &format!("e2e={peer}")]);
+        let mut server = Proc::spawn("etcd", command.into_command(), &dir.with_extension("log"))?;
+        server.ready_when("answering", Duration::from_secs(30), || ctl(port, &["endpoint", "health"]).is_ok())?;
+        Ok(server)
+    }
+
+    fn start(dir: PathBuf) -> Result<Self> {
+        let port = free_ports(2)?;
+        Ok(Self { server: Self::launch(&dir, port)?, dir, port })
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.server = Self::launch(&self.dir, self.port)?;
+        Ok(())
+    }
+
+    /// What lies under the key.
+    fn value(&self) -> Result<String> {
+        Ok(ctl(self.port, &["get", KEY, "--print-value-only"])?.trim().to_string())
+    }
+
+    fn grant(&self) -> Option<Value> {
+        serde_json::from_str(&self.value().ok()?).ok()
+    }
+
+    /// Waits until it shows what `holdfast lease show` says, and that this is `owner`'s.
+    fn shows(&self, cluster: &Cluster, owner: Option<&str>) -> Result<Value> {
+        let (begun, mut last) = (Instant::now(), (Value::Null, Value::Null));
+        let shown = wait_until(SHOWN_LIMIT, || {
+            let said = cluster.holdfast(&["lease", "show", SET]).unwrap_or_default();
+            let lease = if said["lease"].is_null() { None } else { Some(&said["lease"]) };
+            let grant = self.grant().unwrap_or_default();
+            let same = match (lease, owner) {
+                (Some(lease), Some(owner)) => {
+                    let of = |a: &str, b: &str| grant["held"][a] == lease[b] && !lease[b].is_null();
+                    lease["owner"] == owner
+                        && of("owner", "owner")
+                        && of("epoch", "epoch")
+                        && of("gateway", "gateway_name")
+                        && of("nbd", "gateway_nbd")
+                }
+                (None, None) => !grant.is_null() && grant["held"].is_null(),
+                _ => false,
+            };
+            last = (said, grant);
+            same
+        });
+        anyhow::ensure!(
+            shown,
+            "{owner:?} not shown within {SHOWN_LIMIT:?}: the cluster says {}, the etcd {}",
+            last.0,
+            last.1
+        );
+        note(format!("{:<9} shown after {:?}: {}", owner.unwrap_or("free"), begun.elapsed(), last.1["held"]));
+        Ok(last.1)
+    }
+}
+
+fn ctl(port: u16, args: &[&str]) -> Result<String> {
+    let at = format!("http://127.0.0.1:{port}");
+    cmd("etcdctl").env("ETCDCTL_API", "3").args(["--endpoints", &at, "--command-timeout", "2s"]).args(args).out()
+}
+
+/// By force where `force` says so; how long it took, and the token.
+fn acquire(cluster: &Cluster, owner: &str, force: bool) -> Result<(Duration, String)> {
+    let begun = Instant::now();
+    let args = ["lease", "acquire", SET, "--owner", owner, "--ttl", "1m", "--force"];
+    let said = cluster.holdfast(&args[..if force { 8 } else { 7 }])?;
+    Ok((begun.elapsed(), said["token"].as_str().context("no token")?.to_owned()))
+}
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let mut etcd = Etcd::start(lab.dir.join("etcd"))?;
+    let settings = vec![
+        format!("etcd.endpoints=[\"http://127.0.0.1:1\", \"http://127.0.0.1:{}\"]", etcd.port),
+        "etcd.prefix=/e2e/".to_string(),
+    ];
+    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string(), Vec::new());
+    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env })?;
+    etcd.shows(&cluster, None)?;
+    acquire(&cluster, "host-a", false)?;
+    let first = etcd.shows(&cluster, Some("host-a"))?;
+
+    let serving = (0..3).find(|i| first["held"]["gateway"] == cluster.name(*i)).context("no gateway of that name")?;
+    cluster.kill(serving)?;
+    acquire(&cluster, "host-b", true)?;
+    let second = etcd.shows(&cluster, Some("host-b"))?;
+    anyhow::ensure!(second["held"]["gateway"] != first["held"]["gateway"], "the killed gateway serves: {second}");
+    anyhow::ensure!(second["held"]["epoch"].as_u64() > first["held"]["epoch"].as_u64(), "R2: {first}, then {second}");
+    cluster.restart(serving)?;
+
+    etcd.server.stop(Signal::KILL, Duration::from_secs(5))?;
+    let (took, _) = acquire(&cluster, "host-c", true)?;
+    note(format!("granted in {took:?} while the etcd was dead"));
+    etcd.restart()?;
+    etcd.shows(&cluster, Some("host-c"))?;
+
+    etcd.server.signal(Signal::STOP);
+    let (took, token) = acquire(&cluster, "host-d", true)?;
+    note(format!("granted in {took:?} while the etcd said nothing"));
+    etcd.server.signal(Signal::CONT);
+    etcd.shows(&cluster, Some("host-d"))?;
+    cluster.holdfast(&["lease", "release", SET, "--token", &token])?;
+    let free = etcd.shows(&cluster, None)?;
+
+    // G1 and G2, with the key written by hand: something newer, and something else.
+    let newer = free["index"].as_u64().context("no index")? + 1_000_000;
+    let mut by_hand = free.clone();
+    by_hand["index"] = newer.into();
+    let plants =
+        [(by_hand.to_string(), "holdfast_etcd_newer_total"), ("10.0.0.7".into(), "holdfast_etcd_failures_total")];
+    for (planted, counted) in plants {
+        let before = sum(&cluster, counted)?;
+        ctl(etcd.port, &["put", KEY, &planted])?;
+        acquire(&cluster, "host-e", true)?;
+        let met = wait_until(SHOWN_LIMIT, || sum(&cluster, counted).is_ok_and(|now| now > before));
+        anyhow::ensure!(met, "nobody met what was planted in the etcd: {planted}");
+        let found = etcd.value()?;
+        anyhow::ensure!(found == planted, "G1, G2: {planted} was replaced by {found}");
+        note(format!("left alone: {planted}"));
+    }
+    cluster.stop()?;
+    etcd.server.stop(Signal::TERM, Duration::from_secs(10))
+}
+
+/// A counter, over all gateways.
+fn sum(cluster: &Cluster, counter: &str) -> Result<u64> {
+    let mut sum = 0;
+    for index in 0..3 {
+        let page = page(&metrics_address(cluster, index)?, "/metrics")?;
+        let values = page.lines().filter(|line| line.starts_with(counter)).filter_map(|line| line.rsplit_once(' '));
+        sum += values.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
+    }
+    Ok(sum)
+}
