@@ -97,6 +97,11 @@
             by-f    (frequencies (map :f oks))
             begun   (->> (h/remove h/client-op? history)
                          (filter #(and (= :begin (:f %)) (contains? % :served?))))
+            ; A nemesis that tells that it did nothing made no fault.
+            missed  (->> (h/remove h/client-op? history)
+                         (filter #(false? (:hit? %)))
+                         count)
+            made    (- (count begun) missed)
             during  (let [windows (loop [ops   (h/remove h/client-op? history)
                                          since nil, out []]
                                     (if-let [op (first ops)]
@@ -132,7 +137,8 @@
          :attempted    (count (filter h/invoke? client))
          :unknown      (count (filter #(= :info (:type %)) client))
          :contended    beside
-         :faults       (count begun)
+         :faults       made
+         :missed       missed
          :during-faults during}))))
 
 (defn alive

@@ -168,6 +168,7 @@
         {:nodes       nodes
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
+         :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
          :local-plan  (str dir "/cluster.toml")
          :cluster-key (random-key)
          :store-url   (case (:store opts)
@@ -203,7 +204,7 @@
       (throw (IllegalArgumentException.
                (str "--nemesis: found " nemesis ", expected none"
                     (when (or door (not append?))
-                      (str ", mix, or of "
+                      (str ", mix, mix-2, or of "
                            (str/join ", " (sort (keys (if append? hosts/faults
                                                          nemesis/faults))))))
                     " with --workload " workload
@@ -215,7 +216,7 @@
     :default "register"
     :validate [workloads "There is no such workload"]]
    [nil "--nemesis FAULTS"
-    (str "Faults, joined by + for several at once and by , for one after the other: none, mix, "
+    (str "Faults, joined by + for several at once and by , for one after the other: none, mix, mix-2, members, "
          (str/join ", " (sort (keys nemesis/faults)))
          "; with append: " (str/join ", " (sort (keys hosts/faults))))
     :default "none"
@@ -224,6 +225,7 @@
     :parse-fn parse-long, :validate [nat-int? "0 or more"]]
    [nil "--binary PATH" "The holdfast program on this machine; copied to nodes that are reached over SSH"
     :default "../target/release/holdfast"]
+   [nil "--other-binary PATH" "upgrade: the program that gateways are started with in turn, now this one, now --binary; without it they are only restarted"]
    [nil "--netns" "Nodes are network namespaces of this machine (root); --nodes is ignored"
     :default false]
    [nil "--gateways N" "With --netns: how many"

@@ -42,8 +42,21 @@
 (defn- pidfile [test node] (file test node "gateway.pid"))
 (defn log-file [test node] (file test node "gateway.log"))
 
-(defn- bin [test node]
-  (if (:netns test) (:binary test) (file test node "holdfast")))
+(defn- bin
+  "A link to the program, so that an upgrade is another link."
+  [test node]
+  (file test node "holdfast"))
+
+(defn- program [test node which]
+  (if (:netns test) (get test which) (file test node (name which))))
+
+(defn use-program!
+  "Of :binary and :other-binary, the one that the node's gateway runs from its
+  next start on. Gives its path."
+  [test node which]
+  (let [path (program test node which)]
+    (c/su (c/exec :ln :-sfn path (bin test node)))
+    path))
 
 (defn- config
   [test node]
@@ -110,6 +123,23 @@
   (c/su (c/exec :rm :-f (pidfile test node)))
   :killed)
 
+(defn term!
+  "SIGTERM, and waits until it is gone; the milliseconds that it took, nil if it
+  did not run. One that does not end within 20 s is killed: :killed."
+  [test node]
+  (when-let [p (pid test node)]
+    (let [t0 (System/nanoTime)]
+      (c/su (c/exec :kill :-15 p))
+      (let [ended? (try (util/await-fn
+                          #(when (pid test node) (throw+ {:type :still-there}))
+                          {:retry-interval 50, :log-interval 5000, :timeout 20000})
+                        true
+                        (catch Exception _ false))]
+        (if ended?
+          (do (c/su (c/exec :rm :-f (pidfile test node)))
+              (quot (- (System/nanoTime) t0) 1000000))
+          (kill! test node))))))
+
 (defn- signal! [test node sig]
   (if-let [p (pid test node)]
     (do (c/su (c/exec :kill sig p)) sig)
@@ -137,13 +167,50 @@
   [test node]
   (c/su (c/exec :bash :-c flip-a-bit :flip (file test node "data/journal"))))
 
-(defn cli
+(defn api [test node] (str (address test node) ":" api-port))
+
+(defn cli-within
   "Runs the command line on the machine of the clients. {:exit :out :err}."
-  [test & args]
-  (let [apis (str/join "," (map #(str (address test %) ":" api-port)
-                                (:nodes test)))]
-    (apply sh (:binary test) "--api" apis "--output" "json" "--timeout" "10s"
-           args)))
+  [test timeout & args]
+  (apply sh (:binary test) "--api" (str/join "," (map #(api test %) (:nodes test)))
+         "--output" "json" "--timeout" timeout args))
+
+(defn cli [test & args] (apply cli-within test "10s" args))
+
+(defn message
+  "Of a command that failed, what it said."
+  [{:keys [exit err]}]
+  (when-not (zero? exit)
+    (or (second (re-find #"\"message\":\"([^\"]*)" err)) err)))
+
+(defn gateways
+  "{node {:reachable :behind :standing :trouble :version}}, as the cluster lists
+  them; nil if nobody answers."
+  [test]
+  (let [{:keys [exit out]} (cli-within test "2s" "gateway" "list")
+        text (fn [o k] (second (re-find (re-pattern (str "\"" k "\":\"([^\"]*)\"")) o)))]
+    (when (zero? exit)
+      (into {} (for [o     (re-seq #"\{\"api\":[^{}]*\}" out)
+                     :let  [node (some #(when (= (api test %) (text o "api")) %)
+                                       (:nodes test))]
+                     :when node]
+                 [node {:member    (parse-long (second (re-find #"\"member\":(\d+)" o)))
+                        :reachable (str/includes? o "\"reachable\":true")
+                        :behind    (parse-long (or (second (re-find #"\"entries_behind\":(\d+)" o)) "0"))
+                        :standing  (text o "standing")
+                        :trouble   (text o "trouble")
+                        :version   (text o "version")}])))))
+
+(defn await-ready
+  "Waits until the cluster says that this node's gateway is ready and hardly
+  behind; whether that came within `seconds`."
+  [test node seconds]
+  (let [until (+ (System/nanoTime) (* 1000000000 seconds))]
+    (loop []
+      (let [{:keys [reachable behind trouble]} (get (gateways test) node)]
+        (cond (and reachable (= "" trouble) (< behind 100)) true
+              (< until (System/nanoTime)) false
+              :else (do (Thread/sleep 200) (recur)))))))
 
 (defn serving-nodes
   "Nodes whose gateway says that it leads the set."
@@ -176,8 +243,11 @@
         (c/exec :rm :-rf (dir test node))
         (c/exec :mkdir :-p (file test node "data"))
         (when-not (:netns test)
-          (c/upload (:binary test) (bin test node))
-          (c/exec :chmod "755" (bin test node)))
+          (doseq [which [:binary :other-binary]
+                  :let  [from (get test which)] :when from]
+            (c/upload from (program test node which))
+            (c/exec :chmod "755" (program test node which))))
+        (use-program! test node :binary)
         (cu/write-file! (config test node) (file test node "gateway.toml"))
         (cu/write-file! (str (:cluster-key test) "\n")
                         (file test node "cluster.key"))

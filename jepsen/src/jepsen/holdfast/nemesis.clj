@@ -16,10 +16,19 @@
                     [nemesis :as nemesis]
                     [net :as net]
                     [util :as util :refer [majority]]]
-            [jepsen.holdfast.db :as db])
+            [jepsen.holdfast [db :as db]
+                             [rolling :as rolling]])
   (:import (java.util ArrayList Collections Random)))
 
+(def more
+  "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
+  state) does it and gives [state what], (end test state) puts it right and does
+  the same; `what` is a map, and :hit? false in it says that it did not happen."
+  (merge rolling/faults))
+
 (def faults
+  (merge
+   (update-vals more :doc)
   {"partition-halves"  "a majority and a minority, drawn anew each time"
    "partition-primary" "the serving gateway alone, the others together"
    "partition-ring"    "each gateway hears a majority, no two the same one"
@@ -31,18 +40,21 @@
    "pause"             "SIGSTOP of one gateway for longer than its lease"
    "pause-primary"     "SIGSTOP of the serving one for longer than its lease"
    "pause-all"         "SIGSTOP of all for longer than their leases"
-   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"})
+   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"}))
 
 (def sets
   "Names for several faults in turn."
   {"mix" (str/join "," ["kill-primary" "partition-primary" "pause-primary"
                         "partition-one-way" "restart-all" "partition-halves"
-                        "kill+partition-halves" "pause-all" "partition-ring"])})
+                        "kill+partition-halves" "pause-all" "partition-ring"])
+   "members" "drain,replace"
+   "mix-2"   (str/join "," ["switchover" "upgrade"])})
 
 (defn choices
   "The faults that a --nemesis draws from, none for \"none\"."
   [nemesis]
-  (->> (str/split (get sets nemesis nemesis) #",")
+  (->> (str/split nemesis #",")
+       (mapcat #(str/split (get sets % %) #","))
        (remove #{"none"})
        vec))
 
@@ -80,15 +92,17 @@
 
 (defn served?
   "Is there a gateway that runs and can talk, both ways, with gateways that run
-  and make a majority with it?"
-  [nodes {:keys [down stopped spoilt grudge]}]
+  and make a majority with it? Where a fault makes that a matter of luck (:unsure),
+  nothing is expected."
+  [nodes {:keys [down stopped spoilt grudge unsure]}]
   (let [up   (set/difference (set nodes) down stopped spoilt)
         cut? (fn [a b] (or (contains? (set (get grudge a)) b)
                            (contains? (set (get grudge b)) a)))]
     (boolean
-      (some (fn [a] (<= (majority (count nodes))
-                        (count (remove #(cut? a %) up))))
-            up))))
+      (and (empty? unsure)
+           (some (fn [a] (<= (majority (count nodes))
+                             (count (remove #(cut? a %) up))))
+                 up)))))
 
 (defn- on! [test nodes f]
   (c/on-nodes test nodes (fn [t n] (f t n))))
@@ -102,6 +116,10 @@
                    (draw dice nodes))
         database (:db test)]
     (cond
+      (more fault)
+      (let [[s what] ((:begin (more fault)) test dice state)]
+        [(update s :lasting conj fault) what])
+
       (str/starts-with? fault "partition")
       (let [g (grudge test dice fault)]
         (net/drop-all! test g)
@@ -127,6 +145,22 @@
                                   (jdb/start! database t n)
                                   what)))]
           [(update state :spoilt conj n) r])))))
+
+(defn- end-more!
+  "Ends those of `more` that last: [state {fault what}]."
+  [test state]
+  (reduce (fn [[s done] fault]
+            (if-let [end (:end (more fault))]
+              (let [[s what] (end test s)]
+                [s (assoc done fault what)])
+              [s done]))
+          [(assoc state :lasting #{}) {}]
+          (:lasting state)))
+
+(defn- hit?
+  "Did every one of these faults happen?"
+  [what]
+  (not-any? #(and (map? %) (false? (:hit? %))) (vals what)))
 
 (defn- end-all!
   "Ends whatever lasts."
@@ -156,12 +190,19 @@
                              (assoc done fault what)))
                          {} (str/split (:value op) #"\+"))]
         (assoc op :value what
+               :hit?    (hit? what)
                :served? (or (= "outage" (:lie test))
                             (served? (:nodes test) @state))))
 
       :end
-      (do (swap! state #(end-all! test %))
-          (assoc op :value :ended, :served? (served? (:nodes test) @state)))
+      (let [s           (end-all! test @state)
+            _           (reset! state s)
+            [s what]    (end-more! test s)]
+        (reset! state s)
+        (assoc op
+               :value   (if (seq what) what :ended)
+               :hit?    (hit? what)
+               :served? (served? (:nodes test) s)))
 
       ; At the end: a gateway that ended by itself broke an invariant (R11), or
       ; was spoilt and knows it (R9).
@@ -170,7 +211,8 @@
              :spoilt (:spoilt @state))))
 
   (teardown! [_ test]
-    (swap! state #(end-all! test %))))
+    (let [[s _] (end-more! test (end-all! test @state))]
+      (reset! state s))))
 
 (defn- rounds
   "Every choice once, in an order drawn anew, for ever."
@@ -182,7 +224,8 @@
   ([{:keys [nemesis] :as opts}]
    (package opts (choices nemesis)
             (fn [dice]
-              (->Nemesis dice (atom {:down #{}, :stopped #{}, :spoilt #{}})))))
+              (->Nemesis dice (atom {:down #{}, :stopped #{}, :spoilt #{}
+                             :unsure #{}, :lasting #{}})))))
   ([{:keys [interval hold seed]} choices make]
    {:nemesis         (make (Random. (inc seed)))
     :generator       (when (seq choices)
