@@ -57,8 +57,7 @@
   node is set up; takes them away after the last."
   [opts store-node]
   (let [made  (atom nil)
-        left  (atom 0)
-        s3    (atom nil)]
+        left  (atom 0)]
     (reify os/OS
       (setup! [this test _node]
         (locking this
@@ -67,12 +66,12 @@
             (netns/up! (cond-> (vec (:nodes test)) store-node (conj store-node)))
             (sh "rm" "-rf" (str (:dir test) "/store"))
             (.mkdirs (io/file (:dir test) "store"))
-            (when store-node (reset! s3 (s3/start! test store-node)))
+            (when store-node (reset! (:s3 test) (s3/start! test store-node)))
             (reset! made true))))
       (teardown! [this test _node]
         (locking this
           (when (zero? (swap! left dec))
-            (when-let [p @s3] (s3/stop! p))
+            (when-let [s @(:s3 test)] (s3/stop! s))
             (when-not (:keep-data test)
               (sh "rm" "-rf" (str (:dir test) "/store")))
             (netns/down! (cond-> (vec (:nodes test))
@@ -146,10 +145,18 @@
   {:alive (checks/alive)
    :log   (checker/log-file-pattern #"panicked at|R\d+:|assertion" "gateway.log")})
 
+(defn- s3-options
+  "The server that is not AWS stands in the store's URL."
+  [url endpoint]
+  (cond-> url
+    endpoint (str (if (str/includes? url "?") "&" "?")
+                  "endpoint=" endpoint "&region=us-east-1")))
+
 (defn- gateways-test
   "Gateways that Jepsen itself starts, and their NBD doors."
   [opts]
   (let [netns?     (:netns opts)
+        opts       (nemesis/fitted opts)
         nodes      (if netns?
                      (mapv #(str "hf" (inc %)) (range (:gateways opts)))
                      (:nodes opts))
@@ -168,13 +175,16 @@
         {:nodes       nodes
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
+         :between     (some-> (:between opts) io/file .getCanonicalPath)
+         :s3          (atom nil)
+         :nonserializable-keys [:s3]
          :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
          :local-plan  (str dir "/cluster.toml")
          :cluster-key (random-key)
          :store-url   (case (:store opts)
                         "file" (str "file://" dir "/store")
-                        "s3"   "s3://holdfast/jepsen"
-                        (:store opts))
+                        "s3"   (s3-options "s3://holdfast/jepsen" s3-url)
+                        (s3-options (:store opts) (:s3-endpoint opts)))
          :s3-endpoint   (or (:s3-endpoint opts) s3-url)
          :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
          :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
@@ -257,6 +267,7 @@
     :default 4, :parse-fn parse-long]
    [nil "--postgres HOST:PORT" "append: where PostgreSQL is reached, as user postgres without a password; its tables jepsen_* are made anew"]
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
+   [nil "--between PATH" "A build of between/: needed by delay and s3-503 (with --netns)"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]

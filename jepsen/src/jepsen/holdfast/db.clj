@@ -75,10 +75,7 @@
          "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\nfile = \"16MiB\"\ntail = \"8MiB\"\n"
          "[cache]\nmemory = \"64MiB\"\ndisk = \"0B\"\n"
          "[upload]\ninterval_ms = 2000\nbytes = \"32MiB\"\n"
-         "[key]\nfile = \"" (file test node "cluster.key") "\"\n"
-         (when-let [endpoint (:s3-endpoint test)]
-           (str "[store]\nendpoint = \"" endpoint "\"\nregion = \"us-east-1\"\n"
-                "path_style = true\n")))))
+         "[key]\nfile = \"" (file test node "cluster.key") "\"\n")))
 
 (defn- plan
   [test]

@@ -17,14 +17,15 @@
                     [net :as net]
                     [util :as util :refer [majority]]]
             [jepsen.holdfast [db :as db]
-                             [rolling :as rolling]])
+                             [rolling :as rolling]
+                             [s3 :as s3]])
   (:import (java.util ArrayList Collections Random)))
 
 (def more
   "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
   state) does it and gives [state what], (end test state) puts it right and does
   the same; `what` is a map, and :hit? false in it says that it did not happen."
-  (merge rolling/faults))
+  (merge rolling/faults s3/faults))
 
 (def faults
   (merge
@@ -48,7 +49,7 @@
                         "partition-one-way" "restart-all" "partition-halves"
                         "kill+partition-halves" "pause-all" "partition-ring"])
    "members" "drain,replace"
-   "mix-2"   (str/join "," ["switchover" "upgrade"])})
+   "mix-2"   (str/join "," ["switchover" "s3-down" "upgrade" "s3-slow" "s3-503"])})
 
 (defn choices
   "The faults that a --nemesis draws from, none for \"none\"."
@@ -62,6 +63,28 @@
   [nemesis]
   (every? #(contains? faults %)
           (mapcat #(str/split % #"\+") (choices nemesis))))
+
+(defn single
+  "The faults that a --nemesis can make, each by itself."
+  [nemesis]
+  (set (mapcat #(str/split % #"\+") (choices nemesis))))
+
+(defn fitted
+  "Options with what the faults need; throws where that cannot be had."
+  [{:keys [nemesis netns store between] :as opts}]
+  (let [wanted   (single nemesis)
+        of-store (set/intersection wanted (set (keys s3/faults)))
+        proxied  (set/intersection wanted #{"s3-503" "delay"})
+        refuse   (fn [faults why]
+                   (throw (IllegalArgumentException.
+                            (str "--nemesis: found "
+                                 (str/join ", " (sort faults)) ", " why))))]
+    (when (and (seq of-store) (not netns))
+      (refuse of-store "expected --netns with it: the server is ours to stop"))
+    (when (and (seq proxied) (not (and between netns)))
+      (refuse proxied "expected --netns and --between PATH with it"))
+    (cond-> opts
+      (seq of-store) (assoc :store "s3"))))
 
 (defn- draw [^Random dice coll] (nth coll (.nextInt dice (count coll))))
 
