@@ -176,6 +176,7 @@
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
          :between     (some-> (:between opts) io/file .getCanonicalPath)
+         :clock       (some-> (:clock opts) io/file .getCanonicalPath)
          :s3          (atom nil)
          :nonserializable-keys [:s3]
          :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
@@ -268,6 +269,7 @@
    [nil "--postgres HOST:PORT" "append: where PostgreSQL is reached, as user postgres without a password; its tables jepsen_* are made anew"]
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
    [nil "--between PATH" "A build of between/: needed by delay and s3-503 (with --netns)"]
+   [nil "--clock DIR" "With clock.so and clock, built of clock/clock.c: needed by clock-jump and clock-drift"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]

@@ -16,7 +16,8 @@
                     [db :as db]
                     [util :as util]]
             [jepsen.control.util :as cu]
-            [jepsen.holdfast.nbd :as nbd]))
+            [jepsen.holdfast [clocks :as clocks]
+                             [nbd :as nbd]]))
 
 (def set-name "jepsen")
 (def volumes ["v0" "v1" "v2"])
@@ -94,9 +95,10 @@
       {:chdir   (dir test node)
        :logfile (log-file test node)
        :pidfile (pidfile test node)
-       :env     (when (:s3-endpoint test)
-                  {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
-                   :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)})}
+       :env     (merge (clocks/env test node)
+                       (when (:s3-endpoint test)
+                         {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
+                          :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)}))}
       (bin test node) :gateway :run
       :--config (file test node "gateway.toml"))))
 
@@ -245,6 +247,7 @@
             (c/upload from (program test node which))
             (c/exec :chmod "755" (program test node which))))
         (use-program! test node :binary)
+        (clocks/install! test node)
         (cu/write-file! (config test node) (file test node "gateway.toml"))
         (cu/write-file! (str (:cluster-key test) "\n")
                         (file test node "cluster.key"))

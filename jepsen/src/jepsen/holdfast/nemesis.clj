@@ -16,7 +16,8 @@
                     [nemesis :as nemesis]
                     [net :as net]
                     [util :as util :refer [majority]]]
-            [jepsen.holdfast [db :as db]
+            [jepsen.holdfast [clocks :as clocks]
+                             [db :as db]
                              [rolling :as rolling]
                              [s3 :as s3]])
   (:import (java.util ArrayList Collections Random)))
@@ -25,7 +26,7 @@
   "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
   state) does it and gives [state what], (end test state) puts it right and does
   the same; `what` is a map, and :hit? false in it says that it did not happen."
-  (merge rolling/faults s3/faults))
+  (merge clocks/faults rolling/faults s3/faults))
 
 (def faults
   (merge
@@ -71,9 +72,10 @@
 
 (defn fitted
   "Options with what the faults need; throws where that cannot be had."
-  [{:keys [nemesis netns store between] :as opts}]
+  [{:keys [nemesis netns between clock] :as opts}]
   (let [wanted   (single nemesis)
         of-store (set/intersection wanted (set (keys s3/faults)))
+        clocks   (set/intersection wanted (set (keys clocks/faults)))
         proxied  (set/intersection wanted #{"s3-503" "delay"})
         refuse   (fn [faults why]
                    (throw (IllegalArgumentException.
@@ -83,8 +85,12 @@
       (refuse of-store "expected --netns with it: the server is ours to stop"))
     (when (and (seq proxied) (not (and between netns)))
       (refuse proxied "expected --netns and --between PATH with it"))
+    (when (and (seq clocks) (not clock))
+      (refuse clocks "expected --clock DIR with it"))
     (cond-> opts
-      (seq of-store) (assoc :store "s3"))))
+      (seq of-store) (assoc :store "s3")
+      ; No run has them under its clocks that does not mean to turn them.
+      (empty? clocks) (dissoc :clock))))
 
 (defn- draw [^Random dice coll] (nth coll (.nextInt dice (count coll))))
 
