@@ -89,7 +89,7 @@
   talk, too few faults, too little at the same time: then the other verdicts mean
   little, and the run's is unknown: no pass, and no broken rule either. `needs` is
   {f successes}."
-  [{:keys [needs faults? time-limit cycle-s]}]
+  [{:keys [needs faults? once? time-limit cycle-s]}]
   (reify checker/Checker
     (check [_ test history _]
       (let [client  (h/client-ops history)
@@ -118,14 +118,17 @@
                                                   windows))
                                           oks))})
             beside  (contended client)
-            wanted  (if faults? (max 1 (quot (quot time-limit cycle-s) 2)) 0)
+            wanted  (cond (not faults?) 0
+                          once?         1
+                          :else         (max 1 (quot (quot time-limit cycle-s) 2)))
             lacks   (cond-> []
                       true
                       (into (for [[f n] needs :let [got (get by-f f 0)]
                                   :when (< got n)]
                               (str got " successful " (name f) ", needed " n)))
-                      (< (count begun) wanted)
-                      (conj (str "fewer than " wanted " faults"))
+                      (< made wanted)
+                      (conj (str "fewer than " wanted " faults"
+                                 (when (pos? missed) (str ", " missed " missed"))))
                       (and (pos? (:windows during)) (zero? (:ok during)))
                       (conj "no success while a fault lasted and a majority could talk")
                       (< beside (quot (reduce max (vals needs)) 2))

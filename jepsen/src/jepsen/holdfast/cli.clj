@@ -44,6 +44,7 @@
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
    "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
+   "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not"
    "idle"       "coverage: next to nothing is asked"
    "leave-dead" "alive: what was killed is not started again"})
 
@@ -130,8 +131,9 @@
                                                (zipmap (:progress workload)
                                                        (repeat n))
                                                (:needs workload))
-                                 :faults?    (and faults?
-                                                  (not= "corrupt" (:nemesis opts)))
+                                 :faults?    faults?
+                                 :once?      (every? nemesis/once
+                                                     (nemesis/single (:nemesis opts)))
                                  :time-limit (:time-limit opts)
                                  :cycle-s    (+ (:interval opts) (:hold opts))})
                 :stats        (checks/informative (checker/stats))
@@ -176,6 +178,7 @@
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
          :between     (some-> (:between opts) io/file .getCanonicalPath)
+         :delays      (contains? (nemesis/single (:nemesis opts)) "delay")
          :clock       (some-> (:clock opts) io/file .getCanonicalPath)
          :s3          (atom nil)
          :nonserializable-keys [:s3]

@@ -42,7 +42,7 @@
 (defn env
   "For the gateway's process."
   [test node]
-  (when (:clock test)
+  (when (and (:clock test) (not= "miss" (:lie test)))
     {:LD_PRELOAD     (tool test "clock.so")
      :HOLDFAST_CLOCK (file test node)}))
 

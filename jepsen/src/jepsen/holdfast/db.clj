@@ -17,7 +17,8 @@
                     [util :as util]]
             [jepsen.control.util :as cu]
             [jepsen.holdfast [clocks :as clocks]
-                             [nbd :as nbd]]))
+                             [nbd :as nbd]
+                             [weather :as weather]]))
 
 (def set-name "jepsen")
 (def volumes ["v0" "v1" "v2"])
@@ -43,7 +44,7 @@
 (defn- pidfile [test node] (file test node "gateway.pid"))
 (defn log-file [test node] (file test node "gateway.log"))
 
-(defn- bin
+(defn bin
   "A link to the program, so that an upgrade is another link."
   [test node]
   (file test node "holdfast"))
@@ -71,7 +72,7 @@
          "plaintext_network = true\n"
          "[advertise]\n"
          "api = \"" (at api-port) "\"\n"
-         "peer = \"" (at peer-port) "\"\n"
+         "peer = \"" (at (if (:delays test) weather/peer-port peer-port)) "\"\n"
          "nbd = \"" (at nbd-port) "\"\n"
          "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\nfile = \"16MiB\"\ntail = \"8MiB\"\n"
          "[cache]\nmemory = \"64MiB\"\ndisk = \"0B\"\n"
@@ -88,6 +89,14 @@
        "volumes = { "
        (str/join ", " (map #(str % " = \"" volume-bytes "B\"") volumes)) " }\n"))
 
+(defn env
+  "Of a gateway's process."
+  [test node]
+  (merge (clocks/env test node)
+         (when (:s3-endpoint test)
+           {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
+            :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)})))
+
 (defn start!
   [test node]
   (c/su
@@ -95,22 +104,24 @@
       {:chdir   (dir test node)
        :logfile (log-file test node)
        :pidfile (pidfile test node)
-       :env     (merge (clocks/env test node)
-                       (when (:s3-endpoint test)
-                         {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
-                          :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)}))}
+       :env     (env test node)}
       (bin test node) :gateway :run
       :--config (file test node "gateway.toml"))))
 
-(defn pid
-  "Of the gateway's process, nil if it does not run."
-  [test node]
-  (let [pid (util/meh (c/exec :cat (pidfile test node)))]
+(defn live-pid
+  "What a pid file of this node names, if it is a process that runs."
+  [pidfile]
+  (let [pid (util/meh (c/exec :cat pidfile))]
     (when (and (string? pid) (re-matches #"\d+" pid)
                (= "yes" (c/exec :bash :-c
                                 (str "[ -d /proc/" pid " ] && ! grep -q '^State:.Z' /proc/"
                                      pid "/status && echo yes || echo no"))))
       pid)))
+
+(defn pid
+  "Of the gateway's process, nil if it does not run."
+  [test node]
+  (live-pid (pidfile test node)))
 
 (defn kill!
   "SIGKILL, and waits until it is gone."
@@ -143,6 +154,12 @@
   (if-let [p (pid test node)]
     (do (c/su (c/exec :kill sig p)) sig)
     :not-running))
+
+(defn wipe!
+  "An empty disk for a gateway that was killed before."
+  [test node]
+  (c/su (c/exec :rm :-rf (file test node "data"))
+        (c/exec :mkdir :-p (file test node "data"))))
 
 (def flip-a-bit
   "Shell: flips one bit of the journal, in a byte that is not zero (a file is
@@ -251,17 +268,21 @@
         (cu/write-file! (config test node) (file test node "gateway.toml"))
         (cu/write-file! (str (:cluster-key test) "\n")
                         (file test node "cluster.key"))
-        (c/exec :chmod "600" (file test node "cluster.key")))
+        (c/exec :chmod "600" (file test node "cluster.key"))
+        (c/exec :touch (file test node "twin.log"))
+        (weather/install! test node (dir test node) (address test node) peer-port))
       (start! test node))
 
     (teardown! [_ test node]
       (kill! test node)
+      (weather/remove! test (dir test node))
       (when-not (:keep-data test)
         (c/su (c/exec :rm :-rf (dir test node)))))
 
     db/LogFiles
     (log-files [_ test node]
       {(log-file test node)              "gateway.log"
+       (file test node "twin.log")       "twin.log"
        (file test node "gateway.toml")   "gateway.toml"})
 
     db/Primary

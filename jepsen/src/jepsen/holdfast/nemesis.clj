@@ -17,16 +17,20 @@
                     [net :as net]
                     [util :as util :refer [majority]]]
             [jepsen.holdfast [clocks :as clocks]
+                             [copies :as copies]
                              [db :as db]
                              [rolling :as rolling]
-                             [s3 :as s3]])
+                             [s3 :as s3]
+                             [weather :as weather]])
   (:import (java.util ArrayList Collections Random)))
 
 (def more
   "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
   state) does it and gives [state what], (end test state) puts it right and does
   the same; `what` is a map, and :hit? false in it says that it did not happen."
-  (merge clocks/faults rolling/faults s3/faults))
+  (merge clocks/faults copies/faults rolling/faults s3/faults weather/faults))
+
+(def once "Faults that come once in a run." #{"corrupt" "restored" "twice"})
 
 (def faults
   (merge
@@ -50,7 +54,9 @@
                         "partition-one-way" "restart-all" "partition-halves"
                         "kill+partition-halves" "pause-all" "partition-ring"])
    "members" "drain,replace"
-   "mix-2"   (str/join "," ["switchover" "s3-down" "upgrade" "s3-slow" "s3-503"])})
+   "mix-2"   (str/join "," ["switchover" "clock-drift" "loss" "s3-down" "drain"
+                          "clock-jump" "upgrade" "delay" "s3-503"
+                          "clock-drift+kill-primary" "s3-slow+restart-all" "replace"])})
 
 (defn choices
   "The faults that a --nemesis draws from, none for \"none\"."
@@ -224,9 +230,8 @@
                             (served? (:nodes test) @state))))
 
       :end
-      (let [s           (end-all! test @state)
-            _           (reset! state s)
-            [s what]    (end-more! test s)]
+      (let [[s what] (end-more! test @state)
+            s        (end-all! test s)]
         (reset! state s)
         (assoc op
                :value   (if (seq what) what :ended)
@@ -240,8 +245,8 @@
              :spoilt (:spoilt @state))))
 
   (teardown! [_ test]
-    (let [[s _] (end-more! test (end-all! test @state))]
-      (reset! state s))))
+    (let [[s _] (end-more! test @state)]
+      (reset! state (end-all! test s)))))
 
 (defn- rounds
   "Every choice once, in an order drawn anew, for ever."

@@ -66,8 +66,56 @@
       :hit?    (and (= (count done) (count nodes))
                     (every? (comp number? :ended-ms) (vals done)))}]))
 
+(defn- drain!
+  "Every other time the one that serves."
+  [test ^Random dice state]
+  (let [serves (first (db/serving-nodes test))
+        node   (if (and serves (.nextBoolean dice))
+                 serves
+                 (draw dice (or (seq (running test state)) (:nodes test))))
+        res    (db/cli-within test "20s" "gateway" "drain"
+                              (db/gateway-name test node))
+        after  (first (db/serving-nodes test))]
+    [(assoc state :drained node)
+     {:drained node, :served serves, :serves after
+      :exit (:exit res), :said (db/message res)
+      :hit? (and (zero? (:exit res)) (not= node after))}]))
+
+(defn- undrain!
+  [test {:keys [drained] :as state}]
+  (let [res (db/cli test "gateway" "undrain" (db/gateway-name test drained))]
+    [(dissoc state :drained)
+     {:undrained drained, :exit (:exit res), :said (db/message res)}]))
+
+(defn- replace!
+  "A gateway loses its disk, comes back with an empty one and takes the place of
+  its own former self. One that does not get that far stays away."
+  [test dice state]
+  (let [node   (draw dice (or (seq (running test state)) (:nodes test)))
+        member (:member (get (db/gateways test) node))]
+    (if-not member
+      [state {:node node, :said "nobody says which member it is", :hit? false}]
+      (let [_      (here test node
+                         (fn [t n]
+                           (db/kill! t n)
+                           (db/wipe! t n)
+                           (db/start! t n)))
+            ; It must answer before it is let in; until then the command tries again.
+            res    (db/cli-within test "40s" "gateway" "replace"
+                                  (str "m" member) "--by" (db/api test node))
+            ready? (and (zero? (:exit res)) (db/await-ready test node 20))
+            now    (:member (get (db/gateways test) node))
+            ok?    (boolean (and ready? now (not= member now)))]
+        [(cond-> state (not ok?) (update :spoilt conj node))
+         {:node node, :member member, :now now, :exit (:exit res)
+          :said (db/message res), :ready? ready?, :hit? ok?}]))))
+
 (def faults
   {"switchover" {:doc   "the set moved to another gateway by the command line"
                  :begin switchover!}
    "upgrade"    {:doc   "every gateway in turn ended by SIGTERM and started again, with --other-binary if there is one"
-                 :begin upgrade!}})
+                 :begin upgrade!}
+   "drain"      {:doc   "a gateway stands aside, often the serving one, and comes back at the end"
+                 :begin drain!, :end undrain!}
+   "replace"    {:doc   "a gateway loses its disk and takes, with an empty one, the place of its former self"
+                 :begin replace!}})

@@ -117,7 +117,8 @@
 
 (defn- refuse!
   [test _ state]
-  [(assoc state :refused-before (:refused (turn! test "refuse=true"))) {}])
+  [(assoc state :refused-before (:refused (turn! test (if (= "miss" (:lie test))
+                                                   "" "refuse=true")))) {}])
 
 (defn- accept!
   [test state]
