@@ -329,7 +329,11 @@ fn build_tools(dir: &Path) -> Result<()> {
     for tool in ["porcupine", "between"] {
         // go.sum has the digest of the one module that any of them needs.
         let go = cmd("go").dir(root().join("jepsen").join(tool)).env("GOFLAGS", "-mod=readonly -buildvcs=false");
-        go.args(["build", "-o"]).arg(dir.join(tool)).arg(".").run().with_context(|| format!("{tool} does not build"))?;
+        go.args(["build", "-o"])
+            .arg(dir.join(tool))
+            .arg(".")
+            .run()
+            .with_context(|| format!("{tool} does not build"))?;
     }
     let source = root().join("jepsen/clock/clock.c");
     for (name, how) in [("clock.so", &["-shared", "-fPIC"][..]), ("clock", &["-DTOOL"])] {

@@ -160,6 +160,24 @@
          :dead   dead
          :spoilt (:spoilt op)}))))
 
+(defn impostors
+  "A gateway with an old copy of its disk is refused or heals, and says so (R9).
+  Of a gateway and its twin one is refused; where neither was while the fault
+  lasted, it is told and no more, since nothing that was acknowledged is at stake
+  as long as the rules hold, which the workload judges."
+  []
+  (reify checker/Checker
+    (check [_ _ history _]
+      (let [ends   (->> (h/remove h/client-op? history)
+                        (filter #(and (= :end (:f %)) (map? (:value %))))
+                        (map :value))
+            of     (fn [fault] (filter #(contains? % :refused?) (keep #(get % fault) ends)))
+            silent (remove :refused? (of "restored"))]
+        {:valid?   (empty? silent)
+         :restored (vec (of "restored"))
+         :twins    (vec (of "twice"))
+         :both-ran (count (remove :refused? (of "twice")))}))))
+
 (defn informative
   "A checker whose verdict does not count."
   [c]

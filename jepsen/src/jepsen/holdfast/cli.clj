@@ -145,6 +145,7 @@
 
 (defn- gateway-checkers []
   {:alive (checks/alive)
+   :impostors (checks/impostors)
    :log   (checker/log-file-pattern #"panicked at|R\d+:|assertion" "gateway.log")})
 
 (defn- s3-options

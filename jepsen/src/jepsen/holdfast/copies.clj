@@ -26,7 +26,7 @@
 (defn- said
   "The last lines of a log that are more than information."
   [log]
-  (->> (c/exec :bash :-c "tail -n 60 \"$1\" | grep -aE 'WARN|ERROR|error|refus|removed' | tail -n 3 | cut -c1-400; true"
+  (->> (c/exec :bash :-c "tail -n 60 \"$1\" | grep -aE ' WARN | ERROR |^error|C3|heal' | tail -n 3 | cut -c1-400; true"
                :said log)
        str/split-lines
        (remove str/blank?)
@@ -61,7 +61,11 @@
                        (Thread/sleep settle-ms)
                        {:restored n
                         :runs?    (boolean (db/pid t n))
-                        :said     (said (db/log-file t n))}))]
+                        :said     (said (db/log-file t n))}))
+          ; It ended, or it told that it learns anew what it had forgotten.
+          what (assoc what :refused? (or (not (:runs? what))
+                                         (boolean (some #(str/includes? % "heal")
+                                                        (:said what)))))]
       [(-> state (dissoc :restore) (update :spoilt conj n))
        (assoc what :listed (get (db/gateways test) n))])
     [state {}]))
@@ -84,7 +88,8 @@
   [test dice state]
   (if (:twin state)
     [state {:done-already (:twin state), :hit? false}]
-    (let [n (victim test dice state)]
+    (let [n     (victim test dice state)
+          leads (:leads (get (db/gateways test) n))]
       (here test n
             (fn [t n]
               (jdb/pause! (:db t) t n) ; a copy of one moment, as of a machine that is cloned
@@ -98,7 +103,7 @@
                                       (db/bin t n) :gateway :run
                                       :--config (twin-file t n "toml")))))
       [(-> state (assoc :twin n, :twin-runs n) (update :spoilt conj n))
-       {:twin-of n}])))
+       {:twin-of n, :leads leads}])))
 
 (defn- stop-twin!
   [test state]
@@ -113,7 +118,9 @@
                          :twin-said     (said log)
                          :twin-log-lines (parse-long (first (str/split (c/exec :wc :-l log) #" ")))
                          :original-ran? (boolean (db/pid t n))
-                         :original-said (said (db/log-file t n))}]
+                         :original-said (said (db/log-file t n))}
+                   what (assoc what :refused? (not (and (:twin-ran? what)
+                                                        (:original-ran? what))))]
                (when pid (util/meh (c/su (c/exec :kill :-9 pid))))
                (c/su (c/exec :rm :-rf (str (data t n) ".twin") (twin-file t n "pid")))
                ; It did start: a program that fails at once is no twin.

@@ -200,7 +200,7 @@
     (or (second (re-find #"\"message\":\"([^\"]*)" err)) err)))
 
 (defn gateways
-  "{node {:reachable :behind :standing :trouble :version}}, as the cluster lists
+  "{node {:member :reachable :behind :leads :standing :trouble :version}}, as the cluster lists
   them; nil if nobody answers."
   [test]
   (let [{:keys [exit out]} (cli-within test "2s" "gateway" "list")
