@@ -12,6 +12,7 @@
 //! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict or to its start,
 //! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
 
+mod disk;
 mod jars;
 mod postgres;
 
@@ -66,8 +67,9 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("dot", "graphviz", "Elle draws what it found; where it cannot, its verdict is unknown"),
 ];
 
-/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap.
-const INSIDE: &str = "ip link set lo up && mkdir -p /etc/netns /run/netns \
+/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap. `ip netns exec` gives each gateway
+/// mounts of its own: shared, or a disk that is unmounted here would stay there.
+const INSIDE: &str = "ip link set lo up && mount --make-rshared / && mkdir -p /etc/netns /run/netns \
     && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
     rc=0; \"$@\" || rc=$?; exit $rc";
 
@@ -104,6 +106,7 @@ const LIES: &[Lie] = &[
     },
     Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", "coverage") },
     Lie { nemesis: "s3-503", ..lie("register", "miss", "coverage") },
+    Lie { nemesis: "unsynced-all", ..lie("flush-kill", "lying-disk", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },
@@ -135,6 +138,9 @@ pub struct Args {
     /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
+    /// Set by the tests: be a node's disk, mounted here
+    #[arg(long, hide = true, value_name = "DIR")]
+    disk: Option<PathBuf>,
     /// Set by the chore itself: what to run beside the stage
     #[arg(last = true, hide = true, requires = "inside")]
     command: Vec<OsString>,
@@ -202,6 +208,9 @@ pub fn chore(args: &Args) -> Result<()> {
             NOT_RUN
         });
         std::process::exit(code);
+    }
+    if let Some(at) = &args.disk {
+        return disk::serve(at, args.seed.unwrap_or_default());
     }
     let worst = all(args).unwrap_or_else(|e| {
         line(format!("error: {e:#}"));
@@ -373,6 +382,7 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verd
     } else {
         let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(dir.join("porcupine"));
         let java = java.arg("--between").arg(dir.join("between")).arg("--clock").arg(dir);
+        let java = java.arg("--disks").arg(std::env::current_exe()?);
         java.arg("--dir").arg(dir.join("nodes"))
     };
     if let Some(l) = run.lie {

@@ -44,6 +44,7 @@
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
    "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
+   "lying-disk" "flush-kill, with unsynced-all: disks say that they synced, and mostly did not"
    "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not"
    "idle"       "coverage: next to nothing is asked"
    "leave-dead" "alive: what was killed is not started again"})
@@ -181,8 +182,10 @@
          :between     (some-> (:between opts) io/file .getCanonicalPath)
          :delays      (contains? (nemesis/single (:nemesis opts)) "delay")
          :clock       (some-> (:clock opts) io/file .getCanonicalPath)
+         :disks       (some-> (:disks opts) io/file .getCanonicalPath)
+         :mounted     (atom {})
          :s3          (atom nil)
-         :nonserializable-keys [:s3]
+         :nonserializable-keys [:s3 :mounted]
          :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
          :local-plan  (str dir "/cluster.toml")
          :cluster-key (random-key)
@@ -274,6 +277,7 @@
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
    [nil "--between PATH" "A build of between/: needed by delay and s3-503 (with --netns)"]
    [nil "--clock DIR" "With clock.so and clock, built of clock/clock.c: needed by clock-jump and clock-drift"]
+   [nil "--disks PATH" "The program of cargo xtask (target/debug/xtask), which mounts the nodes' disks: needed by unsynced (with --netns)"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]

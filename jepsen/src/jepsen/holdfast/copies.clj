@@ -21,8 +21,6 @@
   (or (first spoilt)
       (nth (vec (:nodes test)) (.nextInt dice (count (:nodes test))))))
 
-(defn- data [test node] (str (db/dir test node) "/data"))
-
 (defn- said
   "The last lines of a log that are more than information."
   [log]
@@ -45,7 +43,7 @@
       (here test n
             (fn [t n]
               (jdb/kill! (:db t) t n)
-              (c/su (c/exec :cp :-a (data t n) (str (data t n) ".old")))
+              (c/su (c/exec :cp :-a (db/data t n) (str (db/data t n) ".old")))
               (jdb/start! (:db t) t n)))
       [(assoc state :copied n, :restore n) {:copied n}])))
 
@@ -55,8 +53,8 @@
     (let [what (here test n
                      (fn [t n]
                        (jdb/kill! (:db t) t n)
-                       (c/su (c/exec :rm :-rf (data t n))
-                             (c/exec :mv (str (data t n) ".old") (data t n)))
+                       (c/su (c/exec :rm :-rf (db/data t n))
+                             (c/exec :mv (str (db/data t n) ".old") (db/data t n)))
                        (jdb/start! (:db t) t n)
                        (Thread/sleep settle-ms)
                        {:restored n
@@ -74,7 +72,7 @@
   "The gateway's own settings with another directory and other ports."
   [test node]
   (-> (slurp (str (db/dir test node) "/gateway.toml"))
-      (str/replace (data test node) (str (data test node) ".twin"))
+      (str/replace (db/data test node) (str (db/data test node) ".twin"))
       (str/replace (str ":" db/api-port "\"") ":7410\"")
       (str/replace (str ":" db/peer-port "\"") ":7411\"")
       (str/replace (str ":" db/nbd-port "\"") ":10819\"")))
@@ -93,7 +91,7 @@
       (here test n
             (fn [t n]
               (jdb/pause! (:db t) t n) ; a copy of one moment, as of a machine that is cloned
-              (c/su (c/exec :cp :-a (data t n) (str (data t n) ".twin")))
+              (c/su (c/exec :cp :-a (db/data t n) (str (db/data t n) ".twin")))
               (jdb/resume! (:db t) t n)
               (cu/write-file! (twin-config t n) (twin-file t n "toml"))
               (c/su (cu/start-daemon! {:chdir   (db/dir t n)
@@ -122,7 +120,7 @@
                    what (assoc what :refused? (not (and (:twin-ran? what)
                                                         (:original-ran? what))))]
                (when pid (util/meh (c/su (c/exec :kill :-9 pid))))
-               (c/su (c/exec :rm :-rf (str (data t n) ".twin") (twin-file t n "pid")))
+               (c/su (c/exec :rm :-rf (str (db/data t n) ".twin") (twin-file t n "pid")))
                ; It did start: a program that fails at once is no twin.
                (assoc what :hit? (< 1 (:twin-log-lines what))))))]
     [state {}]))

@@ -17,6 +17,7 @@
                     [util :as util]]
             [jepsen.control.util :as cu]
             [jepsen.holdfast [clocks :as clocks]
+                             [disks :as disks]
                              [nbd :as nbd]
                              [weather :as weather]]))
 
@@ -41,6 +42,11 @@
 
 (defn dir  [test node] (str (:dir test) "/" node))
 (defn- file [test node f] (str (dir test node) "/" f))
+(defn data
+  "Directory of a gateway's data."
+  [test node]
+  (file test node (disks/under test)))
+
 (defn- pidfile [test node] (file test node "gateway.pid"))
 (defn log-file [test node] (file test node "gateway.log"))
 
@@ -64,7 +70,7 @@
   [test node]
   (let [at #(str (address test node) ":" %)]
     (str "name = \"" (gateway-name test node) "\"\n"
-         "data_dir = \"" (file test node "data") "\"\n"
+         "data_dir = \"" (data test node) "\"\n"
          "api_listen = \"0.0.0.0:" api-port "\"\n"
          "peer_listen = \"0.0.0.0:" peer-port "\"\n"
          "nbd_listen = \"0.0.0.0:" nbd-port "\"\n"
@@ -158,8 +164,8 @@
 (defn wipe!
   "An empty disk for a gateway that was killed before."
   [test node]
-  (c/su (c/exec :rm :-rf (file test node "data"))
-        (c/exec :mkdir :-p (file test node "data"))))
+  (c/su (c/exec :rm :-rf (data test node))
+        (c/exec :mkdir :-p (data test node))))
 
 (def flip-a-bit
   "Shell: flips one bit of the journal, in a byte that is not zero (a file is
@@ -181,7 +187,7 @@
 (defn corrupt!
   "Flips a bit in the journal of a gateway that was killed before."
   [test node]
-  (c/su (c/exec :bash :-c flip-a-bit :flip (file test node "data/journal"))))
+  (c/su (c/exec :bash :-c flip-a-bit :flip (str (data test node) "/journal"))))
 
 (defn api [test node] (str (address test node) ":" api-port))
 
@@ -257,7 +263,9 @@
     (setup! [_ test node]
       (c/su
         (c/exec :rm :-rf (dir test node))
-        (c/exec :mkdir :-p (file test node "data"))
+        (c/exec :mkdir :-p (dir test node))
+        (disks/install! test node (dir test node))
+        (c/exec :mkdir :-p (data test node))
         (when-not (:netns test)
           (doseq [which [:binary :other-binary]
                   :let  [from (get test which)] :when from]
@@ -276,6 +284,7 @@
     (teardown! [_ test node]
       (kill! test node)
       (weather/remove! test (dir test node))
+      (disks/remove! test node)
       (when-not (:keep-data test)
         (c/su (c/exec :rm :-rf (dir test node)))))
 

@@ -19,6 +19,7 @@
             [jepsen.holdfast [clocks :as clocks]
                              [copies :as copies]
                              [db :as db]
+                             [disks :as disks]
                              [rolling :as rolling]
                              [s3 :as s3]
                              [weather :as weather]])
@@ -28,7 +29,7 @@
   "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
   state) does it and gives [state what], (end test state) puts it right and does
   the same; `what` is a map, and :hit? false in it says that it did not happen."
-  (merge clocks/faults copies/faults rolling/faults s3/faults weather/faults))
+  (merge clocks/faults copies/faults disks/faults rolling/faults s3/faults weather/faults))
 
 (def once "Faults that come once in a run." #{"corrupt" "restored" "twice"})
 
@@ -78,10 +79,11 @@
 
 (defn fitted
   "Options with what the faults need; throws where that cannot be had."
-  [{:keys [nemesis netns between clock] :as opts}]
+  [{:keys [nemesis netns between clock disks] :as opts}]
   (let [wanted   (single nemesis)
         of-store (set/intersection wanted (set (keys s3/faults)))
         clocks   (set/intersection wanted (set (keys clocks/faults)))
+        cut      (set/intersection wanted (set (keys disks/faults)))
         proxied  (set/intersection wanted #{"s3-503" "delay"})
         refuse   (fn [faults why]
                    (throw (IllegalArgumentException.
@@ -93,7 +95,11 @@
       (refuse proxied "expected --netns and --between PATH with it"))
     (when (and (seq clocks) (not clock))
       (refuse clocks "expected --clock DIR with it"))
+    (when (and (seq cut) (not (and disks netns)))
+      (refuse cut "expected --netns and --disks PATH with it"))
     (cond-> opts
+      ; Disks in memory are slower, and not everybody's.
+      (empty? cut) (dissoc :disks)
       (seq of-store) (assoc :store "s3")
       ; No run has them under its clocks that does not mean to turn them.
       (empty? clocks) (dissoc :clock))))

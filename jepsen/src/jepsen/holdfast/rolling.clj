@@ -93,8 +93,15 @@
   [test dice state]
   (let [node   (draw dice (or (seq (running test state)) (:nodes test)))
         member (:member (get (db/gateways test) node))]
-    (if-not member
+    (cond
+      ; With another one away, to take this one's disk is to lose a majority.
+      (not= (set (:nodes test)) (set (running test state)))
+      [state {:said "not all gateways run", :hit? false}]
+
+      (not member)
       [state {:node node, :said "nobody says which member it is", :hit? false}]
+
+      :else
       (let [_      (here test node
                          (fn [t n]
                            (db/kill! t n)
