@@ -176,7 +176,7 @@
         {:valid?   (empty? silent)
          :restored (vec (of "restored"))
          :twins    (vec (of "twice"))
-         :both-ran (count (remove :refused? (of "twice")))}))))
+         :unrefused (count (remove :refused? (of "twice")))}))))
 
 (defn informative
   "A checker whose verdict does not count."

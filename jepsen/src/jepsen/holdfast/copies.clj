@@ -86,8 +86,8 @@
   [test dice state]
   (if (:twin state)
     [state {:done-already (:twin state), :hit? false}]
-    (let [n     (victim test dice state)
-          leads (:leads (get (db/gateways test) n))]
+    (let [n                      (victim test dice state)
+          {:keys [leads member]} (get (db/gateways test) n)]
       (here test n
             (fn [t n]
               (jdb/pause! (:db t) t n) ; a copy of one moment, as of a machine that is cloned
@@ -100,11 +100,22 @@
                                        :env     (db/env t n)}
                                       (db/bin t n) :gateway :run
                                       :--config (twin-file t n "toml")))))
-      [(-> state (assoc :twin n, :twin-runs n) (update :spoilt conj n))
+      [(-> state (assoc :twin n, :twin-runs n, :twin-member member) (update :spoilt conj n))
        {:twin-of n, :leads leads}])))
 
+(defn- refused-by
+  "{node lines} of the other gateways' logs by which they refused a life of this
+  member. Whoever is refused so may run on: nobody counts its answers."
+  [test node member]
+  (let [others (remove #{node} (:nodes test))]
+    (c/on-nodes test others
+                (fn [t n]
+                  (parse-long (c/exec :bash :-c "grep -ac \"$1\" \"$2\"; true" :refused
+                                      (str "m" member " is not who it says")
+                                      (db/log-file t n)))))))
+
 (defn- stop-twin!
-  [test state]
+  [test {:keys [twin-member] :as state}]
   (if-let [n (:twin-runs state)]
     [(dissoc state :twin-runs)
      (here test n
@@ -117,8 +128,12 @@
                          :twin-log-lines (parse-long (first (str/split (c/exec :wc :-l log) #" ")))
                          :original-ran? (boolean (db/pid t n))
                          :original-said (said (db/log-file t n))}
-                   what (assoc what :refused? (not (and (:twin-ran? what)
-                                                        (:original-ran? what))))]
+                   by   (refused-by test n twin-member)
+                   what (assoc what
+                               :refused-by by
+                               :refused? (or (not (:twin-ran? what))
+                                             (not (:original-ran? what))
+                                             (boolean (some pos? (vals by)))))]
                (when pid (util/meh (c/su (c/exec :kill :-9 pid))))
                (c/su (c/exec :rm :-rf (str (db/data t n) ".twin") (twin-file t n "pid")))
                ; It did start: a program that fails at once is no twin.

@@ -219,7 +219,9 @@
                  [node {:member    (parse-long (second (re-find #"\"member\":(\d+)" o)))
                         :reachable (str/includes? o "\"reachable\":true")
                         :behind    (parse-long (or (second (re-find #"\"entries_behind\":(\d+)" o)) "0"))
-                        :standing  (text o "standing")
+                        :leads     (mapv second (re-seq #"\"([^\"]+)\""
+                                                         (or (second (re-find #"\"leads\":\[([^\]]*)\]" o)) "")))
+                         :standing  (text o "standing")
                         :trouble   (text o "trouble")
                         :version   (text o "version")}])))))
 
