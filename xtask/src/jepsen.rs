@@ -12,6 +12,7 @@
 //! Exit codes, the first that applies: 1 a history is invalid, 3 a lie was not found, 4 a run did not come to its verdict or to its start,
 //! 2 nothing is wrong but some run did too little to mean anything, 0 all as it should be.
 
+mod disk;
 mod jars;
 mod postgres;
 
@@ -39,10 +40,14 @@ const APPEND_NEMESES: &[&str] = &["mix", "kill-host", "cut-host", "pause-host", 
 const APPEND_TIMES: [&str; 4] = ["--hold", "10", "--interval", "6"];
 
 const NEMESES: &[&str] =
-    &["mix", "kill-primary", "partition-primary", "partition-halves", "pause-primary", "restart-all"];
+    &["mix", "mix-2", "kill-primary", "partition-primary", "partition-halves", "pause-primary", "restart-all"];
 
-/// The mix has more faults than fit in the time of one.
+/// Names of many faults in turn, which do not fit in the time of one.
+const MIXES: &[&str] = &["mix", "mix-2"];
 const MIX_TIMES: u64 = 2;
+
+/// Faults that have the set's store on an S3 server of its own.
+const OF_S3: &[&str] = &["mix-2", "s3-down", "s3-slow", "s3-503"];
 
 /// Beyond its seconds: to start, to end, to judge.
 const SPARE: Duration = Duration::from_secs(300);
@@ -54,6 +59,7 @@ const NOT_RUN: i32 = 250;
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("java", "default-jre-headless", "Jepsen runs on it"),
     ("go", "golang-go", "builds Porcupine, the second judge"),
+    ("cc", "gcc", "builds what makes a gateway's clocks wrong"),
     ("ip", "iproute2", "network namespaces"),
     ("iptables", "iptables", "partitions"),
     ("sudo", "sudo", "Jepsen puts it before each command, as root too"),
@@ -61,8 +67,9 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("dot", "graphviz", "Elle draws what it found; where it cannot, its verdict is unknown"),
 ];
 
-/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap.
-const INSIDE: &str = "ip link set lo up && mkdir -p /etc/netns /run/netns \
+/// Nothing of a run outlives it: processes, mounts, interfaces. Bash stays as the first process, to reap. `ip netns exec` gives each gateway
+/// mounts of its own: shared, or a disk that is unmounted here would stay there.
+const INSIDE: &str = "ip link set lo up && mount --make-rshared / && mkdir -p /etc/netns /run/netns \
     && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
     rc=0; \"$@\" || rc=$?; exit $rc";
 
@@ -97,6 +104,9 @@ const LIES: &[Lie] = &[
         more: &["--available-within", "3", "--hold", "8"],
         ..lie("flush-kill", "outage", "availability")
     },
+    Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", "coverage") },
+    Lie { nemesis: "s3-503", ..lie("register", "miss", "coverage") },
+    Lie { nemesis: "unsynced-all", ..lie("flush-kill", "lying-disk", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },
@@ -105,13 +115,13 @@ const LIES: &[Lie] = &[
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How long faults and requests go on in each run (mix: twice as long)
+    /// How long faults and requests go on in each run (mix, mix-2: twice as long)
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Only these: register, lease, order, flush-kill, append
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only these: mix, kill-primary, partition-halves, ..., for append kill-host, cut-host, ... (a wrong name prints them all)
+    /// Only these: mix, mix-2, kill-primary, clock-drift, s3-down, ..., for append kill-host, cut-host, ... (a wrong name prints them all)
     #[arg(long, value_name = "NAME", value_delimiter = ' ')]
     nemesis: Vec<String>,
     /// Of the first run, the next has one more; drawn and printed if not given
@@ -128,6 +138,9 @@ pub struct Args {
     /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
+    /// Set by the tests: be a node's disk, mounted here
+    #[arg(long, hide = true, value_name = "DIR")]
+    disk: Option<PathBuf>,
     /// Set by the chore itself: what to run beside the stage
     #[arg(last = true, hide = true, requires = "inside")]
     command: Vec<OsString>,
@@ -196,6 +209,9 @@ pub fn chore(args: &Args) -> Result<()> {
         });
         std::process::exit(code);
     }
+    if let Some(at) = &args.disk {
+        return disk::serve(at, args.seed.unwrap_or_default());
+    }
     let worst = all(args).unwrap_or_else(|e| {
         line(format!("error: {e:#}"));
         Verdict::Unjudged
@@ -215,10 +231,18 @@ fn all(args: &Args) -> Result<Verdict> {
             anyhow::bail!("append: {why}");
         }
     }
+    if runs.iter().any(|run| run.nemesis.split([',', '+']).any(|fault| OF_S3.contains(&fault))) {
+        setup::versitygw();
+        anyhow::ensure!(
+            on_path("versitygw"),
+            "faults of the store want versitygw on PATH (go install github.com/versity/versitygw/cmd/versitygw@latest), or --nemesis without {}",
+            OF_S3.join(", ")
+        );
+    }
     let dir = fresh_dir("jepsen")?;
     std::fs::create_dir_all(dir.join("logs"))?;
     let bin = args.build.binary("release")?;
-    let judge = build_judge(&dir)?;
+    build_tools(&dir)?;
     let path = jars::class_path(args.classpath.as_deref(), &dir)?;
     let first = args.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -236,7 +260,7 @@ fn all(args: &Args) -> Result<Verdict> {
             run.nemesis,
             run.seconds
         ));
-        let (verdict, row) = one(run, seed, &dir, &bin, &judge, &path)?;
+        let (verdict, row) = one(run, seed, &dir, &bin, &path)?;
         note(match (verdict, run.lie) {
             (Verdict::Fine, None) => "valid".into(),
             (Verdict::Fine, Some(l)) => format!("found, by {}", l.found_by),
@@ -273,16 +297,19 @@ fn runs(args: &Args) -> Vec<Run> {
         // Who asks for a fault alone means the workloads that have it; who asks for both hears that they do not go together.
         let meant = |nemesis: &String| !args.workload.is_empty() || fits(&workload, nemesis);
         for nemesis in or(&args.nemesis, usual).into_iter().filter(meant) {
-            let seconds = if nemesis == "mix" { args.seconds * MIX_TIMES } else { args.seconds };
+            let seconds = if MIXES.contains(&nemesis.as_str()) { args.seconds * MIX_TIMES } else { args.seconds };
             runs.push(Run { workload: workload.clone(), nemesis, seconds, lie: None });
         }
     }
     runs
 }
 
-/// Whether a workload has a fault.
+/// Whether a workload has a fault. Some are of both, by the same name.
 fn fits(workload: &str, nemesis: &str) -> bool {
-    ["mix", "none"].contains(&nemesis) || (workload == APPEND) == postgres::knows(nemesis)
+    if workload == APPEND {
+        return ["mix", "none"].contains(&nemesis) || postgres::knows(nemesis);
+    }
+    nemesis == "switchover" || !postgres::knows(nemesis)
 }
 
 /// Installs what is missing and says so.
@@ -306,15 +333,26 @@ fn programs(maven: bool) -> Result<()> {
     apt().args(["install", "--no-install-recommends", "--no-upgrade"]).args(&names).run().context(by_hand)
 }
 
-fn build_judge(dir: &Path) -> Result<PathBuf> {
-    let judge = dir.join("porcupine");
-    // go.sum has the digest of the one module that it needs.
-    let go = cmd("go").dir(root().join("jepsen/porcupine")).env("GOFLAGS", "-mod=readonly -buildvcs=false");
-    go.args(["build", "-o"]).arg(&judge).arg(".").run().context("the judge does not build")?;
-    Ok(judge)
+/// The second judge, and what the faults need, in `dir`.
+fn build_tools(dir: &Path) -> Result<()> {
+    for tool in ["porcupine", "between"] {
+        // go.sum has the digest of the one module that any of them needs.
+        let go = cmd("go").dir(root().join("jepsen").join(tool)).env("GOFLAGS", "-mod=readonly -buildvcs=false");
+        go.args(["build", "-o"])
+            .arg(dir.join(tool))
+            .arg(".")
+            .run()
+            .with_context(|| format!("{tool} does not build"))?;
+    }
+    let source = root().join("jepsen/clock/clock.c");
+    for (name, how) in [("clock.so", &["-shared", "-fPIC"][..]), ("clock", &["-DTOOL"])] {
+        let cc = cmd("cc").args(["-O2", "-Wall", "-Wextra"]).args(how).arg("-o").arg(dir.join(name)).arg(&source);
+        cc.run().with_context(|| format!("{name} does not build"))?;
+    }
+    Ok(())
 }
 
-fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, judge: &Path, path: &str) -> Result<(Verdict, String)> {
+fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verdict, String)> {
     let name =
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
@@ -342,7 +380,9 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, judge: &Path, path: &str) -
     java = if run.workload == APPEND {
         java.args(APPEND_TIMES)
     } else {
-        let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(judge);
+        let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(dir.join("porcupine"));
+        let java = java.arg("--between").arg(dir.join("between")).arg("--clock").arg(dir);
+        let java = java.arg("--disks").arg(std::env::current_exe()?);
         java.arg("--dir").arg(dir.join("nodes"))
     };
     if let Some(l) = run.lie {
@@ -436,6 +476,8 @@ mod tests {
         assert_eq!(of("--nemesis kill-host+kill-gateway"), ["append kill-host+kill-gateway"]);
         assert_eq!(of("--nemesis kill-primary").len(), WORKLOADS.len() - 1);
         assert_eq!(of("--nemesis mix").len(), WORKLOADS.len());
+        assert_eq!(of("--nemesis mix-2").len(), WORKLOADS.len() - 1);
+        assert_eq!(of("--nemesis switchover").len(), WORKLOADS.len());
         assert_eq!(of("--workload append").len(), APPEND_NEMESES.len());
         // Said by Jepsen, with the names that there are.
         assert_eq!(of("--workload append --nemesis kill-primary"), ["append kill-primary"]);

@@ -10,7 +10,7 @@
 //! Owns: the rounds. Does not own: what a cut leaves ([`disk`]), the mounts ([`mount`]).
 
 mod disk;
-mod mount;
+pub mod mount;
 
 use crate::binary::{Build, fresh_dir, public_dir};
 use crate::chaos::seed::Seeded;

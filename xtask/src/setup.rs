@@ -105,7 +105,7 @@ fn packages(what: For) -> Result<()> {
 }
 
 /// A missing S3 server makes its tests say `skipped`, not fail: it needs a Go tool chain newer than some distributions have.
-fn versitygw() {
+pub fn versitygw() {
     if on_path("versitygw") {
         return;
     }

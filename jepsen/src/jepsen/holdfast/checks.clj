@@ -89,7 +89,7 @@
   talk, too few faults, too little at the same time: then the other verdicts mean
   little, and the run's is unknown: no pass, and no broken rule either. `needs` is
   {f successes}."
-  [{:keys [needs faults? time-limit cycle-s]}]
+  [{:keys [needs faults? once? time-limit cycle-s]}]
   (reify checker/Checker
     (check [_ test history _]
       (let [client  (h/client-ops history)
@@ -97,6 +97,11 @@
             by-f    (frequencies (map :f oks))
             begun   (->> (h/remove h/client-op? history)
                          (filter #(and (= :begin (:f %)) (contains? % :served?))))
+            ; A nemesis that tells that it did nothing made no fault.
+            missed  (->> (h/remove h/client-op? history)
+                         (filter #(false? (:hit? %)))
+                         count)
+            made    (- (count begun) missed)
             during  (let [windows (loop [ops   (h/remove h/client-op? history)
                                          since nil, out []]
                                     (if-let [op (first ops)]
@@ -113,14 +118,17 @@
                                                   windows))
                                           oks))})
             beside  (contended client)
-            wanted  (if faults? (max 1 (quot (quot time-limit cycle-s) 2)) 0)
+            wanted  (cond (not faults?) 0
+                          once?         1
+                          :else         (max 1 (quot (quot time-limit cycle-s) 2)))
             lacks   (cond-> []
                       true
                       (into (for [[f n] needs :let [got (get by-f f 0)]
                                   :when (< got n)]
                               (str got " successful " (name f) ", needed " n)))
-                      (< (count begun) wanted)
-                      (conj (str "fewer than " wanted " faults"))
+                      (< made wanted)
+                      (conj (str "fewer than " wanted " faults"
+                                 (when (pos? missed) (str ", " missed " missed"))))
                       (and (pos? (:windows during)) (zero? (:ok during)))
                       (conj "no success while a fault lasted and a majority could talk")
                       (< beside (quot (reduce max (vals needs)) 2))
@@ -132,7 +140,8 @@
          :attempted    (count (filter h/invoke? client))
          :unknown      (count (filter #(= :info (:type %)) client))
          :contended    beside
-         :faults       (count begun)
+         :faults       made
+         :missed       missed
          :during-faults during}))))
 
 (defn alive
@@ -150,6 +159,24 @@
          :looked? (some? op)
          :dead   dead
          :spoilt (:spoilt op)}))))
+
+(defn impostors
+  "A gateway with an old copy of its disk is refused or heals, and says so (R9).
+  Of a gateway and its twin one is refused; where neither was while the fault
+  lasted, it is told and no more, since nothing that was acknowledged is at stake
+  as long as the rules hold, which the workload judges."
+  []
+  (reify checker/Checker
+    (check [_ _ history _]
+      (let [ends   (->> (h/remove h/client-op? history)
+                        (filter #(and (= :end (:f %)) (map? (:value %))))
+                        (map :value))
+            of     (fn [fault] (filter #(contains? % :refused?) (keep #(get % fault) ends)))
+            silent (remove :refused? (of "restored"))]
+        {:valid?   (empty? silent)
+         :restored (vec (of "restored"))
+         :twins    (vec (of "twice"))
+         :unrefused (count (remove :refused? (of "twice")))}))))
 
 (defn informative
   "A checker whose verdict does not count."

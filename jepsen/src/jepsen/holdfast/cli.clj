@@ -44,6 +44,8 @@
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
    "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
+   "lying-disk" "flush-kill, with unsynced-all: disks say that they synced, and mostly did not"
+   "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not"
    "idle"       "coverage: next to nothing is asked"
    "leave-dead" "alive: what was killed is not started again"})
 
@@ -57,8 +59,7 @@
   node is set up; takes them away after the last."
   [opts store-node]
   (let [made  (atom nil)
-        left  (atom 0)
-        s3    (atom nil)]
+        left  (atom 0)]
     (reify os/OS
       (setup! [this test _node]
         (locking this
@@ -67,12 +68,12 @@
             (netns/up! (cond-> (vec (:nodes test)) store-node (conj store-node)))
             (sh "rm" "-rf" (str (:dir test) "/store"))
             (.mkdirs (io/file (:dir test) "store"))
-            (when store-node (reset! s3 (s3/start! test store-node)))
+            (when store-node (reset! (:s3 test) (s3/start! test store-node)))
             (reset! made true))))
       (teardown! [this test _node]
         (locking this
           (when (zero? (swap! left dec))
-            (when-let [p @s3] (s3/stop! p))
+            (when-let [s @(:s3 test)] (s3/stop! s))
             (when-not (:keep-data test)
               (sh "rm" "-rf" (str (:dir test) "/store")))
             (netns/down! (cond-> (vec (:nodes test))
@@ -131,8 +132,9 @@
                                                (zipmap (:progress workload)
                                                        (repeat n))
                                                (:needs workload))
-                                 :faults?    (and faults?
-                                                  (not= "corrupt" (:nemesis opts)))
+                                 :faults?    faults?
+                                 :once?      (every? nemesis/once
+                                                     (nemesis/single (:nemesis opts)))
                                  :time-limit (:time-limit opts)
                                  :cycle-s    (+ (:interval opts) (:hold opts))})
                 :stats        (checks/informative (checker/stats))
@@ -144,12 +146,21 @@
 
 (defn- gateway-checkers []
   {:alive (checks/alive)
+   :impostors (checks/impostors)
    :log   (checker/log-file-pattern #"panicked at|R\d+:|assertion" "gateway.log")})
+
+(defn- s3-options
+  "The server that is not AWS stands in the store's URL."
+  [url endpoint]
+  (cond-> url
+    endpoint (str (if (str/includes? url "?") "&" "?")
+                  "endpoint=" endpoint "&region=us-east-1")))
 
 (defn- gateways-test
   "Gateways that Jepsen itself starts, and their NBD doors."
   [opts]
   (let [netns?     (:netns opts)
+        opts       (nemesis/fitted opts)
         nodes      (if netns?
                      (mapv #(str "hf" (inc %)) (range (:gateways opts)))
                      (:nodes opts))
@@ -168,12 +179,20 @@
         {:nodes       nodes
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
+         :between     (some-> (:between opts) io/file .getCanonicalPath)
+         :delays      (contains? (nemesis/single (:nemesis opts)) "delay")
+         :clock       (some-> (:clock opts) io/file .getCanonicalPath)
+         :disks       (some-> (:disks opts) io/file .getCanonicalPath)
+         :mounted     (atom {})
+         :s3          (atom nil)
+         :nonserializable-keys [:s3 :mounted]
+         :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
          :local-plan  (str dir "/cluster.toml")
          :cluster-key (random-key)
          :store-url   (case (:store opts)
                         "file" (str "file://" dir "/store")
-                        "s3"   "s3://holdfast/jepsen"
-                        (:store opts))
+                        "s3"   (s3-options "s3://holdfast/jepsen" s3-url)
+                        (s3-options (:store opts) (:s3-endpoint opts)))
          :s3-endpoint   (or (:s3-endpoint opts) s3-url)
          :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
          :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
@@ -203,7 +222,7 @@
       (throw (IllegalArgumentException.
                (str "--nemesis: found " nemesis ", expected none"
                     (when (or door (not append?))
-                      (str ", mix, or of "
+                      (str ", mix, mix-2, or of "
                            (str/join ", " (sort (keys (if append? hosts/faults
                                                          nemesis/faults))))))
                     " with --workload " workload
@@ -215,7 +234,7 @@
     :default "register"
     :validate [workloads "There is no such workload"]]
    [nil "--nemesis FAULTS"
-    (str "Faults, joined by + for several at once and by , for one after the other: none, mix, "
+    (str "Faults, joined by + for several at once and by , for one after the other: none, mix, mix-2, members, "
          (str/join ", " (sort (keys nemesis/faults)))
          "; with append: " (str/join ", " (sort (keys hosts/faults))))
     :default "none"
@@ -224,6 +243,7 @@
     :parse-fn parse-long, :validate [nat-int? "0 or more"]]
    [nil "--binary PATH" "The holdfast program on this machine; copied to nodes that are reached over SSH"
     :default "../target/release/holdfast"]
+   [nil "--other-binary PATH" "upgrade: the program that gateways are started with in turn, now this one, now --binary; without it they are only restarted"]
    [nil "--netns" "Nodes are network namespaces of this machine (root); --nodes is ignored"
     :default false]
    [nil "--gateways N" "With --netns: how many"
@@ -255,6 +275,9 @@
     :default 4, :parse-fn parse-long]
    [nil "--postgres HOST:PORT" "append: where PostgreSQL is reached, as user postgres without a password; its tables jepsen_* are made anew"]
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
+   [nil "--between PATH" "A build of between/: needed by delay and s3-503 (with --netns)"]
+   [nil "--clock DIR" "With clock.so and clock, built of clock/clock.c: needed by clock-jump and clock-drift"]
+   [nil "--disks PATH" "The program of cargo xtask (target/debug/xtask), which mounts the nodes' disks: needed by unsynced (with --netns)"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]
    [nil "--lie LIE" (str "A deliberate bug, to see its checker find it: " (str/join "; " (map (fn [[k v]] (str k " (" v ")")) (sort lies))))
     :validate [lies "There is no such lie"]]

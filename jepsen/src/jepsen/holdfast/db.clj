@@ -16,7 +16,10 @@
                     [db :as db]
                     [util :as util]]
             [jepsen.control.util :as cu]
-            [jepsen.holdfast.nbd :as nbd]))
+            [jepsen.holdfast [clocks :as clocks]
+                             [disks :as disks]
+                             [nbd :as nbd]
+                             [weather :as weather]]))
 
 (def set-name "jepsen")
 (def volumes ["v0" "v1" "v2"])
@@ -39,17 +42,35 @@
 
 (defn dir  [test node] (str (:dir test) "/" node))
 (defn- file [test node f] (str (dir test node) "/" f))
+(defn data
+  "Directory of a gateway's data."
+  [test node]
+  (file test node (disks/under test)))
+
 (defn- pidfile [test node] (file test node "gateway.pid"))
 (defn log-file [test node] (file test node "gateway.log"))
 
-(defn- bin [test node]
-  (if (:netns test) (:binary test) (file test node "holdfast")))
+(defn bin
+  "A link to the program, so that an upgrade is another link."
+  [test node]
+  (file test node "holdfast"))
+
+(defn- program [test node which]
+  (if (:netns test) (get test which) (file test node (name which))))
+
+(defn use-program!
+  "Of :binary and :other-binary, the one that the node's gateway runs from its
+  next start on. Gives its path."
+  [test node which]
+  (let [path (program test node which)]
+    (c/su (c/exec :ln :-sfn path (bin test node)))
+    path))
 
 (defn- config
   [test node]
   (let [at #(str (address test node) ":" %)]
     (str "name = \"" (gateway-name test node) "\"\n"
-         "data_dir = \"" (file test node "data") "\"\n"
+         "data_dir = \"" (data test node) "\"\n"
          "api_listen = \"0.0.0.0:" api-port "\"\n"
          "peer_listen = \"0.0.0.0:" peer-port "\"\n"
          "nbd_listen = \"0.0.0.0:" nbd-port "\"\n"
@@ -57,15 +78,12 @@
          "plaintext_network = true\n"
          "[advertise]\n"
          "api = \"" (at api-port) "\"\n"
-         "peer = \"" (at peer-port) "\"\n"
+         "peer = \"" (at (if (:delays test) weather/peer-port peer-port)) "\"\n"
          "nbd = \"" (at nbd-port) "\"\n"
          "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\nfile = \"16MiB\"\ntail = \"8MiB\"\n"
          "[cache]\nmemory = \"64MiB\"\ndisk = \"0B\"\n"
          "[upload]\ninterval_ms = 2000\nbytes = \"32MiB\"\n"
-         "[key]\nfile = \"" (file test node "cluster.key") "\"\n"
-         (when-let [endpoint (:s3-endpoint test)]
-           (str "[store]\nendpoint = \"" endpoint "\"\nregion = \"us-east-1\"\n"
-                "path_style = true\n")))))
+         "[key]\nfile = \"" (file test node "cluster.key") "\"\n")))
 
 (defn- plan
   [test]
@@ -77,6 +95,14 @@
        "volumes = { "
        (str/join ", " (map #(str % " = \"" volume-bytes "B\"") volumes)) " }\n"))
 
+(defn env
+  "Of a gateway's process."
+  [test node]
+  (merge (clocks/env test node)
+         (when (:s3-endpoint test)
+           {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
+            :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)})))
+
 (defn start!
   [test node]
   (c/su
@@ -84,21 +110,24 @@
       {:chdir   (dir test node)
        :logfile (log-file test node)
        :pidfile (pidfile test node)
-       :env     (when (:s3-endpoint test)
-                  {:AWS_ACCESS_KEY_ID     (:s3-access-key test)
-                   :AWS_SECRET_ACCESS_KEY (:s3-secret-key test)})}
+       :env     (env test node)}
       (bin test node) :gateway :run
       :--config (file test node "gateway.toml"))))
 
-(defn pid
-  "Of the gateway's process, nil if it does not run."
-  [test node]
-  (let [pid (util/meh (c/exec :cat (pidfile test node)))]
+(defn live-pid
+  "What a pid file of this node names, if it is a process that runs."
+  [pidfile]
+  (let [pid (util/meh (c/exec :cat pidfile))]
     (when (and (string? pid) (re-matches #"\d+" pid)
                (= "yes" (c/exec :bash :-c
                                 (str "[ -d /proc/" pid " ] && ! grep -q '^State:.Z' /proc/"
                                      pid "/status && echo yes || echo no"))))
       pid)))
+
+(defn pid
+  "Of the gateway's process, nil if it does not run."
+  [test node]
+  (live-pid (pidfile test node)))
 
 (defn kill!
   "SIGKILL, and waits until it is gone."
@@ -110,10 +139,33 @@
   (c/su (c/exec :rm :-f (pidfile test node)))
   :killed)
 
+(defn term!
+  "SIGTERM, and waits until it is gone; the milliseconds that it took, nil if it
+  did not run. One that does not end within 20 s is killed: :killed."
+  [test node]
+  (when-let [p (pid test node)]
+    (let [t0 (System/nanoTime)]
+      (c/su (c/exec :kill :-15 p))
+      (let [ended? (try (util/await-fn
+                          #(when (pid test node) (throw+ {:type :still-there}))
+                          {:retry-interval 50, :log-interval 5000, :timeout 20000})
+                        true
+                        (catch Exception _ false))]
+        (if ended?
+          (do (c/su (c/exec :rm :-f (pidfile test node)))
+              (quot (- (System/nanoTime) t0) 1000000))
+          (kill! test node))))))
+
 (defn- signal! [test node sig]
   (if-let [p (pid test node)]
     (do (c/su (c/exec :kill sig p)) sig)
     :not-running))
+
+(defn wipe!
+  "An empty disk for a gateway that was killed before."
+  [test node]
+  (c/su (c/exec :rm :-rf (data test node))
+        (c/exec :mkdir :-p (data test node))))
 
 (def flip-a-bit
   "Shell: flips one bit of the journal, in a byte that is not zero (a file is
@@ -135,15 +187,54 @@
 (defn corrupt!
   "Flips a bit in the journal of a gateway that was killed before."
   [test node]
-  (c/su (c/exec :bash :-c flip-a-bit :flip (file test node "data/journal"))))
+  (c/su (c/exec :bash :-c flip-a-bit :flip (str (data test node) "/journal"))))
 
-(defn cli
+(defn api [test node] (str (address test node) ":" api-port))
+
+(defn cli-within
   "Runs the command line on the machine of the clients. {:exit :out :err}."
-  [test & args]
-  (let [apis (str/join "," (map #(str (address test %) ":" api-port)
-                                (:nodes test)))]
-    (apply sh (:binary test) "--api" apis "--output" "json" "--timeout" "10s"
-           args)))
+  [test timeout & args]
+  (apply sh (:binary test) "--api" (str/join "," (map #(api test %) (:nodes test)))
+         "--output" "json" "--timeout" timeout args))
+
+(defn cli [test & args] (apply cli-within test "10s" args))
+
+(defn message
+  "Of a command that failed, what it said."
+  [{:keys [exit err]}]
+  (when-not (zero? exit)
+    (or (second (re-find #"\"message\":\"([^\"]*)" err)) err)))
+
+(defn gateways
+  "{node {:member :reachable :behind :leads :standing :trouble :version}}, as the cluster lists
+  them; nil if nobody answers."
+  [test]
+  (let [{:keys [exit out]} (cli-within test "2s" "gateway" "list")
+        text (fn [o k] (second (re-find (re-pattern (str "\"" k "\":\"([^\"]*)\"")) o)))]
+    (when (zero? exit)
+      (into {} (for [o     (re-seq #"\{\"api\":[^{}]*\}" out)
+                     :let  [node (some #(when (= (api test %) (text o "api")) %)
+                                       (:nodes test))]
+                     :when node]
+                 [node {:member    (parse-long (second (re-find #"\"member\":(\d+)" o)))
+                        :reachable (str/includes? o "\"reachable\":true")
+                        :behind    (parse-long (or (second (re-find #"\"entries_behind\":(\d+)" o)) "0"))
+                        :leads     (mapv second (re-seq #"\"([^\"]+)\""
+                                                         (or (second (re-find #"\"leads\":\[([^\]]*)\]" o)) "")))
+                         :standing  (text o "standing")
+                        :trouble   (text o "trouble")
+                        :version   (text o "version")}])))))
+
+(defn await-ready
+  "Waits until the cluster says that this node's gateway is ready and hardly
+  behind; whether that came within `seconds`."
+  [test node seconds]
+  (let [until (+ (System/nanoTime) (* 1000000000 seconds))]
+    (loop []
+      (let [{:keys [reachable behind trouble]} (get (gateways test) node)]
+        (cond (and reachable (= "" trouble) (< behind 100)) true
+              (< until (System/nanoTime)) false
+              :else (do (Thread/sleep 200) (recur)))))))
 
 (defn serving-nodes
   "Nodes whose gateway says that it leads the set."
@@ -174,24 +265,35 @@
     (setup! [_ test node]
       (c/su
         (c/exec :rm :-rf (dir test node))
-        (c/exec :mkdir :-p (file test node "data"))
+        (c/exec :mkdir :-p (dir test node))
+        (disks/install! test node (dir test node))
+        (c/exec :mkdir :-p (data test node))
         (when-not (:netns test)
-          (c/upload (:binary test) (bin test node))
-          (c/exec :chmod "755" (bin test node)))
+          (doseq [which [:binary :other-binary]
+                  :let  [from (get test which)] :when from]
+            (c/upload from (program test node which))
+            (c/exec :chmod "755" (program test node which))))
+        (use-program! test node :binary)
+        (clocks/install! test node)
         (cu/write-file! (config test node) (file test node "gateway.toml"))
         (cu/write-file! (str (:cluster-key test) "\n")
                         (file test node "cluster.key"))
-        (c/exec :chmod "600" (file test node "cluster.key")))
+        (c/exec :chmod "600" (file test node "cluster.key"))
+        (c/exec :touch (file test node "twin.log"))
+        (weather/install! test node (dir test node) (address test node) peer-port))
       (start! test node))
 
     (teardown! [_ test node]
       (kill! test node)
+      (weather/remove! test (dir test node))
+      (disks/remove! test node)
       (when-not (:keep-data test)
         (c/su (c/exec :rm :-rf (dir test node)))))
 
     db/LogFiles
     (log-files [_ test node]
       {(log-file test node)              "gateway.log"
+       (file test node "twin.log")       "twin.log"
        (file test node "gateway.toml")   "gateway.toml"})
 
     db/Primary

@@ -16,10 +16,26 @@
                     [nemesis :as nemesis]
                     [net :as net]
                     [util :as util :refer [majority]]]
-            [jepsen.holdfast.db :as db])
+            [jepsen.holdfast [clocks :as clocks]
+                             [copies :as copies]
+                             [db :as db]
+                             [disks :as disks]
+                             [rolling :as rolling]
+                             [s3 :as s3]
+                             [weather :as weather]])
   (:import (java.util ArrayList Collections Random)))
 
+(def more
+  "Faults of their own files. {name {:doc, :begin, :end}}: (begin test dice
+  state) does it and gives [state what], (end test state) puts it right and does
+  the same; `what` is a map, and :hit? false in it says that it did not happen."
+  (merge clocks/faults copies/faults disks/faults rolling/faults s3/faults weather/faults))
+
+(def once "Faults that come once in a run." #{"corrupt" "restored" "twice"})
+
 (def faults
+  (merge
+   (update-vals more :doc)
   {"partition-halves"  "a majority and a minority, drawn anew each time"
    "partition-primary" "the serving gateway alone, the others together"
    "partition-ring"    "each gateway hears a majority, no two the same one"
@@ -31,18 +47,23 @@
    "pause"             "SIGSTOP of one gateway for longer than its lease"
    "pause-primary"     "SIGSTOP of the serving one for longer than its lease"
    "pause-all"         "SIGSTOP of all for longer than their leases"
-   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"})
+   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"}))
 
 (def sets
   "Names for several faults in turn."
   {"mix" (str/join "," ["kill-primary" "partition-primary" "pause-primary"
                         "partition-one-way" "restart-all" "partition-halves"
-                        "kill+partition-halves" "pause-all" "partition-ring"])})
+                        "kill+partition-halves" "pause-all" "partition-ring"])
+   "members" "drain,replace"
+   "mix-2"   (str/join "," ["switchover" "clock-drift" "loss" "s3-down" "drain"
+                          "clock-jump" "upgrade" "delay" "s3-503"
+                          "clock-drift+kill-primary" "s3-slow+restart-all" "replace"])})
 
 (defn choices
   "The faults that a --nemesis draws from, none for \"none\"."
   [nemesis]
-  (->> (str/split (get sets nemesis nemesis) #",")
+  (->> (str/split nemesis #",")
+       (mapcat #(str/split (get sets % %) #","))
        (remove #{"none"})
        vec))
 
@@ -50,6 +71,38 @@
   [nemesis]
   (every? #(contains? faults %)
           (mapcat #(str/split % #"\+") (choices nemesis))))
+
+(defn single
+  "The faults that a --nemesis can make, each by itself."
+  [nemesis]
+  (set (mapcat #(str/split % #"\+") (choices nemesis))))
+
+(defn fitted
+  "Options with what the faults need; throws where that cannot be had."
+  [{:keys [nemesis netns between clock disks] :as opts}]
+  (let [wanted   (single nemesis)
+        of-store (set/intersection wanted (set (keys s3/faults)))
+        clocks   (set/intersection wanted (set (keys clocks/faults)))
+        cut      (set/intersection wanted (set (keys disks/faults)))
+        proxied  (set/intersection wanted #{"s3-503" "delay"})
+        refuse   (fn [faults why]
+                   (throw (IllegalArgumentException.
+                            (str "--nemesis: found "
+                                 (str/join ", " (sort faults)) ", " why))))]
+    (when (and (seq of-store) (not netns))
+      (refuse of-store "expected --netns with it: the server is ours to stop"))
+    (when (and (seq proxied) (not (and between netns)))
+      (refuse proxied "expected --netns and --between PATH with it"))
+    (when (and (seq clocks) (not clock))
+      (refuse clocks "expected --clock DIR with it"))
+    (when (and (seq cut) (not (and disks netns)))
+      (refuse cut "expected --netns and --disks PATH with it"))
+    (cond-> opts
+      ; Disks in memory are slower, and not everybody's.
+      (empty? cut) (dissoc :disks)
+      (seq of-store) (assoc :store "s3")
+      ; No run has them under its clocks that does not mean to turn them.
+      (empty? clocks) (dissoc :clock))))
 
 (defn- draw [^Random dice coll] (nth coll (.nextInt dice (count coll))))
 
@@ -80,15 +133,17 @@
 
 (defn served?
   "Is there a gateway that runs and can talk, both ways, with gateways that run
-  and make a majority with it?"
-  [nodes {:keys [down stopped spoilt grudge]}]
+  and make a majority with it? Where a fault makes that a matter of luck (:unsure),
+  nothing is expected."
+  [nodes {:keys [down stopped spoilt grudge unsure]}]
   (let [up   (set/difference (set nodes) down stopped spoilt)
         cut? (fn [a b] (or (contains? (set (get grudge a)) b)
                            (contains? (set (get grudge b)) a)))]
     (boolean
-      (some (fn [a] (<= (majority (count nodes))
-                        (count (remove #(cut? a %) up))))
-            up))))
+      (and (empty? unsure)
+           (some (fn [a] (<= (majority (count nodes))
+                             (count (remove #(cut? a %) up))))
+                 up)))))
 
 (defn- on! [test nodes f]
   (c/on-nodes test nodes (fn [t n] (f t n))))
@@ -102,6 +157,10 @@
                    (draw dice nodes))
         database (:db test)]
     (cond
+      (more fault)
+      (let [[s what] ((:begin (more fault)) test dice state)]
+        [(update s :lasting conj fault) what])
+
       (str/starts-with? fault "partition")
       (let [g (grudge test dice fault)]
         (net/drop-all! test g)
@@ -127,6 +186,22 @@
                                   (jdb/start! database t n)
                                   what)))]
           [(update state :spoilt conj n) r])))))
+
+(defn- end-more!
+  "Ends those of `more` that last: [state {fault what}]."
+  [test state]
+  (reduce (fn [[s done] fault]
+            (if-let [end (:end (more fault))]
+              (let [[s what] (end test s)]
+                [s (assoc done fault what)])
+              [s done]))
+          [(assoc state :lasting #{}) {}]
+          (:lasting state)))
+
+(defn- hit?
+  "Did every one of these faults happen?"
+  [what]
+  (not-any? #(and (map? %) (false? (:hit? %))) (vals what)))
 
 (defn- end-all!
   "Ends whatever lasts."
@@ -156,12 +231,18 @@
                              (assoc done fault what)))
                          {} (str/split (:value op) #"\+"))]
         (assoc op :value what
+               :hit?    (hit? what)
                :served? (or (= "outage" (:lie test))
                             (served? (:nodes test) @state))))
 
       :end
-      (do (swap! state #(end-all! test %))
-          (assoc op :value :ended, :served? (served? (:nodes test) @state)))
+      (let [[s what] (end-more! test @state)
+            s        (end-all! test s)]
+        (reset! state s)
+        (assoc op
+               :value   (if (seq what) what :ended)
+               :hit?    (hit? what)
+               :served? (served? (:nodes test) s)))
 
       ; At the end: a gateway that ended by itself broke an invariant (R11), or
       ; was spoilt and knows it (R9).
@@ -170,7 +251,8 @@
              :spoilt (:spoilt @state))))
 
   (teardown! [_ test]
-    (swap! state #(end-all! test %))))
+    (let [[s _] (end-more! test @state)]
+      (reset! state (end-all! test s)))))
 
 (defn- rounds
   "Every choice once, in an order drawn anew, for ever."
@@ -182,7 +264,8 @@
   ([{:keys [nemesis] :as opts}]
    (package opts (choices nemesis)
             (fn [dice]
-              (->Nemesis dice (atom {:down #{}, :stopped #{}, :spoilt #{}})))))
+              (->Nemesis dice (atom {:down #{}, :stopped #{}, :spoilt #{}
+                             :unsure #{}, :lasting #{}})))))
   ([{:keys [interval hold seed]} choices make]
    {:nemesis         (make (Random. (inc seed)))
     :generator       (when (seq choices)

@@ -1,0 +1,3 @@
+module holdfast/jepsen/between
+
+go 1.19

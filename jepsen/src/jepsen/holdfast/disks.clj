@@ -1,0 +1,79 @@
+(ns jepsen.holdfast.disks
+  "Disks that lose what was not synced when the power is cut: each node's data lie
+  on one that `xtask jepsen --disk` mounts, the one of `cargo xtask power`.
+
+      DIR/NODE/disk/data    instead of DIR/NODE/data
+
+  A cut switches the disk off and then ends the gateway: what it wrote and did not
+  sync is kept, lost or torn, in any order, as the seed draws."
+  (:require [clojure.java.io :as io]
+            [clojure.java.shell :refer [sh]]
+            [jepsen [control :as c]
+                    [db :as jdb]])
+  (:import (java.util Random)
+           (java.util.concurrent TimeUnit)))
+
+(defn under
+  "Where a node's data lie, below its directory."
+  [test]
+  (if (:disks test) "disk/data" "data"))
+
+(defn- ask!
+  [{:keys [^java.io.Writer in ^java.io.BufferedReader out]} what]
+  (when what
+    (.write in (str what "\n"))
+    (.flush in))
+  (or (.readLine out)
+      (throw (ex-info "the disk's process ended" {:asked what}))))
+
+(defn install!
+  "Mounts the node's disk, if this run has such disks."
+  [test node dir]
+  (when (:disks test)
+    (let [p (-> (ProcessBuilder. ^java.util.List
+                  [(:disks test) "jepsen" "--disk" (str dir "/disk")
+                   "--seed" (str (+ (:seed test) (.indexOf ^java.util.List (:nodes test) node)))])
+                (.redirectError (io/file dir "disk.log"))
+                .start)
+          d {:process p
+             :in      (io/writer (.getOutputStream p))
+             :out     (io/reader (.getInputStream p))}]
+      (assert (= "ready" (ask! d nil)))
+      (when (= "lying-disk" (:lie test)) (ask! d "lie"))
+      (swap! (:mounted test) assoc node d)
+      (.mkdirs (io/file dir (under test))))))
+
+(defn remove! [test node]
+  (when-let [{:keys [^Process process ^java.io.Writer in]} (get @(:mounted test) node)]
+    (swap! (:mounted test) dissoc node)
+    (.close in)
+    (when-not (.waitFor process 10 TimeUnit/SECONDS)
+      (.destroyForcibly process))))
+
+(defn- cut!
+  [all?]
+  (fn [test ^Random dice state]
+    (let [nodes (if all? (:nodes test)
+                    [(nth (vec (:nodes test)) (.nextInt dice (count (:nodes test))))])]
+      (doseq [n nodes] (ask! (get @(:mounted test) n) "off"))
+      (c/on-nodes test nodes (fn [t n] (jdb/kill! (:db t) t n)))
+      ; It is started with all others that are down, after the power is back.
+      [(-> state (update :down into nodes) (update :dark (fnil into #{}) nodes))
+       {:cut (vec nodes)}])))
+
+(defn- on!
+  [test {:keys [dark] :as state}]
+  (let [losses (into {} (for [n dark
+                              :let [said (ask! (get @(:mounted test) n) "on")]]
+                          [n (into {} (for [[_ k v] (re-seq #"\"(\w+)\":(\d+)" said)]
+                                        [(keyword k) (parse-long v)]))]))]
+    [(dissoc state :dark)
+     {:losses losses
+      ; What a cut found unsynced; where it found nothing it was only a kill.
+      :hit? (boolean (some pos? (mapcat (juxt :kept :lost :torn :names) (vals losses))))}]))
+
+(def faults
+  {"unsynced"     {:doc "power cut of one machine: what its gateway did not sync is lost, torn or kept"
+                   :begin (cut! false), :end on!}
+   "unsynced-all" {:doc "the same of all at once"
+                   :begin (cut! true), :end on!}})

@@ -1,0 +1,48 @@
+//! One node's disk for Jepsen's fault `unsynced`: that of [`crate::power`], mounted at a folder, and turned by lines on standard input, each of
+//! which is answered by one. It goes when that input ends.
+//!
+//! ```text
+//!   lie   from now on it says that it synced, and mostly does not -> lies
+//!   off   the power is gone: nothing can be read or written      -> off
+//!   on    what was not synced is kept, lost or torn, by the seed -> {"kept":0,"lost":12,"torn":1,"names":0}
+//! ```
+
+use crate::chaos::seed::Seeded;
+use crate::power::mount::Mounted;
+use anyhow::{Context, Result};
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+/// Serves a disk at `at` until standard input ends.
+///
+/// # Errors
+/// When it cannot be mounted, or a line is none of these.
+pub fn serve(at: &Path, seed: u64) -> Result<()> {
+    let mut chance = Seeded::new(seed, 0);
+    let mut disk = Mounted::new(at)?;
+    let mut out = std::io::stdout().lock();
+    let mut say = |what: &str| -> Result<()> {
+        writeln!(out, "{what}")?;
+        Ok(out.flush()?)
+    };
+    say("ready")?;
+    for line in std::io::stdin().lock().lines() {
+        match line.context("standard input")?.trim() {
+            "lie" => {
+                disk.lie();
+                say("lies")?;
+            }
+            "off" => {
+                Mounted::switch_off(std::slice::from_ref(&disk));
+                say("off")?;
+            }
+            "on" => {
+                let of = disk.switch_on(&mut chance)?;
+                let (kept, lost, torn, names) = (of.kept, of.lost, of.torn, of.names);
+                say(&format!("{{\"kept\":{kept},\"lost\":{lost},\"torn\":{torn},\"names\":{names}}}"))?;
+            }
+            other => anyhow::bail!("found {other:?}, expected lie, off or on"),
+        }
+    }
+    Ok(())
+}
