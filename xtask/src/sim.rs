@@ -31,6 +31,12 @@ pub struct Args {
     /// Go on after a seed that failed
     #[arg(long)]
     keep_going: bool,
+    /// Say nothing of a seed that is fine, but of all of them together
+    #[arg(long, short)]
+    quiet: bool,
+    /// With this bug put in where the simulated outside meets a gateway; a wrong word lists them
+    #[arg(long, value_name = "BUG")]
+    broken: Option<String>,
 }
 
 /// Builds the simulation and runs it.
@@ -44,6 +50,7 @@ pub fn chore(args: &Args) -> Result<()> {
 }
 
 fn arguments(args: &Args) -> Vec<String> {
+    let broken = args.broken.iter().map(|bug| format!("--broken={bug}"));
     let many = args.seeds.is_some() || args.seconds.is_some() || args.hours.is_some() || args.seed.is_none();
     let mut words = vec![if many { "many" } else { "one" }.to_string(), format!("--length={}", args.length)];
     words.extend(args.seed.map(|seed| format!("--seed={seed}")));
@@ -53,9 +60,11 @@ fn arguments(args: &Args) -> Vec<String> {
         words.extend(args.seconds.map(|seconds| format!("--seconds={seconds}")));
         words.extend(args.hours.map(|hours| format!("--hours={hours}")));
         words.extend(args.keep_going.then(|| "--keep-going".to_string()));
+        words.extend(args.quiet.then(|| "--quiet".to_string()));
     } else {
         words.extend(args.verbose.then(|| "--verbose".to_string()));
     }
+    words.extend(broken);
     words
 }
 
@@ -74,6 +83,8 @@ mod tests {
             jobs: 2,
             verbose: true,
             keep_going: false,
+            quiet: false,
+            broken: None,
         };
         assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);
         let some = Args { seed: Some(7), seeds: Some(3), ..none.clone() };

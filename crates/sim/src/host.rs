@@ -29,6 +29,8 @@ use tonic::codegen::{Service, http::Uri};
 const MS: u64 = 1_000_000;
 /// Without work for so long, the journal's writer marks its last batch as synced: as its thread does.
 const IDLE_AFTER: u64 = 100 * MS;
+/// An idle process looks at its timers so often.
+const LOOK_EVERY: u64 = 4 * MS;
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
 const JOURNAL_BOUND_BYTES: u64 = 6 << 20;
@@ -61,6 +63,10 @@ pub struct Clock {
     pub offset: u64,
     /// Millionths that it gains, negative: loses.
     pub drift_ppm: i64,
+    /// By how much the wall clock was set forward, negative: backward; in nanoseconds.
+    pub wall: i64,
+    /// How long the machine has slept, in nanoseconds of its own.
+    pub asleep: u64,
 }
 
 impl Clock {
@@ -118,17 +124,22 @@ pub struct Host {
     pub process: Option<Process>,
     /// Not run before this moment of the world: stopped, as by SIGSTOP or a hypervisor.
     pub stopped_until: u64,
+    sleeps_until: u64,
     /// How long a write and its sync take, in nanoseconds, from and to.
     pub disk_delay: (u64, u64),
     pub way: Way,
     /// What its settings say that it is.
     pub witness: bool,
+    /// Its disk says that it syncs, and does not: `Broken::SyncsIgnored`.
+    pub syncs_ignored: bool,
     dir: PathBuf,
     net: Net,
     rng: Rng,
     lives: u64,
     turn_at: Option<u64>,
     worked_at: u64,
+    /// When an idle process looks at its timers again.
+    look_at: u64,
 }
 
 /// The name of gateway `index`.
@@ -193,15 +204,18 @@ impl Host {
             disk,
             process: None,
             stopped_until: 0,
+            sleeps_until: 0,
             disk_delay,
             way,
             witness: false,
+            syncs_ignored: false,
             dir,
             net,
             rng,
             lives: 0,
             turn_at: None,
             worked_at: 0,
+            look_at: 0,
         })
     }
 
@@ -282,6 +296,9 @@ impl Host {
     pub fn start(&mut self, now: u64, rtt_ms: u32) -> anyhow::Result<()> {
         self.enter(now);
         self.net.power(self.index, true);
+        if self.syncs_ignored {
+            self.disk.ignore_syncs();
+        }
         let parked = Arc::new(Parked::default());
         let hook = parked.clone();
         let runtime = Builder::new_current_thread()
@@ -323,7 +340,7 @@ impl Host {
             *lock(&ended) = Some(why);
         });
         self.process = Some(process);
-        (self.turn_at, self.worked_at) = (None, now);
+        (self.turn_at, self.worked_at, self.look_at) = (None, now, now);
         Ok(())
     }
 
@@ -331,6 +348,32 @@ impl Host {
     pub fn enter(&self, now: u64) {
         RUNNING.store(self.index, Relaxed);
         libc::set_now(self.clock.at(now));
+        libc::set_apart(self.clock.wall, self.clock.asleep);
+    }
+
+    /// The machine sleeps from `now` to `until`: of its clocks only those of the wall and of the boot go on (a lid that was closed, a suspended VM).
+    pub fn suspend(&mut self, now: u64, until: u64) {
+        self.stopped_until = until;
+        self.sleeps_until = until;
+        self.clock.asleep += self.clock.at(until) - self.clock.at(now);
+    }
+
+    /// Goes on at once, if it was stopped or asleep.
+    pub fn wake(&mut self, now: u64) {
+        self.stopped_until = 0;
+        if self.sleeps_until > now {
+            self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
+        }
+        self.sleeps_until = 0;
+    }
+
+    /// Whether the process was stopped or asleep until now; true once.
+    pub fn goes_on(&mut self, now: u64) -> bool {
+        let over = self.process.is_some() && self.stopped_until != 0 && self.stopped_until <= now;
+        if over {
+            self.stopped_until = 0;
+        }
+        over
     }
 
     /// Whether the process is there and not stopped.
@@ -338,12 +381,17 @@ impl Host {
         self.process.is_some() && self.stopped_until <= now
     }
 
-    /// Runs everything that is ready now: the disk first, then the tasks.
-    pub fn slice(&mut self, now: u64) {
+    /// Runs everything that is ready now: the disk first, then the tasks. False: nothing was there to run. What comes from outside (network,
+    /// store, disk, clients) is seen at once; timers every [`LOOK_EVERY`], as where a kernel is in no hurry.
+    pub fn slice(&mut self, now: u64) -> bool {
         self.enter(now);
-        self.turn_disk(now);
-        let Some(process) = &self.process else { return };
-        let (Some(runtime), parked) = (&process.runtime, &process.parked) else { return };
+        let worked = self.turn_disk(now);
+        let Some(process) = &self.process else { return false };
+        let (Some(runtime), parked) = (&process.runtime, &process.parked) else { return false };
+        if !worked && now < self.look_at && runtime.metrics().global_queue_depth() == 0 {
+            return false;
+        }
+        self.look_at = now + LOOK_EVERY;
         parked.passes.store(0, Relaxed);
         // Twice idle: once before the timers that are due, once after what they woke.
         runtime.block_on(poll_fn(|cx| {
@@ -353,6 +401,7 @@ impl Host {
             *lock(&parked.root) = Some(cx.waker().clone());
             Poll::Pending
         }));
+        true
     }
 
     /// Runs as [`Host::slice`], but only so many polls of tasks: where the process is killed next.
@@ -371,20 +420,25 @@ impl Host {
         }));
     }
 
-    fn turn_disk(&mut self, now: u64) {
-        let Some(process) = &self.process else { return };
+    /// Whether the disk did anything.
+    fn turn_disk(&mut self, now: u64) -> bool {
+        let Some(process) = &self.process else { return false };
         let mut slot = lock(&process.turns);
-        let Some(turns) = slot.as_mut() else { return };
+        let Some(turns) = slot.as_mut() else { return false };
         if turns.waits() {
             let due = *self.turn_at.get_or_insert_with(|| now + self.rng.range(self.disk_delay.0, self.disk_delay.1));
-            if due <= now {
-                turns.turn(false);
-                (self.turn_at, self.worked_at) = (None, now);
+            if due > now {
+                return false;
             }
+            turns.turn(false);
+            (self.turn_at, self.worked_at) = (None, now);
         } else if now >= self.worked_at + IDLE_AFTER {
             turns.turn(true);
             self.worked_at = now;
+        } else {
+            return false;
         }
+        true
     }
 
     /// The process is gone, at once. The machine stays: what was written is not lost, and the kernel closes its connections.
@@ -392,7 +446,7 @@ impl Host {
         self.enter(now);
         self.net.close(self.index);
         self.process = None;
-        self.stopped_until = 0;
+        self.wake(now);
         self.disk.restart();
     }
 
@@ -409,7 +463,7 @@ impl Host {
         }
         self.net.close(self.index);
         self.process = None;
-        self.stopped_until = 0;
+        self.wake(now);
         let rng = &mut self.rng;
         let keep = rng.below(1001);
         self.disk = match rng.below(4) {

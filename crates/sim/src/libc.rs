@@ -8,12 +8,16 @@
 #![allow(unsafe_code)]
 
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static ENTROPY: AtomicU64 = AtomicU64::new(0);
 static DRAWS: AtomicU64 = AtomicU64::new(0);
 static NOW_NANOS: AtomicU64 = AtomicU64::new(0);
+/// How long the machine that runs now has slept, in nanoseconds: CLOCK_BOOTTIME knows it, CLOCK_MONOTONIC does not.
+static ASLEEP_NANOS: AtomicU64 = AtomicU64::new(0);
+/// By how much its wall clock was set forward (backward, where negative), in nanoseconds.
+static WALL_NANOS: AtomicI64 = AtomicI64::new(0);
 
 /// The simulated wall clock at time 0, in Unix seconds.
 const WALL_SECONDS: u64 = 1_800_000_000;
@@ -36,14 +40,30 @@ pub fn set_now(nanos: u64) {
     NOW_NANOS.store(nanos, Relaxed);
 }
 
+/// By how much the wall clock of whoever runs next is off, and how long its machine has slept, in nanoseconds.
+pub fn set_apart(wall: i64, asleep: u64) {
+    WALL_NANOS.store(wall, Relaxed);
+    ASLEEP_NANOS.store(asleep, Relaxed);
+}
+
 /// What [`set_now`] said last.
 pub fn now() -> u64 {
     NOW_NANOS.load(Relaxed)
 }
 
-/// Monotonic time as the simulated clocks say it, in nanoseconds.
-pub fn monotonic() -> u64 {
+/// CLOCK_BOOTTIME as the simulated clocks say it, in nanoseconds.
+pub fn boot() -> u64 {
     now() + UP_SECONDS * 1_000_000_000
+}
+
+/// CLOCK_MONOTONIC, likewise: it stood still while the machine slept.
+pub fn monotonic() -> u64 {
+    boot().saturating_sub(ASLEEP_NANOS.load(Relaxed))
+}
+
+/// The wall clock, likewise, since 1970.
+pub fn wall() -> u64 {
+    (now() + WALL_SECONDS * 1_000_000_000).saturating_add_signed(WALL_NANOS.load(Relaxed))
 }
 
 /// How often chance was asked: differs where two runs differ.
@@ -85,15 +105,16 @@ pub struct Timespec {
     nanos: i64,
 }
 
-/// As clock_gettime(2): wall clock (0, 5), the processor times (2, 3) as they are, all others monotonic.
+/// As clock_gettime(2): wall clock (0, 5), the processor times (2, 3) as they are, 7 with the time asleep, all others monotonic.
 ///
 /// # Safety
 /// `to` points to a timespec that may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: i32, to: *mut Timespec) -> i32 {
     let (seconds, nanos) = match (ACTIVE.load(Relaxed), clock) {
-        (true, 0 | 5) => whole(now() + WALL_SECONDS * 1_000_000_000),
-        (true, 1 | 4 | 6 | 7) => whole(monotonic()),
+        (true, 0 | 5) => whole(wall()),
+        (true, 1 | 4 | 6) => whole(monotonic()),
+        (true, 7) => whole(boot()),
         (_, 0 | 5) => machine(rustix::time::ClockId::Realtime),
         (_, 2) => machine(rustix::time::ClockId::ProcessCPUTime),
         (_, 3) => machine(rustix::time::ClockId::ThreadCPUTime),

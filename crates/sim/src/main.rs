@@ -8,6 +8,7 @@
 //!   world ── every millisecond ─▶ net, store ─▶ each host's slice: disk, then its tokio runtime until idle ─▶ clients ─▶ nemesis ─▶ checks
 //! ```
 
+mod broken;
 mod client;
 mod histories;
 mod host;
@@ -16,9 +17,12 @@ mod members;
 mod model;
 mod nemesis;
 mod net;
+mod replicas;
 mod rng;
 mod runner;
 mod scenes;
+mod snapshots;
+mod stats;
 mod store;
 mod world;
 

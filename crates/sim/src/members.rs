@@ -63,7 +63,7 @@ pub struct Administrator {
     attempts: u64,
     /// Members that were asked to leave: they alone may be told that they are out.
     leaving: BTreeSet<u64>,
-    /// Machines that are put up anew at a time.
+    /// Machines whose gateway is started at a time.
     empty: Vec<(u64, usize)>,
 }
 
@@ -244,10 +244,14 @@ impl World {
         (0..self.hosts.len()).filter_map(leads).max().map(|(_, index)| index)
     }
 
-    /// The groups that group 0 names, and group 0.
+    /// The groups that group 0 names, and group 0. There is one set: once it is there, they are known.
     fn group_ids(&self) -> Vec<GroupId> {
+        if let Some(known) = self.groups.get() {
+            return known.clone();
+        }
         let sets = self.cluster().map(|state| state.sets.into_keys().collect::<Vec<_>>()).unwrap_or_default();
-        std::iter::once(GroupId::CLUSTER).chain(sets).collect()
+        let all: Vec<_> = std::iter::once(GroupId::CLUSTER).chain(sets).collect();
+        if all.len() > 1 { self.groups.get_or_init(|| all).clone() } else { all }
     }
 
     /// A gateway that leads a group between the two entries of a change of its voters.
@@ -281,7 +285,7 @@ impl World {
         self.note(format!("{} (m{member}) was removed and ended; its machine is put up anew", index + 1));
         self.stats.left += 1;
         self.places[index] = None;
-        self.looked_at[index] = 0;
+        self.replicas.forget(index);
         let now = self.now;
         self.hosts[index].wipe(now)?;
         self.administrator.empty.push((now + PUT_UP_AFTER, index));

@@ -54,6 +54,7 @@ pub struct Model {
     stamp: u64,
     latest_epoch: u64,
     resolved_epoch: u64,
+    last_answered: Id,
     pub answered: u64,
     pub reads: u64,
 }
@@ -114,6 +115,39 @@ impl Model {
         self.latest_epoch
     }
 
+    /// The latest write in the one order that anybody was told of: with it, every one before that is there.
+    pub fn last_answered(&self) -> Id {
+        self.last_answered
+    }
+
+    /// The latest write so far.
+    pub fn last_handed_in(&self) -> Id {
+        self.next
+    }
+
+    /// What a snapshot shows that was asked for when write `least` was answered, and was there before any after `most` was handed in.
+    ///
+    /// # Errors
+    /// R4: it is no prefix of the one order, or ends too early or too late.
+    pub fn snapshot(&self, least: Id, most: Id, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
+        let newest = found.values().max().copied().unwrap_or(0);
+        if newest > most {
+            return Err(format!("R4: it shows write {newest}, but was there before any after {most} was handed in"));
+        }
+        let upto = newest.max(least);
+        let mut content = BTreeMap::new();
+        for (id, write) in self.writes.range(..=upto).filter(|(_, write)| write.fate != Fate::Lost) {
+            content.extend((write.first..write.first + write.blocks).map(|block| ((write.volume, block), *id)));
+        }
+        if same(&content, found) {
+            return Ok(());
+        }
+        let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |block| (v, block)));
+        let of = |map: &BTreeMap<(usize, usize), Id>, at| map.get(&at).copied().unwrap_or(0);
+        let differ: Vec<_> = all.map(|at| (at, of(found, at), of(&content, at))).filter(|(_, a, b)| a != b).collect();
+        Err(format!("R4: it is not the prefix up to write {upto}; place, found, expected: {differ:?}"))
+    }
+
     /// Whether the writes of `epoch` can still count: nobody later has looked.
     pub fn is_current(&self, epoch: u64) -> bool {
         epoch == self.latest_epoch && epoch == self.resolved_epoch
@@ -139,6 +173,7 @@ impl Model {
     pub fn answered(&mut self, id: Id) -> Result<(), Broken> {
         let stamp = self.stamp();
         self.answered += 1;
+        self.last_answered = self.last_answered.max(id);
         let Some(write) = self.writes.get_mut(&id) else { return Ok(()) };
         write.answered = true;
         if write.fate == Fate::Lost {
@@ -298,6 +333,19 @@ mod tests {
         assert!(model.read(asked, 0, 7, late).is_err());
         assert!(model.read(asked, 1, 3, second).is_err(), "another place");
         assert!(model.granted(9).is_err(), "R6");
+    }
+
+    #[test]
+    fn a_snapshot_shows_a_prefix_between_what_was_answered_before_and_handed_in_after() {
+        let mut model = begun();
+        let ids: Vec<Id> = (0..4).map(|at| model.hand_in(5, at % 2, at, 1)).collect();
+        model.answered(ids[1]).expect("handed in");
+        let shows = |shown: &[usize]| shown.iter().map(|at| ((at % 2, *at), ids[*at])).collect();
+        let fine = |shown: &[usize]| model.snapshot(ids[1], ids[2], &shows(shown)).is_ok();
+        assert!(fine(&[0, 1]) && fine(&[0, 1, 2]));
+        assert!(!fine(&[0]), "the second was answered before");
+        assert!(!fine(&[1]) && !fine(&[0, 2]), "no prefix");
+        assert!(!fine(&[0, 1, 2, 3]), "the last was handed in after");
     }
 
     #[test]

@@ -32,6 +32,10 @@ enum Fault {
     Join,
     Leave,
     Rot,
+    Suspend,
+    WallClock,
+    Snapshot,
+    Forget,
 }
 
 const ALL: &[Fault] = &[
@@ -54,10 +58,17 @@ const ALL: &[Fault] = &[
     Fault::Join,
     Fault::Leave,
     Fault::Rot,
+    Fault::Suspend,
+    Fault::WallClock,
+    Fault::Snapshot,
+    Fault::Forget,
 ];
 
 /// Members at most: more machines are hardly ever there.
 const MEMBERS_MAX: usize = 5;
+
+/// How often it is looked for a leader between two sets of voters.
+const HALVES_EVERY: u64 = 3 * MS;
 
 /// Something to be undone, or done, later.
 enum Later {
@@ -75,19 +86,23 @@ pub struct Nemesis {
     next_at: u64,
     pause: u64,
     later: Vec<(u64, Later)>,
-    /// How often, of a thousand milliseconds, a leader is killed that is between two sets of voters.
+    /// How often, of a thousand looks ([`HALVES_EVERY`]), a leader is killed that is between two sets of voters.
     halves: u64,
 }
 
 impl Nemesis {
-    pub fn new(world: &mut World) -> Self {
+    /// `dense`: for a short run.
+    pub fn new(world: &mut World, dense: bool) -> Self {
         let mut rng = Rng::new(world.seed, 4);
         let mut mix: Vec<Fault> = ALL.iter().copied().filter(|_| rng.chance(500)).collect();
         if mix.is_empty() {
             mix.push(Fault::Kill);
         }
-        let pause = rng.pick(&[400, 1000, 2500]);
-        let halves = rng.pick(&[0, 40, 150]);
+        let pause = if dense { rng.pick(&[150, 300, 700]) } else { rng.pick(&[400, 1000, 2500]) };
+        let halves = rng.pick(&[0, 100, 400]);
+        if rng.chance(400) {
+            world.keep_schedule(&mut rng);
+        }
         world.note(format!("faults: {mix:?}, one in about {pause} ms; {halves} of 1000 between two sets of voters"));
         Self { rng, mix, next_at: world.now, pause, later: Vec::new(), halves }
     }
@@ -107,6 +122,7 @@ impl Nemesis {
             self.undo(world, what)?;
         }
         if self.halves > 0
+            && world.now.is_multiple_of(HALVES_EVERY)
             && let Some(host) = world.between_two_sets()
             && self.rng.chance(self.halves)
         {
@@ -191,6 +207,17 @@ impl Nemesis {
                     }
                 }
             }
+            Fault::Stop | Fault::Suspend if !world.hosts[victim].runs(world.now) => {}
+            Fault::Suspend => {
+                let ms = self.rng.pick(&[200, 700, 1_500, 4_000]);
+                world.note(format!("{} sleeps for {ms} ms", victim + 1));
+                world.stats.sleeps += 1;
+                let now = world.now;
+                world.hosts[victim].suspend(now, now + ms * MS);
+            }
+            Fault::WallClock => self.set_wall_clocks(world, victim),
+            Fault::Snapshot => world.take_snapshot(&mut self.rng),
+            Fault::Forget => world.drop_snapshot(&mut self.rng),
             Fault::Stop => {
                 let ms = self.rng.pick(&[20, 150, 400, 900, 3_000]);
                 world.note(format!("{} is stopped for {ms} ms", victim + 1));
@@ -285,6 +312,18 @@ impl Nemesis {
         Ok(())
     }
 
+    /// Somebody sets the clock on the wall of one machine, or of all.
+    fn set_wall_clocks(&mut self, world: &mut World, victim: usize) {
+        let all = self.rng.chance(200);
+        let seconds = self.rng.pick(&[2, 70, 3_700, 40_000]);
+        let seconds = if self.rng.chance(500) { -seconds } else { seconds };
+        world.note(format!("the wall clock of {} is set by {seconds} s", if all { 0 } else { victim + 1 }));
+        world.stats.walls += 1;
+        for host in world.hosts.iter_mut().filter(|host| all || host.index == victim) {
+            host.clock.wall += seconds * 1_000_000_000;
+        }
+    }
+
     /// A bit of what was synced is another at the next start (R9). Only where the others can heal that: all of them are whole. Not in the newest file:
     /// what no later batch says was synced is taken for a torn tail there.
     fn rot(&mut self, world: &mut World, host: usize) {
@@ -363,13 +402,17 @@ impl Nemesis {
             self.undo(world, what)?;
         }
         all_links(world, Link::CALM);
+        let now = world.now;
         for host in &mut world.hosts {
-            host.stopped_until = 0;
+            host.wake(now);
             host.disk_delay = (MS / 5, 2 * MS);
             host.way.0.set(Faults::default());
         }
-        // A sync that was to fail may have failed late: every process begins anew.
-        for host in 0..world.hosts.len() {
+        // A sync that was to fail may have failed late: every process begins anew. Else it has to go on as it is, mostly.
+        let anew = self.mix.contains(&Fault::SyncFails);
+        let again: Vec<bool> =
+            world.hosts.iter().map(|host| anew || host.process.is_none() || self.rng.chance(300)).collect();
+        for host in (0..world.hosts.len()).filter(|host| again[*host]) {
             let (now, rtt) = (world.now, world.rtt_ms);
             world.hosts[host].kill(now);
             world.hosts[host].start(now, rtt)?;

@@ -11,7 +11,7 @@ pub fn mix(state: u64) -> u64 {
 }
 
 /// A stream of draws of its own, so that one part's draws do not shift another's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Rng(u64);
 
 impl Rng {

@@ -1,7 +1,9 @@
 //! One seed in this process; many seeds, a process each, so that no run leaves anything behind for the next.
 
+use crate::broken::Broken;
 use crate::scenes::Scene;
-use crate::world::{Stats, World};
+use crate::stats::Sum;
+use crate::world::World;
 use crate::{host, libc};
 use anyhow::{Context, Result};
 use holdfast_raft::Clocks;
@@ -29,6 +31,9 @@ pub struct OneArgs {
     /// Instead of faults by chance, this one course of things
     #[arg(long)]
     scene: Option<Scene>,
+    /// With this bug put in: it should fail, sooner or later
+    #[arg(long)]
+    broken: Option<Broken>,
 }
 
 /// Many seeds.
@@ -55,11 +60,26 @@ pub struct ManyArgs {
     /// Go on after a failing seed
     #[arg(long)]
     keep_going: bool,
+    /// Say nothing of a seed that is fine, but of all of them together
+    #[arg(long, short)]
+    quiet: bool,
+    /// With this bug put in: one should fail, sooner or later
+    #[arg(long)]
+    broken: Option<Broken>,
 }
 
 fn clocks() -> Clocks {
-    let now = MonoTime(libc::monotonic());
-    Clocks { boot: now, monotonic: now }
+    Clocks { boot: MonoTime(libc::boot()), monotonic: MonoTime(libc::monotonic()) }
+}
+
+/// [`Broken::LeaseOnMonotonic`].
+fn monotonic_clocks() -> Clocks {
+    Clocks { boot: MonoTime(libc::monotonic()), monotonic: MonoTime(libc::monotonic()) }
+}
+
+/// [`Broken::LeaseOnWall`].
+fn wall_clocks() -> Clocks {
+    Clocks { boot: MonoTime(libc::wall()), monotonic: MonoTime(libc::wall()) }
 }
 
 /// Runs one seed; its last line says how it ended.
@@ -76,12 +96,16 @@ pub fn one(args: OneArgs) -> ExitCode {
     }));
     let began = Instant::now();
     libc::begin(args.seed);
-    holdfast_raft::replace_clocks(clocks);
+    holdfast_raft::replace_clocks(match args.broken {
+        Some(Broken::LeaseOnMonotonic) => monotonic_clocks,
+        Some(Broken::LeaseOnWall) => wall_clocks,
+        _ => clocks,
+    });
     holdfast_log::run_blocking_inline();
     // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
-    let scene = args.scene;
+    let (scene, broken) = (args.scene, args.broken);
     let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
     libc::end();
     let failed = match outcome {
@@ -99,7 +123,8 @@ pub fn one(args: OneArgs) -> ExitCode {
         Some(scene) => {
             println!("again: target/debug/holdfast-sim one --seed {seed} --scene {} --verbose", scene.word())
         }
-        None => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
+        None if broken.is_none() => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
+        None => {}
     }
     ExitCode::FAILURE
 }
@@ -115,7 +140,7 @@ fn directory(process: u32) -> PathBuf {
 fn simulate(args: &OneArgs) -> Result<String> {
     let dir = directory(std::process::id());
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
-    let mut world = World::new(args.seed, &dir, args.verbose)?;
+    let mut world = World::new(args.seed, &dir, args.verbose, args.broken)?;
     let outcome = match args.scene {
         Some(scene) => world.play(scene),
         None => world.run(args.length * 1000),
@@ -129,15 +154,7 @@ fn simulate(args: &OneArgs) -> Result<String> {
             world.log[from..].iter().for_each(|line| println!("{line}"));
         }
     }
-    let Stats { faults, kills, leaders, compared, changes, left, halves, rots, healed } = world.stats;
-    let line = format!(
-        "{:.1} s simulated, {} gateways, {faults} faults, {kills} kills ({halves} between two sets of voters), {changes} wishes granted, {left} gateways left, {rots} bits rotted, {healed} groups healed, {leaders} epochs served, {} writes, {} blocks read, {compared} states compared",
-        world.now as f64 / 1e9,
-        world.hosts.len(),
-        world.model.answered,
-        world.model.reads
-    );
-    outcome.map(|()| line)
+    outcome.map(|()| world.summary())
 }
 
 struct Running {
@@ -145,6 +162,15 @@ struct Running {
     child: Child,
     output: std::fs::File,
     began: Instant,
+}
+
+/// What all processes that have ended took of the processors, in seconds: of this machine's own time, whoever else is busy on it.
+fn processors() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may hold anything: the 16th and 17th field of the page, in hundredths of a second.
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let ticks: u64 = fields.iter().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks as f64 / 100.0
 }
 
 /// Runs many seeds; its last lines name those that failed.
@@ -175,11 +201,13 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
     };
     let exe = std::env::current_exe().context("no path to this program")?;
     let (mut next, mut running, mut failed, mut done) = (args.seed, Vec::new(), Vec::new(), 0u64);
+    let mut sum = Sum::default();
     loop {
         let late = bound.is_some_and(|bound| began.elapsed() >= bound) || (!failed.is_empty() && !args.keep_going);
         while next < last && !late && running.len() < args.jobs.max(1) {
             let mut command = Command::new(&exe);
             command.args(["one", "--seed", &next.to_string(), "--length", &args.length.to_string()]);
+            command.args(args.broken.map(|broken| format!("--broken={}", broken.word())));
             // A file, not a pipe: nobody reads before the end.
             let output = tempfile::tempfile()?;
             let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn()?;
@@ -209,7 +237,10 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
                 drop(std::fs::remove_dir_all(directory(run.child.id())));
             }
             if status.success() {
-                print!("{text}");
+                sum.add(text.rsplit(": ").next().unwrap_or_default());
+                if !args.quiet {
+                    print!("{text}");
+                }
             } else {
                 println!("{text}seed {}: {status}{}", run.seed, if hangs { ", it hung" } else { "" });
                 failed.push(run.seed);
@@ -217,12 +248,15 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    println!("in all: {}", sum.line());
     println!(
-        "{done} seeds ({} to {}), {} failed, {:.0} s",
+        "{done} seeds ({} to {}) of {} s of faults, {} failed, {:.0} s, {:.0} s of processors",
         args.seed,
         next.saturating_sub(1),
+        args.length,
         failed.len(),
-        began.elapsed().as_secs_f64()
+        began.elapsed().as_secs_f64(),
+        processors()
     );
     Ok(failed)
 }

@@ -1,5 +1,6 @@
 //! The scheduler: a clock that goes on by a millisecond, and in each one network, store, every gateway in an order from the seed, clients, faults, checks.
 
+use crate::broken::Broken;
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
 use crate::host::{self, Clock, Host, lock};
 use crate::libc;
@@ -7,15 +8,18 @@ use crate::members::Administrator;
 use crate::model::{BLOCK_BYTES, BLOCKS, Model};
 use crate::nemesis::Nemesis;
 use crate::net::Net;
+use crate::replicas::Replicas;
 use crate::rng::Rng;
+use crate::snapshots::Keeper;
+use crate::stats::Stats;
 use crate::store::Server;
 use anyhow::{Result, anyhow, bail};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::node::Node;
 use holdfast_gateway::set::server::SetServer;
-use holdfast_types::{MemberId, Name};
-use std::collections::BTreeMap;
+use holdfast_types::{GroupId, MemberId, Name};
+use std::cell::OnceCell;
 use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -24,6 +28,8 @@ pub const MS: u64 = 1_000_000;
 /// One step.
 pub const TICK: u64 = MS;
 pub const CLUSTER: u128 = 0x51;
+/// A run with faults for less than that, in milliseconds, has more of them at a time, and is content sooner.
+const SHORT: u64 = 10_000;
 /// Clients, of which one at a time is wanted.
 const CLIENTS: usize = 2;
 /// How often the log notes how often chance and the network were asked.
@@ -45,33 +51,18 @@ pub struct World {
     pub model: Model,
     dir: std::path::PathBuf,
     answers: Answers,
-    /// What replicas looked like at an index under a root: the first that got there says it. The root, because a replica that began with a
-    /// snapshot knows it before the entry that names it (M4 holds from that entry on).
-    seen: BTreeMap<(u64, String), (usize, String)>,
-    pub looked_at: Vec<u64>,
-    healed: BTreeMap<(usize, u64), u64>,
+    pub replicas: Replicas,
+    set_name: Name,
+    pub groups: OnceCell<Vec<GroupId>>,
+    pub keeper: Keeper,
     /// Which member each machine is; none, an empty one.
     pub places: Vec<Option<u64>>,
     pub administrator: Administrator,
-    serving: Option<(usize, u64)>,
     pub busy: bool,
+    pub broken: Option<Broken>,
+    /// Writes and blocks read after which everything works.
+    enough: u64,
     pub stats: Stats,
-}
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    pub faults: u64,
-    pub kills: u64,
-    pub leaders: u64,
-    pub compared: u64,
-    /// Wishes of the administrator that were granted; gateways that left; leaders killed between the two entries of a change of voters.
-    pub changes: u64,
-    pub left: u64,
-    pub halves: u64,
-    /// Bits that rotted in a journal, and groups that were healed from their peers after it, as far as seen.
-    pub rots: u64,
-    pub healed: u64,
 }
 
 impl World {
@@ -79,7 +70,7 @@ impl World {
     ///
     /// # Errors
     /// Directories.
-    pub fn new(seed: u64, dir: &Path, loud: bool) -> Result<Self> {
+    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>) -> Result<Self> {
         let mut rng = Rng::new(seed, 1);
         // Members of the beginning, and machines that may become one later.
         let first = if rng.chance(750) { 3 } else { 5 };
@@ -89,19 +80,27 @@ impl World {
         for index in 0..count {
             // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
             let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
-            let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm };
-            hosts.push(Host::new(index, seed, dir.join(host::name(index)), net.clone(), server.clone(), clock)?);
+            let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
+            let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
+            let mut host = Host::new(index, seed, dir.join(host::name(index)), net.clone(), server.clone(), clock)?;
+            host.syncs_ignored = broken == Some(Broken::SyncsIgnored);
+            hosts.push(host);
         }
         for host in &mut hosts[first..] {
             host.witness = rng.chance(250);
         }
         let rtt_ms = rng.pick(&[1, 2, 10]);
-        let clients = (0..CLIENTS).map(|index| Client::new(index, seed)).collect();
+        let early = broken == Some(Broken::AnsweredEarly);
+        let clients = (0..CLIENTS).map(|index| Client::new(index, seed, early)).collect();
         Ok(Self {
             seed,
             now: 0,
-            looked_at: vec![0; count],
-            healed: BTreeMap::new(),
+            replicas: Replicas::default(),
+            set_name: Name::new(SET)?,
+            groups: OnceCell::new(),
+            keeper: Keeper::new(seed),
+            enough: 100,
+            broken,
             places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),
             administrator: Administrator::default(),
             hosts,
@@ -116,8 +115,6 @@ impl World {
             model: Model::default(),
             dir: dir.to_path_buf(),
             answers: Answers::default(),
-            seen: BTreeMap::new(),
-            serving: None,
             busy: false,
             stats: Stats::default(),
         })
@@ -143,13 +140,18 @@ impl World {
         let mut order: Vec<usize> = (0..self.hosts.len()).collect();
         self.rng.shuffle(&mut order);
         for index in order {
-            if self.hosts[index].runs(self.now) {
-                self.hosts[index].slice(self.now);
+            if self.hosts[index].goes_on(self.now) {
+                // Before it hears anything: what a reader would be told that has its data and looks at its lease only now (R3).
+                self.hosts[index].enter(self.now);
+                self.check(index)?;
+            }
+            if self.hosts[index].runs(self.now) && self.hosts[index].slice(self.now) {
                 self.after_slice(index)?;
             }
         }
         self.run_clients()?;
         self.tend_members()?;
+        self.tend_snapshots()?;
         if self.now.is_multiple_of(FINGERPRINT_EVERY) {
             let (events, bytes) = self.net.fingerprint();
             self.note(format!("= draws {} events {events} bytes {bytes}", libc::draws()));
@@ -169,66 +171,9 @@ impl World {
         self.check(index)
     }
 
-    /// Looks at one gateway after its slice: who serves, and whether its state is that of the others at the same index.
-    fn check(&mut self, index: usize) -> Result<()> {
-        let Some(set) = self.set(index) else { return Ok(()) };
-        if let Ok(epoch) = set.may_read()
-            && self.serving != Some((index, epoch.0))
-        {
-            let all: Vec<usize> = (0..self.hosts.len()).filter(|other| *other != index).collect();
-            for other in all {
-                if !self.hosts[other].runs(self.now) {
-                    continue;
-                }
-                self.hosts[other].enter(self.now);
-                if let Some(Ok(theirs)) = self.set(other).map(|set| set.may_read()) {
-                    bail!(
-                        "R3, R6: gateway {} serves epoch {epoch} while gateway {} serves epoch {theirs}",
-                        index + 1,
-                        other + 1
-                    );
-                }
-            }
-            self.hosts[index].enter(self.now);
-            self.serving = Some((index, epoch.0));
-            self.stats.leaders += 1;
-            self.note(format!("{} serves epoch {epoch}", index + 1));
-        }
-        let applied = set.host.with(|m| m.applied()).map_or(0, |id| id.index.0);
-        if applied == self.looked_at[index] {
-            return Ok(());
-        }
-        self.looked_at[index] = applied;
-        let healed = self.node(index).and_then(|node| node.raft()).map_or(0, |raft| raft.healed());
-        let life = self.hosts[index].process.as_ref().map_or(0, |process| process.life);
-        let known = self.healed.entry((index, life)).or_default();
-        self.stats.healed += healed.saturating_sub(std::mem::replace(known, healed));
-        let (root, picture) = set.host.with(|m| {
-            let volumes = m.state().volumes.iter();
-            let content: Vec<_> =
-                volumes.map(|(id, volume)| m.lookup(*id, holdfast_types::Lba(0), volume.size)).collect();
-            let root = m.state().checkpoint.as_ref().map(|checkpoint| checkpoint.root);
-            (format!("{root:?}"), format!("{:?} {content:?}", m.state()))
-        });
-        let key = (applied, root);
-        match self.seen.get(&key) {
-            None => {
-                self.seen.insert(key, (index, picture));
-                while self.seen.len() > 4096 {
-                    self.seen.pop_first();
-                }
-            }
-            Some((first, theirs)) if *theirs != picture => {
-                bail!("R4: gateways {} and {} differ at entry {applied}:\n{theirs}\n{picture}", first + 1, index + 1)
-            }
-            Some(_) => self.stats.compared += 1,
-        }
-        Ok(())
-    }
-
     /// The set at gateway `index`, where it runs.
     pub fn set(&self, index: usize) -> Option<Arc<SetServer>> {
-        self.node(index)?.set(&Name::new(SET).ok()?)
+        self.node(index)?.set(&self.set_name)
     }
 
     /// The node at gateway `index`, where it is open.
@@ -270,15 +215,25 @@ impl World {
         Ok(())
     }
 
+    /// Mostly the leader; now and then, and where there is none, whoever is up.
+    fn whom_to_ask(&mut self) -> Option<usize> {
+        if let Some(leader) = self.leader().filter(|_| self.rng.chance(800)) {
+            return Some(leader);
+        }
+        let up: Vec<usize> = (0..self.hosts.len()).filter(|at| self.hosts[*at].process.is_some()).collect();
+        (!up.is_empty()).then(|| self.rng.pick(&up))
+    }
+
     fn run_clients(&mut self) -> Result<()> {
         if self.model.latest_epoch() == 0 && !self.busy {
             return Ok(());
         }
         let mut lines = Vec::new();
         for index in 0..self.clients.len() {
-            let up: Vec<usize> = (0..self.hosts.len()).filter(|at| self.hosts[*at].process.is_some()).collect();
-            let leader = self.leader().filter(|_| self.rng.chance(800));
-            let to = leader.or_else(|| (!up.is_empty()).then(|| self.rng.pick(&up)));
+            let to = match self.clients[index].wants_to_ask(self.now, index == self.active) {
+                true => self.whom_to_ask(),
+                false => None,
+            };
             let ask = to.and_then(|at| self.hosts[at].process.as_ref().map(|process| (at, process)));
             let mine = self.hosts[self.clients[index].asked()].process.as_ref();
             let (wanted, busy) = (index == self.active, self.busy);
@@ -461,14 +416,14 @@ impl World {
         bail!("no progress: {what} was not made: {last}")
     }
 
-    /// Waits until a client has read everything and written and read again, a few hundred times.
+    /// Waits until a client has read everything and written and read again, many times.
     ///
     /// # Errors
     /// A broken rule; that it never got there.
     pub fn works(&mut self, what: &str) -> Result<()> {
-        let (answered, reads) = (self.model.answered, self.model.reads);
+        let (answered, reads) = (self.model.answered + self.enough, self.model.reads + self.enough);
         self.until(120_000, what, |w| {
-            w.clients[w.active].is_open() && w.model.answered >= answered + 100 && w.model.reads >= reads + 100
+            w.clients[w.active].is_open() && w.model.answered >= answered && w.model.reads >= reads
         })
     }
 
@@ -486,10 +441,13 @@ impl World {
                 );
             }
             nemesis.want_all_active(self);
-            self.tick()?;
+            for _ in 0..5 {
+                self.tick()?;
+            }
         }
         self.note("every group has the members that group 0 names");
         self.works("writes and reads")?;
+        self.settle_snapshots()?;
         self.busy = false;
         self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
         self.until(120_000, "a checkpoint of everything", |w| {
@@ -514,7 +472,8 @@ impl World {
         let opened = self.clients[self.active].opened;
         self.busy = true;
         self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)?;
-        self.works("writes and reads after a power cut")
+        self.works("writes and reads after a power cut")?;
+        self.settle_snapshots()
     }
 
     /// The whole course: a cluster, faults for `chaos` milliseconds, healing.
@@ -524,8 +483,11 @@ impl World {
     pub fn run(&mut self, chaos: u64) -> Result<()> {
         self.bootstrap()?;
         self.busy = true;
+        if chaos < SHORT {
+            self.enough = 30;
+        }
         self.works("the first writes")?;
-        let mut nemesis = Nemesis::new(self);
+        let mut nemesis = Nemesis::new(self, chaos < SHORT);
         let until = self.now + chaos * MS;
         while self.now < until {
             nemesis.tick(self)?;

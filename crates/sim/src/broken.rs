@@ -1,0 +1,25 @@
+//! Bugs that can be put in where the simulated outside meets a gateway: they show that the checks are there for something, and how soon they speak.
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Broken {
+    /// fdatasync answers and does nothing
+    SyncsIgnored,
+    /// A write is answered when it is handed in
+    AnsweredEarly,
+    /// Leases are counted on CLOCK_MONOTONIC, which stands still while a machine sleeps
+    LeaseOnMonotonic,
+    /// Leases are counted on the wall clock
+    LeaseOnWall,
+    /// Clocks drift four times as far as the margin allows for
+    DriftBeyond,
+    /// A snapshot shows what another one holds
+    OtherSnapshot,
+}
+
+impl Broken {
+    /// As on the command line.
+    pub fn word(self) -> String {
+        clap::ValueEnum::to_possible_value(&self).map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+}

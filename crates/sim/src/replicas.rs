@@ -1,0 +1,110 @@
+//! What holds between gateways at every moment: one of them may read (R3, R6), and replicas at the same entry are the same (R4).
+
+use crate::world::World;
+use anyhow::{Result, bail};
+use holdfast_control::set::{RootRef, SetState};
+use holdfast_types::Lba;
+use holdfast_volume::index::Piece;
+use std::collections::BTreeMap;
+
+/// Entries that are remembered: a replica that is further behind than that is not compared.
+const REMEMBERED: usize = 4096;
+
+/// A replica's whole state: a clone of it is cheap, its text is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Picture {
+    state: SetState,
+    content: Vec<Vec<Piece>>,
+}
+
+impl Picture {
+    /// The root, because a replica that began with a snapshot knows it before the entry that names it (M4 holds from that entry on).
+    fn root(&self) -> Option<RootRef> {
+        self.state.checkpoint.as_ref().map(|checkpoint| checkpoint.root)
+    }
+}
+
+/// What replicas looked like at an entry: the first that got there says it, for each root.
+#[derive(Default)]
+pub struct Replicas {
+    seen: BTreeMap<u64, Vec<(usize, Picture)>>,
+    /// Per gateway, the entry that was looked at last.
+    looked_at: BTreeMap<usize, u64>,
+    healed: BTreeMap<(usize, u64), u64>,
+    serving: Option<(usize, u64)>,
+}
+
+impl Replicas {
+    /// This gateway begins anew, with nothing.
+    pub fn forget(&mut self, index: usize) {
+        self.looked_at.remove(&index);
+    }
+
+    /// The first gateway that differs from this one, and how; `Ok`: whether there was one to compare it with.
+    fn compare(
+        &mut self,
+        index: usize,
+        applied: u64,
+        picture: Picture,
+    ) -> Result<bool, (usize, Box<Picture>, Picture)> {
+        let seen = self.seen.entry(applied).or_default();
+        match seen.iter().find(|(_, theirs)| theirs.root() == picture.root()) {
+            Some((first, theirs)) if *theirs != picture => return Err((*first, Box::new(theirs.clone()), picture)),
+            Some(_) => return Ok(true),
+            None => seen.push((index, picture)),
+        }
+        while self.seen.len() > REMEMBERED {
+            self.seen.pop_first();
+        }
+        Ok(false)
+    }
+}
+
+impl World {
+    /// Looks at one gateway after its slice: who serves, and whether its state is that of the others at the same index.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub fn check(&mut self, index: usize) -> Result<()> {
+        let Some(set) = self.set(index) else { return Ok(()) };
+        if let Ok(epoch) = set.may_read()
+            && self.replicas.serving != Some((index, epoch.0))
+        {
+            for other in (0..self.hosts.len()).filter(|other| *other != index) {
+                if !self.hosts[other].runs(self.now) {
+                    continue;
+                }
+                self.hosts[other].enter(self.now);
+                if let Some(Ok(theirs)) = self.set(other).map(|set| set.may_read()) {
+                    let (this, other) = (index + 1, other + 1);
+                    bail!("R3, R6: gateway {this} serves epoch {epoch} while gateway {other} serves epoch {theirs}");
+                }
+            }
+            self.hosts[index].enter(self.now);
+            self.replicas.serving = Some((index, epoch.0));
+            self.stats.leaders += 1;
+            self.note(format!("{} serves epoch {epoch}", index + 1));
+        }
+        let applied = set.host.with(|m| m.applied()).map_or(0, |id| id.index.0);
+        if self.replicas.looked_at.insert(index, applied).unwrap_or(0) == applied {
+            return Ok(());
+        }
+        let healed = self.node(index).and_then(|node| node.raft()).map_or(0, |raft| raft.healed());
+        let life = self.hosts[index].process.as_ref().map_or(0, |process| process.life);
+        let known = self.replicas.healed.entry((index, life)).or_default();
+        self.stats.healed += healed.saturating_sub(std::mem::replace(known, healed));
+        let picture = set.host.with(|m| {
+            let state = m.state().clone();
+            let content = state.volumes.iter().map(|(id, volume)| m.lookup(*id, Lba(0), volume.size)).collect();
+            Picture { state, content }
+        });
+        match self.replicas.compare(index, applied, picture) {
+            Ok(compared) => self.stats.compared += u64::from(compared),
+            Err((first, theirs, ours)) => {
+                let (first, this) = (first + 1, index + 1);
+                bail!("R4: gateways {first} and {this} differ at entry {applied}:\n{theirs:?}\n{ours:?}")
+            }
+        }
+        Ok(())
+    }
+}

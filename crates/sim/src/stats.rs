@@ -1,0 +1,95 @@
+//! What runs did, counted: of one, as its last line says it, and of many, added up from such lines.
+
+use crate::world::World;
+use std::fmt::Write as _;
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub faults: u64,
+    pub kills: u64,
+    pub leaders: u64,
+    pub compared: u64,
+    /// Wishes of the administrator that were granted; gateways that left; leaders killed between the two entries of a change of voters.
+    pub changes: u64,
+    pub left: u64,
+    pub halves: u64,
+    /// Bits that rotted in a journal, and groups that were healed from their peers after it, as far as seen.
+    pub rots: u64,
+    pub healed: u64,
+    /// Machines that slept; wall clocks that were set.
+    pub sleeps: u64,
+    pub walls: u64,
+    /// Snapshots that were taken by hand and let go, and how often one was read and compared.
+    pub taken: u64,
+    pub dropped: u64,
+    pub shown: u64,
+}
+
+impl World {
+    /// The last line: numbers, each with what it counts.
+    pub fn summary(&self) -> String {
+        let s = &self.stats;
+        let counts = [
+            (self.hosts.len() as u64, "gateways"),
+            (s.faults, "faults"),
+            (s.kills, "kills"),
+            (s.halves, "kills between two sets of voters"),
+            (s.sleeps, "sleeps"),
+            (s.walls, "wall clocks set"),
+            (s.rots, "bits rotted"),
+            (s.healed, "groups healed"),
+            (s.changes, "wishes granted"),
+            (s.left, "gateways left"),
+            (s.leaders, "epochs served"),
+            (s.taken, "snapshots taken"),
+            (s.dropped, "snapshots dropped"),
+            (s.shown, "snapshots read"),
+            (self.model.answered, "writes"),
+            (self.model.reads, "blocks read"),
+            (s.compared, "states compared"),
+        ];
+        let mut line = format!("{:.1} s simulated", self.now as f64 / 1e9);
+        for (count, what) in counts {
+            // Into a string: never fails.
+            let _ = write!(line, ", {count} {what}");
+        }
+        line
+    }
+}
+
+/// Adds up the numbers of such lines, by what they count.
+#[derive(Debug, Default)]
+pub struct Sum(Vec<(String, f64)>);
+
+impl Sum {
+    /// One more line; what is no number is left out.
+    pub fn add(&mut self, line: &str) {
+        for part in line.trim_end().split(", ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<f64>() else { continue };
+            match self.0.iter_mut().find(|(known, _)| known == what) {
+                Some((_, sum)) => *sum += number,
+                None => self.0.push((what.to_string(), number)),
+            }
+        }
+    }
+
+    /// As one line.
+    pub fn line(&self) -> String {
+        self.0.iter().map(|(what, sum)| format!("{sum:.0} {what}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_added_up_by_what_they_count() {
+        let mut sum = Sum::default();
+        sum.add("12.5 s simulated, 3 faults, 1 kills\n");
+        sum.add("12.5 s simulated, 4 faults, 2 sleeps");
+        assert_eq!(sum.line(), "25 s simulated, 7 faults, 1 kills, 2 sleeps");
+    }
+}
