@@ -9,7 +9,7 @@ use crate::cluster::Gateways;
 use crate::config::AgentConfig;
 use crate::host::{AttachLook, Host};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
-use crate::watchdog::Sign;
+use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
 use hooks::Hooks;
@@ -117,5 +117,9 @@ impl Host for Real {
 
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64) {
         self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms });
+    }
+
+    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64) {
+        self.signs.give(Sign { at_ns: watchdog::LEFT_ALONE, may_run_until_ns, ttl_ms });
     }
 }
