@@ -45,8 +45,8 @@ use way::Way;
 /// What happens while PostgreSQL is on its way up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rising {
-    /// Rests of the last one are being cleared away; whether a person asked for the restart.
-    Clearing { job: Job, asked: bool },
+    /// Rests of the last one are being cleared away: how, and whether a person asked for the restart.
+    Clearing { job: Job, how: Stop, asked: bool },
     /// The start was given.
     Launching(Job),
     /// It recovers.
@@ -338,9 +338,9 @@ impl Machine {
                 }
                 Err(why) => self.give_up(now, format!("the pool: {why}"), out),
             },
-            (State::Starting(Rising::Clearing { job: expected, asked }), result) if *expected == job => {
-                let asked = *asked;
-                self.cleared(now, asked, result, out);
+            (State::Starting(Rising::Clearing { job: expected, how, asked }), result) if *expected == job => {
+                let (how, asked) = (*how, *asked);
+                self.cleared(now, how, asked, result, out);
             }
             (State::Starting(Rising::Launching(expected)), result) if *expected == job => match result {
                 Ok(()) => {

@@ -229,13 +229,14 @@ impl Machine {
         let job = self.job();
         self.database = DatabaseView::Busy;
         out.push(Action::StopDatabase { job, how });
-        self.enter(now, State::Starting(Rising::Clearing { job, asked }), why);
+        self.enter(now, State::Starting(Rising::Clearing { job, how, asked }), why);
     }
 
     /// The last one was stopped, or not.
     pub(super) fn cleared(
         &mut self,
         now: MonoTime,
+        how: Stop,
         asked: bool,
         result: Result<(), String>,
         out: &mut Vec<Action>,
@@ -248,6 +249,10 @@ impl Machine {
                 self.hold(now, &why, false);
             }
             Ok(()) => self.launch(now, out),
+            // Its clients were too slow: nothing is wrong with this host.
+            Err(why) if how == Stop::Fast => {
+                self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
+            }
             Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
         }
     }
