@@ -148,9 +148,13 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     }
 }
 
-/// By the time of day, as attach says it; a clock that was set makes it wrong in either direction, within W2.
+/// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
+    if let Some(renewed) = status.renewed() {
+        return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
+    }
+    // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within W2.
     let Some(renewed) = status.lease_renewed_at else { return 0 };
     let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
@@ -245,6 +249,16 @@ mod tests {
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));
         assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
+    }
+
+    #[test]
+    fn the_lease_lasts_from_its_renewal_by_the_clock_of_leases() {
+        let dir = tempfile::tempdir().unwrap();
+        let (renewed, shown) = (clock::now().0.saturating_sub(60 * S), clock::unix_ms());
+        let text =
+            format!(r#"{{"phase":"serving","pid":1,"lease_renewed_at":{shown},"lease_renewed_boot_ns":{renewed}}}"#);
+        std::fs::write(dir.path().join("status.json"), text).unwrap();
+        assert_eq!(lease_until_ns(dir.path(), 3000), renewed + 3 * S);
     }
 
     #[test]

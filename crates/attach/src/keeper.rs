@@ -489,6 +489,7 @@ impl Keeper {
                 last_loss: view.last_loss,
                 unanswered: machine.unanswered(),
                 lease_renewed_at: renewed,
+                lease_renewed_boot_ns: view.renewed.map(|at| self.shared.boot_ns(at)),
                 fenced_by: view.fenced_by,
             }
         })
