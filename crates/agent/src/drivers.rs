@@ -6,10 +6,10 @@ mod hooks;
 pub mod pool;
 
 use crate::cluster::Gateways;
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, PoolKind};
 use crate::host::{AttachLook, Host};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
-use crate::watchdog::Sign;
+use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
 use hooks::Hooks;
@@ -47,7 +47,12 @@ impl Real {
 impl Host for Real {
     async fn found(&self) -> Found {
         let attach = self.attach.adopt();
-        Found { attach, mounted: pool::is_there(&self.config).await, database: self.database.runs() }
+        let mounted = match self.config.pool.kind {
+            // Nothing of ours that could be missing.
+            PoolKind::None => attach,
+            _ => pool::is_there(&self.config).await,
+        };
+        Found { attach, mounted, database: self.database.runs() }
     }
 
     async fn lease(&self) -> LeaseView {
@@ -117,5 +122,28 @@ impl Host for Real {
 
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64) {
         self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms });
+    }
+
+    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64) {
+        self.signs.give(Sign { at_ns: watchdog::LEFT_ALONE, may_run_until_ns, ttl_ms });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a pool there is nothing that could be missing beside a running attach.
+    #[tokio::test]
+    async fn without_a_pool_whatever_is_attached_is_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        config.pool.kind = PoolKind::None;
+        config.database.data = dir.path().join("data");
+        std::fs::create_dir_all(dir.path().join("attach")).unwrap();
+        let real = Real::new(&config).unwrap();
+        assert_eq!(real.found().await, Found::default());
+        let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
+        assert_eq!(real.found().await, Found { attach: true, mounted: true, database: false });
     }
 }

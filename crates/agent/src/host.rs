@@ -76,4 +76,6 @@ pub trait Host: Send + Sync + 'static {
     fn reboot(&self, why: &str);
     /// A sign of life for whoever watches over the agent, and until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME; 0 where it does not.
     fn alive(&self, may_run_until_ns: u64, ttl_ms: u64);
+    /// The last sign of an agent that ends and leaves PostgreSQL running: from here on only the lease ends it.
+    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64);
 }

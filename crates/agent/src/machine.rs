@@ -16,7 +16,7 @@
 //! - A1 PostgreSQL is started only while mounted, mounted only while attached, attached only by our own action.
 //! - A2 PostgreSQL is stopped before the pool is exported, the pool before the lease is given back: the next owner finds a clean pool.
 //! - A3 Without a renewal PostgreSQL is told to stop `stop_margin` before the lease could end, paused or not.
-//! - A4 In pause nothing is taken, and PostgreSQL is not restarted; only A3, fencing and operators' words act.
+//! - A4 In pause nothing is taken, and PostgreSQL is not started, whatever stopped it; only A3, fencing and operators' words act.
 //! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
 
@@ -45,8 +45,8 @@ use way::Way;
 /// What happens while PostgreSQL is on its way up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rising {
-    /// Rests of the last one are being cleared away.
-    Clearing(Job),
+    /// Rests of the last one are being cleared away: how, and whether a person asked for the restart.
+    Clearing { job: Job, how: Stop, asked: bool },
     /// The start was given.
     Launching(Job),
     /// It recovers.
@@ -203,6 +203,10 @@ impl Machine {
                 let changed = std::mem::replace(&mut self.paused, false);
                 if changed {
                     self.record(Event::Resumed, "by command", out);
+                    if matches!(self.state, State::Starting(_)) {
+                        // The time of the pause is not PostgreSQL's.
+                        (self.since, self.stalled) = (now, Duration::ZERO);
+                    }
                 }
                 Ok(if changed { "resumed".to_string() } else { "was not paused".to_string() })
             }
@@ -235,7 +239,7 @@ impl Machine {
             },
             Command::Restart => match self.state {
                 State::Primary | State::Following => {
-                    self.rise(now, "by command", Stop::Fast, out);
+                    self.rise(now, "by command", Stop::Fast, true, out);
                     Ok("restarting PostgreSQL".to_string())
                 }
                 _ => Err(self.only_in(StateName::Primary, "there is no PostgreSQL to restart")),
@@ -260,11 +264,12 @@ impl Machine {
         (self.attached, self.mounted, self.running) = (found.attach, found.mounted, found.database);
         match (found.attach, found.mounted, found.database) {
             (false, false, false) => self.why = "nothing known of the lease yet".into(),
-            (true, true, true) => {
+            // A4: in a pause it may be on purpose that PostgreSQL is not there.
+            (true, true, runs) if runs || self.paused => {
                 self.leased_at = now;
-                self.database = DatabaseView::Busy;
                 self.way = Some(Way::new(Event::Adopted, "an earlier agent had ended".into(), None, false, now, now));
-                self.enter(now, State::Starting(Rising::Recovering), "PostgreSQL runs already");
+                let why = if runs { "PostgreSQL runs already" } else { "an earlier agent left device and pool" };
+                self.hold(now, why, runs);
             }
             _ => {
                 let reason = "an earlier agent left something behind".to_string();
@@ -333,15 +338,16 @@ impl Machine {
                 }
                 Err(why) => self.give_up(now, format!("the pool: {why}"), out),
             },
-            (State::Starting(Rising::Clearing(expected)), result) if *expected == job => match result {
-                Ok(()) => self.launch(now, out),
-                Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
-            },
+            (State::Starting(Rising::Clearing { job: expected, how, asked }), result) if *expected == job => {
+                let (how, asked) = (*how, *asked);
+                self.cleared(now, how, asked, result, out);
+            }
             (State::Starting(Rising::Launching(expected)), result) if *expected == job => match result {
                 Ok(()) => {
                     self.database = DatabaseView::Busy;
                     self.state = State::Starting(Rising::Recovering);
                 }
+                Err(why) if self.paused => self.hold(now, &format!("PostgreSQL did not start: {why}"), true),
                 Err(why) => self.fell(now, &format!("PostgreSQL did not start: {why}"), out),
             },
             (State::Starting(Rising::Writing(expected)), result) if *expected == job => match result {
@@ -419,26 +425,6 @@ impl Machine {
                 }
                 _ => {}
             }
-        }
-    }
-
-    fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
-        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
-        self.record(Event::CutOff, &reason, out);
-        let job = self.job();
-        out.push(Action::StopDatabase { job, how: Stop::Immediate });
-        self.way = None;
-        self.enter(now, State::CutOff(Some(job)), &reason);
-    }
-
-    fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
-        // Still ours: renewed with enough time ahead to be worth a start.
-        if serving && now < self.stop_at() {
-            let way =
-                Way::new(Event::Restart, "the lease is ours still, the cluster is back".into(), None, false, now, now);
-            self.way = Some(way);
-            self.launch(now, out);
         }
     }
 

@@ -276,7 +276,12 @@ impl<H: Host> Agent<H> {
         self.shown = (self.machine.state(), self.machine.paused());
         // N3
         let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
-        self.host.alive(until, u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX));
+        let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
+        match self.machine.state() {
+            // Told to end while paused.
+            StateName::Ended if until != 0 => self.host.left_alone(until, ttl_ms),
+            _ => self.host.alive(until, ttl_ms),
+        }
         for action in out {
             self.perform(action).await;
         }

@@ -5,7 +5,8 @@
 //!                                   attach/status.json ──┘   └─ a byte a second ─▶ /dev/watchdog
 //! ```
 //! W1  PostgreSQL may run until the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent.
-//! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is.
+//! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
+//!     pause and left it running, until a next agent gives its first sign.
 //! W3  The machine's watchdog is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
 //!
 //! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
@@ -30,10 +31,13 @@ const FEED_INTERVAL_NS: u64 = 1_000_000_000;
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
+/// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
+pub const LEFT_ALONE: u64 = u64::MAX;
+
 /// A sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sign {
-    /// When, in nanoseconds of CLOCK_BOOTTIME.
+    /// When, in nanoseconds of CLOCK_BOOTTIME, or [`LEFT_ALONE`].
     pub at_ns: u64,
     /// Until when PostgreSQL may run, likewise; 0 where it does not run.
     pub may_run_until_ns: u64,
@@ -135,9 +139,22 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, timeout_ns: u64) -> Verdi
     Verdict::Well
 }
 
-/// By the time of day, as attach says it; a clock that was set makes it wrong in either direction, within W2.
+/// Whether nobody needs the helper any more: no agent, no attach that an agent left alone, no PostgreSQL.
+fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> bool {
+    match last {
+        None => true,
+        Some(Sign { at_ns: LEFT_ALONE, .. }) => !attached,
+        Some(sign) => now_ns.saturating_sub(sign.at_ns) > timeout_ns,
+    }
+}
+
+/// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
+    if let Some(renewed) = status.renewed() {
+        return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
+    }
+    // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within W2.
     let Some(renewed) = status.lease_renewed_at else { return 0 };
     let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
@@ -192,7 +209,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
             }
         }
         let over = !is_locked(&config.run_dir, AGENT_LOCK)
-            && last.is_none_or(|sign| now_ns.saturating_sub(sign.at_ns) > timeout_ns)
+            && over(now_ns, last, timeout_ns, attach::running(&attach_dir))
             && process::of_postgres(&config.database.data).is_empty();
         if over {
             if let Some(device) = &mut device {
@@ -220,6 +237,28 @@ mod tests {
         assert_eq!(judge(109 * S, sign, 111 * S, 10 * S), Verdict::Well);
         assert!(matches!(judge(111 * S, sign, 113 * S, 10 * S), Verdict::Kill(why) if why.contains("no sign of life")));
         assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, 10 * S), Verdict::Well);
+    }
+
+    #[test]
+    fn what_an_agent_left_alone_ends_with_its_lease_only() {
+        let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000 };
+        assert_eq!(Sign::parse(&sign.text()), Some(sign));
+        assert_eq!(judge(999 * S, sign, 1001 * S, 10 * S), Verdict::Well);
+        assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        // The helper stays as long as there is something to guard, and ends with it.
+        assert!(!over(999 * S, Some(sign), 10 * S, true));
+        assert!(over(999 * S, Some(sign), 10 * S, false));
+        assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
+    }
+
+    #[test]
+    fn the_lease_lasts_from_its_renewal_by_the_clock_of_leases() {
+        let dir = tempfile::tempdir().unwrap();
+        let (renewed, shown) = (clock::now().0.saturating_sub(60 * S), clock::unix_ms());
+        let text =
+            format!(r#"{{"phase":"serving","pid":1,"lease_renewed_at":{shown},"lease_renewed_boot_ns":{renewed}}}"#);
+        std::fs::write(dir.path().join("status.json"), text).unwrap();
+        assert_eq!(lease_until_ns(dir.path(), 3000), renewed + 3 * S);
     }
 
     #[test]

@@ -2,25 +2,23 @@
 
 mod asks;
 mod earlier;
+mod sockets;
 
-use crate::client;
 use crate::device::{self, DeviceError, DeviceKind, Devices, KernelOptions};
 use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
-use crate::lane;
 use crate::lease_file::{Lease, LeaseFile};
-use crate::machine::{Action, Bounds, Lane, Lost, Machine, Phase};
+use crate::machine::{Action, Bounds, Machine, Phase};
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
 use asks::{acquire, carry_on, holder, renew};
 use earlier::earlier;
 use holdfast_api::{Refusal, v1};
-use holdfast_nbd::{ExportName, Session};
 use holdfast_tls::Dialer;
-use holdfast_types::{Name, Owner, RequestId, Token};
+use holdfast_types::{Name, Owner, RequestId};
+use sockets::{RemoveFile, accept, run_lane};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
@@ -230,6 +228,8 @@ impl Keeper {
         }
         let mut on_ready = Some(on_ready);
         let mut stopping: Option<Instant> = None;
+        // Told to end, and no device is left: a fence that comes now holds nothing up.
+        let mut released = false;
         let mut ticks = tokio::time::interval(Machine::TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut show_at = Instant::now();
@@ -249,9 +249,7 @@ impl Keeper {
                         }
                     }
                     News::DevicesStopped => {
-                        if self.phase == Phase::Fenced {
-                            return Ok(Ended::Fenced { by: self.shared.look(|m| m.view().fenced_by.clone()) });
-                        }
+                        released = true;
                         self.shared.act(|machine, _, out| machine.detach(out));
                     }
                     News::DeviceEnded(which) => {
@@ -267,6 +265,7 @@ impl Keeper {
                     if self.devices.is_some() {
                         self.stop_devices();
                     } else if !listening {
+                        released = true;
                         self.shared.act(|machine, _, out| machine.detach(out));
                     }
                 }
@@ -286,6 +285,10 @@ impl Keeper {
                 self.ready = true;
                 self.show()?;
                 tell(&self.status());
+            }
+            if released && phase == Phase::Fenced {
+                self.show()?;
+                return Ok(Ended::Fenced { by: self.shared.look(|machine| machine.view().fenced_by.clone()) });
             }
             if phase == Phase::Detached {
                 self.show()?;
@@ -486,6 +489,7 @@ impl Keeper {
                 last_loss: view.last_loss,
                 unanswered: machine.unanswered(),
                 lease_renewed_at: renewed,
+                lease_renewed_boot_ns: view.renewed.map(|at| self.shared.boot_ns(at)),
                 fenced_by: view.fenced_by,
             }
         })
@@ -524,75 +528,6 @@ impl Keeper {
     }
 }
 
-struct RemoveFile(PathBuf);
-
-impl Drop for RemoveFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
-    let clients = Arc::new(AtomicUsize::new(0));
-    loop {
-        match listener.accept().await {
-            Ok((socket, _)) => {
-                if clients.fetch_add(1, Ordering::Relaxed) >= client::CLIENTS_MAX {
-                    clients.fetch_sub(1, Ordering::Relaxed);
-                    tracing::warn!(volume, "too many clients: one is closed");
-                    continue;
-                }
-                let (shared, clients, end) = (shared.clone(), clients.clone(), end.clone());
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = end.cancelled() => {}
-                        () = client::serve(socket, volume, shared) => {}
-                    }
-                    clients.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(volume, %error, "cannot accept clients");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// One lane from connecting to its end. Ends with its generation at the latest.
-async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, end: CancellationToken) {
-    let Some(over) = shared.era(lane.generation) else { return };
-    let life = async {
-        let facts = shared.facts(lane.volume);
-        let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
-        let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
-        let connected = match lane::connect(lane, &nbd, &name).await {
-            Ok(connected) if connected.size >= facts.size => connected,
-            Ok(connected) => {
-                let (found, expected) = (connected.size, facts.size);
-                return format!("{name}: found {found} bytes, expected at least the {expected} of the beginning");
-            }
-            Err(error) => return format!("{name} at {nbd}: {error}"),
-        };
-        let (line, wire) = connected.split();
-        let line = Arc::new(line);
-        shared.connected(lane, line.clone());
-        let error = wire
-            .run(&line, |answers| {
-                shared.act(|machine, now, out| {
-                    for (number, outcome) in answers {
-                        machine.answered(now, lane.generation, number, outcome, out);
-                    }
-                });
-            })
-            .await;
-        format!("{name} at {nbd}: {error}")
-    };
-    let why = tokio::select! {
-        biased;
-        () = end.cancelled() => return,
-        () = over.cancelled() => return,
-        why = life => why,
-    };
-    shared.act(|machine, now, out| machine.lost(now, lane.generation, &Lost::Connection(why), out));
-}
+#[cfg(test)]
+#[path = "keeper/tests.rs"]
+mod tests;

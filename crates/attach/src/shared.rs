@@ -8,11 +8,20 @@ use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
 use holdfast_types::Name;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// Nanoseconds of CLOCK_BOOTTIME: it goes on while the machine is suspended, as leases do.
+fn boot_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
 
 /// The sockets of one generation: cancelled, they close.
 #[derive(Debug)]
@@ -33,7 +42,8 @@ struct Inner {
 /// What all tasks of an attached set share.
 pub(crate) struct Shared {
     pub(crate) set: Name,
-    begun: Instant,
+    /// When it began, by [`boot_ns`].
+    begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
     /// Actions that take time or leave this process.
@@ -51,7 +61,7 @@ impl Shared {
             era: Era { generation: 0, stop: CancellationToken::new() },
             scratch: Vec::new(),
         };
-        let shared = Self { set, begun: Instant::now(), inner: Mutex::new(inner), volumes: RwLock::default(), keeper };
+        let shared = Self { set, begun_ns: boot_ns(), inner: Mutex::new(inner), volumes: RwLock::default(), keeper };
         (Arc::new(shared), told)
     }
 
@@ -59,9 +69,14 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Now, by this process's own clock.
+    /// Now, in this process's own count.
     pub(crate) fn now(&self) -> Moment {
-        Moment(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+        Moment(boot_ns().saturating_sub(self.begun_ns) / NS_PER_MS)
+    }
+
+    /// What that is by the machine's clock; never later than it was.
+    pub(crate) fn boot_ns(&self, at: Moment) -> u64 {
+        self.begun_ns.saturating_add(at.0.saturating_mul(NS_PER_MS))
     }
 
     /// The volumes, known once the lease was granted; they never change afterwards.
@@ -171,5 +186,27 @@ impl Shared {
 
     pub(crate) fn leave(&self, client: u64) {
         self.lock().clients.remove(&client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Bounds;
+    use holdfast_types::RequestId;
+
+    #[test]
+    fn a_moment_is_by_the_clock_of_leases_and_never_later_than_it_was() {
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine);
+        let before = boot_ns();
+        let told = shared.boot_ns(shared.now());
+        let after = boot_ns();
+        assert!(told <= after && told + NS_PER_MS > before, "{before} {told} {after}");
+        // The machine was suspended for a minute: that minute counts.
+        let mut later = Arc::into_inner(shared).unwrap();
+        let minute = later.begun_ns.min(60_000 * NS_PER_MS);
+        later.begun_ns -= minute;
+        assert!(later.now() >= Moment(minute / NS_PER_MS));
     }
 }

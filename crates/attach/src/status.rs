@@ -37,8 +37,11 @@ pub struct Status {
     pub last_loss: Option<String>,
     /// Requests without an answer now.
     pub unanswered: usize,
-    /// When the last renewal that was acknowledged was sent, Unix milliseconds.
+    /// When the last renewal that was acknowledged was sent, Unix milliseconds: for people. A clock that is set moves it.
     pub lease_renewed_at: Option<u64>,
+    /// The same in nanoseconds of this machine's CLOCK_BOOTTIME, which goes on while it is suspended: for what decides by it.
+    #[serde(default)]
+    pub lease_renewed_boot_ns: Option<u64>,
     /// Who took the set, or what else ended it, once it is fenced.
     pub fenced_by: Option<String>,
 }

@@ -1,4 +1,7 @@
 //! Programs that are told what happens. Nothing waits for them, and nothing depends on them.
+//!
+//! Of roles the newest is the last word: one hook at a time, and those that were overtaken before they began are left out. Events are told side by
+//! side, within [`AT_ONCE_MAX`].
 
 use crate::config::AgentConfig;
 use crate::machine::Role;
@@ -7,76 +10,136 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-/// Hooks that run at once at most; beyond that one is left out, and the log says so.
+/// Hooks on events that run at once at most; beyond that one is left out, and the log says so.
 const AT_ONCE_MAX: usize = 8;
 
 /// The hooks of one agent.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    on_role_change: Option<String>,
+    /// To the task that tells of roles.
+    roles: Option<watch::Sender<Option<(Role, u64)>>>,
     on_event: Option<String>,
-    name: String,
-    set: String,
-    limit: Duration,
+    facts: Facts,
     places: Arc<Semaphore>,
 }
 
+/// What every hook is told, and how long it may take.
+#[derive(Clone, Debug)]
+struct Facts {
+    name: String,
+    set: String,
+    limit: Duration,
+}
+
 impl Hooks {
+    /// Must be called on a runtime.
     pub(super) fn new(config: &AgentConfig) -> Self {
-        Self {
-            on_role_change: config.hooks.on_role_change.clone(),
-            on_event: config.hooks.on_event.clone(),
-            name: config.name.clone(),
-            set: config.set.clone(),
-            limit: Duration::from_secs(config.hooks.timeout_s),
-            places: Arc::new(Semaphore::new(AT_ONCE_MAX)),
-        }
+        let limit = Duration::from_secs(config.hooks.timeout_s);
+        let facts = Facts { name: config.name.clone(), set: config.set.clone(), limit };
+        let roles = config.hooks.on_role_change.clone().map(|script| {
+            let (roles, told) = watch::channel(None);
+            tokio::spawn(tell_roles(script, facts.clone(), told));
+            roles
+        });
+        Self { roles, on_event: config.hooks.on_event.clone(), facts, places: Arc::new(Semaphore::new(AT_ONCE_MAX)) }
     }
 
     pub(super) fn role(&self, role: Role, epoch: u64) {
-        if let Some(script) = &self.on_role_change {
-            self.run(script.clone(), role, epoch, String::new());
+        if let Some(roles) = &self.roles {
+            roles.send_replace(Some((role, epoch)));
         }
     }
 
     pub(super) fn event(&self, line: &str, role: Role, epoch: u64) {
-        if let Some(script) = &self.on_event {
-            self.run(script.clone(), role, epoch, format!("{line}\n"));
-        }
-    }
-
-    fn run(&self, script: String, role: Role, epoch: u64, input: String) {
+        let Some(script) = self.on_event.clone() else { return };
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             tracing::warn!(script, "{AT_ONCE_MAX} hooks run already: this one is left out");
             return;
         };
+        let (facts, input) = (self.facts.clone(), format!("{line}\n"));
+        tokio::spawn(async move {
+            facts.run(&script, role, epoch, &input).await;
+            drop(place);
+        });
+    }
+}
+
+/// One at a time; ends with its [`Hooks`].
+async fn tell_roles(script: String, facts: Facts, mut told: watch::Receiver<Option<(Role, u64)>>) {
+    while told.changed().await.is_ok() {
+        let newest = *told.borrow_and_update();
+        if let Some((role, epoch)) = newest {
+            facts.run(&script, role, epoch, "").await;
+        }
+    }
+}
+
+impl Facts {
+    async fn run(&self, script: &str, role: Role, epoch: u64, input: &str) {
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(&script).env("HOLDFAST_NAME", &self.name).env("HOLDFAST_SET", &self.set);
+        command.arg("-c").arg(script).env("HOLDFAST_NAME", &self.name).env("HOLDFAST_SET", &self.set);
         let role = match role {
             Role::Primary => "primary",
             Role::Standby => "standby",
         };
         command.env("HOLDFAST_ROLE", role).env("HOLDFAST_EPOCH", epoch.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        let limit = self.limit;
-        tokio::spawn(async move {
-            let work = async {
-                let mut child = command.spawn()?;
-                if let Some(mut stdin) = child.stdin.take() {
-                    // One that does not read has heard enough.
-                    let _ = stdin.write_all(input.as_bytes()).await;
-                }
-                child.wait().await
-            };
-            match tokio::time::timeout(limit, work).await {
-                Ok(Ok(status)) if status.success() => {}
-                Ok(Ok(status)) => tracing::warn!(script, %status, "a hook failed"),
-                Ok(Err(error)) => tracing::warn!(script, %error, "a hook could not be run"),
-                Err(_) => tracing::warn!(script, ?limit, "a hook took too long and was killed"),
+        let work = async {
+            let mut child = command.spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                // One that does not read has heard enough.
+                let _ = stdin.write_all(input.as_bytes()).await;
             }
-            drop(place);
-        });
+            child.wait().await
+        };
+        match tokio::time::timeout(self.limit, work).await {
+            Ok(Ok(status)) if status.success() => {}
+            Ok(Ok(status)) => tracing::warn!(script, %status, "a hook failed"),
+            Ok(Err(error)) => tracing::warn!(script, %error, "a hook could not be run"),
+            Err(_) => tracing::warn!(script, limit = ?self.limit, "a hook took too long and was killed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::time::Instant;
+
+    async fn wait_for(path: &Path, text: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let found = std::fs::read_to_string(path).unwrap_or_default();
+            if found.contains(text) {
+                return found;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "expected {text:?}, found {found:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_newest_role_is_the_last_word_whatever_else_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        let mut config = AgentConfig::default();
+        config.hooks.on_role_change = Some(format!(
+            "cd {at}; echo begin $HOLDFAST_ROLE $HOLDFAST_EPOCH >> said; [ $HOLDFAST_EPOCH != 1 ] || until [ -e go ]; do sleep 0.01; done; \
+             echo end $HOLDFAST_ROLE $HOLDFAST_EPOCH >> said"
+        ));
+        config.hooks.on_event = Some(format!("cd {at}; until [ -e go ]; do sleep 0.01; done"));
+        let hooks = Hooks::new(&config);
+        hooks.role(Role::Primary, 1);
+        wait_for(&dir.path().join("said"), "begin primary 1").await;
+        // All of these places are taken: a role needs none.
+        (0..AT_ONCE_MAX).for_each(|_| hooks.event("a line", Role::Primary, 1));
+        hooks.role(Role::Standby, 2);
+        hooks.role(Role::Primary, 3);
+        std::fs::write(dir.path().join("go"), "").unwrap();
+        let said = wait_for(&dir.path().join("said"), "end primary 3").await;
+        assert_eq!(said, "begin primary 1\nend primary 1\nbegin primary 3\nend primary 3\n");
     }
 }

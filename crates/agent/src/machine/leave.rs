@@ -72,10 +72,16 @@ impl Machine {
         self.ended_by_shutdown = true;
         match &mut self.state {
             State::Standby => self.enter(now, State::Ended, "told to stop"),
+            State::Starting(_) if self.paused => {
+                self.enter(now, State::Ended, "told to stop while paused: all stays as it is");
+                return "ends; device and pool stay, and PostgreSQL if it runs".into();
+            }
             State::Primary | State::Following if self.paused => {
                 self.enter(now, State::Ended, "told to stop while paused: PostgreSQL goes on");
                 return "ends; PostgreSQL and its device go on without an agent".into();
             }
+            // What stops PostgreSQL is waited for.
+            State::CutOff(_) if self.paused => return "ends; device and pool stay as they are".into(),
             State::Demoting(leaving) | State::Fencing(leaving) => leaving.then = Then::End,
             State::Ended => {}
             State::Acquiring
@@ -89,6 +95,16 @@ impl Machine {
             State::CutOff(_) => self.leave(now, true, false, "the agent was told to stop".into(), Then::End, out),
         }
         "lets go, then ends".into()
+    }
+
+    /// A3.
+    pub(super) fn cut_off(&mut self, now: MonoTime, age_ms: u128, out: &mut Vec<Action>) {
+        let reason = format!("the lease was not renewed for {age_ms} ms of {}", self.ttl.as_millis());
+        self.record(Event::CutOff, &reason, out);
+        let job = self.job();
+        out.push(Action::StopDatabase { job, how: Stop::Immediate });
+        self.way = None;
+        self.enter(now, State::CutOff(Some(job)), &reason);
     }
 
     /// Becoming primary failed: let go, and wait longer each time.

@@ -15,6 +15,8 @@ struct World {
     jobs: Vec<(Job, Action)>,
     renewed: MonoTime,
     told_to_stop_since: Option<MonoTime>,
+    /// A takeover or a person's restart is under way, and its start is still to come.
+    begun: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -86,10 +88,13 @@ impl World {
                 Action::Import { job, .. } => {
                     prop_assert!(self.attached && !self.running, "A1: {self:?}");
                     self.mounted = true;
+                    self.begun = true;
                     self.jobs.push((*job, action));
                 }
                 Action::StartDatabase { job } => {
                     prop_assert!(self.attached && self.mounted, "A1: {self:?}");
+                    prop_assert!(!machine.paused() || self.begun, "A4: started by itself: {self:?}");
+                    self.begun = false;
                     self.running = true;
                     self.wrote = false;
                     self.told_to_stop_since = None;
@@ -111,6 +116,7 @@ impl World {
                 Action::Hook(_) | Action::Record(_) | Action::Reboot(_) => {}
             }
         }
+        self.begun &= machine.state() != StateName::CutOff;
         if machine.role() == Role::Primary {
             prop_assert!(self.wrote, "A5: primary before a durable write: {self:?}");
             prop_assert!(self.running && self.mounted && self.attached, "A1: {self:?}");
@@ -125,6 +131,14 @@ impl World {
             );
         }
         Ok(())
+    }
+
+    /// What is not running and shows itself was started by somebody else: in a pause that is how it is.
+    fn seen(&mut self, view: DatabaseView, machine: &Machine) {
+        let waits = machine.state() == StateName::Starting && self.jobs.is_empty() && self.mounted;
+        if view != DatabaseView::Gone && !self.running && waits {
+            (self.running, self.wrote, self.told_to_stop_since) = (true, false, None);
+        }
     }
 
     fn answer(&mut self, good: bool) -> Option<Input> {
@@ -199,13 +213,17 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
                     _ => AttachEnd::Failed("signal 9".into()),
                 })
             }
-            Happens::Database(view) => Input::Database(view),
+            Happens::Database(view) => {
+                world.seen(view, &machine);
+                Input::Database(view)
+            }
             Happens::Answer(good) => match world.answer(good) {
                 Some(input) => input,
                 None => continue,
             },
             Happens::Command(command) => {
-                let _ = machine.command(now, command, &mut out);
+                let restart = command == Command::Restart;
+                world.begun |= machine.command(now, command, &mut out).is_ok() && restart;
                 world.take(now, out, &machine)?;
                 continue;
             }
@@ -236,6 +254,8 @@ fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
         }
         if world.running && world.told_to_stop_since.is_none() {
             inputs.push(Input::Database(DatabaseView::Ready));
+        } else if machine.database_may_run() && !world.running && world.jobs.is_empty() {
+            inputs.push(Input::Database(DatabaseView::Gone));
         }
         inputs.extend(world.answer(true));
         for input in inputs {
@@ -266,6 +286,25 @@ fn a_detach_under_way_does_not_meet_the_next_attach() {
         Happens::Answer(true),
         Happens::AttachDies(0),
         Happens::Time(900),
+    ];
+    assert_eq!(run(story).expect("the invariants"), StateName::Primary);
+}
+
+/// A4, where the property may not draw it: a cut-off in a pause.
+#[test]
+fn a_cut_off_in_a_pause_starts_nothing() {
+    let story = vec![
+        Happens::Lease(LeaseView::Free),
+        Happens::Attach(AttachPhase::Serving, true),
+        Happens::Answer(true),
+        Happens::Answer(true),
+        Happens::Database(DatabaseView::Ready),
+        Happens::Answer(true),
+        Happens::Command(Command::Pause),
+        Happens::Time(2800),
+        Happens::Answer(true),
+        Happens::Attach(AttachPhase::Serving, true),
+        Happens::Time(100),
     ];
     assert_eq!(run(story).expect("the invariants"), StateName::Primary);
 }

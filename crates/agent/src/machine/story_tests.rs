@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   settings KEY=VALUE ...        before the first input
-//!   found nothing|all|attach|mounted
+//!   found nothing|all|attach|mounted|pool    pool: all but PostgreSQL
 //!   lease free | unreachable | OWNER EPOCH REMAINING_MS [TTL_MS]
 //!   attach PHASE EPOCH [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
 //!   attach-ended refused|fenced|failed TEXT
@@ -125,8 +125,8 @@ impl Teller {
             "found" => {
                 let all = words[1] == "all";
                 self.input(Input::Found(Found {
-                    attach: all || words[1] == "attach",
-                    mounted: all || words[1] == "mounted",
+                    attach: all || matches!(words[1], "attach" | "pool"),
+                    mounted: all || matches!(words[1], "mounted" | "pool"),
                     database: all,
                 }));
             }

@@ -220,12 +220,68 @@ impl Machine {
     }
 
     /// Starts PostgreSQL anew in its place.
-    pub(super) fn rise(&mut self, now: MonoTime, reason: &str, how: Stop, out: &mut Vec<Action>) {
+    pub(super) fn rise(&mut self, now: MonoTime, reason: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
         self.way = Some(Way::new(Event::Restart, reason.into(), None, false, now, now));
+        self.clear(now, reason, how, asked, out);
+    }
+
+    fn clear(&mut self, now: MonoTime, why: &str, how: Stop, asked: bool, out: &mut Vec<Action>) {
         let job = self.job();
         self.database = DatabaseView::Busy;
         out.push(Action::StopDatabase { job, how });
-        self.enter(now, State::Starting(Rising::Clearing(job)), reason);
+        self.enter(now, State::Starting(Rising::Clearing { job, how, asked }), why);
+    }
+
+    /// The last one was stopped, or not.
+    pub(super) fn cleared(
+        &mut self,
+        now: MonoTime,
+        how: Stop,
+        asked: bool,
+        result: Result<(), String>,
+        out: &mut Vec<Action>,
+    ) {
+        match result {
+            // A4: the pause came after the stop. That restart is none.
+            Ok(()) if self.paused && !asked => {
+                self.restarts.pop_back();
+                let why = self.why.clone();
+                self.hold(now, &why, false);
+            }
+            Ok(()) => self.launch(now, out),
+            // Its clients were too slow: nothing is wrong with this host.
+            Err(why) if how == Stop::Fast => {
+                self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
+            }
+            Err(why) => self.fence(now, format!("PostgreSQL could not be stopped: {why}"), out),
+        }
+    }
+
+    /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (A4).
+    pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
+        self.running = true;
+        // Whether it runs the next probe says; where it does not for certain, nobody has to wait for that.
+        self.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
+        let paused = if self.paused { "; paused: nothing is started" } else { "" };
+        self.enter(now, State::Starting(Rising::Recovering), &format!("{why}{paused}"));
+    }
+
+    /// The lease may be ours still.
+    pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        if self.ended_by_shutdown {
+            return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
+        }
+        let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
+        // Still ours: renewed with enough time ahead to be worth a start.
+        if serving && now < self.stop_at() {
+            let why = "the lease is ours still, the cluster is back";
+            self.way = Some(Way::new(Event::Restart, why.into(), None, false, now, now));
+            if self.paused {
+                // A4: somebody may work on its files.
+                return self.hold(now, why, false);
+            }
+            self.launch(now, out);
+        }
     }
 
     /// PostgreSQL is not there, or of no use: again in its place, or give the lease away.
@@ -235,7 +291,7 @@ impl Machine {
             self.restarts.push_back(now);
             // Before the first arrival the way stays what it is: a takeover that needed two starts.
             let way = self.way.take();
-            self.rise(now, reason, Stop::Kill, out);
+            self.rise(now, reason, Stop::Kill, false, out);
             if way.is_some() {
                 self.way = way;
             }

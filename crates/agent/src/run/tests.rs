@@ -15,6 +15,7 @@ struct World {
     refuse_import: bool,
     /// PostgreSQL as told last to the watchdog.
     may_run: bool,
+    left_alone: bool,
     did: Vec<String>,
 }
 
@@ -153,7 +154,11 @@ impl Host for Fake {
     }
 
     fn alive(&self, may_run_until_ns: u64, _ttl_ms: u64) {
-        self.world(|world| world.may_run = may_run_until_ns != 0);
+        self.world(|world| (world.may_run, world.left_alone) = (may_run_until_ns != 0, false));
+    }
+
+    fn left_alone(&self, may_run_until_ns: u64, _ttl_ms: u64) {
+        self.world(|world| (world.may_run, world.left_alone) = (may_run_until_ns != 0, true));
     }
 }
 
@@ -228,7 +233,7 @@ async fn a_free_lease_is_taken_and_given_back_in_order() {
     assert!(lab.get("/history").await.1.contains("\"event\":\"start\""));
     lab.end().await;
     assert_eq!(lab.did(), ["hook Standby", "stop Fast", "export", "detach"]);
-    assert!(!lab.fake.world(|world| world.may_run));
+    assert!(!lab.fake.world(|world| world.may_run || world.left_alone));
 }
 
 #[tokio::test]
@@ -295,5 +300,5 @@ async fn a_pause_outlives_the_agent_and_leaves_postgresql_alone() {
     lab.did();
     lab.end().await;
     assert_eq!(lab.did(), Vec::<String>::new());
-    assert!(lab.fake.world(|world| world.running));
+    assert!(lab.fake.world(|world| world.running && world.may_run && world.left_alone));
 }

@@ -90,6 +90,8 @@ pub struct Machine {
     request: RequestId,
     asked_at: Moment,
     grant: Option<Grant>,
+    /// The token of an earlier process is being continued: there is a lease to give back before there is a grant.
+    resumed: bool,
     generation: u64,
     missing: BTreeSet<(usize, u8)>,
     table: Table,
@@ -120,6 +122,7 @@ impl Machine {
             request: base,
             asked_at: Moment(0),
             grant: None,
+            resumed: false,
             generation: 0,
             missing: BTreeSet::new(),
             table: Table::new(bounds),
@@ -184,6 +187,7 @@ impl Machine {
     /// once. They wait until a gateway serves; a final word against it is a fence as ever (M5, M6).
     pub fn resume(&mut self, now: Moment, token: Token, volumes: usize, out: &mut Vec<Action>) {
         self.volumes = volumes;
+        self.resumed = true;
         self.table.set_volumes(volumes);
         let request = self.next_request(now);
         out.push(Action::Continue { request, token });
@@ -240,7 +244,7 @@ impl Machine {
         if first {
             self.volumes = volumes;
             self.table.set_volumes(volumes);
-            self.go(Phase::Connecting, out);
+            self.go(if self.detach { Phase::Detaching } else { Phase::Connecting }, out);
         }
         self.connect(out);
     }
@@ -260,7 +264,7 @@ impl Machine {
     }
 
     fn detach_waits(&self) -> bool {
-        self.phase == Phase::Detaching && self.lost_at.is_some()
+        self.phase == Phase::Detaching && (self.lost_at.is_some() || self.grant.is_none())
     }
 
     fn connect(&mut self, out: &mut Vec<Action>) {
@@ -513,7 +517,7 @@ impl Machine {
             return;
         }
         self.detach = true;
-        if self.grant.is_none() {
+        if self.grant.is_none() && !self.resumed {
             return self.go(Phase::Detached, out);
         }
         self.go(Phase::Detaching, out);

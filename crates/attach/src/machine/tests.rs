@@ -254,6 +254,33 @@ fn detaching_waits_for_answers_then_gives_the_lease_back() {
     assert_eq!(m.phase(), Phase::Detached);
 }
 
+/// What waited in the kernel is carried out, and the lease given back: not before either can it be said that this ended in good order.
+#[test]
+fn a_resumed_set_that_is_told_to_end_first_continues_its_lease() {
+    let mut m = Machine::new(RequestId(100), 1, Bounds::default());
+    step(|out| m.resume(Moment(0), Token(7), 1, out));
+    step(|out| m.request(Moment(1), 0, write(7, 0, vec![1; 512]), out));
+    assert!(step(|out| m.detach(out)).is_empty());
+    assert_eq!(m.phase(), Phase::Detaching);
+    let granted = step(|out| m.granted(Moment(50), RequestId(101), grant(9), 1, out));
+    assert_eq!(granted, ["connect gen=1 vol=0 slot=0 to h9:2"]);
+    assert_eq!(m.phase(), Phase::Detaching);
+    assert!(step(|out| m.granted(Moment(51), RequestId(101), grant(9), 1, out)).is_empty(), "once");
+    let lane = Lane { generation: 1, volume: 0, slot: 0 };
+    assert_eq!(step(|out| m.connected(Moment(60), lane, out)), ["send 1 gen=1 slot=0"]);
+    let done = step(|out| m.answered(Moment(61), 1, 1, Ok(Reply::Done), out));
+    assert_eq!(done, ["answer 7 ok", "shut gen=1", "release e9"]);
+    step(|out| m.released(out));
+    assert_eq!(m.phase(), Phase::Detached);
+
+    // Nobody continues it, and somebody else was granted the set.
+    let mut m = Machine::new(RequestId(100), 1, Bounds::default());
+    step(|out| m.resume(Moment(0), Token(7), 1, out));
+    step(|out| m.detach(out));
+    assert_eq!(step(|out| m.refused(RequestId(101), "stale token", out)), ["shut gen=0", "look who"]);
+    assert_eq!(m.phase(), Phase::Fenced);
+}
+
 /// Sectors of the world's volume.
 const SECTORS: u64 = 12;
 const SECTOR: u64 = 512;

@@ -1,0 +1,89 @@
+//! Sockets of both sides: clients of this host, lanes to the gateway.
+
+use super::ACCEPT_PAUSE;
+use crate::client;
+use crate::lane;
+use crate::machine::{Lane, Lost};
+use crate::shared::Shared;
+use holdfast_nbd::{ExportName, Session};
+use holdfast_types::Token;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+/// Removes a socket when it is dropped.
+pub(super) struct RemoveFile(pub PathBuf);
+
+impl Drop for RemoveFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Takes clients of one volume, until it is dropped.
+pub(super) async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                if clients.fetch_add(1, Ordering::Relaxed) >= client::CLIENTS_MAX {
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                    tracing::warn!(volume, "too many clients: one is closed");
+                    continue;
+                }
+                let (shared, clients, end) = (shared.clone(), clients.clone(), end.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = end.cancelled() => {}
+                        () = client::serve(socket, volume, shared) => {}
+                    }
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(volume, %error, "cannot accept clients");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One lane from connecting to its end. Ends with its generation at the latest.
+pub(super) async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, end: CancellationToken) {
+    let Some(over) = shared.era(lane.generation) else { return };
+    let life = async {
+        let facts = shared.facts(lane.volume);
+        let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
+        let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
+        let connected = match lane::connect(lane, &nbd, &name).await {
+            Ok(connected) if connected.size >= facts.size => connected,
+            Ok(connected) => {
+                let (found, expected) = (connected.size, facts.size);
+                return format!("{name}: found {found} bytes, expected at least the {expected} of the beginning");
+            }
+            Err(error) => return format!("{name} at {nbd}: {error}"),
+        };
+        let (line, wire) = connected.split();
+        let line = Arc::new(line);
+        shared.connected(lane, line.clone());
+        let error = wire
+            .run(&line, |answers| {
+                shared.act(|machine, now, out| {
+                    for (number, outcome) in answers {
+                        machine.answered(now, lane.generation, number, outcome, out);
+                    }
+                });
+            })
+            .await;
+        format!("{name} at {nbd}: {error}")
+    };
+    let why = tokio::select! {
+        biased;
+        () = end.cancelled() => return,
+        () = over.cancelled() => return,
+        why = life => why,
+    };
+    shared.act(|machine, now, out| machine.lost(now, lane.generation, &Lost::Connection(why), out));
+}
