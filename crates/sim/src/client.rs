@@ -24,8 +24,8 @@ pub const SET: &str = "sim";
 pub const VOLUME_NAMES: [&str; VOLUMES] = ["a", "b"];
 
 const MS: u64 = 1_000_000;
-/// A request that is not answered for so long is given up.
-const PATIENCE: u64 = 5_000 * MS;
+/// A request that is not answered for so long is given up; by some sooner, so that another gateway serves while the first sleeps.
+const PATIENCE: [u64; 2] = [1_200 * MS, 5_000 * MS];
 const RENEW_EVERY: u64 = 700 * MS;
 const TTL: Duration = Duration::from_secs(2);
 
@@ -68,6 +68,7 @@ enum State {
 pub struct Client {
     index: usize,
     owner: Owner,
+    patience: u64,
     rng: Rng,
     state: State,
     token: Option<u128>,
@@ -110,10 +111,12 @@ fn name_of(text: &str) -> Name {
 
 impl Client {
     pub fn new(index: usize, seed: u64, early: bool) -> Self {
+        let mut rng = Rng::new(seed, 200 + index as u64);
         Self {
             index,
             owner: owner(index),
-            rng: Rng::new(seed, 200 + index as u64),
+            patience: rng.pick(&PATIENCE),
+            rng,
             state: State::Away,
             token: None,
             request: 0,
@@ -304,17 +307,17 @@ impl Client {
                 }
             }
             State::Asking { since } => {
-                if mine.is_none() || now >= since + PATIENCE {
+                if mine.is_none() || now >= since + self.patience {
                     self.leave(now);
                 }
             }
             State::Reading { since } => {
-                if gone || now >= since + PATIENCE {
+                if gone || now >= since + self.patience {
                     self.leave(now);
                 }
             }
             State::Open => {
-                let stuck = self.under_way.values().next().is_some_and(|since| now >= since + PATIENCE);
+                let stuck = self.under_way.values().next().is_some_and(|since| now >= since + self.patience);
                 // A host that was told nothing goes on with an epoch that has ended, for a while: a zombie.
                 let zombie = model.latest_epoch() > self.epoch;
                 if gone && !(zombie && mine.is_some()) || stuck || zombie && self.rng.chance(2) {

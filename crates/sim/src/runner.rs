@@ -139,6 +139,8 @@ fn directory(process: u32) -> PathBuf {
 
 fn simulate(args: &OneArgs) -> Result<String> {
     let dir = directory(std::process::id());
+    // Of a process of this number that was killed, and so of none that lives.
+    drop(std::fs::remove_dir_all(&dir));
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
     let mut world = World::new(args.seed, &dir, args.verbose, args.broken)?;
     let outcome = match args.scene {
