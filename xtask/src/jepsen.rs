@@ -106,7 +106,6 @@ const LIES: &[Lie] = &[
     },
     Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", "coverage") },
     Lie { nemesis: "s3-503", ..lie("register", "miss", "coverage") },
-    Lie { nemesis: "unsynced-all", ..lie("flush-kill", "lying-disk", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },

@@ -39,9 +39,15 @@
              :in      (io/writer (.getOutputStream p))
              :out     (io/reader (.getInputStream p))}]
       (assert (= "ready" (ask! d nil)))
-      (when (= "lying-disk" (:lie test)) (ask! d "lie"))
       (swap! (:mounted test) assoc node d)
       (.mkdirs (io/file dir (under test))))))
+
+(defn lie!
+  "From now on, where that is the lie of this run. Not earlier: a cluster that
+  forgot that it is one has nobody who could be asked."
+  [test]
+  (when (= "lying-disk" (:lie test))
+    (doseq [d (vals @(:mounted test))] (ask! d "lie"))))
 
 (defn remove! [test node]
   (when-let [{:keys [^Process process ^java.io.Writer in]} (get @(:mounted test) node)]

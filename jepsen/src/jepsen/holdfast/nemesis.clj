@@ -220,6 +220,7 @@
   nemesis/Nemesis
   (setup! [this test]
     (net/heal! (:net test) test)
+    (disks/lie! test)
     this)
 
   (invoke! [_ test op]

@@ -61,6 +61,8 @@
   [nodes]
   (doseq [n nodes]
     (locally ["ip" "netns" "del" n] nil)
+    ; The kernel takes a namespace apart some time later.
+    (locally ["ip" "link" "del" (str "ve-" n)] nil)
     (io/delete-file (io/file "/etc/netns" n "hosts") true)
     (io/delete-file (io/file "/etc/netns" n) true))
   (locally ["ip" "link" "del" bridge] nil))
