@@ -46,10 +46,10 @@ impl Replicas {
         index: usize,
         applied: u64,
         picture: Picture,
-    ) -> Result<bool, (usize, Box<Picture>, Picture)> {
+    ) -> Result<bool, Box<(usize, Picture, Picture)>> {
         let seen = self.seen.entry(applied).or_default();
         match seen.iter().find(|(_, theirs)| theirs.root() == picture.root()) {
-            Some((first, theirs)) if *theirs != picture => return Err((*first, Box::new(theirs.clone()), picture)),
+            Some((first, theirs)) if *theirs != picture => return Err(Box::new((*first, theirs.clone(), picture))),
             Some(_) => return Ok(true),
             None => seen.push((index, picture)),
         }
@@ -100,7 +100,8 @@ impl World {
         });
         match self.replicas.compare(index, applied, picture) {
             Ok(compared) => self.stats.compared += u64::from(compared),
-            Err((first, theirs, ours)) => {
+            Err(found) => {
+                let (first, theirs, ours) = *found;
                 let (first, this) = (first + 1, index + 1);
                 bail!("R4: gateways {first} and {this} differ at entry {applied}:\n{theirs:?}\n{ours:?}")
             }
