@@ -50,10 +50,28 @@ fn every_commented_value_of_the_sample_can_be_taken() {
             assert!(config.validate().unwrap_err().to_string().contains("key: found 2 sources"));
         } else if line.contains("/tls/") {
             assert!(config.validate().unwrap_err().to_string().contains("tls: found 1 files, expected all of"));
+        } else if line.contains("/etcd/client") {
+            assert!(config.validate().unwrap_err().to_string().contains("etcd: found one of certificate and key"));
         } else {
             config.validate().unwrap();
         }
     }
+}
+
+#[test]
+fn an_etcd_member_is_a_url_and_the_prefix_a_path() {
+    let of = |text: &str| {
+        let mut config = GatewayConfig::example();
+        config.etcd = toml::from_str(text).unwrap();
+        config.validate().map_err(|error| error.to_string())
+    };
+    of("endpoints = [\"http://10.0.0.1:2379\", \"https://e2:2379/\"]\nprefix = \"/a/b/\"").unwrap();
+    for endpoint in ["10.0.0.1:2379", "e1", "ftp://e1:2379", "http://e1:2379/v3"] {
+        let error = of(&format!("endpoints = [{endpoint:?}]")).unwrap_err();
+        assert!(error.contains(&format!("etcd.endpoints: found {endpoint:?}, expected http://HOST:PORT")), "{error}");
+    }
+    let error = of("prefix = \"holdfast\"").unwrap_err();
+    assert!(error.contains("etcd.prefix: found \"holdfast\", expected a text that begins with /"), "{error}");
 }
 
 #[test]
