@@ -106,6 +106,8 @@ pub struct Machine {
     /// The takeover under way is the last of them.
     counted: bool,
     restarts: VecDeque<MonoTime>,
+    /// A pause has kept PostgreSQL from being started: its next start counts as no restart.
+    held: bool,
     attach: Option<AttachView>,
     leased_at: MonoTime,
     /// Of our last grant, also after it ended: for the history.
@@ -134,6 +136,7 @@ impl Machine {
             jobs: 0,
             looked: false,
             paused: false,
+            held: false,
             ended_by_shutdown: false,
             why: "starting".into(),
             lease: None,

@@ -154,7 +154,8 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     if let Some(renewed) = status.renewed() {
         return renewed.0.saturating_add(ttl_ms.saturating_mul(1_000_000));
     }
-    // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within W2.
+    // By the time of day, as an attach of an earlier build says it; a clock that was set makes it wrong in either direction, within
+    // W2; without bound where an agent of this build left such an attach alone in a pause.
     let Some(renewed) = status.lease_renewed_at else { return 0 };
     let left = renewed.saturating_add(ttl_ms).saturating_sub(clock::unix_ms());
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
@@ -188,16 +189,25 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
             Verdict::Kill(why) => {
                 let data = &config.database.data;
                 let there = !process::of_postgres(data).is_empty();
-                if there || attach::running(&attach_dir) {
+                // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
+                let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
+                if there || !left_alone && attach::running(&attach_dir) {
                     if !killing {
-                        tracing::error!(why, "PostgreSQL and its device are ended");
+                        let what =
+                            if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
+                        tracing::error!(why, "{what}");
                     }
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, Duration::ZERO);
-                    // Those that wait on the device end only once it answers, if with an error.
-                    attach::kill(config);
+                    if !left_alone {
+                        // Those that wait on the device end only once it answers, if with an error.
+                        attach::kill(config);
+                    }
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
+                    if left_alone && !clear {
+                        attach::kill(config);
+                    }
                 }
             }
             Verdict::Well => killing = false,
@@ -267,6 +277,49 @@ mod tests {
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(Sign::parse("1 22 33"), None);
         assert_eq!(Sign::parse("1 22\n"), None);
+    }
+
+    /// The lease of a paused host ended in an outage. A person may be at work on the files: only PostgreSQL goes.
+    #[test]
+    fn what_was_left_alone_in_a_pause_keeps_its_device() {
+        use std::process::{Child, Command};
+        let ended = |child: &mut Child| {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_secs(20) {
+                if child.try_wait().unwrap().is_some() {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        for (at_ns, keeps) in [(LEFT_ALONE, true), (1, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+            config.watchdog.kind = WatchdogKind::Helper;
+            config.database.data = dir.path().join("data");
+            let (attach_dir, postgres) = (dir.path().join("attach"), dir.path().join("postgres"));
+            std::fs::create_dir_all(&attach_dir).unwrap();
+            std::fs::create_dir_all(&config.database.data).unwrap();
+            std::fs::copy("/bin/sleep", &postgres).unwrap();
+            let mut attach = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+            let _held = lock(&attach_dir, "attach.lock").unwrap();
+            std::fs::write(attach_dir.join("attach.lock"), attach.id().to_string()).unwrap();
+            let mut server = Command::new(&postgres).arg("1000").current_dir(&config.database.data).spawn().unwrap();
+            let signs = Signs::new(dir.path());
+            signs.give(Sign { at_ns, may_run_until_ns: 1, ttl_ms: 3000 });
+            let helper = std::thread::spawn(move || run(&config));
+            assert!(ended(&mut server), "PostgreSQL is ended in any case");
+            if !keeps {
+                assert!(ended(&mut attach), "without a pause the device goes too");
+            }
+            // Nothing is guarded any more, and no agent is there: the helper ends, after the look in which it ended PostgreSQL.
+            signs.give(Sign { at_ns: 1, may_run_until_ns: 0, ttl_ms: 3000 });
+            helper.join().unwrap().unwrap();
+            assert_eq!(attach.try_wait().unwrap().is_none(), keeps, "at {at_ns}");
+            let _ = attach.kill();
+            let _ = attach.wait();
+        }
     }
 
     #[test]

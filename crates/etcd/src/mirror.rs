@@ -22,6 +22,8 @@ pub enum Shown {
 pub struct Mirror {
     client: Client,
     prefix: String,
+    /// A write of ours may still come to pass (R12). The next one raises the revision that it compares with, whatever it says.
+    unsure: bool,
 }
 
 impl Mirror {
@@ -30,7 +32,7 @@ impl Mirror {
     /// # Errors
     /// [`EtcdError::Endpoint`].
     pub fn new(options: &EtcdOptions, prefix: &str) -> Result<Self, EtcdError> {
-        Ok(Self { client: Client::new(options)?, prefix: prefix.trim_end_matches('/').to_string() })
+        Ok(Self { client: Client::new(options)?, prefix: prefix.trim_end_matches('/').to_string(), unsure: false })
     }
 
     fn key(&self, set: &str) -> String {
@@ -46,11 +48,14 @@ impl Mirror {
         for _ in 0..TRIES {
             let found = self.client.get(&key).await?;
             match grant.next(found.value.as_deref()) {
-                Next::Same => return Ok(Shown::Already),
+                Next::Same if !self.unsure => return Ok(Shown::Already),
                 Next::Newer => return Ok(Shown::Newer),
                 Next::Foreign(found) => return Err(EtcdError::Foreign { key, found }),
-                Next::Put => {
-                    if self.client.put_if(&key, &grant.to_bytes(), found.revision).await? {
+                Next::Put | Next::Same => {
+                    let unsure = std::mem::replace(&mut self.unsure, true);
+                    let written = self.client.put_if(&key, &grant.to_bytes(), found.revision).await?;
+                    self.unsure = unsure && !written;
+                    if written {
                         return Ok(Shown::Written);
                     }
                 }

@@ -206,6 +206,8 @@ pub(crate) async fn keep_schedule(door: Door) {
         }
         let outcome = match due {
             Due::Dropped(why) => Err(why),
+            // A4: it was asked for before the pause was.
+            Due::Now if view.paused => Err("the host is paused: ask for it anew".to_string()),
             Due::Later | Due::Now => match switch(&door, scheduled.to, false).await {
                 Ok(_) => Ok(()),
                 Err(reply) => Err(reply.words()),

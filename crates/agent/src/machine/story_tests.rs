@@ -207,6 +207,7 @@ fn settings(policy: &mut Policy, words: &str) {
             "reboot" => policy.fence_reboot = value == "true",
             "start_timeout" => policy.start_timeout = ms(value),
             "follows" => policy.follows = value == "true",
+            "restarts_max" => policy.restarts_max = value.parse().unwrap(),
             "wait" => policy.campaign_wait = ms(value),
             "per_hour" => policy.takeovers_per_hour_max = value.parse().unwrap(),
             other => panic!("unknown setting {other:?}"),

@@ -214,6 +214,7 @@ impl Machine {
         }
         let job = self.job();
         self.running = true;
+        self.held = false;
         self.database = DatabaseView::Busy;
         out.push(Action::StartDatabase { job });
         self.enter(now, State::Starting(Rising::Launching(job)), "PostgreSQL starts");
@@ -244,7 +245,9 @@ impl Machine {
         match result {
             // A4: the pause came after the stop. That restart is none.
             Ok(()) if self.paused && !asked => {
-                self.restarts.pop_back();
+                if !self.held {
+                    self.restarts.pop_back();
+                }
                 let why = self.why.clone();
                 self.hold(now, &why, false);
             }
@@ -260,6 +263,7 @@ impl Machine {
     /// Looks at PostgreSQL as at one that recovers, without a start of ours. What it finds missing is started anew, but not in a pause (A4).
     pub(super) fn hold(&mut self, now: MonoTime, why: &str, runs: bool) {
         self.running = true;
+        self.held |= self.paused;
         // Whether it runs the next probe says; where it does not for certain, nobody has to wait for that.
         self.database = if runs { DatabaseView::Busy } else { DatabaseView::Gone };
         let paused = if self.paused { "; paused: nothing is started" } else { "" };
@@ -269,6 +273,8 @@ impl Machine {
     /// The lease may be ours still.
     pub(super) fn resume_from_cut_off(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if self.ended_by_shutdown {
+            // Somebody may start it by hand: the watchdog's helper guards that (W1).
+            self.running = true;
             return self.enter(now, State::Ended, "told to stop while paused: device and pool stay");
         }
         let serving = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
@@ -312,6 +318,13 @@ impl Machine {
                     return;
                 }
                 DatabaseView::Gone if self.paused => {}
+                // Nothing of PostgreSQL's has failed: the pause is over.
+                DatabaseView::Gone if self.held => {
+                    let way = self.way.take();
+                    self.rise(now, "started after a pause", Stop::Kill, false, out);
+                    self.way = way.or(self.way.take());
+                    return;
+                }
                 DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
                 DatabaseView::Busy | DatabaseView::Silent => {}
                 DatabaseView::Standby if self.policy.follows => {
@@ -346,6 +359,7 @@ impl Machine {
             self.record(event, &reason, out);
         }
         self.way = None;
+        self.held = false;
         self.backoff = Duration::ZERO;
         self.enter(now, state, why);
     }

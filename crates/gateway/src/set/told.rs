@@ -66,6 +66,7 @@ impl Told {
         let set = self.server.name.to_string();
         match self.mirror.show(&grant).await {
             Ok(Shown::Newer) => {
+                self.last = None;
                 // Another gateway leads by now and has told more; this one is about to hear of it.
                 tracing::debug!(set, "the etcd knows of a newer grant");
                 metrics::counter!("holdfast_etcd_newer_total", "set" => set).increment(1);
@@ -82,6 +83,8 @@ impl Told {
                 true
             }
             Err(error) => {
+                // It may have come to pass (R12): what the etcd shows is not known any more.
+                self.last = None;
                 metrics::counter!("holdfast_etcd_failures_total", "set" => set.clone()).increment(1);
                 if self.failing.is_none() {
                     self.failing = Some(Instant::now());
