@@ -11,6 +11,9 @@ use holdfast_control::cluster::Standing;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_store::Faults;
 
+/// At the begin of each journal file (docs/formats.md).
+const FILE_HEADER_BYTES: usize = 4096;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,
@@ -324,14 +327,22 @@ impl Nemesis {
         }
     }
 
-    /// A bit of what was synced is another at the next start (R9). Only where the others can heal that: all of them are whole. Not in the newest file:
-    /// what no later batch says was synced is taken for a torn tail there.
+    /// A bit of what was synced is another at the next start (R9). Only where the others can heal that: all of them are whole. Not in the newest file that
+    /// holds a batch: what no later batch says was synced is taken for a torn tail there.
     fn rot(&mut self, world: &mut World, host: usize) {
         if world.places[host].is_none() || !world.is_whole() {
             return;
         }
-        let mut names = world.hosts[host].disk.names();
-        names.pop();
+        let disk = &world.hosts[host].disk;
+        let mut names = disk.names();
+        // A file that was only begun says nothing of the one before it.
+        while let Some(name) = names.pop() {
+            let mut batches = false;
+            disk.damage(&name, |bytes| batches = bytes.iter().skip(FILE_HEADER_BYTES).any(|byte| *byte != 0));
+            if batches {
+                break;
+            }
+        }
         if names.is_empty() {
             return;
         }
