@@ -301,7 +301,8 @@ mod tests {
             let (attach_dir, postgres) = (dir.path().join("attach"), dir.path().join("postgres"));
             std::fs::create_dir_all(&attach_dir).unwrap();
             std::fs::create_dir_all(&config.database.data).unwrap();
-            std::fs::copy("/bin/sleep", &postgres).unwrap();
+            // A link, not a copy: what was just written cannot be run while a child of another test still has it open.
+            std::os::unix::fs::symlink("/bin/sleep", &postgres).unwrap();
             let mut attach = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
             let _held = lock(&attach_dir, "attach.lock").unwrap();
             std::fs::write(attach_dir.join("attach.lock"), attach.id().to_string()).unwrap();
