@@ -225,6 +225,12 @@ impl Device for VolumeDevice {
         })
     }
 
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // Asked now, waited for later: what comes in behind the call is not waited for.
+        let settled = self.connection.serving.sequencer.settled();
+        Box::pin(async move { settled.await.map_err(|_| self.gone()) })
+    }
+
     fn cache(self: Arc<Self>, _offset: u64, _len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }

@@ -106,6 +106,11 @@ impl Device for SnapshotDevice {
         Box::pin(async move { self.check() })
     }
 
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // Nothing is ever handed in.
+        Box::pin(async { Ok(()) })
+    }
+
     fn cache(self: Arc<Self>, _: u64, _: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
         Box::pin(async { Ok(()) })
     }
