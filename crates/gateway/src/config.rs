@@ -218,6 +218,11 @@ settings! {
         /// Bytes in segments for each 100 that are in use, 105 to 1000, before checkpoints empty the segments that hold the least. Lower: a smaller
         /// store, more bytes copied.
         target_percent: u32 = 130;
+        /// Bytes of segments read and written for that a second and set at most, over a minute or so; 0B: no limit but that of each checkpoint (64MiB and
+        /// twice what was written, or what was written while the journal is filling). Too low: the store grows beyond the target.
+        move_bytes_per_second: ByteSize = ByteSize(0);
+        /// Segments read and written for that a second and set at most, over a minute or so, 0 to 10000; 0: no limit. A store may charge for each.
+        move_requests_per_second: u32 = 0;
         /// How long a read that has begun may still need an object that was replaced, in milliseconds, 100 to 86400000. Deleted no earlier than that.
         grace_ms: u64 = 60_000;
         /// Deletions a second and set at most, 1 to 10000.

@@ -19,6 +19,7 @@ use holdfast_store::Health;
 use holdfast_types::SetId;
 use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
+use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -81,6 +82,10 @@ pub(super) async fn start_set(
             Compression::Zstd => Codec::Zstd,
         },
         target_percent: config.space.target_percent,
+        moves: MoveLimits {
+            bytes_per_second: config.space.move_bytes_per_second.0,
+            requests_per_second: config.space.move_requests_per_second,
+        },
     };
     let space = SpaceSettings {
         grace: Duration::from_millis(config.space.grace_ms),

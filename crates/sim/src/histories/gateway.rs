@@ -26,6 +26,7 @@ use holdfast_store::{Health, ObjectStore, RetryPolicy, Retrying};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, SetLife};
 use holdfast_volume::segment::Codec;
+use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -80,6 +81,12 @@ impl Common {
             parallel: 2,
             codec: rng.pick(&[Codec::None, Codec::Lz4, Codec::Zstd]),
             target_percent: rng.pick(&[110, 130, 200]),
+            // By the seed itself: a draw would make every other one another.
+            moves: if seed.is_multiple_of(3) {
+                MoveLimits { bytes_per_second: 256 << 10, requests_per_second: 4 }
+            } else {
+                MoveLimits::default()
+            },
         };
         let space = SpaceSettings {
             grace: Duration::from_millis(rng.pick(&[100, 600])),
