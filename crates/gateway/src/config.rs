@@ -181,6 +181,9 @@ settings! {
         memory: ByteSize = ByteSize(256 * MIB);
         /// On disk under data_dir: 0B for none, else at least 64MiB.
         disk: ByteSize = ByteSize(2 * GIB);
+        /// How far a reader that goes through a volume in order is read ahead of, 0B (not at all) to 64MiB; at most a thirty-second of memory. More: fewer waits
+        /// for a store that is far away, more read for nothing where the reader stops.
+        read_ahead: ByteSize = ByteSize(8 * MIB);
     }
 }
 

@@ -112,7 +112,9 @@ async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::
         let second = Host::node_as(copy.path(), member.0, Duration::from_millis(660), life)?;
         let told = second.register(&addresses, 1).await;
         let crate::Registered::Refused(why) = told else { anyhow::bail!("{told:?}") };
-        let expected = format!("another process of {member} answers at this member's address (boot counter: found 1, this one has 2)");
+        let expected = format!(
+            "another process of {member} answers at this member's address (boot counter: found 1, this one has 2)"
+        );
         assert!(why.starts_with(&expected), "{why}");
         // Itself it does find there.
         let told = hosts[first].node.register(&addresses, 1).await;

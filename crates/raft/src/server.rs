@@ -226,7 +226,11 @@ impl Peer for Handler {
             let outcome = if life == own {
                 Outcome::Busy("this process itself".to_string())
             } else {
-                tracing::error!(boot = life.boot, own = own.boot, "C3: a second process runs on a copy of this gateway's disk; it is refused");
+                tracing::error!(
+                    boot = life.boot,
+                    own = own.boot,
+                    "C3: a second process runs on a copy of this gateway's disk; it is refused"
+                );
                 Outcome::Refused(format!(
                     "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
                      were started. If that other one is not meant to run, end it and start this one again; else remove this copy",

@@ -99,6 +99,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     journal(config, &mut out);
     // A quarter of it is for map pages, and no cache works with less than 8 MiB.
     out.size("cache.memory", config.cache.memory, 32 * MIB, 1 << 50);
+    out.size("cache.read_ahead", config.cache.read_ahead, 0, 64 * MIB);
     let disk = config.cache.disk;
     out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
     let flight = &config.in_flight;

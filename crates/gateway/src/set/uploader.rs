@@ -134,7 +134,8 @@ impl Uploader {
     ) -> Self {
         let (host, reader) = (server.host.clone(), server.reader.clone());
         let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
-        let (budget, begun, held) = (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
+        let (budget, begun, held) =
+            (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
         Self { server, host, reader, mapping, settings, boot, collection_due, spared, budget, begun, held, stop }
     }
 

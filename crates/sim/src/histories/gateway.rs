@@ -23,7 +23,7 @@ use holdfast_nbd::ExportName;
 use holdfast_raft::Group;
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Retrying};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, SetId};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, SetLife};
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
@@ -134,7 +134,15 @@ impl Gateway {
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
-        let mapping = Mapping::new(common.key.clone(), store, health.clone(), cache, MEMORY_BYTES_MIN, stop.clone());
+        let mapping = Mapping::new(
+            common.key.clone(),
+            store,
+            health.clone(),
+            cache,
+            MEMORY_BYTES_MIN,
+            Sectors(2048),
+            stop.clone(),
+        );
         let mapping = Arc::new(mapping.unwrap_or_else(|e| panic!("{e}")));
         let host = seat.host.clone();
         let server = SetServer::new(SetParts {

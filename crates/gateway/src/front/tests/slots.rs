@@ -108,7 +108,10 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
 
     device.settled.send_replace(Err(DeviceError::Disconnect));
     let refused = soon(Client::connect_as(pipe(&front), &self::name(0, 3), HeaderStyle::Extended)).await;
-    assert!(matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))), "there will be none under this epoch");
+    assert!(
+        matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))),
+        "there will be none under this epoch"
+    );
 }
 
 #[tokio::test]
