@@ -88,7 +88,7 @@ async fn s2_an_older_generation_never_gets_in() {
 async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome() {
     let (front, _, device, _begun) = gated(8);
     let _old = Client::connect(pipe(&front), &name(0, 1)).await;
-    device.settled.send_replace(Ok(false));
+    device.settled.send_modify(|settled| *settled = Ok(false));
     // Neither another slot nor a plain connection stands for an older one of its own.
     let _other = Client::connect(pipe(&front), &name(1, 1)).await;
     let _plain = Client::connect(pipe(&front), "s/v").await;
@@ -102,11 +102,11 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
     let settling = async {
         until(|| device.settled.receiver_count() > 0).await;
         seen.cancel();
-        device.settled.send_replace(Ok(true));
+        device.settled.send_modify(|settled| *settled = Ok(true));
     };
     let _newer = tokio::join!(newer, settling).0;
 
-    device.settled.send_replace(Err(DeviceError::Disconnect));
+    device.settled.send_modify(|settled| *settled = Err(DeviceError::Disconnect));
     let refused = soon(Client::connect_as(pipe(&front), &self::name(0, 3), HeaderStyle::Extended)).await;
     assert!(
         matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))),
