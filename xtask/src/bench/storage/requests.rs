@@ -1,0 +1,144 @@
+//! Rows that count requests one by one: a set that nobody uses, and reads that no cache has.
+
+use super::figures::{MIB, per_hour};
+use super::lab::{Lab, shown};
+use super::{Figure, Goal, Plan, Row};
+use crate::cluster::SET;
+use crate::nbd::Client;
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::Result;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Nobody is waited for longer than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Until the deletions that follow the last checkpoint are done: their grace is one minute.
+const SETTLE: Duration = Duration::from_secs(90);
+const READ: u32 = 128 << 10;
+/// The part of a volume that one page of the map is for.
+const PAGE: u64 = 32 * MIB;
+
+/// A set with one open connection and nothing to do: first while everything is read once for damage, then when that is over.
+pub fn idle(plan: &Plan) -> Result<Row> {
+    let mut lab = Lab::start(plan, "idle", plan.scale.idle_mib, Vec::new())?;
+    let size = format!("--size={}m", plan.scale.idle_mib);
+    lab.fio(&["--rw=write", "--bs=1m", "--iodepth=4", &size])?()?;
+    lab.checkpoint()?;
+    let (_, mut client) = lab.cluster.connect(PATIENCE)?;
+    client.read(0, 4096)?;
+    let settle = if plan.quick { Duration::from_secs(15) } else { SETTLE };
+    note(format!("{} MiB written; settling for {} s", plan.scale.idle_mib, settle.as_secs()));
+    wait_until(settle, || false);
+    let mut details = serde_json::Map::new();
+    // Read at `scrub.bytes_per_second`, once in `scrub.interval_ms` (a month).
+    let scrubbing = lab.gauge("holdfast_scrub_running")?.is_some_and(|running| running > 0.0);
+    let mut during = None;
+    if scrubbing {
+        let (mark, begun) = (lab.mark()?, Instant::now());
+        let limit = Duration::from_secs(plan.scale.idle_mib * 2);
+        wait_until(limit, || {
+            std::thread::sleep(Duration::from_secs(1));
+            !matches!(lab.gauge("holdfast_scrub_running"), Ok(Some(running)) if running > 0.0)
+        });
+        let counts = lab.since(mark)?;
+        during = per_hour(counts.requests(), begun.elapsed());
+        note(format!(
+            "while the set was read for damage, {:.0} s: {} ({} an hour)",
+            begun.elapsed().as_secs_f64(),
+            counts.short(),
+            shown(during, 0)
+        ));
+        details.insert("during_scrub".into(), json!({ "seconds": begun.elapsed().as_secs_f64(), "requests": counts }));
+    }
+    let term = || lab.cluster.holdfast(&["set", "show", SET]).map(|set| set["term"].clone());
+    let led = term()?;
+    let seconds = plan.seconds.unwrap_or(plan.scale.idle_s);
+    note(format!("watching for {seconds} s"));
+    let (mark, begun) = (lab.mark()?, Instant::now());
+    wait_until(Duration::from_secs(seconds), || false);
+    let (counts, watched) = (lab.since(mark)?, begun.elapsed());
+    let moved = term()? != led;
+    note(format!(
+        "{:.0} s: {}{}",
+        watched.as_secs_f64(),
+        counts.short(),
+        if moved { "; leadership moved" } else { "" }
+    ));
+    client.disconnect();
+    lab.stop()?;
+    let hourly = per_hour(counts.requests(), watched);
+    details.insert("seconds".into(), json!(watched.as_secs_f64()));
+    details.insert("leadership_moved".into(), json!(moved));
+    details.insert("requests".into(), json!(counts));
+    let mut figures = vec![Figure::new("idle set", "requests an hour", hourly, 0).with(Goal::Below(60.0))];
+    if during.is_some() {
+        figures.push(Figure::new("idle set", "the same while it is read for damage (scrub)", during, 0));
+    }
+    Ok(Row { key: "idle", figures, details: details.into() })
+}
+
+/// GETs for reads of 128 KiB that nothing is cached of.
+pub fn cold_read(plan: &Plan) -> Result<Row> {
+    let (mib, reads) = (plan.scale.cold_mib, plan.scale.cold_reads);
+    let mut lab = Lab::start(plan, "cold-read", mib, vec!["cache.disk=\"0B\"".into()])?;
+    let half = (mib * MIB / 2 / PAGE).max(1) * PAGE;
+    let size = format!("--size={half}");
+    lab.fio(&["--rw=write", "--bs=128k", "--iodepth=4", &size])?()?;
+    // The other half in pieces: its neighbours were written at other times.
+    let (offset, rest) = (format!("--offset={half}"), format!("--size={}", mib * MIB - half));
+    lab.fio(&["--rw=write", "--bs=1m", "--iodepth=4", &offset, &rest])?()?;
+    lab.checkpoint()?;
+    let many = format!("--io_size={}", mib * MIB);
+    lab.fio(&["--rw=randwrite", "--bs=8k", "--iodepth=16", &offset, &rest, &many])?()?;
+    lab.checkpoint()?;
+    // Memory is all that is cached in: it is empty after a start.
+    let mut lab = lab.begin_again()?;
+    let (_, mut client) = lab.cluster.connect(PATIENCE)?;
+    let first = gets(&lab, &mut client, 0)?;
+    note(format!("the very first read after a start: {first} GETs (root, page of the map, segment)"));
+    let mut row = Vec::new();
+    for (title, base, end, shift) in [
+        ("written in order", 0, half, 0),
+        ("written in order, read across two extents", 0, half, u64::from(READ) / 2),
+        ("written over in 8 KiB pieces", half, mib * MIB, 0),
+    ] {
+        // The page of the map is there: one read in each.
+        for page in (base..end).step_by(PAGE as usize) {
+            gets(&lab, &mut client, page)?;
+        }
+        // Each place once, far enough apart that no read is another one's neighbour.
+        let step = ((end - base) / reads / u64::from(READ)).max(2) * u64::from(READ);
+        let places = (base..end).step_by(step as usize).map(|at| at + u64::from(READ) + shift);
+        let mut found: Vec<f64> = Vec::new();
+        for at in places.take_while(|at| at + u64::from(READ) <= end) {
+            found.push(gets(&lab, &mut client, at)? as f64);
+        }
+        let most = found.iter().copied().reduce(f64::max);
+        let median = crate::stats::median(&found);
+        note(format!("{title}: {} reads, median {} GETs, most {}", found.len(), shown(median, 0), shown(most, 0)));
+        row.push((title, median, most, found));
+    }
+    client.disconnect();
+    lab.stop()?;
+    let mut figures =
+        vec![Figure::new("cold read of 128 KiB", "GETs, the very first after a start", Some(first as f64), 0)];
+    for (title, _, most, _) in &row {
+        let figure = Figure::new("cold read of 128 KiB", title, *most, 0);
+        figures.push(if *title == "written in order" { figure.with(Goal::AtMost(1.0)) } else { figure });
+    }
+    let details = row
+        .iter()
+        .map(|(title, median, most, found)| json!({ "read": title, "median": median, "most": most, "gets": found }));
+    Ok(Row { key: "cold-read", figures, details: details.collect() })
+}
+
+/// GETs that one read makes, looks at the head not counted: those come with the time, not with the read.
+fn gets(lab: &Lab, client: &mut Client, at: u64) -> Result<u64> {
+    let mark = lab.mark()?;
+    client.read(at, READ)?;
+    // The server notes a request about when it answers it.
+    std::thread::sleep(Duration::from_millis(10));
+    let counts = lab.since(mark)?;
+    Ok(["GetObject seg", "GetObject map", "GetObject root"].iter().map(|name| counts.one(name).requests).sum())
+}
