@@ -1,5 +1,6 @@
 //! Rows that write: what a byte written costs in bytes and PUTs, and what collection costs the writers.
 
+use super::figures::MIB;
 use super::lab::Lab;
 use super::{Figure, Plan, Row};
 use crate::attach::Device;
@@ -105,8 +106,7 @@ const STRETCH: Duration = Duration::from_secs(30);
 /// PostgreSQL on ext4 on the volume, TPC-B.
 pub fn pgbench(plan: &Plan) -> Result<Row> {
     let scale = &plan.scale;
-    let lab = Lab::start(plan, "pgbench", scale.pg_volume_mib, Vec::new())?;
-    let mut lab = lab;
+    let mut lab = Lab::start(plan, "pgbench", scale.pg_volume_mib, Vec::new())?;
     let serving = lab.cluster.serving(Duration::from_secs(60))?;
     let mount = plan.public.join("mount");
     let mut device = Device::nbd(&lab.cluster.gateways[serving].nbd, super::CONNECTIONS, &lab.dir)?;
@@ -118,10 +118,11 @@ pub fn pgbench(plan: &Plan) -> Result<Row> {
     note(format!("filling the tables, scale {}", scale.pg_scale));
     pg.pgbench_init(scale.pg_scale)?;
     lab.checkpoint()?;
-    let live = lab.gauge("holdfast_space_live_bytes")?.unwrap_or(0.0) as u64;
-    let (before, mut stretches) = (lab.written()?, 0);
-    note(format!("warm-up: until {} MiB are written, at most {} s", 2 * live >> 20, scale.pg_warm_up_s));
-    while lab.written()?.saturating_sub(before) < 2 * live && stretches * STRETCH.as_secs() < scale.pg_warm_up_s {
+    let live = lab.gauge("holdfast_space_live_bytes")?;
+    // Twice what filling wrote: in use is far less of the store than that, since it compresses well.
+    let (filled, mut stretches) = (lab.written()?, 0);
+    note(format!("warm-up: until {} MiB more are written, at most {} s", 2 * filled / MIB, scale.pg_warm_up_s));
+    while lab.written()? < 3 * filled && stretches * STRETCH.as_secs() < scale.pg_warm_up_s {
         lab.window(|| pg.pgbench(&CLIENTS, STRETCH))?;
         stretches += 1;
     }
