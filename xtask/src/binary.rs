@@ -31,12 +31,13 @@ impl Build {
         built(&["-p", "holdfast", "--bin", "holdfast"], "holdfast", profile)
     }
 
-    /// Builds an example of a package in the same profile, and says where it is.
+    /// Builds another program of a package of ours in the same profile, and says where it is. Together with `holdfast`, so that what both depend on
+    /// is built once.
     ///
     /// # Errors
     /// When it does not build.
-    pub fn example(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
-        built(&["-p", package, "--example", name], name, self.profile.as_deref().unwrap_or(usual))
+    pub fn program(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
+        built(&["-p", "holdfast", "-p", package, "--bin", name], name, self.profile.as_deref().unwrap_or(usual))
     }
 
     /// What to write beside figures.

@@ -66,10 +66,13 @@ pub struct Args {
     /// MiB a second that sequential and random write at most: the journal must not fill up, or collection falls behind
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
+    /// A setting of every gateway as in its file, such as `upload.bytes="32MiB"`; several times for several
+    #[arg(long, value_name = "KEY=VALUE")]
+    gateway_set: Vec<String>,
     /// Little data and few seconds: shows that it runs, no figure means anything
     #[arg(long)]
     quick: bool,
-    /// The bare loop, if it is built already (example bare_put of holdfast-store)
+    /// The bare loop, if it is built already (program bare_put of holdfast-store)
     #[arg(long, value_name = "PATH")]
     bare: Option<PathBuf>,
     /// Install nothing
@@ -140,6 +143,8 @@ struct Plan {
     seconds: Option<u64>,
     size_mib: u64,
     rate_mib: u64,
+    /// Of every gateway, beside those of the row.
+    settings: Vec<String>,
     quick: bool,
 }
 
@@ -237,7 +242,8 @@ fn settings(plan: &Plan, args: &Args) -> Vec<(&'static str, String)> {
         ("holdfast", args.build.describe(PROFILE)),
         ("tree", commit.trim().to_owned()),
         ("machine", format!("{cpus} CPUs, Linux {}", kernel.trim())),
-        ("gateways", "three, as `holdfast dev` sets them, but rtt_ms=20: upload.bytes=256MiB, upload.interval_ms=15000, space.target_percent=130".into()),
+        ("gateways", "three, as `holdfast dev` sets them, but rtt_ms=100: upload.bytes=256MiB, upload.interval_ms=15000, space.target_percent=130".into()),
+        ("set besides", args.gateway_set.join(", ")),
         ("store", "versitygw over a folder, plain HTTP on loopback, on the same disk".into()),
         ("writes", format!("{} MiB, {} MiB a second at most, {} s", plan.size_mib, plan.rate_mib, plan.seconds.unwrap_or(s.write_s))),
         ("data", "incompressible (fio); what PostgreSQL writes (pgbench)".into()),
@@ -266,14 +272,15 @@ pub fn bench(args: &Args) -> Result<()> {
     let bin = args.build.binary(PROFILE)?;
     let bare = match &args.bare {
         Some(bare) => Some(bare.canonicalize()?),
-        None if has("upload") => Some(args.build.example("holdfast-store", "bare_put", PROFILE)?),
+        None if has("upload") => Some(args.build.program("holdfast-store", "bare_put", PROFILE)?),
         None => None,
     };
     let (public, _guard) = public_dir("bench-storage")?;
     let scale = if args.quick { QUICK } else { FULL };
     let size_mib = args.size.unwrap_or(scale.size_mib);
     let (dir, seconds, rate_mib, quick) = (fresh_dir("bench-storage")?, args.seconds, args.rate, args.quick);
-    let plan = Plan { bin, bare, dir, public, scale, seconds, size_mib, rate_mib, quick };
+    let gateway_set = args.gateway_set.clone();
+    let plan = Plan { bin, bare, dir, public, scale, seconds, size_mib, rate_mib, settings: gateway_set, quick };
 
     step("Settings");
     let settings = settings(&plan, args);

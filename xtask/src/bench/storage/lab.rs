@@ -23,7 +23,7 @@ const CHECKPOINT_LIMIT: &str = "300s";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Everything runs on one machine, whose processors the load takes: gateways that expect answers within milliseconds would hand over now and then.
-pub const CALM: &str = "rtt_ms=20";
+pub const CALM: &str = "rtt_ms=100";
 
 /// One row's cluster and server.
 pub struct Lab {
@@ -68,6 +68,7 @@ impl Lab {
     /// When something does not start.
     pub fn start(plan: &Plan, name: &str, size_mib: u64, mut settings: Vec<String>) -> Result<Self> {
         settings.push(CALM.into());
+        settings.extend(plan.settings.iter().cloned());
         let dir = plan.dir.join(name);
         std::fs::create_dir_all(&dir)?;
         let log = dir.join("access.log");
