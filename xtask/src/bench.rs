@@ -30,6 +30,9 @@ use target::{KINDS, Target};
 #[derive(Clone, Debug, clap::Subcommand)]
 enum What {
     /// What the store is asked for: bytes and PUTs per byte written, upload speed, requests when idle and for a cold read
+    ///
+    /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
+    /// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
     Storage(storage::Args),
 }
 

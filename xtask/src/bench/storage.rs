@@ -29,11 +29,7 @@ const PROFILE: &str = "release";
 /// NBD connections of the database's device.
 const CONNECTIONS: u32 = 4;
 
-/// What a set asks of its store: bytes and PUTs per byte written with collection in equilibrium, the price that writers pay for collection,
-/// upload speed beside a bare aws-sdk-s3 loop, requests of an idle set, GETs of a cold read.
-///
-/// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
-/// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
+/// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "Rows:
   sequential   128 KiB writes in order, over and over: bytes to S3 per byte written, PUTs per GiB
@@ -50,6 +46,8 @@ Examples:
   cargo xtask bench storage --rows upload,cold-read     two rows
   cargo xtask bench storage --rows pgbench --seconds 1800
   cargo xtask bench storage --rows random --size 4096   over 4 GiB: fewer writes meet each other in one checkpoint
+  cargo xtask bench storage --rows random --size 384 --gateway-set 'upload.bytes="32MiB"'
+                                                        the proportions of 3 GiB, in a few minutes
 
 In bytes and requests this machine's speed does not matter; for latency and upload let it be quiet, and see load and pressure beside each row.
 Results: a table here, everything in target/bench/storage.json. How to read it: bench/README.md.")]

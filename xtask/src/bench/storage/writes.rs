@@ -1,6 +1,6 @@
 //! Rows that write: what a byte written costs in bytes and PUTs, and what collection costs the writers.
 
-use super::figures::MIB;
+use super::figures::{MIB, ratio};
 use super::lab::Lab;
 use super::{Figure, Plan, Row};
 use crate::attach::Device;
@@ -133,11 +133,12 @@ pub fn pgbench(plan: &Plan) -> Result<Row> {
     pg.stop(Signal::INT)?;
     device.detach()?;
     lab.stop()?;
-    let title = "pgbench TPC-B";
+    let (title, gets) = ("pgbench TPC-B", window.requests.one("GetObject seg").requests);
     let figures = vec![
         Figure::new(title, "bytes to S3 per byte written", window.put_bytes_per_byte, 2),
         Figure::new(title, "PUTs per GiB written", window.puts_per_gib, 0),
         Figure::new(title, "transactions a second", Some(tps), 0),
+        Figure::new(title, "GETs of extents a second", ratio(gets as f64, window.seconds), 0),
     ];
     let details =
         json!({ "window": window, "tps": tps, "pgbench_seconds": time.as_secs(), "live_bytes_at_begin": live });
