@@ -14,6 +14,7 @@
 
 mod report;
 mod rows;
+mod storage;
 mod target;
 
 use crate::binary::{Build, fresh_dir, public_dir};
@@ -25,9 +26,22 @@ use report::Results;
 use rows::Scale;
 use target::{KINDS, Target};
 
+/// Other things to measure.
+#[derive(Clone, Debug, clap::Subcommand)]
+enum What {
+    /// What the store is asked for: bytes and PUTs per byte written, upload speed, requests when idle and for a cold read
+    ///
+    /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
+    /// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
+    Storage(storage::Args),
+}
+
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// Rounds; the figures are medians over them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
@@ -54,6 +68,9 @@ const PROFILE: &str = "release";
 /// # Errors
 /// When a target cannot be set up or measured. A target that is slow is no error.
 pub fn bench(args: &Args) -> Result<()> {
+    if let Some(What::Storage(args)) = &args.what {
+        return storage::bench(args);
+    }
     setup::must_be_able_to_mount()?;
     if !args.no_setup {
         setup::setup(For::Tests)?;

@@ -28,27 +28,16 @@ impl Build {
             return bin.canonicalize().with_context(|| bin.display().to_string());
         }
         let profile = self.profile.as_deref().unwrap_or(usual);
-        say::step(format!("Building holdfast ({profile} profile)"));
-        let begun = Instant::now();
-        let mut child = Command::new(cargo())
-            .args(["build", "-p", "holdfast", "--bin", "holdfast", "--message-format=json-render-diagnostics"])
-            .args(["--profile", profile])
-            .current_dir(root())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut found = None;
-        for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
-            let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
-            if message["target"]["name"] == "holdfast"
-                && let Some(path) = message["executable"].as_str()
-            {
-                found = Some(PathBuf::from(path));
-            }
-        }
-        anyhow::ensure!(child.wait()?.success(), "holdfast does not build");
-        say::note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
-        found.context("cargo built no program called holdfast")
+        built(&["-p", "holdfast", "--bin", "holdfast"], "holdfast", profile)
+    }
+
+    /// Builds another program of a package of ours in the same profile, and says where it is. Together with `holdfast`, so that what both depend on
+    /// is built once.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub fn program(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
+        built(&["-p", "holdfast", "-p", package, "--bin", name], name, self.profile.as_deref().unwrap_or(usual))
     }
 
     /// What to write beside figures.
@@ -56,6 +45,31 @@ impl Build {
         let profile = self.profile.as_deref().unwrap_or(usual);
         self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
     }
+}
+
+fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
+    say::step(format!("Building {name} ({profile} profile)"));
+    let begun = Instant::now();
+    let mut child = Command::new(cargo())
+        .arg("build")
+        .args(what)
+        .args(["--message-format=json-render-diagnostics", "--profile", profile])
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut found = None;
+    for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
+        if message["target"]["name"] == name
+            && let Some(path) = message["executable"].as_str()
+        {
+            found = Some(PathBuf::from(path));
+        }
+    }
+    anyhow::ensure!(child.wait()?.success(), "{name} does not build");
+    say::note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
+    found.with_context(|| format!("cargo built no program called {name}"))
 }
 
 /// The cargo that runs us.

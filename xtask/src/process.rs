@@ -207,6 +207,13 @@ pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
+/// Processor time that it has used, all its threads together, in seconds.
+pub fn processor_seconds(pid: u32) -> Option<f64> {
+    let ticks = |field| stat_field(pid, field)?.parse::<u32>().ok();
+    // The kernel shows hundredths, whatever it counts in.
+    Some(f64::from(ticks(14)? + ticks(15)?) / 100.0)
+}
+
 /// With this and a pid, `holdfast dev` tells a gateway to end with it. One that is started again here has another parent.
 const PARENT_ARG: &str = "--die-with";
 

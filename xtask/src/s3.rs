@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const ACCESS: &str = "holdfast-test";
 const SECRET: &str = "holdfast-test-secret";
-const BUCKET: &str = "bucket";
+pub const BUCKET: &str = "bucket";
 
 /// The server's folder and, while it runs, its process.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub struct S3 {
     dir: PathBuf,
     host: String,
     port: u16,
+    /// Where it notes each request, if it does.
+    access_log: Option<PathBuf>,
     server: Option<Proc>,
 }
 
@@ -30,14 +32,26 @@ impl S3 {
         Self::start_on(dir, "127.0.0.1")
     }
 
+    /// The same, and it notes each request that it has answered in the file `access_log` (an absolute path: it changes its folder).
+    ///
+    /// # Errors
+    /// As [`S3::start`].
+    pub fn start_noting(dir: &Path, access_log: &Path) -> Result<Self> {
+        Self::start_with(dir, "127.0.0.1", Some(access_log.into()))
+    }
+
     /// The same on another address of ours.
     ///
     /// # Errors
     /// As [`S3::start`].
     pub fn start_on(dir: &Path, host: &str) -> Result<Self> {
+        Self::start_with(dir, host, None)
+    }
+
+    fn start_with(dir: &Path, host: &str, access_log: Option<PathBuf>) -> Result<Self> {
         // To this server a folder is a bucket.
         std::fs::create_dir_all(dir.join("s3").join(BUCKET))?;
-        let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, server: None };
+        let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, access_log, server: None };
         s3.resume()?;
         Ok(s3)
     }
@@ -49,7 +63,11 @@ impl S3 {
     pub fn resume(&mut self) -> Result<()> {
         let addr = format!("{}:{}", self.host, self.port);
         let command = cmd("versitygw").args(["--port", &addr, "--access", ACCESS, "--secret", SECRET]);
-        let command = command.args(["--keep-alive", "--quiet", "posix"]).arg(self.dir.join("s3"));
+        let mut command = command.args(["--keep-alive", "--quiet"]);
+        if let Some(log) = &self.access_log {
+            command = command.arg("--access-log").arg(log);
+        }
+        let command = command.arg("posix").arg(self.dir.join("s3"));
         let mut server = Proc::spawn("versitygw", command.into_command(), &self.dir.join("s3.log"))?;
         server.ready_when("listening", Duration::from_secs(20), || TcpStream::connect(&addr).is_ok())?;
         self.server = Some(server);
@@ -67,6 +85,11 @@ impl S3 {
     /// Whether it was started and not stopped since.
     pub fn is_running(&self) -> bool {
         self.server.is_some()
+    }
+
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Proc::pid)
     }
 
     /// As `holdfast` wants it.

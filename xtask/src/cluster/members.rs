@@ -54,6 +54,19 @@ impl Cluster {
         self.restart(index)
     }
 
+    /// HOST:PORT of a gateway's `/metrics`.
+    ///
+    /// # Errors
+    /// When the status cannot be had or does not show it.
+    pub fn metrics_address(&self, index: usize) -> Result<String> {
+        let status = self.holdfast(&["cluster", "status"])?;
+        let members = status["members"].as_array().context("status without members")?;
+        let of = members.iter().map(|m| &m["node"]).find(|node| node["name"] == self.name(index).as_str());
+        let address =
+            of.and_then(|node| node["addresses"]["http"].as_str()).context("a gateway without an HTTP address")?;
+        Ok(address.to_owned())
+    }
+
     /// SIGTERM, and waits for the end.
     ///
     /// # Errors

@@ -3,7 +3,6 @@
 //! not ours stays.
 
 use super::Lab;
-use super::fills::metrics_address;
 use crate::cluster::{Cluster, Options, SET, free_ports};
 use crate::cmd::cmd;
 use crate::process::{Proc, Signal, wait_until};
@@ -163,7 +162,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 fn sum(cluster: &Cluster, counter: &str) -> Result<u64> {
     let mut sum = 0;
     for index in 0..3 {
-        let page = page(&metrics_address(cluster, index)?, "/metrics")?;
+        let page = page(&cluster.metrics_address(index)?, "/metrics")?;
         let values = page.lines().filter(|line| line.starts_with(counter)).filter_map(|line| line.rsplit_once(' '));
         sum += values.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
     }

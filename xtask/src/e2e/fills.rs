@@ -39,7 +39,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let options = Options { bin, dir, gateways: 3, store, size: "128MiB".into(), settings, env: s3.env() };
     let mut cluster = Cluster::start(options)?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
-    let (uri, metrics) = (cluster.gateways[serving].nbd.clone(), metrics_address(&cluster, serving)?);
+    let (uri, metrics) = (cluster.gateways[serving].nbd.clone(), cluster.metrics_address(serving)?);
     s3.stop()?;
 
     let (fill, stop, answers) = (AtomicU64::new(0), AtomicBool::new(false), Answers::default());
@@ -88,15 +88,6 @@ fn watch(metrics: &str, fill: &AtomicU64, ended: impl Fn() -> bool) -> Result<u6
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(most)
-}
-
-pub(super) fn metrics_address(cluster: &Cluster, index: usize) -> Result<String> {
-    let status = cluster.holdfast(&["cluster", "status"])?;
-    let members = status["members"].as_array().context("status without members")?;
-    let of = members.iter().map(|m| &m["node"]).find(|node| node["name"] == cluster.name(index).as_str());
-    let address =
-        of.and_then(|node| node["addresses"]["http"].as_str()).context("a gateway without an HTTP address")?;
-    Ok(address.to_owned())
 }
 
 /// Percent of the room for client data.
