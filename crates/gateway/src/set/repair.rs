@@ -119,6 +119,7 @@ impl Repairer {
         self.shelf.get_mut().retain(&kept);
         // The head first: without one a store counts for nothing.
         let head = several.mend_heads(self.set()).await;
+        several.let_go(|root| kept.iter().any(|kept| kept.object == root));
         let judged = self.judge(several, current).await;
         let turns = join_all((0..several.copies()).map(|at| self.fill(several, at, &kept))).await;
         head?;

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 /// Keys that are noted for one store. More are found by comparing again.
 const NOTED_MAX: usize = 50_000;
-/// A note whose object no root came to name within this time is dropped: its checkpoint did not end. What it names all the same, a comparison finds.
+/// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
+/// again then, since some other kept root may name it all the same; not sooner than this after the last time.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
 /// What could not be copied is tried again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -23,6 +24,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Missing {
     keys: BTreeMap<String, Note>,
     overflowed: bool,
+    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted.
+    doubtful: bool,
     head_behind: bool,
     compared: Option<Instant>,
 }
@@ -30,6 +33,7 @@ pub(super) struct Missing {
 #[derive(Clone, Copy, Debug)]
 struct Note {
     bytes: u64,
+    /// Since when no root names it, as far as is known.
     since: Instant,
     /// A root that names it; `None`: not known of any yet.
     by: Option<ObjectId>,
@@ -37,6 +41,16 @@ struct Note {
     damaged: bool,
     /// When it could not be copied.
     failed: Option<Instant>,
+}
+
+impl Note {
+    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be missing: filling a store may take days,
+    /// and the root changes every few seconds.
+    fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
+        if self.by.is_some_and(|by| !kept(by)) {
+            (self.by, self.since) = (None, Instant::now());
+        }
+    }
 }
 
 /// What one store lacks, for people.
@@ -120,13 +134,16 @@ impl Replica {
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
             stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
-            compared: missing.compared.is_some() && !missing.overflowed,
+            compared: missing.compared.is_some() && !missing.overflowed && !missing.doubtful,
         }
     }
+}
 
+impl Missing {
     fn must_compare(&self) -> bool {
-        let missing = lock(&self.missing);
-        missing.compared.is_none() || (missing.overflowed && missing.keys.len() < NOTED_MAX / 2)
+        let room = self.keys.len() < NOTED_MAX / 2;
+        let Some(compared) = self.compared else { return true };
+        room && (self.overflowed || (self.doubtful && compared.elapsed() >= UNNAMED_FOR))
     }
 }
 
@@ -147,7 +164,7 @@ impl Quorum {
         self.replicas.iter().any(|replica| {
             let missing = lock(&replica.missing);
             let due = |note: &Note| note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
-            missing.head_behind || missing.compared.is_none() || missing.overflowed || missing.keys.values().any(due)
+            missing.head_behind || missing.overflowed || missing.must_compare() || missing.keys.values().any(due)
         })
     }
 
@@ -160,13 +177,14 @@ impl Quorum {
 
     /// Whether store `at` is to be compared with what kept roots name.
     pub fn must_compare(&self, at: usize) -> bool {
-        self.replicas.get(at).is_some_and(|replica| replica.must_compare())
+        self.replicas.get(at).is_some_and(|replica| lock(&replica.missing).must_compare())
     }
 
     /// A comparison of store `at` begins: what it cannot note shows at its end.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
-            lock(&replica.missing).overflowed = false;
+            let mut missing = lock(&replica.missing);
+            (missing.overflowed, missing.doubtful) = (false, false);
         }
     }
 
@@ -186,12 +204,23 @@ impl Quorum {
         }
     }
 
+    /// What only roots name that are not kept any more waits for another to name it, from now on.
+    pub fn let_go(&self, kept: impl Fn(ObjectId) -> bool) {
+        for replica in &self.replicas {
+            for note in lock(&replica.missing).keys.values_mut() {
+                note.release(&kept);
+            }
+        }
+    }
+
     /// Objects that stores are noted to lack, after `since`, and no root is known to name yet. Drops what none came to name.
     pub fn unnamed(&self, since: Option<Instant>) -> Vec<String> {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
             let mut missing = lock(&replica.missing);
+            let before = missing.keys.len();
             missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
+            missing.doubtful |= missing.keys.len() < before;
             let new = |note: &Note| note.by.is_none() && since.is_none_or(|since| note.since >= since);
             unnamed.extend(missing.keys.iter().filter(|(_, note)| new(note)).map(|(key, _)| key.clone()));
         }
@@ -216,10 +245,9 @@ impl Quorum {
             if wanted.len() >= most {
                 break;
             }
+            note.release(&kept);
             let Some(by) = note.by else { continue };
-            if !kept(by) {
-                note.by = None;
-            } else if note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER) {
+            if note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER) {
                 wanted.push(Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged });
             }
         }
@@ -328,3 +356,7 @@ impl Quorum {
         head
     }
 }
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod tests;

@@ -1,0 +1,72 @@
+//! Notes over time, and the order in which they are worked off.
+
+use super::*;
+use crate::{Memory, ObjectStore};
+use holdfast_types::{GroupId, MemberId, Term};
+
+const SET: SetId = GroupId(1);
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
+}
+
+fn three() -> Quorum {
+    Quorum::new((0..3).map(|_| (Arc::new(Memory::new()) as Arc<dyn ObjectStore>, None)).collect(), 2)
+}
+
+fn lets_pass(all: &Quorum, time: Duration) {
+    for replica in &all.replicas {
+        let mut missing = lock(&replica.missing);
+        let earlier = |at: Instant| at.checked_sub(time).expect("the clock goes back so far");
+        missing.compared = missing.compared.map(earlier);
+        for note in missing.keys.values_mut() {
+            note.since = earlier(note.since);
+            note.failed = note.failed.map(earlier);
+        }
+    }
+}
+
+/// A store is filled for longer than notes wait for a root, while the root changes.
+#[test]
+fn what_a_comparison_noted_is_not_forgotten_when_its_root_is_replaced() {
+    let all = three();
+    let (first, second, third) = (id(101), id(102), id(103));
+    let key = keys::segment(SET, id(1));
+    all.compare_begins(1);
+    assert!(all.lacks(1, &key, 7, first, false));
+    all.compared(1, true);
+    lets_pass(&all, UNNAMED_FOR + Duration::from_secs(1));
+    let judged = Instant::now();
+    assert_eq!(all.wanted(1, |root| root == second, 100), []);
+    assert_eq!(
+        all.unnamed(Some(judged)),
+        [key.clone()],
+        "looked at again, though the second root was looked at before"
+    );
+    all.named(&key, 7, second);
+    assert_eq!(all.wanted(1, |root| root == second, 100).len(), 1);
+    // The same without a turn in between.
+    lets_pass(&all, UNNAMED_FOR + Duration::from_secs(1));
+    all.let_go(|root| root == third);
+    assert_eq!(all.unnamed(None), [key]);
+}
+
+#[test]
+fn a_store_whose_notes_were_dropped_is_not_shown_as_complete() {
+    let all = three();
+    all.compared(1, true);
+    all.replicas[1].note_missing(&keys::segment(SET, id(1)), 7);
+    lets_pass(&all, UNNAMED_FOR - Duration::from_secs(60));
+    assert_eq!(all.unnamed(None).len(), 1);
+    all.compared(1, true);
+    lets_pass(&all, Duration::from_secs(61));
+    assert!(all.unnamed(None).is_empty(), "no root came to name it");
+    let backlog = all.replicas[1].backlog();
+    assert_eq!((backlog.objects, backlog.compared), (0, false), "some other kept root may name it");
+    assert!(!all.must_compare(1), "not at once again");
+    lets_pass(&all, UNNAMED_FOR);
+    assert!(all.must_compare(1));
+    all.compare_begins(1);
+    all.compared(1, true);
+    assert!(all.replicas[1].backlog().compared);
+}
