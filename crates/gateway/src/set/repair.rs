@@ -39,8 +39,8 @@ const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
 const COPIES_PER_TURN: usize = 64;
 /// Objects of one piece of a listing, some 2 MiB of memory for each store. Each piece reads all kept roots.
 const PIECE_OBJECTS: usize = 32 * 1024;
-/// Objects that one turn passes over at most, for one store.
-const PASSED_OVER_MAX: usize = 8;
+/// A turn that has passed over objects for so long ends, for one store.
+const PASSING_OVER_MAX: Duration = Duration::from_secs(20);
 
 /// A turn did not get on.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +49,6 @@ enum TurnError {
     Map(#[from] MapError),
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    #[error("{0} objects have no copy that opens at any other store")]
-    PassedOver(usize),
 }
 
 /// See the module.
@@ -163,7 +161,7 @@ impl Repairer {
             self.compare(several, at, kept).await?;
         }
         let is_kept = |root: ObjectId| kept.iter().any(|kept| kept.object == root);
-        let (mut copied, mut passed_over) = (0_u64, 0);
+        let (mut copied, mut passing_over) = (0_u64, Duration::ZERO);
         let key = self.mapping.key.clone();
         let check = move |object: &str, bytes: &Bytes| check_object(&key, object, bytes);
         let mut outcome = Ok(());
@@ -172,6 +170,7 @@ impl Repairer {
             if !self.names_now(wanted.by) {
                 continue;
             }
+            let began = Instant::now();
             match several.copy(at, &wanted, &check).await {
                 Ok(written) => copied += u64::from(written),
                 Err(RepairError::Store(error)) => {
@@ -180,9 +179,9 @@ impl Repairer {
                 }
                 Err(error @ RepairError::Nowhere { .. }) => {
                     tracing::warn!(set = %self.server.name, %error, "an object is not copied; the next ones are");
-                    passed_over += 1;
-                    outcome = Err(TurnError::PassedOver(passed_over));
-                    if passed_over >= PASSED_OVER_MAX {
+                    // No failure of this store: the next turn comes as soon as ever, with those that were not tried yet.
+                    passing_over += began.elapsed();
+                    if passing_over >= PASSING_OVER_MAX {
                         break;
                     }
                 }

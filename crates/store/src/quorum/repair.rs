@@ -240,17 +240,20 @@ impl Quorum {
     pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
         let Some(replica) = self.replicas.get(at) else { return Vec::new() };
         let mut missing = lock(&replica.missing);
-        let mut wanted = Vec::new();
+        let (mut wanted, mut again) = (Vec::new(), Vec::new());
         for (key, note) in &mut missing.keys {
-            if wanted.len() >= most {
-                break;
-            }
             note.release(&kept);
             let Some(by) = note.by else { continue };
-            if note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER) {
-                wanted.push(Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged });
+            let one = || Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged };
+            match note.failed {
+                None if wanted.len() < most => wanted.push(one()),
+                Some(at) if at.elapsed() >= AGAIN_AFTER => again.push((at, one())),
+                _ => {}
             }
         }
+        // What was tried and is nowhere comes last, that which has waited longest first: it must not keep the rest from being copied.
+        again.sort_by_key(|(at, _)| *at);
+        wanted.extend(again.into_iter().map(|(_, one)| one).take(most - wanted.len()));
         wanted
     }
 

@@ -70,3 +70,30 @@ fn a_store_whose_notes_were_dropped_is_not_shown_as_complete() {
     all.compared(1, true);
     assert!(all.replicas[1].backlog().compared);
 }
+
+#[tokio::test]
+async fn a_hundred_objects_that_no_store_has_starve_nothing() {
+    let all = three();
+    let good = keys::segment(SET, id(1000));
+    all.replicas[0].store.put_new(&good, Bytes::from_static(b"good")).await.expect("put");
+    for at in 1..=100 {
+        all.lacks(1, &keys::segment(SET, id(at)), 4, id(9999), false);
+    }
+    all.lacks(1, &good, 4, id(9999), false);
+    // Each turn passes over a few and ends, and as many seconds go by as make the first ones due again.
+    for _ in 0..20 {
+        for wanted in all.wanted(1, |_| true, 8) {
+            let _ = all.copy(1, &wanted, &|_, _| Ok(())).await;
+        }
+        lets_pass(&all, AGAIN_AFTER / 2);
+    }
+    all.replicas[1].store.get(&good).await.expect("copied");
+    let backlog = all.replicas[1].backlog();
+    assert_eq!((backlog.objects, backlog.stuck), (100, 100));
+    // And of those that failed the one that waited longest is the first.
+    lets_pass(&all, AGAIN_AFTER);
+    let first = all.wanted(1, |_| true, 1);
+    let _ = all.copy(1, &first[0], &|_, _| Ok(())).await;
+    lets_pass(&all, AGAIN_AFTER);
+    assert_ne!(all.wanted(1, |_| true, 1), first);
+}
