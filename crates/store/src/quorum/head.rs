@@ -148,7 +148,13 @@ impl Quorum {
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
         let mut asked: FuturesUnordered<_> =
             self.replicas.iter().map(|replica| async move { (replica.index, self.ask(replica, key).await) }).collect();
-        let mut until: Option<Instant> = None;
+        let (began, mut until): (Instant, Option<Instant>) = (Instant::now(), None);
+        let mut heard = vec![false; answers.len()];
+        let ends = |answers, heard: &[bool]| {
+            let silent = self.replicas.iter().filter(|replica| !heard[replica.index]);
+            silent.for_each(|replica| replica.speed.not_within(began.elapsed()));
+            answers
+        };
         loop {
             let wait = async {
                 match until {
@@ -158,17 +164,17 @@ impl Quorum {
             };
             tokio::select! {
                 answer = asked.next() => match answer {
-                    Some((index, answer)) => answers[index] = answer,
+                    Some((index, answer)) => (answers[index], heard[index]) = (answer, true),
                     None => return answers,
                 },
-                () = wait => return answers,
+                () = wait => return ends(answers, &heard),
             }
             if all {
                 continue;
             }
             let seen = seen_of(&answers);
             if matches!(judge_look(&seen, self.w), Look::Decided(_)) {
-                return answers;
+                return ends(answers, &heard);
             }
             let spoken = seen.iter().filter(|seen| !matches!(seen, Seen::Silent)).count();
             if spoken >= self.w {
