@@ -160,6 +160,36 @@ async fn a_store_that_hangs_costs_one_read_and_not_each() {
     assert_eq!(all.order("sets/1/seg/x")[0].index, 0, "the one that never answered is not the fastest");
 }
 
+/// The first store hangs; the second lacks what the third has.
+#[tokio::test]
+async fn a_store_that_hangs_keeps_no_other_from_being_filled() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    all.swap(HEAD, None, text("1")).await.expect("first");
+    let keys: Vec<String> = (1..=20).map(|at| keys::segment(SET, id(at))).collect();
+    for key in &keys[1..] {
+        stores[2].put_new(key, text("good")).await.expect("put");
+    }
+    hangs(&stores[0]);
+    let turn = async {
+        assert_eq!(all.mend_heads(SET).await, Ok(false), "one is silent");
+        keys.iter().for_each(|key| assert!(all.lacks(1, key, 4, id(ROOT), false)));
+        let (mut copied, mut nowhere) = (0, 0);
+        for wanted in all.wanted(1, |root| root == id(ROOT), 100) {
+            match all.copy(1, &wanted, &opens).await {
+                Ok(written) => copied += usize::from(written),
+                Err(error) => {
+                    assert!(matches!(error, RepairError::Nowhere { .. }), "{error}");
+                    nowhere += 1;
+                }
+            }
+        }
+        (copied, nowhere)
+    };
+    let turn = tokio::time::timeout(Duration::from_secs(20), turn).await;
+    assert_eq!(turn.expect("it ends"), (19, 1));
+}
+
 #[tokio::test]
 async fn deletion_is_done_when_all_have_done_it_and_listings_are_joined() {
     let stores = stores(3);

@@ -8,6 +8,8 @@ use super::register::{
 };
 use super::{Quorum, Replica, worst};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::health::Kind;
+use crate::retry::unix_ms;
 use crate::{Object, Version};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -22,6 +24,8 @@ use tokio::time::Instant;
 const ROUNDS_MAX: u32 = 8;
 /// Once enough have answered, the others are waited for so long.
 const STRAGGLERS: Duration = Duration::from_millis(500);
+/// The same where all are wanted. One that has not answered by then is silent: what it keeps from being mended is mended later.
+const ALL_LIMIT: Duration = Duration::from_secs(3);
 /// One round at most. What became of it is found out by the next.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 /// Between two rounds, times the number of the round; half of it by chance, so that two writers do not keep one another from ending.
@@ -135,14 +139,14 @@ impl Quorum {
                 at,
                 attempts: 1,
                 cause: Cause::of_kind(
-                    crate::health::Kind::Damaged,
+                    Kind::Damaged,
                     "the head's frame is damaged; it is written anew once all other stores answer",
                 ),
             },
         }
     }
 
-    /// Asks all. Ends when that shows what is decided, when all have answered, or a while after enough have.
+    /// Asks all. Ends when that shows what is decided (not with `all`), when all have answered, or a while after enough have.
     async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
@@ -151,8 +155,12 @@ impl Quorum {
         let (began, mut until): (Instant, Option<Instant>) = (Instant::now(), None);
         let mut heard = vec![false; answers.len()];
         let ends = |answers, heard: &[bool]| {
-            let silent = self.replicas.iter().filter(|replica| !heard[replica.index]);
-            silent.for_each(|replica| replica.speed.not_within(began.elapsed()));
+            for replica in self.replicas.iter().filter(|replica| !heard[replica.index]) {
+                replica.speed.not_within(began.elapsed());
+                if all {
+                    self.took_too_long(replica, key);
+                }
+            }
             answers
         };
         loop {
@@ -169,17 +177,25 @@ impl Quorum {
                 },
                 () = wait => return ends(answers, &heard),
             }
-            if all {
-                continue;
-            }
             let seen = seen_of(&answers);
-            if matches!(judge_look(&seen, self.w), Look::Decided(_)) {
+            if !all && matches!(judge_look(&seen, self.w), Look::Decided(_)) {
                 return ends(answers, &heard);
             }
             let spoken = seen.iter().filter(|seen| !matches!(seen, Seen::Silent)).count();
             if spoken >= self.w {
-                until = until.or(Some(Instant::now() + STRAGGLERS));
+                until = until.or(Some(Instant::now() + if all { ALL_LIMIT } else { STRAGGLERS }));
             }
+        }
+    }
+
+    /// Its call is given up before it could tell anybody.
+    fn took_too_long(&self, replica: &Replica, key: &str) {
+        replica.speed.failed();
+        let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+        let text = format!("no answer within {} s", ALL_LIMIT.as_secs());
+        let error = StoreError::Unavailable { at, attempts: 1, cause: Cause::of_kind(Kind::NoAnswer, text) };
+        if let Some(health) = &replica.health {
+            health.attempt(unix_ms(), Op::Get, Some(&error));
         }
     }
 

@@ -5,6 +5,8 @@ use super::{Quorum, Replica, lock};
 use crate::error::{Disposition, StoreError};
 use crate::{ObjectStore, keys};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +21,11 @@ const UNNAMED_FOR: Duration = Duration::from_secs(900);
 /// What could not be copied is tried again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
+/// The next store is asked for a copy beside the first after so long: a segment has up to 16 MiB.
+const COPY_PATIENCE: Duration = Duration::from_secs(3);
+/// A store that failed lately and has not answered since is waited for no longer than this.
+const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
+
 /// What one store is known to lack.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
@@ -28,6 +35,9 @@ pub(super) struct Missing {
     doubtful: bool,
     head_behind: bool,
     compared: Option<Instant>,
+    /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
+    asked_anew: u64,
+    began: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +129,7 @@ impl Replica {
         let mut missing = lock(&self.missing);
         missing.head_behind = true;
         if compare {
-            missing.compared = None;
+            missing.compare_anew();
         }
     }
 
@@ -140,6 +150,10 @@ impl Replica {
 }
 
 impl Missing {
+    fn compare_anew(&mut self) {
+        (self.compared, self.asked_anew) = (None, self.asked_anew + 1);
+    }
+
     fn must_compare(&self) -> bool {
         let room = self.keys.len() < NOTED_MAX / 2;
         let Some(compared) = self.compared else { return true };
@@ -158,20 +172,15 @@ impl Quorum {
         self.replicas.len()
     }
 
-    /// Whether some store is known to lack something that may be copied now, the heads were not alike when last looked at, or a store was not compared
-    /// yet.
-    pub fn lags(&self) -> bool {
-        self.replicas.iter().any(|replica| {
-            let missing = lock(&replica.missing);
-            let due = |note: &Note| note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
-            missing.head_behind || missing.overflowed || missing.must_compare() || missing.keys.values().any(due)
-        })
+    /// Whether some store's head was not the decided one when last looked at.
+    pub fn heads_differ(&self) -> bool {
+        self.replicas.iter().any(|replica| lock(&replica.missing).head_behind)
     }
 
     /// Lets each store be compared with the names anew: another leader may have written since, or somebody deleted.
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
-            lock(&replica.missing).compared = None;
+            lock(&replica.missing).compare_anew();
         }
     }
 
@@ -184,7 +193,7 @@ impl Quorum {
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = lock(&replica.missing);
-            (missing.overflowed, missing.doubtful) = (false, false);
+            (missing.overflowed, missing.doubtful, missing.began) = (false, false, missing.asked_anew);
         }
     }
 
@@ -195,12 +204,20 @@ impl Quorum {
         !lock(&replica.missing).overflowed
     }
 
-    /// Store `at` was compared; `all`: with everything.
+    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. What was to be compared anew meanwhile still is.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = lock(&replica.missing);
-            missing.compared = Some(Instant::now());
+            missing.compared = (missing.began == missing.asked_anew).then(Instant::now);
             missing.overflowed |= !all;
+        }
+    }
+
+    /// The same, but some kept root could not be read: it is compared again later, and not complete until then.
+    pub fn compared_in_part(&self, at: usize) {
+        self.compared(at, true);
+        if let Some(replica) = self.replicas.get(at) {
+            lock(&replica.missing).doubtful = true;
         }
     }
 
@@ -317,30 +334,69 @@ impl Quorum {
     }
 
     /// The object from any other store, as it must be.
-    async fn read_elsewhere(
-        &self,
+    async fn read_elsewhere<'a>(
+        &'a self,
         but: &Replica,
-        wanted: &Wanted,
+        wanted: &'a Wanted,
         check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
     ) -> Result<Bytes, RepairError> {
         let key = wanted.key.as_str();
-        let mut why = Vec::new();
-        for other in self.replicas.iter().filter(|other| other.index != but.index) {
-            match other.store.get(key).await {
-                Ok(body) => match check(key, &body) {
-                    Ok(()) => return Ok(body),
-                    Err(reason) => {
-                        tracing::error!(
-                            key,
-                            store = other.store.place(),
-                            reason,
-                            "R9: a copy does not open; not copied"
-                        );
-                        other.note(key, wanted.bytes, Some(wanted.by), true);
-                        why.push(format!("{}: {reason}", other.store.place()));
+        let mut order = self.order(key);
+        order.retain(|other| other.index != but.index);
+        let mut waiting = order.into_iter();
+        let ask = |other: &'a Replica| async move {
+            let get = other.store.get(key);
+            // One that hangs is not waited for with each object that the others have not.
+            match other.speed.suspect() {
+                true => (other, tokio::time::timeout(SUSPECT_LIMIT, get).await.ok()),
+                false => (other, Some(get.await)),
+            }
+        };
+        let mut asked = FuturesUnordered::new();
+        let mut silent: Vec<(&Replica, Instant)> = Vec::new();
+        let (mut why, mut next_at) = (Vec::new(), Instant::now());
+        loop {
+            if asked.is_empty() || Instant::now() >= next_at {
+                silent
+                    .iter()
+                    .filter(|(_, at)| at.elapsed() >= COPY_PATIENCE)
+                    .for_each(|(other, _)| other.speed.failed());
+                match waiting.next() {
+                    Some(other) => {
+                        asked.push(ask(other));
+                        silent.push((other, Instant::now()));
+                        next_at = Instant::now() + COPY_PATIENCE;
                     }
-                },
-                Err(error) => why.push(error.to_string()),
+                    None if asked.is_empty() => break,
+                    None => {}
+                }
+            }
+            let more = waiting.len() > 0;
+            let (other, answer) = tokio::select! {
+                Some(answer) = asked.next() => answer,
+                () = tokio::time::sleep_until(next_at), if more => continue,
+            };
+            silent.retain(|(asked, _)| asked.index != other.index);
+            next_at = Instant::now();
+            match answer {
+                Some(Ok(body)) => {
+                    other.speed.answered(None);
+                    let Err(reason) = check(key, &body) else { return Ok(body) };
+                    let store = other.store.place();
+                    tracing::error!(key, store, reason, "R9: a copy does not open; not copied");
+                    other.note(key, wanted.bytes, Some(wanted.by), true);
+                    why.push(format!("{store}: {reason}"));
+                }
+                Some(Err(error)) => {
+                    if error.kind().is_some() {
+                        other.speed.failed();
+                    }
+                    why.push(error.to_string());
+                }
+                None => {
+                    other.speed.failed();
+                    why.push(format!("{}: no answer within {} s", other.store.place(), SUSPECT_LIMIT.as_secs()));
+                }
             }
         }
         Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })

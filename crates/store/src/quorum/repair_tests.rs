@@ -97,3 +97,20 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
     lets_pass(&all, AGAIN_AFTER);
     assert_ne!(all.wanted(1, |_| true, 1), first);
 }
+
+#[test]
+fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
+    let all = three();
+    all.compare_begins(1);
+    all.replicas[1].head_lost(true);
+    all.compared(1, true);
+    assert!(!all.replicas[1].backlog().compared && all.must_compare(1), "what was listed before may be gone");
+    all.compare_begins(1);
+    all.compared_in_part(1);
+    assert!(
+        !all.replicas[1].backlog().compared && !all.must_compare(1),
+        "a root that was not read is tried again later"
+    );
+    lets_pass(&all, UNNAMED_FOR);
+    assert!(all.must_compare(1));
+}
