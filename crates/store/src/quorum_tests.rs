@@ -449,6 +449,22 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     all.swap(HEAD, Some(&three), text("4")).await.expect("it counts again");
 }
 
+/// A mender was cut short after all others have noted the life, or its mark came late: the mark stands for nothing.
+#[tokio::test]
+async fn a_mark_of_a_life_that_has_been_is_replaced() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    let one = all.swap(HEAD, None, text("1")).await.expect("first");
+    stores[1].delete(HEAD).await.expect("delete");
+    head_is_whole(&all).await;
+    stores[1].delete(HEAD).await.expect("delete");
+    let mark = register::encode_mark(register::Seat { index: 1, n: 3, w: 2 }, 1, 7);
+    stores[1].swap(HEAD, None, mark).await.expect("late");
+    head_is_whole(&all).await;
+    down(&stores[0], true);
+    all.swap(HEAD, Some(&one), text("2")).await.expect("it counts again");
+}
+
 /// A store whose swaps, after the first few, wait to be let through.
 #[derive(Debug)]
 struct Gate {

@@ -4,7 +4,7 @@
 
 use super::register::{
     BadSlot, Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
-    encode_mark, judge_look, may_begin, may_lay_out, may_mend, mended, next_life, next_step, promised_value,
+    encode_mark, judge_look, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, promised_value,
 };
 use super::{Quorum, Replica, worst};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
@@ -460,14 +460,11 @@ impl Quorum {
 
     /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // 1: a mark wherever a slot is gone, or spoilt and still so: it may have been spoilt on its way.
+        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), or marked for a life that has been.
         let as_empty = |answer: &Answer| if is_spoilt(answer) { Seen::Empty } else { answer.seen.clone() };
         let seen: Vec<Seen<Bytes>> = answers.iter().map(as_empty).collect();
         for (replica, answer) in self.replicas.iter().zip(answers) {
-            if seen[replica.index] != Seen::Empty {
-                continue;
-            }
-            let Some(life) = next_life(&seen, replica.index, self.w) else { return Ok(()) };
+            let Some(life) = mark_for(&seen, replica.index, self.w) else { continue };
             if is_spoilt(answer) && !is_spoilt(&self.ask(replica, key).await) {
                 return Ok(());
             }
