@@ -168,6 +168,8 @@ impl Repairer {
         past: &mut Past,
     ) -> Result<(), TurnError> {
         self.shelf.lock().await.retain(kept);
+        let under_way = self.server.host.with(|m| m.state().begin.is_some());
+        several.root_is(current.map(|root| root.object), under_way);
         several.let_go(|root| kept.iter().any(|kept| kept.object == root));
         let Some(at) = current else { return Ok(()) };
         let now = Instant::now();

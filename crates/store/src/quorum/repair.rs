@@ -38,6 +38,10 @@ pub(super) struct Missing {
     /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
     asked_anew: u64,
     began: u64,
+    /// It lost its slot, and with it perhaps what a checkpoint under way has put there: no root names that yet.
+    lost: bool,
+    /// The current root then: it is compared once more after the next one.
+    lost_at: Option<Option<ObjectId>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +133,7 @@ impl Replica {
         let mut missing = lock(&self.missing);
         missing.head_behind = true;
         if compare {
+            missing.lost = true;
             missing.compare_anew();
         }
     }
@@ -144,7 +149,7 @@ impl Replica {
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
             stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
-            compared: missing.compared.is_some() && !missing.overflowed && !missing.doubtful,
+            compared: missing.compared.is_some() && !missing.overflowed && !missing.doubtful && !missing.waits(),
         }
     }
 }
@@ -152,6 +157,10 @@ impl Replica {
 impl Missing {
     fn compare_anew(&mut self) {
         (self.compared, self.asked_anew) = (None, self.asked_anew + 1);
+    }
+
+    fn waits(&self) -> bool {
+        self.lost || self.lost_at.is_some()
     }
 
     fn must_compare(&self) -> bool {
@@ -181,6 +190,21 @@ impl Quorum {
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
             lock(&replica.missing).compare_anew();
+        }
+    }
+
+    /// Told of the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not complete before that checkpoint's root was
+    /// compared: what was put there earlier counts for its uploader, and may be gone.
+    pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
+        for replica in &self.replicas {
+            let mut missing = lock(&replica.missing);
+            if std::mem::take(&mut missing.lost) {
+                missing.lost_at = Some(current);
+            }
+            if missing.lost_at.is_some_and(|at| at != current || !under_way) {
+                missing.lost_at = None;
+                missing.compare_anew();
+            }
         }
     }
 

@@ -98,6 +98,31 @@ async fn a_hundred_objects_that_no_store_has_starve_nothing() {
     assert_ne!(all.wanted(1, |_| true, 1), first);
 }
 
+/// What a checkpoint under way had put in a store that was emptied, no root names before the checkpoint ends.
+#[test]
+fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_root() {
+    let all = three();
+    let compare = || {
+        all.compare_begins(1);
+        all.compared(1, true);
+        all.replicas[1].backlog().compared
+    };
+    let (first, second) = (Some(id(101)), Some(id(102)));
+    all.root_is(first, true);
+    assert!(compare());
+    all.replicas[1].head_lost(true);
+    assert!(!compare());
+    all.root_is(first, true);
+    assert!(!compare(), "the checkpoint goes on");
+    all.root_is(second, true);
+    assert!(all.must_compare(1), "now a root names it");
+    assert!(compare());
+    // With no checkpoint under way there is nothing to wait for.
+    all.replicas[1].head_lost(true);
+    all.root_is(second, false);
+    assert!(all.must_compare(1) && compare());
+}
+
 #[test]
 fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     let all = three();
