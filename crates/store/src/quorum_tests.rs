@@ -348,7 +348,7 @@ async fn repair(all: &Quorum) -> (usize, usize) {
 async fn head_is_whole(all: &Quorum) {
     until("the heads are alike", async || {
         let _ = repair(all).await;
-        !all.standings(0)[0].backlog.head
+        !all.heads_differ()
     })
     .await;
 }
@@ -447,22 +447,6 @@ async fn a_store_that_lost_its_slot_begins_anew_and_counts_again() {
     down(&stores[0], true);
     assert_eq!(all.get(HEAD).await, Ok(text("3")));
     all.swap(HEAD, Some(&three), text("4")).await.expect("it counts again");
-}
-
-/// A mender was cut short after all others have noted the life, or its mark came late: the mark stands for nothing.
-#[tokio::test]
-async fn a_mark_of_a_life_that_has_been_is_replaced() {
-    let stores = stores(3);
-    let all = quorum(&stores, 2);
-    let one = all.swap(HEAD, None, text("1")).await.expect("first");
-    stores[1].delete(HEAD).await.expect("delete");
-    head_is_whole(&all).await;
-    stores[1].delete(HEAD).await.expect("delete");
-    let mark = register::encode_mark(register::Seat { index: 1, n: 3, w: 2 }, 1, 7);
-    stores[1].swap(HEAD, None, mark).await.expect("late");
-    head_is_whole(&all).await;
-    down(&stores[0], true);
-    all.swap(HEAD, Some(&one), text("2")).await.expect("it counts again");
 }
 
 /// A store whose swaps, after the first few, wait to be let through.
@@ -567,3 +551,6 @@ async fn stores_in_another_order_or_with_another_quorum_are_found() {
     let twice: Vec<One> = [0, 1, 1].map(|at| stores[at].clone()).into();
     assert_eq!(quorum(&twice, 2).get(HEAD).await, Ok(text("1")), "two of them are where they should be");
 }
+
+#[path = "quorum/head_tests.rs"]
+mod heads;

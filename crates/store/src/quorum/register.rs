@@ -211,6 +211,14 @@ pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> 
     }
 }
 
+/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an earlier state. What it promises counts no
+/// more ([`promised_value`]), and it is mended as one that lost its slot.
+pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
+    let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
+    let Some(own) = seen.get(at).and_then(lives) else { return false };
+    seen.iter().filter_map(lives).any(|known| known > own)
+}
+
 /// Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
 pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     let slots = seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count();

@@ -431,12 +431,11 @@ impl Quorum {
     /// # Errors
     /// The stores.
     pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
-        let head = self.mend_head(&keys::head(set)).await;
-        let behind = !matches!(head, Ok(true));
-        for replica in &self.replicas {
-            lock(&replica.missing).head_behind = behind;
+        let (has_it, mended) = self.mend_head(&keys::head(set)).await;
+        for (replica, has_it) in self.replicas.iter().zip(&has_it) {
+            lock(&replica.missing).head_behind = !has_it;
         }
-        head
+        mended.map(|()| has_it.iter().all(|has_it| *has_it))
     }
 }
 
