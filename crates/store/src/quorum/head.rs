@@ -7,7 +7,7 @@ use super::register::{
     encode_mark, judge_look, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived, promised_value,
 };
 use super::{Quorum, Replica, worst};
-use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, Version};
 use bytes::Bytes;
 use futures_util::StreamExt;

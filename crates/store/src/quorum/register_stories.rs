@@ -108,12 +108,16 @@ fn late_mark() -> Story {
 #[test]
 fn a_mark_that_comes_late_begins_no_life_twice() {
     holds("a late mark", late_mark());
-    holds("a mark that may come late", Story { late_marks: true, ..mending() });
+    let two = Story { wishes: late_mark().wishes, menders: 2, wipes: 2, ..mending() };
+    holds("a mark that may come late", Story { late_marks: true, ..two });
 }
 
 #[test]
 fn a_life_that_is_begun_twice_lets_both_commit() {
-    fails("a life twice", Story { broken: Some(Broken::LifeTwice), ..late_mark() });
+    let mut story = late_mark();
+    let (promise, accept) = (|at| Act::Promise(1, at, Reply::Heard), |at| Act::Accept(1, at, Reply::Heard));
+    story.before.extend([Act::Ask(1), promise(1), promise(2), accept(1), accept(2), Act::Mend(1)]);
+    fails("a life twice", Story { broken: Some(Broken::LifeTwice), ..story });
 }
 
 #[test]
