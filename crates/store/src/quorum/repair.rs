@@ -18,6 +18,8 @@ const NOTED_MAX: usize = 50_000;
 /// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
 /// again then, since some other kept root may name it all the same; not sooner than this after the last time.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
+/// A store that was not compared with all kept roots, since one was not read, is compared again after so long.
+const UNREAD_AGAIN: Duration = Duration::from_secs(120);
 /// What could not be copied is tried again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -31,8 +33,8 @@ const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Missing {
     keys: BTreeMap<String, Note>,
     overflowed: bool,
-    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted.
-    doubtful: bool,
+    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted, and is compared again so long after that.
+    doubtful: Option<Duration>,
     head_behind: bool,
     compared: Option<Instant>,
     /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
@@ -149,7 +151,10 @@ impl Replica {
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
             stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
-            compared: missing.compared.is_some() && !missing.overflowed && !missing.doubtful && !missing.waits(),
+            compared: missing.compared.is_some()
+                && !missing.overflowed
+                && missing.doubtful.is_none()
+                && !missing.waits(),
         }
     }
 }
@@ -166,7 +171,7 @@ impl Missing {
     fn must_compare(&self) -> bool {
         let room = self.keys.len() < NOTED_MAX / 2;
         let Some(compared) = self.compared else { return true };
-        room && (self.overflowed || (self.doubtful && compared.elapsed() >= UNNAMED_FOR))
+        room && (self.overflowed || self.doubtful.is_some_and(|after| compared.elapsed() >= after))
     }
 }
 
@@ -217,7 +222,7 @@ impl Quorum {
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = lock(&replica.missing);
-            (missing.overflowed, missing.doubtful, missing.began) = (false, false, missing.asked_anew);
+            (missing.overflowed, missing.doubtful, missing.began) = (false, None, missing.asked_anew);
         }
     }
 
@@ -241,7 +246,7 @@ impl Quorum {
     pub fn compared_in_part(&self, at: usize) {
         self.compared(at, true);
         if let Some(replica) = self.replicas.get(at) {
-            lock(&replica.missing).doubtful = true;
+            lock(&replica.missing).doubtful = Some(UNREAD_AGAIN);
         }
     }
 
@@ -261,7 +266,9 @@ impl Quorum {
             let mut missing = lock(&replica.missing);
             let before = missing.keys.len();
             missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
-            missing.doubtful |= missing.keys.len() < before;
+            if missing.keys.len() < before {
+                missing.doubtful = missing.doubtful.or(Some(UNNAMED_FOR));
+            }
             let new = |note: &Note| note.by.is_none() && since.is_none_or(|since| note.since >= since);
             unnamed.extend(missing.keys.iter().filter(|(_, note)| new(note)).map(|(key, _)| key.clone()));
         }

@@ -136,6 +136,6 @@ fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
         !all.replicas[1].backlog().compared && !all.must_compare(1),
         "a root that was not read is tried again later"
     );
-    lets_pass(&all, UNNAMED_FOR);
+    lets_pass(&all, UNREAD_AGAIN);
     assert!(all.must_compare(1));
 }
