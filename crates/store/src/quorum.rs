@@ -10,6 +10,7 @@
 //! A 404 at one store means "not here" (R7): "not found" is said only where all n say it.
 
 mod head;
+mod head_errors;
 mod reads;
 mod register;
 mod repair;

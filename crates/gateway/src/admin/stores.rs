@@ -48,7 +48,8 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
     let replicas: Vec<v1::StoreReplica> =
         several.map_or_else(Vec::new, |several| several.standings(unix_ms()).iter().map(replica_message).collect());
     let worse = |a: &v1::StoreTrouble| (a.needs_operator, a.last_unix_ms);
-    now = replicas.iter().filter_map(|replica| replica.now.clone()).chain(now).max_by_key(worse);
+    let (together, _) = trouble_messages(&set.head.store_standing());
+    now = replicas.iter().filter_map(|replica| replica.now.clone()).chain(together).chain(now).max_by_key(worse);
     last = replicas.iter().filter_map(|replica| replica.last.clone()).chain(last).max_by_key(|last| last.ended_unix_ms);
     v1::StoreHealth {
         set: set.name.to_string(),

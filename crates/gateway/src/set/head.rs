@@ -9,13 +9,13 @@
 //! recovery raised, whatever it last saw. The look makes it stop answering clients.
 
 use crate::set::mapping::SetKey;
-use crate::set::server::SetServer;
+use crate::set::server::{SetServer, unix_ms};
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
 use holdfast_control::set::{Restored, SetState};
 use holdfast_raft::boot_now;
-use holdfast_store::{Disposition, ObjectStore, StoreError, Version, keys};
+use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head};
 use looks::{LOOK_LIMIT, Looks, Word};
@@ -124,6 +124,8 @@ pub struct HeadKeeper {
     seen: watch::Sender<Seen>,
     /// Why the head is not what it should be, for people.
     trouble: Mutex<Option<String>>,
+    /// What looks came to, where the set has several stores: each of them may answer well, and they have no head together.
+    together: Health,
     /// Somebody waits for a checkpoint.
     wanted: AtomicBool,
     covered: Mutex<Option<Covered>>,
@@ -145,11 +147,13 @@ impl HeadKeeper {
             Ok(why) => Seen::Fenced(why.trim_end().to_string()),
             Err(_) => Seen::NotYet,
         };
+        let together = Health::new(parts.name.to_string());
         Arc::new(Self {
             parts,
             opened: Instant::now(),
             seen: watch::channel(seen).0,
             trouble: Mutex::new(None),
+            together,
             wanted: AtomicBool::new(false),
             covered: Mutex::new(None),
             stored: Mutex::new(None),
@@ -166,6 +170,11 @@ impl HeadKeeper {
             Seen::Fenced(why) => Some(why.clone()),
             _ => None,
         }
+    }
+
+    /// Of several stores, what keeps the head from being read: no checkpoint is made while it lasts. Writes go on (R8).
+    pub fn store_standing(&self) -> holdfast_store::Standing {
+        self.together.standing(unix_ms())
     }
 
     /// What a person should look at.
@@ -365,6 +374,10 @@ impl HeadKeeper {
 
     async fn look_once(&self) -> Option<Result<Option<Head>, KeepError>> {
         let read = tokio::time::timeout(LOOK_LIMIT, self.read()).await.ok()?;
+        if self.parts.store.several().is_some() {
+            let failure = if let Err(KeepError::Store(error)) = &read { Some(error) } else { None };
+            self.together.attempt(unix_ms(), Op::Get, failure);
+        }
         let judged = read.and_then(|found| match found {
             None => Ok(None),
             Some((head, _)) => self.judge(&head).map(|()| Some(head)),

@@ -61,15 +61,25 @@ impl Shelf {
     /// # Errors
     /// [`MapError`].
     pub async fn root(&mut self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        if let Some((_, root)) = self.roots.get(&at.object) {
-            return Ok(root.clone());
+        if let Some(root) = self.known(at) {
+            return Ok(root);
         }
         let root = self.mapping.root_once(at).await?;
+        self.remember(at, &root);
+        Ok(root)
+    }
+
+    /// A kept root, if it is remembered.
+    pub fn known(&self, at: RootRef) -> Option<Arc<Root>> {
+        self.roots.get(&at.object).map(|(_, root)| root.clone())
+    }
+
+    /// Remembers a root, if it is small.
+    pub fn remember(&mut self, at: RootRef, root: &Arc<Root>) {
         let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
         if known + at.bytes <= ROOTS_BYTES_MAX {
             self.roots.insert(at.object, (at.bytes, root.clone()));
         }
-        Ok(root)
     }
 }
 

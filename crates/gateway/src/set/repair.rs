@@ -8,7 +8,7 @@
 //!   the scrub read a copy that does not open ─────────────────────────────────────────────────────┘
 //! ```
 //! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
-//! only.
+//! only: the heads, the names and each store's copies have turns of their own.
 
 use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, named};
 use crate::set::mapping::{MapError, Mapping};
@@ -18,8 +18,9 @@ use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
+use holdfast_volume::map::Root;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -39,8 +40,11 @@ const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
 const COPIES_PER_TURN: usize = 64;
 /// Objects of one piece of a listing, some 2 MiB of memory for each store. Each piece reads all kept roots.
 const PIECE_OBJECTS: usize = 32 * 1024;
-/// Objects that one turn passes over at most, for one store.
-const PASSED_OVER_MAX: usize = 8;
+/// A turn that has passed over objects for so long ends, for one store.
+const PASSING_OVER_MAX: Duration = Duration::from_secs(20);
+
+/// A root that is not read within this time is passed over: perhaps only a store that is silent has it, and reads are patient.
+const ROOT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A turn did not get on.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +53,28 @@ enum TurnError {
     Map(#[from] MapError),
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    #[error("{0} objects have no copy that opens at any other store")]
-    PassedOver(usize),
+    #[error("root {0} was not read within {limit} s", limit = ROOT_LIMIT.as_secs())]
+    RootLate(ObjectId),
+}
+
+/// What is looked after, each with turns and pauses of its own: what waits for one store holds up nothing else.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// That all stores' heads are alike.
+    Heads,
+    /// Which noted objects the current root names.
+    Names,
+    /// What one store lacks.
+    Fill(usize),
+}
+
+/// What a part remembers between its turns, while this gateway leads.
+#[derive(Debug, Default)]
+struct Past {
+    /// When the heads were looked at and nothing was left to do, and the current root then.
+    turned: Option<(Instant, Option<RootRef>)>,
+    /// The root that the notes were held against last, and when.
+    judged: Option<(ObjectId, Instant)>,
 }
 
 /// See the module.
@@ -59,11 +83,8 @@ pub struct Repairer {
     mapping: Arc<Mapping>,
     stop: CancellationToken,
     /// The term that is led, and since when everything is compared.
-    led: Option<(Term, Instant)>,
-    /// When the heads were looked at and nothing was left to do, and the current root then.
-    turned: Option<(Instant, Option<RootRef>)>,
-    /// The root that the notes were held against last, and when.
-    judged: Option<(ObjectId, Instant)>,
+    led: std::sync::Mutex<Option<(Term, Instant)>>,
+    /// Locked for moments only: a root is read without it.
     shelf: Mutex<Shelf>,
 }
 
@@ -71,60 +92,66 @@ impl Repairer {
     /// For `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
         let shelf = Mutex::new(Shelf::new(mapping.clone()));
-        Self { server, mapping, stop, led: None, turned: None, judged: None, shelf }
+        Self { server, mapping, stop, led: std::sync::Mutex::default(), shelf }
     }
 
     /// Runs until told to stop.
-    pub async fn run(mut self) {
-        let (stop, mapping) = (self.stop.clone(), self.mapping.clone());
-        let Some(several) = mapping.store.several() else { return };
-        let mut pause = TURN;
+    pub async fn run(self) {
+        let Some(several) = self.mapping.store.several() else { return };
+        let fills = (0..several.copies()).map(Part::Fill);
+        let parts = [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            _ = join_all(parts) => {}
+        }
+    }
+
+    async fn look_after(&self, several: &Quorum, part: Part) {
+        let (mut pause, mut past) = (TURN, Past::default());
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
-                self.led = None;
-                self.shelf.get_mut().clear();
+            tokio::time::sleep(pause).await;
+            // Before the first checkpoint there is nothing to copy, and perhaps no head.
+            let (kept, current) = self.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
+            if !self.leads(several) || kept.is_empty() {
+                (pause, past) = (TURN, Past::default());
+                self.shelf.lock().await.retain(&[]);
                 continue;
-            };
-            if self.led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
-                several.compare_anew();
-                self.led = Some((term, Instant::now()));
             }
-            let turn = tokio::select! {
-                () = stop.cancelled() => return,
-                turn = self.turn(several) => turn,
+            let turn = match part {
+                Part::Heads => self.mend_heads(several, current, &mut past).await,
+                Part::Names => self.judge(several, &kept, current, &mut past).await,
+                Part::Fill(at) => self.fill(several, at, &kept).await,
             };
             pause = if turn.is_err() { (pause * 2).min(TURN_MAX) } else { TURN };
             if let Err(e) = turn {
-                tracing::debug!(set = %self.server.name, error = %e, "what a store lacks is looked after again later");
+                tracing::debug!(set = %self.server.name, ?part, error = %e, "what a store lacks is looked after again later");
             }
         }
     }
 
-    async fn turn(&mut self, several: &Quorum) -> Result<(), TurnError> {
-        // Before the first checkpoint there is nothing to copy, and perhaps no head.
-        let (kept, current) = self.server.host.with(|m| (m.state().kept_roots(), m.state().current_root()));
-        if kept.is_empty() {
-            return Ok(());
+    /// Whether this gateway leads the set. With each leadership, and every hour, all is compared anew.
+    fn leads(&self, several: &Quorum) -> bool {
+        let mut led = self.led.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
+            *led = None;
+            return false;
+        };
+        if led.is_none_or(|(led, since)| led != term || since.elapsed() >= COMPARE_EVERY) {
+            several.compare_anew();
+            *led = Some((term, Instant::now()));
         }
-        // A look at the head ends with the first answers that agree: a store that lost its own is found here.
+        true
+    }
+
+    /// A look at the head ends with the first answers that agree: a store that lost its own is found here.
+    async fn mend_heads(&self, several: &Quorum, current: Option<RootRef>, past: &mut Past) -> Result<(), TurnError> {
         let every = |root| if root == current { HEADS_EVERY } else { HEADS_EVERY_BUSY };
-        let quiet = self.turned.is_some_and(|(at, root)| at.elapsed() < every(root));
-        if quiet && !several.lags() {
+        let quiet = past.turned.is_some_and(|(at, root)| at.elapsed() < every(root));
+        if quiet && !several.heads_differ() {
             return Ok(());
         }
-        self.shelf.get_mut().retain(&kept);
-        // The head first: without one a store counts for nothing.
-        let head = several.mend_heads(self.set()).await;
-        let judged = self.judge(several, current).await;
-        let turns = join_all((0..several.copies()).map(|at| self.fill(several, at, &kept))).await;
-        head?;
-        judged?;
-        turns.into_iter().collect::<Result<(), TurnError>>()?;
-        self.turned = Some((Instant::now(), current));
+        several.mend_heads(self.set()).await?;
+        past.turned = Some((Instant::now(), current));
         Ok(())
     }
 
@@ -133,15 +160,25 @@ impl Repairer {
     }
 
     /// Which of the noted objects the current root names: what a checkpoint wrote, it names, or nothing ever will.
-    async fn judge(&mut self, several: &Quorum, current: Option<RootRef>) -> Result<(), TurnError> {
+    async fn judge(
+        &self,
+        several: &Quorum,
+        kept: &[RootRef],
+        current: Option<RootRef>,
+        past: &mut Past,
+    ) -> Result<(), TurnError> {
+        self.shelf.lock().await.retain(kept);
+        let under_way = self.server.host.with(|m| m.state().begin.is_some());
+        several.root_is(current.map(|root| root.object), under_way);
+        several.let_go(|root| kept.iter().any(|kept| kept.object == root));
         let Some(at) = current else { return Ok(()) };
         let now = Instant::now();
-        let known = self.judged.filter(|(root, _)| *root == at.object).map(|(_, since)| since);
+        let known = past.judged.filter(|(root, _)| *root == at.object).map(|(_, since)| since);
         let unnamed = several.unnamed(known);
         if unnamed.is_empty() {
             return Ok(());
         }
-        let root = self.shelf.get_mut().root(at).await?;
+        let root = self.root(at).await?;
         let mut lengths = BTreeMap::new();
         for (kind, key_kind) in KINDS {
             lengths.extend(named(kind, at, &root).into_iter().map(|(object, bytes)| ((key_kind, object), bytes)));
@@ -152,8 +189,18 @@ impl Repairer {
                 several.named(&key, *bytes, at.object);
             }
         }
-        self.judged = Some((at.object, now));
+        past.judged = Some((at.object, now));
         Ok(())
+    }
+
+    async fn root(&self, at: RootRef) -> Result<Arc<Root>, TurnError> {
+        if let Some(root) = self.shelf.lock().await.known(at) {
+            return Ok(root);
+        }
+        let read = tokio::time::timeout(ROOT_LIMIT, self.mapping.root_once(at)).await;
+        let root = read.map_err(|_| TurnError::RootLate(at.object))??;
+        self.shelf.lock().await.remember(at, &root);
+        Ok(root)
     }
 
     /// Compares one store if that is due, and copies to it what it lacks.
@@ -162,7 +209,7 @@ impl Repairer {
             self.compare(several, at, kept).await?;
         }
         let is_kept = |root: ObjectId| kept.iter().any(|kept| kept.object == root);
-        let (mut copied, mut passed_over) = (0_u64, 0);
+        let (mut copied, mut passing_over) = (0_u64, Duration::ZERO);
         let key = self.mapping.key.clone();
         let check = move |object: &str, bytes: &Bytes| check_object(&key, object, bytes);
         let mut outcome = Ok(());
@@ -171,6 +218,7 @@ impl Repairer {
             if !self.names_now(wanted.by) {
                 continue;
             }
+            let began = Instant::now();
             match several.copy(at, &wanted, &check).await {
                 Ok(written) => copied += u64::from(written),
                 Err(RepairError::Store(error)) => {
@@ -179,9 +227,9 @@ impl Repairer {
                 }
                 Err(error @ RepairError::Nowhere { .. }) => {
                     tracing::warn!(set = %self.server.name, %error, "an object is not copied; the next ones are");
-                    passed_over += 1;
-                    outcome = Err(TurnError::PassedOver(passed_over));
-                    if passed_over >= PASSED_OVER_MAX {
+                    // No failure of this store: the next turn comes as soon as ever, with those that were not tried yet.
+                    passing_over += began.elapsed();
+                    if passing_over >= PASSING_OVER_MAX {
                         break;
                     }
                 }
@@ -205,17 +253,19 @@ impl Repairer {
     async fn compare(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
         let Some(store) = several.copy_at(at) else { return Ok(()) };
         several.compare_begins(at);
+        let mut all_read = true;
         for (kind, _) in KINDS {
             let mut after: Option<String> = None;
             loop {
                 let piece = Piece::list(&*store, self.set(), key_kind(kind), after.as_deref(), PIECE_OBJECTS).await?;
                 for root_at in kept {
-                    let root = match self.shelf.lock().await.root(*root_at).await {
+                    let root = match self.root(*root_at).await {
                         Ok(root) => root,
-                        Err(MapError::Stopping) => return Err(MapError::Stopping.into()),
-                        // Dropped meanwhile; or lost everywhere, which reads of it say.
+                        Err(error @ TurnError::Map(MapError::Stopping)) => return Err(error),
+                        // Dropped meanwhile; lost everywhere, which reads of it say; or where nobody answers.
                         Err(error) => {
                             tracing::warn!(set = %self.server.name, root = %root_at.object, %error, "what a root names is not compared");
+                            all_read = false;
                             continue;
                         }
                     };
@@ -234,7 +284,10 @@ impl Repairer {
                 }
             }
         }
-        several.compared(at, true);
+        match all_read {
+            true => several.compared(at, true),
+            false => several.compared_in_part(at),
+        }
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
 pub struct RecoverArgs {
-    /// A store of the lost cluster; all of them, if its sets were in several
+    /// A store of the lost cluster, once for each that sets were in; of a set over several stores the whole text that `set list` showed: 'w=2 URL URL URL'
     #[arg(long = "from-store", value_name = "URL", required = true, value_parser = store_url)]
     from_store: Vec<String>,
     /// The new gateways: the plan of `cluster bootstrap`, without sets
@@ -101,7 +101,10 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let (found, bad) = survey(&args.key, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
-        return Err(error.next("use the cluster key that it was made with; `holdfast verify` says what is damaged"));
+        return Err(match why.contains("name all stores of the set") {
+            true => error.next("one --from-store with all of them, in that order"),
+            false => error.next("use the cluster key that it was made with; `holdfast verify` says what is damaged"),
+        });
     }
     if found.is_empty() {
         let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));

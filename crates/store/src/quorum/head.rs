@@ -3,11 +3,11 @@
 //! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
 
 use super::register::{
-    BadSlot, Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
-    encode_mark, judge_look, may_begin, may_lay_out, may_mend, mended, next_life, next_step, promised_value,
+    Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
+    encode_mark, judge_look, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived, promised_value,
 };
 use super::{Quorum, Replica, worst};
-use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::error::{Cause, Disposition, Op, StoreError};
 use crate::{Object, Version};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -22,6 +22,8 @@ use tokio::time::Instant;
 const ROUNDS_MAX: u32 = 8;
 /// Once enough have answered, the others are waited for so long.
 const STRAGGLERS: Duration = Duration::from_millis(500);
+/// The same where all are wanted. One that has not answered by then is silent: what it keeps from being mended is mended later.
+const ALL_LIMIT: Duration = Duration::from_secs(3);
 /// One round at most. What became of it is found out by the next.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 /// Between two rounds, times the number of the round; half of it by chance, so that two writers do not keep one another from ending.
@@ -32,11 +34,11 @@ const PROMISES_MAX: u32 = 4;
 type Is = Option<Version>;
 
 /// What one store answered.
-struct Answer {
-    seen: Seen<Bytes>,
+pub(super) struct Answer {
+    pub seen: Seen<Bytes>,
     /// Of the object, for a conditional PUT on it.
     version: Option<Version>,
-    error: Option<StoreError>,
+    pub error: Option<StoreError>,
 }
 
 /// What the tasks of a round are told.
@@ -84,7 +86,7 @@ fn is(expected: &Is, current: Option<&Bytes>) -> bool {
 }
 
 impl Quorum {
-    fn seat(&self, index: usize) -> Seat {
+    pub(super) fn seat(&self, index: usize) -> Seat {
         let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Seat { index: small(index), n: small(self.replicas.len()), w: small(self.w) }
     }
@@ -114,41 +116,23 @@ impl Quorum {
         }
     }
 
-    fn bad_slot(&self, replica: &Replica, key: &str, bad: &BadSlot) -> StoreError {
-        let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
-        let seat = |s: Seat| format!("store {} of {} with write quorum {}", s.index + 1, s.n, s.w);
-        let expected = seat(self.seat(replica.index));
-        match bad {
-            BadSlot::Seat(found) => StoreError::Denied {
-                at,
-                cause: Cause::text(format!("found the head of {}, expected that of {expected}", seat(*found))),
-                hint: "name the stores in the order and with the write quorum that the set was created with, each with its own bucket or prefix",
-            },
-            BadSlot::Foreign => StoreError::Denied {
-                at,
-                cause: Cause::text(format!(
-                    "found no head of {expected}, perhaps one of a set that has this store alone"
-                )),
-                hint: "give each set that has several stores prefixes of its own",
-            },
-            BadSlot::Damaged => StoreError::Unavailable {
-                at,
-                attempts: 1,
-                cause: Cause::of_kind(
-                    crate::health::Kind::Damaged,
-                    "the head's frame is damaged; it is written anew once all other stores answer",
-                ),
-            },
-        }
-    }
-
-    /// Asks all. Ends when that shows what is decided, when all have answered, or a while after enough have.
+    /// Asks all. Ends when that shows what is decided (not with `all`), when all have answered, or a while after enough have.
     async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
         let mut asked: FuturesUnordered<_> =
             self.replicas.iter().map(|replica| async move { (replica.index, self.ask(replica, key).await) }).collect();
-        let mut until: Option<Instant> = None;
+        let (began, mut until): (Instant, Option<Instant>) = (Instant::now(), None);
+        let mut heard = vec![false; answers.len()];
+        let ends = |answers, heard: &[bool]| {
+            for replica in self.replicas.iter().filter(|replica| !heard[replica.index]) {
+                replica.speed.not_within(began.elapsed());
+                if all {
+                    self.took_too_long(replica, key, ALL_LIMIT);
+                }
+            }
+            answers
+        };
         loop {
             let wait = async {
                 match until {
@@ -158,56 +142,26 @@ impl Quorum {
             };
             tokio::select! {
                 answer = asked.next() => match answer {
-                    Some((index, answer)) => answers[index] = answer,
+                    Some((index, answer)) => (answers[index], heard[index]) = (answer, true),
                     None => return answers,
                 },
-                () = wait => return answers,
-            }
-            if all {
-                continue;
+                () = wait => return ends(answers, &heard),
             }
             let seen = seen_of(&answers);
-            if matches!(judge_look(&seen, self.w), Look::Decided(_)) {
-                return answers;
+            if !all && matches!(judge_look(&seen, self.w), Look::Decided(_)) {
+                return ends(answers, &heard);
             }
             let spoken = seen.iter().filter(|seen| !matches!(seen, Seen::Silent)).count();
             if spoken >= self.w {
-                until = until.or(Some(Instant::now() + STRAGGLERS));
+                until = until.or(Some(Instant::now() + if all { ALL_LIMIT } else { STRAGGLERS }));
             }
-        }
-    }
-
-    /// Too few stores have a slot that can be read.
-    fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
-        let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
-        if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
-            // A seat that is taken, rights: somebody must act, and is told of it first.
-            if !sent && !errors.iter().any(|e| matches!(e.disposition(), Disposition::Retry | Disposition::Unknown)) {
-                return denied.clone();
-            }
-        }
-        let empty = answers.iter().filter(|answer| !has_slot(answer) && answer.seen != Seen::Silent).count();
-        let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count();
-        let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
-        if empty > 0 {
-            text.push_str(&format!("; {empty} have none, and get one once every other store answers"));
-        }
-        for error in &errors {
-            text.push_str(&format!("; {error}"));
-        }
-        let kind = errors.iter().find_map(StoreError::kind);
-        let (at, cause) = (self.at(op, key), Box::new(Cause { kind, ..*Cause::text(text) }));
-        if sent {
-            StoreError::Unknown { at, attempts: 1, cause }
-        } else {
-            StoreError::Unavailable { at, attempts: 1, cause }
         }
     }
 
     /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take back.
     pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
         let object = |body: Bytes| Object { version: Version::of(&body), body };
-        let mut seen_higher = Ballot::default();
+        let (mut seen_higher, mut last) = (Ballot::default(), None);
         for round in 1..=ROUNDS_MAX {
             let answers = self.ask_all(key, false).await;
             match judge_look(&seen_of(&answers), self.w) {
@@ -221,12 +175,14 @@ impl Quorum {
                 Outcome::Done(None) | Outcome::Refused { .. } | Outcome::MayBegin(_) => {
                     return Err(StoreError::NotFound { at: self.at(Op::Get, key) });
                 }
-                Outcome::Again { seen, .. } => seen_higher = seen_higher.max(seen),
+                Outcome::Again { seen, error, .. } => {
+                    seen_higher = seen_higher.max(seen);
+                    last = error.or(last);
+                }
             }
             pause(round).await;
         }
-        let cause = Cause::text("other writers were quicker again and again");
-        Err(StoreError::Unavailable { at: self.at(Op::Get, key), attempts: ROUNDS_MAX, cause })
+        Err(self.again_and_again(Op::Get, key, ROUNDS_MAX, false, last))
     }
 
     /// Replaces what the register holds, if that is `expected`.
@@ -278,13 +234,7 @@ impl Quorum {
             }
             pause(round).await;
         }
-        let text = last.map_or("other writers were quicker again and again".to_owned(), |error| error.to_string());
-        let (at, cause) = (self.at(Op::Swap, key), Cause::text(text));
-        Err(if sent_before {
-            StoreError::Unknown { at, attempts: ROUNDS_MAX, cause }
-        } else {
-            StoreError::Unavailable { at, attempts: ROUNDS_MAX, cause }
-        })
+        Err(self.again_and_again(Op::Swap, key, ROUNDS_MAX, sent_before, last))
     }
 
     /// Q3: slots without a value, where every store has answered and none has one.
@@ -380,7 +330,9 @@ impl Quorum {
             }
             let Some(found) = promised_value(&promises, needed) else {
                 // All have spoken, and some of it is of an earlier life: a new round asks anew.
-                if promises.iter().flatten().count() + out >= taking_part {
+                let promised = promises.iter().flatten().count();
+                if promised + out >= taking_part {
+                    errors.extend((promised >= needed).then(|| self.of_an_earlier_life(key)));
                     break;
                 }
                 continue;
@@ -412,8 +364,8 @@ impl Quorum {
         Ok(Outcome::Again { sent, seen: highest, error: worst(errors) })
     }
 
-    /// Brings every store's head to what is decided, for the repair: whether all have it. Needs all stores to answer for a store that has lost its own.
-    pub(super) async fn mend_head(&self, key: &str) -> Result<bool, StoreError> {
+    /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a store that has lost its own.
+    pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
         let accepted = |seen: &Seen<Bytes>| match seen {
@@ -421,31 +373,31 @@ impl Quorum {
             _ => None,
         };
         let highest = seen.iter().filter_map(accepted).max();
-        if answers.iter().any(|answer| is_spoilt(answer) || matches!(answer.seen, Seen::Empty | Seen::Marked(_))) {
-            self.mend_lost(key, &answers).await?;
-            return Ok(false);
-        }
-        if seen.iter().all(|seen| accepted(seen) == highest && highest.is_some()) {
-            return Ok(true);
+        let whole = |at: usize| accepted(&seen[at]) == highest && highest.is_some() && !outlived(&seen, at);
+        let has_it: Vec<bool> = (0..seen.len()).map(whole).collect();
+        let lost = |(at, answer): (usize, &Answer)| {
+            is_spoilt(answer) || matches!(answer.seen, Seen::Empty | Seen::Marked(_)) || outlived(&seen, at)
+        };
+        if answers.iter().enumerate().any(lost) {
+            return (has_it, self.mend_lost(key, &answers).await);
         }
         let behind = seen.iter().any(|seen| matches!(seen, Seen::Slot(_)) && accepted(seen) != highest);
         if !behind || matches!(judge_look(&seen, self.w), Look::Nothing | Look::TooFew) {
-            return Ok(false);
+            return (has_it, Ok(()));
         }
-        self.round(key, &answers, &Aim::Most(Wish::Settle), false, Ballot::default()).await?;
-        Ok(false)
+        let settled = self.round(key, &answers, &Aim::Most(Wish::Settle), false, Ballot::default()).await;
+        (has_it, settled.map(|_| ()))
     }
 
     /// Q2: lets one store that has lost its slot begin anew, if all the others allow it.
     async fn mend_lost(&self, key: &str, answers: &[Answer]) -> Result<(), StoreError> {
-        // 1: a mark wherever a slot is gone, or spoilt and still so: it may have been spoilt on its way.
-        let as_empty = |answer: &Answer| if is_spoilt(answer) { Seen::Empty } else { answer.seen.clone() };
-        let seen: Vec<Seen<Bytes>> = answers.iter().map(as_empty).collect();
+        // 1: a mark wherever a slot is gone, spoilt and still so (it may have been spoilt on its way), of an earlier life, or marked for one that has been.
+        let mut seen = seen_of(answers);
+        let lost: Vec<bool> =
+            answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
+        seen.iter_mut().zip(lost).filter(|(_, lost)| *lost).for_each(|(seen, _)| *seen = Seen::Empty);
         for (replica, answer) in self.replicas.iter().zip(answers) {
-            if seen[replica.index] != Seen::Empty {
-                continue;
-            }
-            let Some(life) = next_life(&seen, replica.index, self.w) else { return Ok(()) };
+            let Some(life) = mark_for(&seen, replica.index, self.w) else { continue };
             if is_spoilt(answer) && !is_spoilt(&self.ask(replica, key).await) {
                 return Ok(());
             }
@@ -471,7 +423,7 @@ impl Quorum {
     }
 }
 
-fn has_slot(answer: &Answer) -> bool {
+pub(super) fn has_slot(answer: &Answer) -> bool {
     matches!(answer.seen, Seen::Slot(_))
 }
 

@@ -1,6 +1,8 @@
 //! Which store is asked first, when the next one is asked as well, and what counts as an answer.
 //!
-//! The head is read from every store every few seconds while a set is used (ADR 0013), which measures all of them for nothing.
+//! The head is asked for at every store every few seconds while a set is used (ADR 0013), which measures those that answer before the look ends. Of the
+//! others it is known that they are no faster than that; only the repair's looks wait for all. A store that hangs answers no look, and no read before
+//! another one has: that [`PATIENCE`] was over is counted as a failure.
 
 use super::{Quorum, Replica, lock, worst};
 use crate::error::{Op, StoreError};
@@ -58,6 +60,18 @@ impl Speed {
 
     pub fn failed(&self) {
         lock(&self.state).failed = Some(Instant::now());
+    }
+
+    /// A look ended without its answer.
+    pub fn not_within(&self, look: Duration) {
+        let us = u64::try_from(look.as_micros()).unwrap_or(u64::MAX).min(60_000_000);
+        let mut state = lock(&self.state);
+        state.look_us = state.look_us.max(us);
+    }
+
+    /// Whether it failed lately and has not answered since.
+    pub fn suspect(&self) -> bool {
+        self.rank(Instant::now()).0
     }
 
     /// Lower is asked first: those that failed last; then by times that differ by twice or more.
@@ -127,7 +141,8 @@ fn object_of(key: &str) -> &str {
 }
 
 impl Quorum {
-    fn order(&self, key: &str) -> Vec<&Replica> {
+    /// All stores, those to be asked first for this object first.
+    pub(super) fn order(&self, key: &str) -> Vec<&Replica> {
         let now = Instant::now();
         let mut order: Vec<&Replica> = self.replicas.iter().map(AsRef::as_ref).collect();
         order.sort_by_key(|replica| (replica.speed.rank(now), replica.index));
@@ -161,10 +176,17 @@ impl Quorum {
             let answer = ask(&*replica.store);
             async move { (replica, answer.await) }
         };
-        asked.extend(waiting.next().map(&one));
+        // Who was asked when, and has not answered yet.
+        let mut silent: Vec<(&'a Replica, Instant)> = Vec::with_capacity(self.replicas.len());
+        let mut next = |silent: &mut Vec<_>| {
+            let replica = waiting.next()?;
+            silent.push((replica, Instant::now()));
+            Some(one(replica))
+        };
+        asked.extend(next(&mut silent));
         let (mut hedge_at, mut hedged) = (began + self.hedges.after(), false);
         loop {
-            let may_hedge = waiting.len() > 0;
+            let may_hedge = silent.len() + errors.len() < self.replicas.len();
             tokio::select! {
                 Some((replica, answer)) = asked.next() => match answer {
                     Ok(value) => {
@@ -178,7 +200,8 @@ impl Quorum {
                             replica.speed.failed();
                         }
                         errors.push(error);
-                        asked.extend(waiting.next().map(&one));
+                        silent.retain(|(other, _)| other.index != replica.index);
+                        asked.extend(next(&mut silent));
                         if asked.is_empty() {
                             let error = worst(errors).unwrap_or(StoreError::NotFound { at: self.at(op, key) });
                             return Err(error);
@@ -191,7 +214,9 @@ impl Quorum {
                     if hedge_at >= began + PATIENCE || (!hedged && self.hedges.spend()) {
                         hedged = true;
                         metrics::counter!("holdfast_store_hedges_total").increment(1);
-                        asked.extend(waiting.next().map(&one));
+                        // Its error comes when nobody waits for it any more.
+                        silent.iter().filter(|(_, at)| at.elapsed() >= PATIENCE).for_each(|(other, _)| other.speed.failed());
+                        asked.extend(next(&mut silent));
                     }
                     hedge_at = if hedge_at < began + PATIENCE { began + PATIENCE } else { hedge_at + PATIENCE };
                 }

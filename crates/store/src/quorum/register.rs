@@ -18,6 +18,8 @@
 //!     2. A round with a ballot of its own, begun after that, at *every* store that has a slot, w or more; the others must be marked as well. All
 //!        promise, then all accept what the highest of them had accepted, and note that the lost store begins another life.
 //!     3. The new slot has that ballot and value, and replaces the very mark of 1.
+//!     A mark whose life is not above what the slots say is replaced by one of the next life, as a conditional PUT on it ([`mark_for`]): a mark may come late,
+//!     when its life has been, and two lives of one number could not be told apart.
 //!     Forgotten votes are below that ballot: whoever sent one had promises at other stores before it. So nothing that they helped to decide is unseen.
 //!     Forgotten promises: a round that counts one needs others beside it. What those promise after 2 says that the store has begun anew, and the
 //!     forgotten one counts no more ([`promised_value`]); what they promised before 2 with a higher ballot fails 2, with a lower one ends in 2.
@@ -198,6 +200,25 @@ pub(super) fn next_life<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32>
     slots.map(|slot| slot.lives[at]).max()?.checked_add(1)
 }
 
+/// Q2: the life that a mark to be put at store `at` names. Where there is a mark: only where its life has begun already, as far as the slots say. A
+/// mender was cut short between 2 and 3, or the mark is a late one, put before the store was mended and lost once more: it stands for nothing.
+pub(super) fn mark_for<V>(seen: &[Seen<V>], at: usize, w: usize) -> Option<u32> {
+    let life = next_life(seen, at, w)?;
+    match seen.get(at)? {
+        Seen::Empty => Some(life),
+        Seen::Marked(marked) => Some(life).filter(|life| life > marked),
+        Seen::Slot(_) | Seen::Silent => None,
+    }
+}
+
+/// Q2: whether store `at` shows a slot of a life before the one that others know it to be in: it was set back to an earlier state. What it promises counts no
+/// more ([`promised_value`]), and it is mended as one that lost its slot.
+pub(super) fn outlived<V>(seen: &[Seen<V>], at: usize) -> bool {
+    let lives = |seen: &Seen<V>| if let Seen::Slot(slot) = seen { Some(slot.lives[at]) } else { None };
+    let Some(own) = seen.get(at).and_then(lives) else { return false };
+    seen.iter().filter_map(lives).any(|known| known > own)
+}
+
 /// Q2: the store to mend, and its life: every store has a slot or is marked, and w have a slot.
 pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     let slots = seen.iter().filter(|seen| matches!(seen, Seen::Slot(_))).count();
@@ -207,11 +228,12 @@ pub(super) fn may_mend<V>(seen: &[Seen<V>], w: usize) -> Option<(usize, u32)> {
     first.filter(|_| known && slots >= w)
 }
 
-/// Q2: the lives once store `at` is in this one. `None` where it is known to have been beyond that: the mark is no use.
+/// Q2: the lives once store `at` is in this one. `None` where it is known to have begun that or a later one: no life is begun twice, or what was said in the
+/// first would count in the second. The mark is no use.
 pub(super) fn begun_anew(lives: &Lives, at: usize, life: u32) -> Option<Lives> {
     let mut anew = *lives;
     anew[at] = life;
-    (lives[at] <= life).then_some(anew)
+    (lives[at] < life).then_some(anew)
 }
 
 /// Q2: the slot that a store begins its new life with, once every other has accepted the same.

@@ -2,7 +2,7 @@
 //! mends it. Searches are bounded by states (`STATES_MAX`), the shortest histories first: what they come to is printed.
 
 use super::*;
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 use std::collections::BTreeMap;
 
 const N: usize = 3;
@@ -27,6 +27,9 @@ enum Act {
     Wipe(usize),
     /// A mender puts its mark, sees all the others, and writes the slot: 1, the begin of 2, and 3 of Q2.
     Mark(usize),
+    /// The same in two steps, for one mark that comes late: it is made, and put where nothing is.
+    MakeMark(usize),
+    PutMark,
     Ask(usize),
     Mend(usize),
     /// As it was before there were lives: the slot at once, from what the others show.
@@ -86,6 +89,8 @@ struct State {
     look_from: Option<(u64, u128)>,
     wipes: u8,
     marks: u8,
+    /// Made and not put yet: for which store, which mark, and its life.
+    late: Option<(usize, u8, u32)>,
 }
 
 impl State {
@@ -122,6 +127,10 @@ struct Story {
     lossy: bool,
     looks: bool,
     wipes: u8,
+    /// One mark is put later than it is made, at any moment.
+    late_marks: bool,
+    /// A store may be asked for a promise, and accept, when others have promised already.
+    all_asked: bool,
     /// Steps that have been done before the search begins.
     before: Vec<Act>,
     /// For showing that the model can fail.
@@ -144,6 +153,8 @@ enum Broken {
     AnyMark,
     /// The round of Q2, at one store fewer.
     MendedBySome,
+    /// A mark whose life has begun is as good as any, and that life is begun once more.
+    LifeTwice,
 }
 
 fn ballot_key(ballot: Ballot) -> (u64, u128) {
@@ -155,9 +166,15 @@ impl Story {
         if self.broken == Some(Broken::Quorum) { W - 1 } else { W }
     }
 
+    fn begun_anew(&self, lives: &Lives, at: usize, life: u32) -> Option<Lives> {
+        let twice = self.broken == Some(Broken::LifeTwice) && lives[at] == life;
+        if twice { Some(*lives) } else { begun_anew(lives, at, life) }
+    }
+
     fn promise(&self, state: &mut State, who: usize, at: usize, reply: Reply) -> Option<()> {
         let writer = &state.writers[who];
-        if writer.phase != Phase::Promising || writer.promises[at].is_some() {
+        let asked = writer.phase == Phase::Promising || (self.all_asked && matches!(writer.phase, Phase::Accepting(_)));
+        if !asked || writer.promises[at].is_some() {
             return None;
         }
         let slot = match &state.has[at] {
@@ -187,10 +204,13 @@ impl Story {
             Err(_) => return None,
         }
         let writer = &mut state.writers[who];
+        if writer.phase != Phase::Promising {
+            return Some(());
+        }
         let before = writer.promises.clone().map(|promise| promise.map(|(slot, _)| slot));
         let Some(found) = promised_value(&before, writer.needed) else { return Some(()) };
         if let Some((lost, _, life)) = writer.mends {
-            writer.knows = begun_anew(&found.lives, lost, life)?;
+            writer.knows = self.begun_anew(&found.lives, lost, life)?;
             if matches!(self.broken, Some(Broken::NoLives | Broken::AnyMark)) {
                 writer.knows = Lives::default();
             }
@@ -294,6 +314,7 @@ impl Story {
             look_from: None,
             wipes: 0,
             marks: 0,
+            late: None,
         }
     }
 }
@@ -325,6 +346,7 @@ impl Model for Story {
             }
             if self.wipes > 0 {
                 actions.extend([Act::Wipe(at), Act::Mark(at), Act::MendAsItWas(at)]);
+                actions.extend([Act::MakeMark(at), Act::PutMark].into_iter().filter(|_| self.late_marks));
             }
         }
     }
@@ -368,10 +390,27 @@ impl Model for Story {
                 state.has[at] = Has::Nothing;
             }
             Act::Mark(at) => {
-                let marks = self.menders > 0 && state.has[at] == Has::Nothing;
-                let life = next_life(&state.seen(), at, W).filter(|_| marks)?;
+                let marks =
+                    self.menders > 0 && (state.has[at] == Has::Nothing || self.broken != Some(Broken::LifeTwice));
+                let life = mark_for(&state.seen(), at, W).filter(|_| marks)?;
                 state.has[at] = Has::Mark(state.marks, life);
                 state.marks += 1;
+            }
+            Act::MakeMark(at) => {
+                if state.late.is_some() || state.has[at] != Has::Nothing {
+                    return None;
+                }
+                state.late = Some((at, state.marks, mark_for(&state.seen(), at, W)?));
+                state.marks += 1;
+            }
+            Act::PutMark => {
+                let (at, mark, life) = state.late?;
+                if state.has[at] != Has::Nothing {
+                    return None;
+                }
+                state.has[at] = Has::Mark(mark, life);
+                // The caller asks the store again and again; once is enough here.
+                state.late = None;
             }
             Act::MendAsItWas(at) => {
                 if self.broken != Some(Broken::MendedFromALook) || state.has[at] != Has::Nothing {
@@ -443,133 +482,5 @@ impl Model for Story {
     }
 }
 
-fn raise_and_commit() -> Vec<Wish<u8, u8>> {
-    vec![Wish::Swap { expected: FIRST, value: 1 }, Wish::Swap { expected: FIRST, value: 2 }]
-}
-
-/// A mender, and the two.
-fn with_a_mender() -> Vec<Wish<u8, u8>> {
-    let mut wishes = vec![Wish::Settle];
-    wishes.extend(raise_and_commit());
-    wishes
-}
-
-/// States that one search generates at most: it ends there, in the order of the number of steps. Some 1 KiB each.
-const STATES_MAX: usize = 600_000;
-
-fn holds(name: &str, model: Story) {
-    let checker = model.checker().target_state_count(STATES_MAX).spawn_bfs().join();
-    let (states, steps) = (checker.unique_state_count(), checker.max_depth());
-    let all = if checker.state_count() < STATES_MAX { "all" } else { "cut off" };
-    eprintln!("{name}: {states} states, up to {steps} steps, {all}");
-    checker.assert_properties();
-}
-
-fn fails(name: &str, model: Story) {
-    let search = model.checker().finish_when(HasDiscoveries::AnyFailures).target_state_count(STATES_MAX);
-    let checker = search.spawn_bfs().join();
-    let found: Vec<&str> = checker.discoveries().into_keys().filter(|name| !name.starts_with("a writer")).collect();
-    eprintln!("{name}: {} states, {} steps: {found:?}", checker.unique_state_count(), checker.max_depth());
-    assert!(!found.is_empty(), "the model did not notice");
-}
-
-#[test]
-fn two_lives_never_both_commit_whatever_is_lost() {
-    let model = Story { wishes: raise_and_commit(), rounds: 1, lossy: true, ..Story::default() };
-    holds("one round each", model.clone());
-    holds("two rounds each", Story { rounds: 2, ..model });
-}
-
-#[test]
-fn a_look_in_between_sees_nothing_old() {
-    holds("a look", Story { wishes: raise_and_commit(), rounds: 1, looks: true, lossy: true, ..Story::default() });
-}
-
-#[test]
-fn a_third_that_settles_what_was_cut_short_changes_nothing_of_that() {
-    let mut wishes = raise_and_commit();
-    wishes.push(Wish::Settle);
-    holds("a third", Story { wishes, rounds: 1, lossy: true, ..Story::default() });
-}
-
-/// Q2.
-fn mending() -> Story {
-    Story { wishes: with_a_mender(), menders: 1, rounds: 1, wipes: 1, ..Story::default() }
-}
-
-#[test]
-fn a_store_that_lost_its_slot_begins_anew_and_nothing_decided_is_lost() {
-    holds("a store is mended", mending());
-    holds("with looks", Story { looks: true, ..mending() });
-}
-
-/// One that comes first, promised at the store that is lost, with the highest ballot: what only that store knew.
-fn forgotten_promise() -> Vec<Act> {
-    vec![Act::Promise(2, 0, Reply::Heard), Act::Wipe(0), Act::Mark(0), Act::Ask(0)]
-}
-
-#[test]
-fn a_promise_that_was_forgotten_counts_no_more() {
-    holds("a forgotten promise", Story { before: forgotten_promise(), ..mending() });
-    holds("with a second round", Story { before: forgotten_promise(), rounds: 2, ..mending() });
-}
-
-/// Two menders; the one that began first comes last, when the store was mended, had a say, and is lost again.
-fn late_mender() -> Story {
-    let mut wishes = vec![Wish::Settle];
-    wishes.extend(with_a_mender());
-    let promise = |who, at| Act::Promise(who, at, Reply::Heard);
-    let accept = |who, at| Act::Accept(who, at, Reply::Heard);
-    let mut before = vec![Act::Wipe(0), Act::Mark(0), Act::Ask(0), Act::Ask(1)];
-    for who in [0, 1] {
-        before.extend([promise(who, 1), promise(who, 2), accept(who, 1), accept(who, 2)]);
-    }
-    before.push(Act::Mend(1));
-    Story { wishes, menders: 2, rounds: 2, wipes: 2, before, ..Story::default() }
-}
-
-#[test]
-fn a_mender_that_comes_late_undoes_nothing() {
-    holds("a late mender", late_mender());
-}
-
-#[test]
-fn a_slot_written_from_a_look_cancels_a_vote() {
-    let model = Story { menders: 0, wishes: raise_and_commit(), broken: Some(Broken::MendedFromALook), ..mending() };
-    fails("as it was", model);
-}
-
-#[test]
-fn a_round_at_some_of_the_others_is_not_enough() {
-    fails("mended by some", Story { broken: Some(Broken::MendedBySome), ..mending() });
-}
-
-#[test]
-fn without_lives_a_forgotten_promise_lets_both_commit() {
-    let before = forgotten_promise();
-    fails("no lives", Story { broken: Some(Broken::NoLives), before, ..mending() });
-}
-
-#[test]
-fn a_mender_that_writes_over_any_mark_undoes_a_vote() {
-    fails("any mark", Story { broken: Some(Broken::AnyMark), ..late_mender() });
-}
-
-#[test]
-fn without_a_promise_both_lives_commit() {
-    let model = Story { wishes: raise_and_commit(), rounds: 2, lossy: true, ..Story::default() };
-    fails("no promise", Story { broken: Some(Broken::NoPromise), ..model });
-}
-
-#[test]
-fn a_forgotten_slot_that_counts_loses_what_was_decided() {
-    let broken = Some(Broken::ForgottenCounts);
-    let model = Story { wishes: vec![Wish::Settle], rounds: 1, wipes: 1, broken, ..Story::default() };
-    fails("forgotten counts", model);
-}
-
-#[test]
-fn quorums_that_need_not_meet_let_both_commit() {
-    let model = Story { wishes: raise_and_commit(), rounds: 1, lossy: true, ..Story::default() };
-    fails("quorums", Story { broken: Some(Broken::Quorum), ..model });
-}
+#[path = "register_stories.rs"]
+mod stories;

@@ -33,6 +33,19 @@ fn slots_are_laid_out_only_while_nobody_can_have_a_value() {
 }
 
 #[test]
+fn a_mark_of_a_life_that_has_been_is_replaced_and_no_other() {
+    let known = Slot { lives: [2, 0, 0, 0, 0], ..slot(5, Some(b"x")) };
+    let at = |first: Seen<Bytes>| vec![first, Seen::Slot(known.clone()), Seen::Slot(slot(5, Some(b"x")))];
+    assert_eq!(mark_for(&at(Seen::Empty), 0, 2), Some(3));
+    assert_eq!(mark_for(&at(Seen::Marked(1)), 0, 2), Some(3), "it came late");
+    assert_eq!(mark_for(&at(Seen::Marked(2)), 0, 2), Some(3), "and so did this, or its mender was cut short");
+    assert_eq!(mark_for(&at(Seen::Marked(3)), 0, 2), None, "it is to begin this");
+    assert_eq!(mark_for(&at(Seen::Silent), 0, 2), None);
+    assert_eq!(begun_anew(&known.lives, 0, 2), None);
+    assert_eq!(begun_anew(&known.lives, 0, 3), Some([3, 0, 0, 0, 0]));
+}
+
+#[test]
 fn a_slot_comes_back_as_written_and_damage_is_found() {
     let seat = Seat { index: 1, n: 3, w: 2 };
     let reborn = Slot { lives: [1, 0, u32::MAX, 0, 0], ..slot(3, Some(b"a head")) };

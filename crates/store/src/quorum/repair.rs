@@ -5,6 +5,8 @@ use super::{Quorum, Replica, lock};
 use crate::error::{Disposition, StoreError};
 use crate::{ObjectStore, keys};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use holdfast_types::{ObjectId, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,23 +15,41 @@ use tokio::time::Instant;
 
 /// Keys that are noted for one store. More are found by comparing again.
 const NOTED_MAX: usize = 50_000;
-/// A note whose object no root came to name within this time is dropped: its checkpoint did not end. What it names all the same, a comparison finds.
+/// A note whose object no root came to name within this time is dropped: its checkpoint did not end, or what named it is gone. The store is compared
+/// again then, since some other kept root may name it all the same; not sooner than this after the last time.
 const UNNAMED_FOR: Duration = Duration::from_secs(900);
+/// A store that was not compared with all kept roots, since one was not read, is compared again after so long.
+const UNREAD_AGAIN: Duration = Duration::from_secs(120);
 /// What could not be copied is tried again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// The next store is asked for a copy beside the first after so long: a segment has up to 16 MiB.
+const COPY_PATIENCE: Duration = Duration::from_secs(3);
+/// A store that failed lately and has not answered since is waited for no longer than this.
+const SUSPECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// What one store is known to lack.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     keys: BTreeMap<String, Note>,
     overflowed: bool,
+    /// Notes were dropped, or a root was not read, since it was last compared: it may lack more than is noted, and is compared again so long after that.
+    doubtful: Option<Duration>,
     head_behind: bool,
     compared: Option<Instant>,
+    /// Grows whenever it is to be compared anew: a comparison that began before that counts for nothing.
+    asked_anew: u64,
+    began: u64,
+    /// It lost its slot, and with it perhaps what a checkpoint under way has put there: no root names that yet.
+    lost: bool,
+    /// The current root then: it is compared once more after the next one.
+    lost_at: Option<Option<ObjectId>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Note {
     bytes: u64,
+    /// Since when no root names it, as far as is known.
     since: Instant,
     /// A root that names it; `None`: not known of any yet.
     by: Option<ObjectId>,
@@ -37,6 +57,16 @@ struct Note {
     damaged: bool,
     /// When it could not be copied.
     failed: Option<Instant>,
+}
+
+impl Note {
+    /// The time to be named anew begins when its root is not kept any more, not when the object was found to be missing: filling a store may take days,
+    /// and the root changes every few seconds.
+    fn release(&mut self, kept: impl Fn(ObjectId) -> bool) {
+        if self.by.is_some_and(|by| !kept(by)) {
+            (self.by, self.since) = (None, Instant::now());
+        }
+    }
 }
 
 /// What one store lacks, for people.
@@ -105,7 +135,8 @@ impl Replica {
         let mut missing = lock(&self.missing);
         missing.head_behind = true;
         if compare {
-            missing.compared = None;
+            missing.lost = true;
+            missing.compare_anew();
         }
     }
 
@@ -120,13 +151,27 @@ impl Replica {
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
             stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
-            compared: missing.compared.is_some() && !missing.overflowed,
+            compared: missing.compared.is_some()
+                && !missing.overflowed
+                && missing.doubtful.is_none()
+                && !missing.waits(),
         }
+    }
+}
+
+impl Missing {
+    fn compare_anew(&mut self) {
+        (self.compared, self.asked_anew) = (None, self.asked_anew + 1);
+    }
+
+    fn waits(&self) -> bool {
+        self.lost || self.lost_at.is_some()
     }
 
     fn must_compare(&self) -> bool {
-        let missing = lock(&self.missing);
-        missing.compared.is_none() || (missing.overflowed && missing.keys.len() < NOTED_MAX / 2)
+        let room = self.keys.len() < NOTED_MAX / 2;
+        let Some(compared) = self.compared else { return true };
+        room && (self.overflowed || self.doubtful.is_some_and(|after| compared.elapsed() >= after))
     }
 }
 
@@ -141,32 +186,43 @@ impl Quorum {
         self.replicas.len()
     }
 
-    /// Whether some store is known to lack something that may be copied now, the heads were not alike when last looked at, or a store was not compared
-    /// yet.
-    pub fn lags(&self) -> bool {
-        self.replicas.iter().any(|replica| {
-            let missing = lock(&replica.missing);
-            let due = |note: &Note| note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER);
-            missing.head_behind || missing.compared.is_none() || missing.overflowed || missing.keys.values().any(due)
-        })
+    /// Whether some store's head was not the decided one when last looked at.
+    pub fn heads_differ(&self) -> bool {
+        self.replicas.iter().any(|replica| lock(&replica.missing).head_behind)
     }
 
     /// Lets each store be compared with the names anew: another leader may have written since, or somebody deleted.
     pub fn compare_anew(&self) {
         for replica in &self.replicas {
-            lock(&replica.missing).compared = None;
+            lock(&replica.missing).compare_anew();
+        }
+    }
+
+    /// Told of the current root, and whether a checkpoint is under way. A store that lost its slot meanwhile is not complete before that checkpoint's root was
+    /// compared: what was put there earlier counts for its uploader, and may be gone.
+    pub fn root_is(&self, current: Option<ObjectId>, under_way: bool) {
+        for replica in &self.replicas {
+            let mut missing = lock(&replica.missing);
+            if std::mem::take(&mut missing.lost) {
+                missing.lost_at = Some(current);
+            }
+            if missing.lost_at.is_some_and(|at| at != current || !under_way) {
+                missing.lost_at = None;
+                missing.compare_anew();
+            }
         }
     }
 
     /// Whether store `at` is to be compared with what kept roots name.
     pub fn must_compare(&self, at: usize) -> bool {
-        self.replicas.get(at).is_some_and(|replica| replica.must_compare())
+        self.replicas.get(at).is_some_and(|replica| lock(&replica.missing).must_compare())
     }
 
     /// A comparison of store `at` begins: what it cannot note shows at its end.
     pub fn compare_begins(&self, at: usize) {
         if let Some(replica) = self.replicas.get(at) {
-            lock(&replica.missing).overflowed = false;
+            let mut missing = lock(&replica.missing);
+            (missing.overflowed, missing.doubtful, missing.began) = (false, None, missing.asked_anew);
         }
     }
 
@@ -177,12 +233,29 @@ impl Quorum {
         !lock(&replica.missing).overflowed
     }
 
-    /// Store `at` was compared; `all`: with everything.
+    /// Store `at` was compared since [`Self::compare_begins`]; `all`: with everything. What was to be compared anew meanwhile still is.
     pub fn compared(&self, at: usize, all: bool) {
         if let Some(replica) = self.replicas.get(at) {
             let mut missing = lock(&replica.missing);
-            missing.compared = Some(Instant::now());
+            missing.compared = (missing.began == missing.asked_anew).then(Instant::now);
             missing.overflowed |= !all;
+        }
+    }
+
+    /// The same, but some kept root could not be read: it is compared again later, and not complete until then.
+    pub fn compared_in_part(&self, at: usize) {
+        self.compared(at, true);
+        if let Some(replica) = self.replicas.get(at) {
+            lock(&replica.missing).doubtful = Some(UNREAD_AGAIN);
+        }
+    }
+
+    /// What only roots name that are not kept any more waits for another to name it, from now on.
+    pub fn let_go(&self, kept: impl Fn(ObjectId) -> bool) {
+        for replica in &self.replicas {
+            for note in lock(&replica.missing).keys.values_mut() {
+                note.release(&kept);
+            }
         }
     }
 
@@ -191,7 +264,11 @@ impl Quorum {
         let mut unnamed = Vec::new();
         for replica in &self.replicas {
             let mut missing = lock(&replica.missing);
+            let before = missing.keys.len();
             missing.keys.retain(|_, note| note.by.is_some() || note.since.elapsed() < UNNAMED_FOR);
+            if missing.keys.len() < before {
+                missing.doubtful = missing.doubtful.or(Some(UNNAMED_FOR));
+            }
             let new = |note: &Note| note.by.is_none() && since.is_none_or(|since| note.since >= since);
             unnamed.extend(missing.keys.iter().filter(|(_, note)| new(note)).map(|(key, _)| key.clone()));
         }
@@ -211,18 +288,20 @@ impl Quorum {
     pub fn wanted(&self, at: usize, kept: impl Fn(ObjectId) -> bool, most: usize) -> Vec<Wanted> {
         let Some(replica) = self.replicas.get(at) else { return Vec::new() };
         let mut missing = lock(&replica.missing);
-        let mut wanted = Vec::new();
+        let (mut wanted, mut again) = (Vec::new(), Vec::new());
         for (key, note) in &mut missing.keys {
-            if wanted.len() >= most {
-                break;
-            }
+            note.release(&kept);
             let Some(by) = note.by else { continue };
-            if !kept(by) {
-                note.by = None;
-            } else if note.failed.is_none_or(|at| at.elapsed() >= AGAIN_AFTER) {
-                wanted.push(Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged });
+            let one = || Wanted { key: key.clone(), bytes: note.bytes, by, damaged: note.damaged };
+            match note.failed {
+                None if wanted.len() < most => wanted.push(one()),
+                Some(at) if at.elapsed() >= AGAIN_AFTER => again.push((at, one())),
+                _ => {}
             }
         }
+        // What was tried and is nowhere comes last, that which has waited longest first: it must not keep the rest from being copied.
+        again.sort_by_key(|(at, _)| *at);
+        wanted.extend(again.into_iter().map(|(_, one)| one).take(most - wanted.len()));
         wanted
     }
 
@@ -286,30 +365,69 @@ impl Quorum {
     }
 
     /// The object from any other store, as it must be.
-    async fn read_elsewhere(
-        &self,
+    async fn read_elsewhere<'a>(
+        &'a self,
         but: &Replica,
-        wanted: &Wanted,
+        wanted: &'a Wanted,
         check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
     ) -> Result<Bytes, RepairError> {
         let key = wanted.key.as_str();
-        let mut why = Vec::new();
-        for other in self.replicas.iter().filter(|other| other.index != but.index) {
-            match other.store.get(key).await {
-                Ok(body) => match check(key, &body) {
-                    Ok(()) => return Ok(body),
-                    Err(reason) => {
-                        tracing::error!(
-                            key,
-                            store = other.store.place(),
-                            reason,
-                            "R9: a copy does not open; not copied"
-                        );
-                        other.note(key, wanted.bytes, Some(wanted.by), true);
-                        why.push(format!("{}: {reason}", other.store.place()));
+        let mut order = self.order(key);
+        order.retain(|other| other.index != but.index);
+        let mut waiting = order.into_iter();
+        let ask = |other: &'a Replica| async move {
+            let get = other.store.get(key);
+            // One that hangs is not waited for with each object that the others have not.
+            match other.speed.suspect() {
+                true => (other, tokio::time::timeout(SUSPECT_LIMIT, get).await.ok()),
+                false => (other, Some(get.await)),
+            }
+        };
+        let mut asked = FuturesUnordered::new();
+        let mut silent: Vec<(&Replica, Instant)> = Vec::new();
+        let (mut why, mut next_at) = (Vec::new(), Instant::now());
+        loop {
+            if asked.is_empty() || Instant::now() >= next_at {
+                silent
+                    .iter()
+                    .filter(|(_, at)| at.elapsed() >= COPY_PATIENCE)
+                    .for_each(|(other, _)| other.speed.failed());
+                match waiting.next() {
+                    Some(other) => {
+                        asked.push(ask(other));
+                        silent.push((other, Instant::now()));
+                        next_at = Instant::now() + COPY_PATIENCE;
                     }
-                },
-                Err(error) => why.push(error.to_string()),
+                    None if asked.is_empty() => break,
+                    None => {}
+                }
+            }
+            let more = waiting.len() > 0;
+            let (other, answer) = tokio::select! {
+                Some(answer) = asked.next() => answer,
+                () = tokio::time::sleep_until(next_at), if more => continue,
+            };
+            silent.retain(|(asked, _)| asked.index != other.index);
+            next_at = Instant::now();
+            match answer {
+                Some(Ok(body)) => {
+                    other.speed.answered(None);
+                    let Err(reason) = check(key, &body) else { return Ok(body) };
+                    let store = other.store.place();
+                    tracing::error!(key, store, reason, "R9: a copy does not open; not copied");
+                    other.note(key, wanted.bytes, Some(wanted.by), true);
+                    why.push(format!("{store}: {reason}"));
+                }
+                Some(Err(error)) => {
+                    if error.kind().is_some() {
+                        other.speed.failed();
+                    }
+                    why.push(error.to_string());
+                }
+                None => {
+                    other.speed.failed();
+                    why.push(format!("{}: no answer within {} s", other.store.place(), SUSPECT_LIMIT.as_secs()));
+                }
             }
         }
         Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })
@@ -320,11 +438,14 @@ impl Quorum {
     /// # Errors
     /// The stores.
     pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
-        let head = self.mend_head(&keys::head(set)).await;
-        let behind = !matches!(head, Ok(true));
-        for replica in &self.replicas {
-            lock(&replica.missing).head_behind = behind;
+        let (has_it, mended) = self.mend_head(&keys::head(set)).await;
+        for (replica, has_it) in self.replicas.iter().zip(&has_it) {
+            lock(&replica.missing).head_behind = !has_it;
         }
-        head
+        mended.map(|()| has_it.iter().all(|has_it| *has_it))
     }
 }
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! What the head over several stores says when it cannot be read or replaced.
+
+use super::head::{Answer, has_slot};
+use super::register::{BadSlot, Seat, Seen};
+use super::{Quorum, Replica};
+use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::health::Kind;
+use crate::retry::unix_ms;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Quorum {
+    /// What is in a slot's place is none. Somebody must act, but for a damaged one.
+    pub(super) fn bad_slot(&self, replica: &Replica, key: &str, bad: &BadSlot) -> StoreError {
+        let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+        let seat = |s: Seat| format!("store {} of {} with write quorum {}", s.index + 1, s.n, s.w);
+        let expected = seat(self.seat(replica.index));
+        let error = match bad {
+            BadSlot::Seat(found) => StoreError::Denied {
+                at,
+                cause: Cause::text(format!("found the head of {}, expected that of {expected}", seat(*found))),
+                hint: "name the stores in the order and with the write quorum that the set was created with, each with its own bucket or prefix",
+            },
+            BadSlot::Foreign => StoreError::Denied {
+                at,
+                cause: Cause::text(format!(
+                    "found no head of {expected}, perhaps one of a set that has this store alone"
+                )),
+                hint: "give each set that has several stores prefixes of its own",
+            },
+            BadSlot::Damaged => StoreError::Unavailable {
+                at,
+                attempts: 1,
+                cause: Cause::of_kind(
+                    Kind::Damaged,
+                    "the head's frame is damaged; it is written anew once all other stores answer",
+                ),
+            },
+        };
+        // The store has answered well, for all that its own health knows. A damaged one is mended, and shown by that.
+        if let (Some(health), true) = (&replica.health, *bad != BadSlot::Damaged) {
+            health.object(unix_ms(), key, Kind::Denied, &error);
+        }
+        error
+    }
+
+    /// Its call is given up before it could tell anybody.
+    pub(super) fn took_too_long(&self, replica: &Replica, key: &str, limit: Duration) {
+        replica.speed.failed();
+        let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+        let text = format!("no answer within {} s", limit.as_secs());
+        let error = StoreError::Unavailable { at, attempts: 1, cause: Cause::of_kind(Kind::NoAnswer, text) };
+        if let Some(health) = &replica.health {
+            health.attempt(unix_ms(), Op::Get, Some(&error));
+        }
+    }
+
+    /// Too few stores have a slot that can be read.
+    pub(super) fn no_quorum(&self, op: Op, key: &str, answers: &[Answer], sent: bool) -> StoreError {
+        let errors: Vec<StoreError> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
+        if let Some(denied) = errors.iter().find(|e| e.disposition() == Disposition::Denied && e.kind().is_some()) {
+            // A seat that is taken, rights: somebody must act, and is told of it first.
+            if !sent && !errors.iter().any(|e| matches!(e.disposition(), Disposition::Retry | Disposition::Unknown)) {
+                return denied.clone();
+            }
+        }
+        let empty = answers.iter().filter(|answer| !has_slot(answer) && answer.seen != Seen::Silent).count();
+        let have = answers.iter().filter(|answer| matches!(answer.seen, Seen::Slot(_))).count();
+        let mut text = format!("found {have} stores with a head, expected at least {}", self.w);
+        let silent = answers.iter().filter(|answer| answer.seen == Seen::Silent).count();
+        if empty > 0 && have + silent >= self.w {
+            text.push_str(&format!("; {empty} have none, and get one once every other store answers"));
+        } else if empty > 0 {
+            text.push_str(&format!(
+                "; {empty} have none: unless the set is new, more have lost theirs than can be mended, and no checkpoint is made any more"
+            ));
+        }
+        for error in &errors {
+            text.push_str(&format!("; {error}"));
+        }
+        let kind = errors.iter().find_map(StoreError::kind);
+        let (at, cause) = (self.at(op, key), Box::new(Cause { kind, ..*Cause::text(text) }));
+        if sent {
+            StoreError::Unknown { at, attempts: 1, cause }
+        } else {
+            StoreError::Unavailable { at, attempts: 1, cause }
+        }
+    }
+
+    /// A round was begun anew for as long as one call goes on; `last`: what went wrong in the last ones.
+    pub(super) fn again_and_again(
+        &self,
+        op: Op,
+        key: &str,
+        rounds: u32,
+        sent: bool,
+        last: Option<StoreError>,
+    ) -> StoreError {
+        let text = last.as_ref().map_or("other writers were quicker again and again".to_owned(), ToString::to_string);
+        let cause = Box::new(Cause { kind: last.and_then(|error| error.kind()), ..*Cause::text(text) });
+        let at = self.at(op, key);
+        match sent {
+            true => StoreError::Unknown { at, attempts: rounds, cause },
+            false => StoreError::Unavailable { at, attempts: rounds, cause },
+        }
+    }
+
+    /// Enough have promised, and some of it counts for nothing.
+    pub(super) fn of_an_earlier_life(&self, key: &str) -> StoreError {
+        let text = "a store has the head of an earlier life: it was lost there, written anew, and set back; it is mended once every other store answers";
+        StoreError::Unavailable { at: self.at(Op::Swap, key), attempts: 1, cause: Cause::text(text) }
+    }
+}

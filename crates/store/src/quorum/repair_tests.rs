@@ -1,0 +1,141 @@
+//! Notes over time, and the order in which they are worked off.
+
+use super::*;
+use crate::{Memory, ObjectStore};
+use holdfast_types::{GroupId, MemberId, Term};
+
+const SET: SetId = GroupId(1);
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
+}
+
+fn three() -> Quorum {
+    Quorum::new((0..3).map(|_| (Arc::new(Memory::new()) as Arc<dyn ObjectStore>, None)).collect(), 2)
+}
+
+fn lets_pass(all: &Quorum, time: Duration) {
+    for replica in &all.replicas {
+        let mut missing = lock(&replica.missing);
+        let earlier = |at: Instant| at.checked_sub(time).expect("the clock goes back so far");
+        missing.compared = missing.compared.map(earlier);
+        for note in missing.keys.values_mut() {
+            note.since = earlier(note.since);
+            note.failed = note.failed.map(earlier);
+        }
+    }
+}
+
+/// A store is filled for longer than notes wait for a root, while the root changes.
+#[test]
+fn what_a_comparison_noted_is_not_forgotten_when_its_root_is_replaced() {
+    let all = three();
+    let (first, second, third) = (id(101), id(102), id(103));
+    let key = keys::segment(SET, id(1));
+    all.compare_begins(1);
+    assert!(all.lacks(1, &key, 7, first, false));
+    all.compared(1, true);
+    lets_pass(&all, UNNAMED_FOR + Duration::from_secs(1));
+    let judged = Instant::now();
+    assert!(all.wanted(1, |root| root == second, 100).is_empty());
+    assert_eq!(
+        all.unnamed(Some(judged)),
+        [key.clone()],
+        "looked at again, though the second root was looked at before"
+    );
+    all.named(&key, 7, second);
+    assert_eq!(all.wanted(1, |root| root == second, 100).len(), 1);
+    // The same without a turn in between.
+    lets_pass(&all, UNNAMED_FOR + Duration::from_secs(1));
+    all.let_go(|root| root == third);
+    assert_eq!(all.unnamed(None), [key]);
+}
+
+#[test]
+fn a_store_whose_notes_were_dropped_is_not_shown_as_complete() {
+    let all = three();
+    all.compared(1, true);
+    all.replicas[1].note_missing(&keys::segment(SET, id(1)), 7);
+    lets_pass(&all, UNNAMED_FOR - Duration::from_secs(60));
+    assert_eq!(all.unnamed(None).len(), 1);
+    all.compared(1, true);
+    lets_pass(&all, Duration::from_secs(61));
+    assert!(all.unnamed(None).is_empty(), "no root came to name it");
+    let backlog = all.replicas[1].backlog();
+    assert_eq!((backlog.objects, backlog.compared), (0, false), "some other kept root may name it");
+    assert!(!all.must_compare(1), "not at once again");
+    lets_pass(&all, UNNAMED_FOR);
+    assert!(all.must_compare(1));
+    all.compare_begins(1);
+    all.compared(1, true);
+    assert!(all.replicas[1].backlog().compared);
+}
+
+#[tokio::test]
+async fn a_hundred_objects_that_no_store_has_starve_nothing() {
+    let all = three();
+    let good = keys::segment(SET, id(1000));
+    all.replicas[0].store.put_new(&good, Bytes::from_static(b"good")).await.expect("put");
+    for at in 1..=100 {
+        all.lacks(1, &keys::segment(SET, id(at)), 4, id(9999), false);
+    }
+    all.lacks(1, &good, 4, id(9999), false);
+    // Each turn passes over a few and ends, and as many seconds go by as make the first ones due again.
+    for _ in 0..20 {
+        for wanted in all.wanted(1, |_| true, 8) {
+            let _ = all.copy(1, &wanted, &|_, _| Ok(())).await;
+        }
+        lets_pass(&all, AGAIN_AFTER / 2);
+    }
+    all.replicas[1].store.get(&good).await.expect("copied");
+    let backlog = all.replicas[1].backlog();
+    assert_eq!((backlog.objects, backlog.stuck), (100, 100));
+    // And of those that failed the one that waited longest is the first.
+    lets_pass(&all, AGAIN_AFTER);
+    let first = all.wanted(1, |_| true, 1);
+    let _ = all.copy(1, &first[0], &|_, _| Ok(())).await;
+    lets_pass(&all, AGAIN_AFTER);
+    assert_ne!(all.wanted(1, |_| true, 1), first);
+}
+
+/// What a checkpoint under way had put in a store that was emptied, no root names before the checkpoint ends.
+#[test]
+fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_root() {
+    let all = three();
+    let compare = || {
+        all.compare_begins(1);
+        all.compared(1, true);
+        all.replicas[1].backlog().compared
+    };
+    let (first, second) = (Some(id(101)), Some(id(102)));
+    all.root_is(first, true);
+    assert!(compare());
+    all.replicas[1].head_lost(true);
+    assert!(!compare());
+    all.root_is(first, true);
+    assert!(!compare(), "the checkpoint goes on");
+    all.root_is(second, true);
+    assert!(all.must_compare(1), "now a root names it");
+    assert!(compare());
+    // With no checkpoint under way there is nothing to wait for.
+    all.replicas[1].head_lost(true);
+    all.root_is(second, false);
+    assert!(all.must_compare(1) && compare());
+}
+
+#[test]
+fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
+    let all = three();
+    all.compare_begins(1);
+    all.replicas[1].head_lost(true);
+    all.compared(1, true);
+    assert!(!all.replicas[1].backlog().compared && all.must_compare(1), "what was listed before may be gone");
+    all.compare_begins(1);
+    all.compared_in_part(1);
+    assert!(
+        !all.replicas[1].backlog().compared && !all.must_compare(1),
+        "a root that was not read is tried again later"
+    );
+    lets_pass(&all, UNREAD_AGAIN);
+    assert!(all.must_compare(1));
+}
