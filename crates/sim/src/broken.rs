@@ -15,6 +15,12 @@ pub enum Broken {
     DriftBeyond,
     /// A snapshot shows what another one holds
     OtherSnapshot,
+    /// Of several stores, one that is emptied has a slot again at once, as if it had never promised or accepted anything
+    SlotForgotten,
+    /// Of several stores, one that has an object is enough for it to count
+    CountedAtOne,
+    /// Of several stores, nobody fills what one lacks
+    NoRepair,
 }
 
 impl Broken {

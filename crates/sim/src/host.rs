@@ -3,14 +3,15 @@
 //! The runtime is run in slices, by the world: everything that is ready, at one moment of the machine's clock. Between two slices nothing of it
 //! moves, so that dropping it there is a process that was killed at an await point; [`Host::slice_and_stop_after`] makes it any await point.
 
+use crate::broken::Broken;
 use crate::libc;
 use crate::net::{Net, Stream};
 use crate::rng::Rng;
-use crate::store::{Server, Way};
+use crate::store::{Server, Way, open};
 use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
 use holdfast_log::{LogConfig, NodeLog, Turns};
-use holdfast_store::{Faults, Faulty, RetryPolicy, Retrying};
+use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_tls::Dialer;
 use holdfast_types::Name;
@@ -127,11 +128,14 @@ pub struct Host {
     sleeps_until: u64,
     /// How long a write and its sync take, in nanoseconds, from and to.
     pub disk_delay: (u64, u64),
-    pub way: Way,
+    /// To each store of the set, in its order.
+    pub ways: Vec<Way>,
     /// What its settings say that it is.
     pub witness: bool,
     /// Its disk says that it syncs, and does not: `Broken::SyncsIgnored`.
     pub syncs_ignored: bool,
+    /// How its stores are put together, if not as they should be.
+    pub broken: Option<Broken>,
     dir: PathBuf,
     net: Net,
     rng: Rng,
@@ -193,9 +197,17 @@ impl Host {
     ///
     /// # Errors
     /// Its directory.
-    pub fn new(index: usize, seed: u64, dir: PathBuf, net: Net, server: Server, clock: Clock) -> anyhow::Result<Self> {
+    pub fn new(
+        index: usize,
+        seed: u64,
+        dir: PathBuf,
+        net: Net,
+        servers: &[Server],
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
         furnish(&dir)?;
-        let way = Way(Arc::new(Faulty::new(server, seed ^ index as u64, Faults::default())));
+        let ways = servers.iter().enumerate();
+        let ways = ways.map(|(at, server)| Way::new(server.clone(), seed ^ index as u64 ^ (at as u64) << 32)).collect();
         let rng = Rng::new(seed, 100 + index as u64);
         let (disk, disk_delay) = (SimDisk::new(), (MS / 5, 2 * MS));
         Ok(Self {
@@ -206,9 +218,10 @@ impl Host {
             stopped_until: 0,
             sleeps_until: 0,
             disk_delay,
-            way,
+            ways,
             witness: false,
             syncs_ignored: false,
+            broken: None,
             dir,
             net,
             rng,
@@ -271,7 +284,7 @@ impl Host {
             *lock(&slot) = Some(turns);
             Ok((log, report))
         };
-        let way = self.way.clone();
+        let (ways, broken) = (self.ways.clone(), self.broken);
         let connector = Connector { from: self.index, net: self.net.clone() };
         let policy = RetryPolicy {
             read_timeout_ms: 2_000,
@@ -281,7 +294,7 @@ impl Host {
         };
         Seams {
             journal: Arc::new(journal),
-            store: Arc::new(move |_, _, _| Ok(Arc::new(Retrying::new(way.clone(), policy.clone())))),
+            store: Arc::new(move |_, stores, health| open(&ways, stores, &policy, &health, broken)),
             dialer: Some(Dialer::over(Arc::new(move |endpoint| {
                 endpoint.connect_with_connector_lazy(connector.clone())
             }))),
@@ -439,6 +452,12 @@ impl Host {
             return false;
         }
         true
+    }
+
+    /// What goes wrong on the way to store `at`, or to every one.
+    pub fn set_ways(&self, at: Option<usize>, faults: &Faults) {
+        let ways = self.ways.iter().enumerate().filter(|(way, _)| at.is_none_or(|at| at == *way));
+        ways.for_each(|(_, way)| way.0.set(faults.clone()));
     }
 
     /// The process is gone, at once. The machine stays: what was written is not lost, and the kernel closes its connections.

@@ -24,6 +24,7 @@ mod scenes;
 mod snapshots;
 mod stats;
 mod store;
+mod stores;
 mod world;
 
 use clap::Parser;

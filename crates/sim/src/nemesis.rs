@@ -172,9 +172,7 @@ impl Nemesis {
             }
             Later::Store => {
                 world.note("the store is calm again");
-                for host in &world.hosts {
-                    host.way.0.set(Faults::default());
-                }
+                world.calm_stores();
             }
         }
         Ok(())
@@ -278,16 +276,12 @@ impl Nemesis {
                     ..Faults::default()
                 };
                 world.note(format!("store: {rate} of 1000 fail, and as many lose their answer"));
-                for host in &world.hosts {
-                    host.way.0.set(faults.clone());
-                }
+                world.spoil_stores(&faults);
                 self.after(world, 500, 8_000, Later::Store);
             }
             Fault::StoreDown => {
                 world.note("store: down");
-                for host in &world.hosts {
-                    host.way.0.set(Faults { down: true, ..Faults::default() });
-                }
+                world.spoil_stores(&Faults { down: true, ..Faults::default() });
                 self.after(world, 500, 8_000, Later::Store);
             }
             Fault::Switchover => self.switchover(world),
@@ -417,8 +411,8 @@ impl Nemesis {
         for host in &mut world.hosts {
             host.wake(now);
             host.disk_delay = (MS / 5, 2 * MS);
-            host.way.0.set(Faults::default());
         }
+        world.heal_stores();
         // A sync that was to fail may have failed late: every process begins anew. Else it has to go on as it is, mostly.
         let anew = self.mix.contains(&Fault::SyncFails);
         let again: Vec<bool> =

@@ -34,6 +34,9 @@ pub struct OneArgs {
     /// With this bug put in: it should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
+    /// The set has several stores, whatever the seed says
+    #[arg(long)]
+    several: bool,
 }
 
 /// Many seeds.
@@ -66,6 +69,9 @@ pub struct ManyArgs {
     /// With this bug put in: one should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
+    /// The set has several stores, whatever the seeds say
+    #[arg(long)]
+    several: bool,
 }
 
 fn clocks() -> Clocks {
@@ -95,6 +101,7 @@ pub fn one(args: OneArgs) -> ExitCode {
         host::fatal(&format!("panic: {panic}"));
     }));
     let began = Instant::now();
+    libc::let_several_stores();
     libc::begin(args.seed);
     holdfast_raft::replace_clocks(match args.broken {
         Some(Broken::LeaseOnMonotonic) => monotonic_clocks,
@@ -105,7 +112,7 @@ pub fn one(args: OneArgs) -> ExitCode {
     // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
-    let (scene, broken) = (args.scene, args.broken);
+    let (scene, broken, several) = (args.scene, args.broken, args.several);
     let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
     libc::end();
     let failed = match outcome {
@@ -122,6 +129,9 @@ pub fn one(args: OneArgs) -> ExitCode {
     match scene {
         Some(scene) => {
             println!("again: target/debug/holdfast-sim one --seed {seed} --scene {} --verbose", scene.word())
+        }
+        None if several => {
+            println!("again: target/debug/holdfast-sim one --seed {seed} --length {length} --several --verbose")
         }
         None if broken.is_none() => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
         None => {}
@@ -142,7 +152,7 @@ fn simulate(args: &OneArgs) -> Result<String> {
     // Of a process of this number that was killed, and so of none that lives.
     drop(std::fs::remove_dir_all(&dir));
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
-    let mut world = World::new(args.seed, &dir, args.verbose, args.broken)?;
+    let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.several)?;
     let outcome = match args.scene {
         Some(scene) => world.play(scene),
         None => world.run(args.length * 1000),
@@ -181,7 +191,9 @@ pub fn many(args: &ManyArgs) -> ExitCode {
         Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
         Ok(failed) => {
             for seed in failed {
-                println!("seed {seed} failed; again: cargo xtask sim --seed {seed} --length {} --verbose", args.length);
+                let (length, several) = (args.length, if args.several { " --several" } else { "" });
+                let again = if args.several { "target/debug/holdfast-sim one" } else { "cargo xtask sim" };
+                println!("seed {seed} failed; again: {again} --seed {seed} --length {length}{several} --verbose");
             }
             ExitCode::FAILURE
         }
@@ -210,6 +222,7 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
             let mut command = Command::new(&exe);
             command.args(["one", "--seed", &next.to_string(), "--length", &args.length.to_string()]);
             command.args(args.broken.map(|broken| format!("--broken={}", broken.word())));
+            command.args(args.several.then_some("--several"));
             // A file, not a pipe: nobody reads before the end.
             let output = tempfile::tempfile()?;
             let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn()?;

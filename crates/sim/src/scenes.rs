@@ -83,7 +83,7 @@ impl World {
         self.until(60_000, "a checkpoint of everything", all_in_the_store)?;
         // From here on there are no clients: reading would find what is damaged, and say so.
         self.clients.clear();
-        let rotten = self.server.rot("/map/");
+        let rotten: usize = self.stores.servers.iter().map(|server| server.rot("/map/")).sum();
         anyhow::ensure!(rotten > 0, "no pack of map pages is there");
         // Nobody has the pages in memory.
         for host in &mut self.hosts {

@@ -24,6 +24,14 @@ pub struct Stats {
     pub taken: u64,
     pub dropped: u64,
     pub shown: u64,
+    /// Whether the set has several stores; how often something was wrong with one of them, one was emptied and was whole again, one was away for long, and
+    /// how often it was looked whether all that is named is in enough of them.
+    pub several: u64,
+    pub troubles: u64,
+    pub emptied: u64,
+    pub filled: u64,
+    pub away: u64,
+    pub counted: u64,
 }
 
 impl World {
@@ -45,6 +53,12 @@ impl World {
             (s.taken, "snapshots taken"),
             (s.dropped, "snapshots dropped"),
             (s.shown, "snapshots read"),
+            (s.several, "sets of several stores"),
+            (s.troubles, "faults of one store"),
+            (s.away, "stores away for long"),
+            (s.emptied, "stores emptied"),
+            (s.filled, "filled again under faults"),
+            (s.counted, "looks at all copies"),
             (self.model.answered, "writes"),
             (self.model.reads, "blocks read"),
             (s.compared, "states compared"),

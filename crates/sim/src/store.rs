@@ -1,18 +1,32 @@
-//! The object store: one, shared by all gateways, behind a network of its own. What was sent to it is carried out whether or not the sender
-//! lives to see the answer.
+//! The object stores, one or several, shared by all gateways, each behind a network of its own. What was sent to one is carried out whether or not the
+//! sender lives to see the answer.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use holdfast_store::{BoxFuture, Faulty, Head, ListPage, Memory, Object, ObjectStore, StoreError, Version};
-use std::collections::BTreeMap;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use holdfast_store::{
+    BoxFuture, Faults, Faulty, Head, Health, ListPage, Memory, Object, ObjectStore, Quorum, RetryPolicy, Retrying,
+    StoreError, Stores, Version,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
+use crate::broken::Broken;
 use crate::rng::Rng;
 
-type Work = Box<dyn FnOnce(&Memory) + Send>;
+type Work = Box<dyn FnOnce(&Server) + Send>;
+
+/// Requests that arrive late, and answers that do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Late {
+    /// So many of a thousand.
+    pub rate: u64,
+    /// By up to so much, in nanoseconds.
+    pub most: u64,
+}
 
 struct Queue {
     now: u64,
@@ -20,7 +34,17 @@ struct Queue {
     rng: Rng,
     /// How long a request is under way, in nanoseconds, from and to.
     delay: (u64, u64),
+    late: Late,
     waiting: BTreeMap<(u64, u64), Work>,
+    /// What was put first where nothing was, by key, of what is swapped: `Broken::SlotForgotten`.
+    first: BTreeMap<String, Bytes>,
+}
+
+impl Queue {
+    fn put(&mut self, at: u64, work: Work) {
+        self.sequence += 1;
+        self.waiting.insert((at, self.sequence), work);
+    }
 }
 
 /// The server's side. Clones are the same.
@@ -37,31 +61,84 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// An empty one.
-    pub fn new(seed: u64) -> Self {
-        let (rng, delay, waiting) = (Rng::new(seed, 3), (1_000_000, 8_000_000), BTreeMap::new());
-        let queue = Arc::new(Mutex::new(Queue { now: 0, sequence: 0, rng, delay, waiting }));
-        Self { queue, memory: Arc::new(Memory::new()) }
+    /// The `at`th store, empty.
+    pub fn new(seed: u64, at: usize) -> Self {
+        let rng = Rng::new(seed, if at == 0 { 3 } else { 300 + at as u64 });
+        let (delay, waiting, first) = ((1_000_000, 8_000_000), BTreeMap::new(), BTreeMap::new());
+        let queue = Queue { now: 0, sequence: 0, rng, delay, late: Late::default(), waiting, first };
+        Self { queue: Arc::new(Mutex::new(queue)), memory: Arc::new(Memory::new()) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a request is under way, in nanoseconds, from and to.
+    pub fn set_delay(&self, delay: (u64, u64)) {
+        self.queue().delay = delay;
+    }
+
+    /// What is late from now on.
+    pub fn set_late(&self, late: Late) {
+        self.queue().late = late;
     }
 
     /// Carries out what has arrived by `now`.
     pub fn advance(&self, now: u64) {
         loop {
             let work = {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut queue = self.queue();
                 queue.now = now;
                 match queue.waiting.first_entry().filter(|entry| entry.key().0 <= now) {
                     Some(entry) => entry.remove(),
                     None => return,
                 }
             };
-            work(&self.memory);
+            work(self);
         }
     }
 
     /// How many objects there are.
     pub fn objects(&self) -> usize {
         self.memory.len()
+    }
+
+    /// The keys of all objects.
+    pub fn keys(&self) -> BTreeSet<String> {
+        let (mut keys, mut after) = (BTreeSet::new(), None);
+        while let Some(Ok(page)) = self.memory.list("", after.as_deref()).now_or_never() {
+            keys.extend(page.objects.into_iter().map(|listed| listed.key));
+            after = page.more;
+            if after.is_none() {
+                break;
+            }
+        }
+        keys
+    }
+
+    /// An object as it lies there.
+    pub fn object(&self, key: &str) -> Option<Bytes> {
+        self.memory.get(key).now_or_never()?.ok()
+    }
+
+    /// Whether this object is there.
+    pub fn has(&self, key: &str) -> bool {
+        matches!(self.memory.head(key).now_or_never(), Some(Ok(_)))
+    }
+
+    /// Everything is gone, as where a bucket was lost and made anew; how many objects that were. `forgets`: but for what was swapped, which is as it was
+    /// put there first.
+    pub fn empty(&self, forgets: bool) -> usize {
+        let keys = self.keys();
+        for key in &keys {
+            drop(self.memory.delete(key).now_or_never());
+        }
+        if forgets {
+            for (key, body) in self.queue().first.clone() {
+                drop(self.memory.put_new(&key, body).now_or_never());
+            }
+        }
+        keys.len()
     }
 
     /// A bit of every object whose key has `part` in it is another one from now on; how many that were.
@@ -87,18 +164,28 @@ impl Server {
     ) -> Result<T, StoreError> {
         let (tx, rx) = oneshot::channel();
         {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.queue();
             let (low, high) = queue.delay;
-            let at = queue.now + queue.rng.range(low, high);
-            queue.sequence += 1;
-            let key = (at, queue.sequence);
-            let work: Work = Box::new(move |memory| {
-                if let Some(answer) = ask(memory).now_or_never() {
-                    // Whoever asked may be gone: it happened all the same (R12).
-                    drop(tx.send(answer));
+            let mut at = queue.now + queue.rng.range(low, high);
+            let late = queue.late;
+            let (mut back, most) = (0, late.most.max(1));
+            if late.rate > 0 && queue.rng.chance(late.rate) {
+                let by = queue.rng.range(1, most);
+                let answer = queue.rng.chance(500);
+                if answer { back = by } else { at += by }
+            }
+            let work: Work = Box::new(move |server| {
+                let Some(answer) = ask(&server.memory).now_or_never() else { return };
+                // Whoever asked may be gone: it happened all the same (R12).
+                let tell = move || drop(tx.send(answer));
+                if back == 0 {
+                    return tell();
                 }
+                let mut queue = server.queue();
+                let at = queue.now + back;
+                queue.put(at, Box::new(move |_| tell()));
             });
-            queue.waiting.insert(key, work);
+            queue.put(at, work);
         }
         match rx.await {
             Ok(answer) => answer,
@@ -150,6 +237,9 @@ impl ObjectStore for Server {
         body: Bytes,
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         let (key, expected) = (key.to_string(), expected.cloned());
+        if expected.is_none() {
+            self.queue().first.entry(key.clone()).or_insert_with(|| body.clone());
+        }
         Box::pin(self.call(move |memory| Box::pin(async move { memory.swap(&key, expected.as_ref(), body).await })))
     }
 }
@@ -157,6 +247,106 @@ impl ObjectStore for Server {
 /// One gateway's way to the store, and what goes wrong on it. It outlives the gateway's process.
 #[derive(Clone, Debug)]
 pub struct Way(pub Arc<Faulty<Server>>);
+
+impl Way {
+    /// Calm, for now.
+    pub fn new(server: Server, seed: u64) -> Self {
+        Self(Arc::new(Faulty::new(server, seed, Faults::default())))
+    }
+}
+
+/// What a gateway opens for a set: its store, or its stores as one.
+pub fn open(
+    ways: &[Way],
+    stores: &str,
+    policy: &RetryPolicy,
+    health: &Health,
+    broken: Option<Broken>,
+) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let stores = Stores::parse(stores).map_err(StoreError::Url)?;
+    if stores.single().is_some() {
+        return Ok(Arc::new(Retrying::new(ways[0].clone(), policy.clone())));
+    }
+    let one = |way: &Way| {
+        let own = Arc::new(Health::new(health.label()));
+        let store: Arc<dyn ObjectStore> = Arc::new(Retrying::new(way.clone(), policy.clone()).observed(own.clone()));
+        (store, Some(own))
+    };
+    let quorum = Quorum::new(ways.iter().map(one).collect(), stores.write_quorum());
+    Ok(match broken {
+        Some(broken @ (Broken::CountedAtOne | Broken::NoRepair)) => Arc::new(Amiss { quorum, broken }),
+        _ => Arc::new(quorum),
+    })
+}
+
+/// Several stores as one, with a bug.
+#[derive(Debug)]
+struct Amiss {
+    quorum: Quorum,
+    broken: Broken,
+}
+
+impl Amiss {
+    /// Counts once one store has it, and leaves the others.
+    async fn put_at_one(&self, key: &str, body: Bytes) -> Result<(), StoreError> {
+        let copies: Vec<_> = (0..self.quorum.copies()).filter_map(|at| self.quorum.copy_at(at)).collect();
+        let mut puts: FuturesUnordered<_> = copies.iter().map(|copy| copy.put_new(key, body.clone())).collect();
+        let mut last = Ok(());
+        while let Some(put) = puts.next().await {
+            last = put;
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+impl ObjectStore for Amiss {
+    fn place(&self) -> &str {
+        self.quorum.place()
+    }
+
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        match self.broken {
+            Broken::CountedAtOne => Box::pin(self.put_at_one(key, body)),
+            _ => self.quorum.put_new(key, body),
+        }
+    }
+
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        self.quorum.get_object(key)
+    }
+
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.quorum.get_range(key, range)
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        ObjectStore::head(&self.quorum, key)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.quorum.delete(key)
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        self.quorum.list(prefix, after)
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        self.quorum.swap(key, expected, body)
+    }
+
+    fn several(&self) -> Option<&Quorum> {
+        (self.broken != Broken::NoRepair).then_some(&self.quorum)
+    }
+}
 
 impl ObjectStore for Way {
     fn place(&self) -> &str {

@@ -12,7 +12,7 @@ use crate::replicas::Replicas;
 use crate::rng::Rng;
 use crate::snapshots::Keeper;
 use crate::stats::Stats;
-use crate::store::Server;
+use crate::stores::Depot;
 use anyhow::{Result, anyhow, bail};
 use holdfast_api::v1::{self, admin_server::Admin};
 use holdfast_gateway::admin::AdminDoor;
@@ -41,7 +41,7 @@ pub struct World {
     pub now: u64,
     pub hosts: Vec<Host>,
     pub net: Net,
-    pub server: Server,
+    pub stores: Depot,
     pub rng: Rng,
     pub rtt_ms: u32,
     pub log: Vec<String>,
@@ -62,6 +62,8 @@ pub struct World {
     pub broken: Option<Broken>,
     /// Writes and blocks read after which everything works.
     enough: u64,
+    /// Few seconds of faults, and content sooner.
+    pub short: bool,
     pub stats: Stats,
 }
 
@@ -70,19 +72,21 @@ impl World {
     ///
     /// # Errors
     /// Directories.
-    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>) -> Result<Self> {
+    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, several: bool) -> Result<Self> {
         let mut rng = Rng::new(seed, 1);
         // Members of the beginning, and machines that may become one later.
         let first = if rng.chance(750) { 3 } else { 5 };
         let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
-        let (net, server) = (Net::new(seed, count), Server::new(seed));
+        let (net, stores) = (Net::new(seed, count), Depot::new(seed, several));
         let mut hosts = Vec::new();
         for index in 0..count {
             // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
             let drift_ppm = if rng.chance(600) { rng.range(0, 160_000) as i64 - 80_000 } else { 0 };
             let drift_ppm = if broken == Some(Broken::DriftBeyond) { drift_ppm * 4 } else { drift_ppm };
             let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
-            let mut host = Host::new(index, seed, dir.join(host::name(index)), net.clone(), server.clone(), clock)?;
+            let dir = dir.join(host::name(index));
+            let mut host = Host::new(index, seed, dir, net.clone(), &stores.servers, clock)?;
+            host.broken = broken;
             host.syncs_ignored = broken == Some(Broken::SyncsIgnored);
             hosts.push(host);
         }
@@ -100,12 +104,13 @@ impl World {
             groups: OnceCell::new(),
             keeper: Keeper::new(seed),
             enough: 100,
+            short: false,
             broken,
             places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),
             administrator: Administrator::default(),
             hosts,
             net,
-            server,
+            stores,
             rng,
             rtt_ms,
             log: Vec::new(),
@@ -136,7 +141,7 @@ impl World {
     pub fn tick(&mut self) -> Result<()> {
         self.now += TICK;
         self.net.advance(self.now);
-        self.server.advance(self.now);
+        self.stores.advance(self.now);
         let mut order: Vec<usize> = (0..self.hosts.len()).collect();
         self.rng.shuffle(&mut order);
         for index in order {
@@ -152,6 +157,7 @@ impl World {
         self.run_clients()?;
         self.tend_members()?;
         self.tend_snapshots()?;
+        self.tend_stores()?;
         if self.now.is_multiple_of(FINGERPRINT_EVERY) {
             let (events, bytes) = self.net.fingerprint();
             self.note(format!("= draws {} events {events} bytes {bytes}", libc::draws()));
@@ -361,7 +367,7 @@ impl World {
         let create = v1::CreateSetRequest {
             name: SET.into(),
             // Looked at and made, not used: the gateways' way to the store is the simulated one.
-            store: format!("file://{}/store", self.dir.display()),
+            store: self.stores.text(&self.dir),
             request_id: holdfast_api::hex128(2000),
         };
         self.anywhere("the set", create, |door, request| async move { door.create_set(request).await })?;
@@ -448,18 +454,26 @@ impl World {
         self.note("every group has the members that group 0 names");
         self.works("writes and reads")?;
         self.settle_snapshots()?;
-        self.busy = false;
-        self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
-        self.until(120_000, "a checkpoint of everything", |w| {
-            let leader = w.leader().and_then(|at| w.set(at));
-            leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
-        })?;
+        self.all_in_the_store()?;
         self.until(60_000, "the same state everywhere", |w| {
             let members = (0..w.hosts.len()).filter(|h| w.places[*h].is_some());
             let at: Vec<_> = members.map(|h| w.set(h).map(|s| s.host.with(|m| m.applied()))).collect();
             at[0].is_some() && at.iter().all(|applied| *applied == at[0])
         })?;
-        self.note(format!("all at the same entry, everything in {} objects", self.server.objects()));
+        let objects = self.stores.servers[0].objects();
+        self.note(format!("all at the same entry, everything in {objects} objects"));
+        self.settle_stores()?;
+        self.power_and_read_back()?;
+        self.works("writes and reads after a power cut")?;
+        self.settle_snapshots()?;
+        self.without_each_store()
+    }
+
+    /// All machines lose power at once; everything is read back.
+    ///
+    /// # Errors
+    /// A broken rule; that it never gets there.
+    pub fn power_and_read_back(&mut self) -> Result<()> {
         for index in 0..self.hosts.len() {
             let now = self.now;
             self.hosts[index].cut_power(now);
@@ -471,9 +485,20 @@ impl World {
         self.note("all machines lost power and were started");
         let opened = self.clients[self.active].opened;
         self.busy = true;
-        self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)?;
-        self.works("writes and reads after a power cut")?;
-        self.settle_snapshots()
+        self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)
+    }
+
+    /// Nobody writes, and everything that was written is in the store.
+    ///
+    /// # Errors
+    /// A broken rule; that it never gets there.
+    pub fn all_in_the_store(&mut self) -> Result<()> {
+        self.busy = false;
+        self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
+        self.until(120_000, "a checkpoint of everything", |w| {
+            let leader = w.leader().and_then(|at| w.set(at));
+            leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
+        })
     }
 
     /// The whole course: a cluster, faults for `chaos` milliseconds, healing.
@@ -483,11 +508,13 @@ impl World {
     pub fn run(&mut self, chaos: u64) -> Result<()> {
         self.bootstrap()?;
         self.busy = true;
-        if chaos < SHORT {
+        self.short = chaos < SHORT;
+        if self.short {
             self.enough = 30;
         }
         self.works("the first writes")?;
         let mut nemesis = Nemesis::new(self, chaos < SHORT);
+        self.trouble_stores(chaos < SHORT);
         let until = self.now + chaos * MS;
         while self.now < until {
             nemesis.tick(self)?;
