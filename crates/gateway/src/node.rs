@@ -320,7 +320,7 @@ impl Node {
                 return Some(why);
             }
         }
-        let set_trouble = |set: &Arc<SetServer>| set.head.trouble();
+        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
         let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
         found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }

@@ -240,7 +240,7 @@ impl Group {
         Self { inner: Kind::Script(script) }
     }
 
-    fn script(&self) -> Option<&dyn Script> {
+    pub(crate) fn script(&self) -> Option<&dyn Script> {
         match &self.inner {
             Kind::Raft(_) => None,
             Kind::Script(script) => Some(&**script),

@@ -23,5 +23,6 @@ pub mod sequencer;
 pub mod server;
 pub mod snapshot;
 pub mod space;
+pub mod suspects;
 pub mod told;
 pub mod uploader;
