@@ -334,6 +334,9 @@ impl Node {
         if leadership.leader.is_none() {
             return Some(format!("group {} has no leader", group.id()));
         }
+        if let Some(why) = group.unsaved_snapshot() {
+            return Some(format!("group {}: its state snapshot does not get onto the disk: {why}", group.id()));
+        }
         let patience = self.timing.election_max() * 2;
         let silent = |at| boot_now().saturating_since(at) > patience;
         let alone = leadership.mine

@@ -319,6 +319,14 @@ impl Group {
         self.inner.shared.snapshot_last()
     }
 
+    /// Why the newest snapshot here is not on the disk yet, though it is tried: nothing is purged meanwhile.
+    pub fn unsaved_snapshot(&self) -> Option<String> {
+        if self.script().is_some() {
+            return None;
+        }
+        self.inner.shared.unsaved()
+    }
+
     /// Bytes of the log that are live here.
     pub fn live_bytes(&self) -> u64 {
         if let Some(script) = self.script() {
@@ -517,6 +525,7 @@ impl Group {
     }
 
     pub(crate) async fn stop(&self) {
+        self.inner.shared.close();
         if let Err(e) = self.inner.raft.shutdown().await {
             tracing::warn!(group = %self.inner.id, error = %e, "group did not stop cleanly");
         }

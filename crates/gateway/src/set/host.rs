@@ -152,6 +152,10 @@ impl StateMachine for SetHost {
         self.with(|m| m.snapshot()).map(|(id, bytes)| (id, Bytes::from(bytes)))
     }
 
+    fn check(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+        SetMachine::from_snapshot(last, data).map(drop).map_err(|e| e.to_string())
+    }
+
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
         let machine = SetMachine::from_snapshot(last, data).map_err(|e| e.to_string())?;
         *self.inner() = Inner { machine, grant: None };
