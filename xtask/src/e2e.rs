@@ -4,6 +4,7 @@ mod agent;
 mod attach;
 mod attach_postgresql;
 mod blocks;
+mod cold;
 mod damaged;
 mod etcd;
 mod failover;
@@ -118,6 +119,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "an idle set asks next to nothing of its store; the first answer after that is preceded by a look at the head (H1)",
         needs: &["versitygw"],
         run: idle::run,
+    },
+    Scenario {
+        name: "cold-reads",
+        shows: "a reader in order does not wait for one answer of the store after the other; scattered reads cost no request more; CACHE works",
+        needs: &["versitygw", "nbdsh"],
+        run: cold::run,
     },
     Scenario {
         name: "journal-fills",

@@ -21,7 +21,7 @@ mod flight;
 
 use bytes::Bytes;
 use disk::Disk;
-use flight::Flights;
+pub(crate) use flight::Flights;
 use holdfast_types::{ObjectId, limits};
 use std::fmt;
 use std::future::Future;
@@ -185,6 +185,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         let entry = self.inner.memory.get(key)?;
         self.inner.counts.memory_hits.fetch_add(1, Relaxed);
         Some(entry.value().clone())
+    }
+
+    /// Whether the value is in memory. Says nothing of its use to the eviction, and is not counted.
+    pub fn has(&self, key: &BlockKey) -> bool {
+        self.inner.memory.contains(key)
     }
 
     /// The value: from memory, from disk, or from the store by `fetch`, which answers sealed bytes. `open` authenticates

@@ -181,6 +181,9 @@ settings! {
         memory: ByteSize = ByteSize(256 * MIB);
         /// On disk under data_dir: 0B for none, else at least 64MiB.
         disk: ByteSize = ByteSize(2 * GIB);
+        /// How far a reader that goes through a volume in order is read ahead of, 0B (not at all) to 64MiB; at most a thirty-second of memory. More: fewer waits
+        /// for a store that is far away, more read for nothing where the reader stops.
+        read_ahead: ByteSize = ByteSize(8 * MIB);
     }
 }
 
@@ -218,6 +221,11 @@ settings! {
         /// Bytes in segments for each 100 that are in use, 105 to 1000, before checkpoints empty the segments that hold the least. Lower: a smaller
         /// store, more bytes copied.
         target_percent: u32 = 130;
+        /// Bytes of segments read and written for that a second and set at most, over a minute or so; 0B: no limit but that of each checkpoint (64MiB and
+        /// twice what was written, or what was written while the journal is filling). Too low: the store grows beyond the target.
+        move_bytes_per_second: ByteSize = ByteSize(0);
+        /// Segments read and written for that a second and set at most, over a minute or so, 0 to 10000; 0: no limit. A store may charge for each.
+        move_requests_per_second: u32 = 0;
         /// How long a read that has begun may still need an object that was replaced, in milliseconds, 100 to 86400000. Deleted no earlier than that.
         grace_ms: u64 = 60_000;
         /// Deletions a second and set at most, 1 to 10000.

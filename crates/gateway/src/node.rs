@@ -37,6 +37,9 @@ const CLUSTER_SNAPSHOT_ENTRIES: u64 = 256;
 /// Part of the cache's memory that opened map pages may take.
 const PAGE_MEMORY_SHARE: u64 = 4;
 
+/// Part of the cache's memory that may be read ahead of one reader. What nobody has asked for yet has a tenth of it before it goes.
+const READ_AHEAD_SHARE: u64 = 32;
+
 /// A gateway cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {

@@ -91,6 +91,11 @@ impl Host {
 
     /// The same with another vote embargo after its start.
     pub(crate) fn node_under(dir: &Path, member: u64, embargo: Duration) -> anyhow::Result<RaftNode> {
+        Self::node_as(dir, member, embargo, Life { disk: u128::from(member), boot: 1, nonce: 1 })
+    }
+
+    /// The same as another process.
+    pub(crate) fn node_as(dir: &Path, member: u64, embargo: Duration, life: Life) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
             reserve_bytes: 64 << 20,
@@ -105,7 +110,6 @@ impl Host {
             embargo,
         };
         let snapshots = dir.join(format!("raft-{member}"));
-        let life = Life { disk: u128::from(member), boot: 1, nonce: 1 };
         let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
         let config = NodeConfig {
             member: MemberId(member),

@@ -1,7 +1,7 @@
 //! Who stands aside, and who was removed, over real sockets.
 
 use crate::group_tests::{Host, LIMIT, leader, listeners, members_become, propose, wait_len};
-use crate::lives::KnownLife;
+use crate::lives::{KnownLife, Life};
 use holdfast_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -92,6 +92,46 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     assert_eq!(told, crate::Registered::Refused(format!("{removed} was removed from this cluster for ever")));
     assert!(gone.group.leading_term().is_none(), "nobody elects it");
     gone.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}
+
+/// C3: a second process from a copy of a member's disk finds the first one at the member's address, whether that leads or not, and is refused before anybody counts it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_on_a_copied_disk_is_refused_by_the_first() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (hosts, addresses) = three(dir.path()).await?;
+    propose(&hosts, "before").await?;
+    let at = leader(&hosts).await?;
+    for first in [at, (at + 1) % 3] {
+        let member = hosts[first].node.member();
+        let copy = tempfile::tempdir()?;
+        let life = Life { disk: u128::from(member.0), boot: 2, nonce: 2 };
+        let second = Host::node_as(copy.path(), member.0, Duration::from_millis(660), life)?;
+        let told = second.register(&addresses, 1).await;
+        let crate::Registered::Refused(why) = told else { anyhow::bail!("{told:?}") };
+        let expected = format!(
+            "another process of {member} answers at this member's address (boot counter: found 1, this one has 2)"
+        );
+        assert!(why.starts_with(&expected), "{why}");
+        // Itself it does find there.
+        let told = hosts[first].node.register(&addresses, 1).await;
+        assert!(!matches!(told, crate::Registered::Refused(_)), "{told:?}");
+        second.stop().await;
+    }
+    // Nobody answers there: its next start is like any other.
+    let mut hosts = hosts;
+    let gone = hosts.remove(at);
+    let member = gone.node.member();
+    gone.end().await;
+    let copy = tempfile::tempdir()?;
+    let life = Life { disk: u128::from(member.0), boot: 2, nonce: 2 };
+    let next = Host::node_as(copy.path(), member.0, Duration::from_millis(660), life)?;
+    let told = next.register(&addresses, 1).await;
+    assert!(matches!(told, crate::Registered::NotNow(_)), "{told:?}");
+    next.stop().await;
     for host in hosts {
         host.end().await;
     }

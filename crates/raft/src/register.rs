@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How long one gateway may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long whoever answers at this member's own address may take: where nobody does, or it cannot be reached from here, the others are asked so much later.
+const OWN_LIMIT: Duration = Duration::from_secs(1);
+
 /// What became of a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registered {
@@ -28,14 +31,22 @@ pub type Registrar = Box<dyn Fn(MemberId, Life, u32) -> BoxFuture<'static, Regis
 
 impl RaftNode {
     /// Registers this process, whose build knows `level`, with whoever leads group 0: this member itself, or one of `peers`.
+    ///
+    /// This member's own address, where `peers` has it, is asked first. Another process that answers there uses a copy of this disk. It may have acknowledged what this
+    /// copy lacks, and a registration would have the others refuse it and count this one: so this one is refused, while nothing has been lost.
     pub async fn register(&self, peers: &BTreeMap<MemberId, String>, level: u32) -> Registered {
+        if let Some(addr) = peers.get(&self.member())
+            && let refused @ Registered::Refused(_) = self.ask_register(self.member(), addr, level, OWN_LIMIT).await
+        {
+            return refused;
+        }
         let leads = self.group(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
         if leads {
             return self.registered(self.member(), self.life(), level).await;
         }
         let mut answers = Vec::new();
         for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
-            match self.ask_register(*peer, addr, level).await {
+            match self.ask_register(*peer, addr, level, ASK_LIMIT).await {
                 Registered::NotNow(why) => answers.push(format!("{peer}: {why}")),
                 known => return known,
             }
@@ -43,15 +54,15 @@ impl RaftNode {
         Registered::NotNow(answers.join("; "))
     }
 
-    async fn ask_register(&self, peer: MemberId, addr: &str, level: u32) -> Registered {
+    async fn ask_register(&self, peer: MemberId, addr: &str, level: u32, limit: Duration) -> Registered {
         let channel = match self.channels().get(peer, addr, false) {
             Ok(channel) => channel,
             Err(e) => return Registered::NotNow(e.to_string()),
         };
         let request = self.addressed(proto::RegisterRequest { level }, GroupId::CLUSTER, peer);
         let mut client = PeerClient::new(channel);
-        match tokio::time::timeout(ASK_LIMIT, client.register(request)).await {
-            Err(_) => Registered::NotNow(format!("no answer within {ASK_LIMIT:?}")),
+        match tokio::time::timeout(limit, client.register(request)).await {
+            Err(_) => Registered::NotNow(format!("no answer within {limit:?}")),
             Ok(Err(status)) => Registered::NotNow(status.message().to_string()),
             Ok(Ok(reply)) => match reply.into_inner().result {
                 Some(Outcome::Boot(_)) => Registered::Done,

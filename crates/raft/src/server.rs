@@ -220,6 +220,25 @@ impl Peer for Handler {
             let refused = Outcome::Refused(format!("{from} was removed from this cluster for ever"));
             return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
         }
+        // A start asks its own address as well: it must find itself there, or nobody.
+        let own = self.node.life();
+        if from == self.node.member() {
+            let outcome = if life == own {
+                Outcome::Busy("this process itself".to_string())
+            } else {
+                tracing::error!(
+                    boot = life.boot,
+                    own = own.boot,
+                    "C3: a second process runs on a copy of this gateway's disk; it is refused"
+                );
+                Outcome::Refused(format!(
+                    "another process of {from} answers at this member's address (boot counter: found {}, this one has {}): a disk was copied, and both copies \
+                     were started. If that other one is not meant to run, end it and start this one again; else remove this copy",
+                    own.boot, life.boot
+                ))
+            };
+            return Ok(self.answer(proto::RegisterReply { result: Some(outcome) }));
+        }
         let group = self.node.group(GroupId::CLUSTER).ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
         let outcome = if group.leading_term().is_none() {
             Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))

@@ -1,6 +1,7 @@
 //! One volume set: what is written where, and what goes to the store next.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod ahead;
 pub mod entry;
 pub mod head;
 pub mod index;

@@ -11,11 +11,13 @@
 //! G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
 //!     the term that it deletes in.
 
+mod budget;
 mod choose;
 mod fold;
 mod garbage;
 mod reap;
 
+pub use budget::{MoveBudget, MoveLimits};
 pub use choose::{Amplification, Spared, packs_to_collect, segments_to_collect};
 pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
 pub use garbage::{Garbage, Looked, Orphans};

@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 /// Loads under way. A key is in it only while somebody holds its [`Flight`].
 #[derive(Debug)]
-pub(super) struct Flights<V> {
+pub(crate) struct Flights<V> {
     under_way: Mutex<HashMap<BlockKey, Arc<OnceCell<V>>>>,
 }
 
@@ -19,7 +19,7 @@ impl<V> Default for Flights<V> {
 }
 
 /// A caller's part in a load.
-pub(super) struct Flight<'a, V> {
+pub(crate) struct Flight<'a, V> {
     flights: &'a Flights<V>,
     key: BlockKey,
     cell: Arc<OnceCell<V>>,
@@ -31,7 +31,7 @@ impl<V> Flights<V> {
     }
 
     /// Takes part in the load of `key`.
-    pub(super) fn join(&self, key: BlockKey) -> Flight<'_, V> {
+    pub(crate) fn join(&self, key: BlockKey) -> Flight<'_, V> {
         let cell = self.lock().entry(key).or_default().clone();
         Flight { flights: self, key, cell }
     }
@@ -45,7 +45,7 @@ impl<V> Flights<V> {
 impl<V> Flight<'_, V> {
     /// Where the value comes to be. `get_or_try_init` lets one caller at a time try, the next after a failure or when the
     /// one that tried was dropped.
-    pub(super) fn cell(&self) -> &OnceCell<V> {
+    pub(crate) fn cell(&self) -> &OnceCell<V> {
         &self.cell
     }
 

@@ -99,6 +99,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     journal(config, &mut out);
     // A quarter of it is for map pages, and no cache works with less than 8 MiB.
     out.size("cache.memory", config.cache.memory, 32 * MIB, 1 << 50);
+    out.size("cache.read_ahead", config.cache.read_ahead, 0, 64 * MIB);
     let disk = config.cache.disk;
     out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
     let flight = &config.in_flight;
@@ -110,6 +111,8 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.size("upload.bytes", config.upload.bytes, MIB, (config.journal.bound.0 / 4).max(MIB));
     out.number("upload.parallel", config.upload.parallel.into(), 1, 64);
     out.number("space.target_percent", config.space.target_percent.into(), 105, 1000);
+    out.size("space.move_bytes_per_second", config.space.move_bytes_per_second, 0, 1024 * GIB);
+    out.number("space.move_requests_per_second", config.space.move_requests_per_second.into(), 0, 10_000);
     out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
     out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
     out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);

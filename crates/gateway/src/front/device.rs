@@ -51,6 +51,10 @@ pub trait Device: Send + Sync + 'static {
     /// Returns once every write that was answered before the call is durable. R1: nothing is left to wait for.
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
 
+    /// Returns once everything that was handed in before the call, by whatever connection of this epoch, has its outcome, and reads show it. The front calls
+    /// it where a connection takes the place of an older one (S4 of the slots) and bounds the time.
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>>;
+
     /// Hint that the range will be read soon (1 byte to 4 GiB − 512). May do nothing.
     fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>>;
 

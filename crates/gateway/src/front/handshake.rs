@@ -39,7 +39,8 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
     (reason, &refusal.message)
 }
 
-/// Opens the export and takes its slot: all older connections of the slot have ended when this returns (S1).
+/// Opens the export and takes its slot: all older connections of the slot have ended when this returns (S1), and what they handed in under this epoch has its
+/// outcome (S4).
 async fn open(
     name: &ExportName,
     info: ConnInfo,
@@ -48,10 +49,17 @@ async fn open(
     stop: &CancellationToken,
 ) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
     let opened = exports.open(name, info).await?;
-    match slots.take(name, opened.epoch, stop).await {
-        Ok(place) => Ok((opened, place)),
-        Err(stale) => Err(Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() }),
+    let place = slots
+        .take(name, opened.epoch, stop)
+        .await
+        .map_err(|stale| Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() })?;
+    if place.as_ref().is_some_and(SlotPlace::follows) {
+        opened.device.clone().settled().await.map_err(|why| Refusal {
+            kind: RefusalKind::NotHere,
+            message: format!("what an older connection of this slot handed in has no outcome here: {why}; find the gateway that serves, and try again"),
+        })?;
     }
+    Ok((opened, place))
 }
 
 /// Shakes hands. The caller bounds the time, and drops the future when `stop` is cancelled.

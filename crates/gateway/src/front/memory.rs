@@ -139,6 +139,10 @@ impl Device for MemoryDevice {
         Self::done(())
     }
 
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Self::done(())
+    }
+
     fn cache(self: Arc<Self>, _offset: u64, _len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
         Self::done(())
     }

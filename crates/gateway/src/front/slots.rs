@@ -7,6 +7,9 @@
 //!     is gone and its unfinished operations are dropped (what is sequenced by then stays, and is ordered before everything new).
 //! S2  A slot never goes back: a connection that is not newer than the newest ever seen is refused, however late it arrives.
 //! S3  Newer means a later epoch, or the same epoch and a higher generation: another owner counts its generations from anew.
+//! S4  A connection that follows an older generation of its epoch is served only once whatever that one handed in has its outcome. Its client takes what it reads
+//!     for what became of its unanswered requests; one that is under way in the log could still come to pass behind that read. (An older epoch's
+//!     requests come to nothing behind the grant of a later one: R2.)
 
 use holdfast_nbd::ExportName;
 use holdfast_types::{Epoch, Name};
@@ -59,6 +62,15 @@ pub struct SlotPlace {
     key: (Name, Name),
     slot: u8,
     ended: CancellationToken,
+    follows: bool,
+}
+
+impl SlotPlace {
+    /// Whether an earlier generation had this slot under the same epoch (S4).
+    #[must_use]
+    pub const fn follows(&self) -> bool {
+        self.follows
+    }
 }
 
 impl Slots {
@@ -97,10 +109,11 @@ impl Slots {
                 return Err(StaleGeneration { found_epoch: epoch, found: session.generation, newest_epoch, newest });
             }
             let slot = volume.slots.entry(session.slot).or_default();
+            let follows = known && slot.newest.0 == epoch;
             slot.newest = found;
             let older = slot.living.clone();
             slot.living.push(Living { stop: stop.clone(), ended: ended.clone() });
-            (SlotPlace { slots: self.clone(), key, slot: session.slot, ended }, older)
+            (SlotPlace { slots: self.clone(), key, slot: session.slot, ended, follows }, older)
         };
         for living in &older {
             living.stop.cancel();
@@ -183,6 +196,20 @@ mod tests {
         assert!(take(&slots, &name("v", 3, 4), 7, &stop).is_err());
         assert!(take(&slots, &name("v", 2, 0), 7, &stop).is_ok(), "another slot counts for itself");
         assert!(take(&slots, &name("w", 3, 1), 7, &stop).is_ok(), "another volume as well");
+    }
+
+    #[test]
+    fn s4_a_generation_knows_whether_it_follows_one_of_its_epoch() {
+        let slots = Slots::default();
+        let stop = CancellationToken::new();
+        let follows = |slot, generation, epoch| {
+            take(&slots, &name("v", slot, generation), epoch, &stop).unwrap().unwrap().follows()
+        };
+        assert!(!follows(0, 1, 7), "the first");
+        assert!(follows(0, 2, 7), "also when the first one has ended");
+        assert!(!follows(1, 2, 7), "another slot");
+        assert!(!follows(0, 1, 8), "a later epoch");
+        assert!(follows(0, 2, 8));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What runs for one set at one gateway: its group, and around it head, reader, server, uploader and space keeper.
 
-use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE};
+use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
 use crate::config::Compression;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
@@ -17,9 +17,10 @@ use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_store::Health;
-use holdfast_types::SetId;
+use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
+use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -52,7 +53,10 @@ pub(super) async fn start_set(
         boot,
         note: config.data_dir.join(format!("fenced-{}", id.0)),
     });
-    let mapping = Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, node.stop.clone());
+    // What is read ahead must be there when its reader comes.
+    let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
+    let mapping =
+        Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, read_ahead, node.stop.clone());
     let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
     let host = Arc::new(SetHost::new(entry));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
@@ -86,6 +90,10 @@ pub(super) async fn start_set(
             Compression::Zstd => Codec::Zstd,
         },
         target_percent: config.space.target_percent,
+        moves: MoveLimits {
+            bytes_per_second: config.space.move_bytes_per_second.0,
+            requests_per_second: config.space.move_requests_per_second,
+        },
     };
     let space = SpaceSettings {
         grace: Duration::from_millis(config.space.grace_ms),

@@ -145,6 +145,8 @@ impl VolumeDevice {
     async fn fetch(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
         let mut out = Vec::new();
         let end = offset + u64::from(len);
+        let (lba, sectors) = place(offset, u64::from(len))?;
+        self.server().reader.client_reads(self.volume, lba, sectors);
         let mut at = offset;
         while at < end {
             let step = READ_STEP_BYTES.min(end - at);
@@ -225,8 +227,18 @@ impl Device for VolumeDevice {
         })
     }
 
-    fn cache(self: Arc<Self>, _offset: u64, _len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
-        Box::pin(async { Ok(()) })
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // Asked now, waited for later: what comes in behind the call is not waited for.
+        let settled = self.connection.serving.sequencer.settled();
+        Box::pin(async move { settled.await.map_err(|_| self.gone()) })
+    }
+
+    fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let (lba, sectors) = place(offset, u64::from(len))?;
+            self.server().reader.client_will_read(self.volume, lba, sectors);
+            Ok(())
+        })
     }
 
     fn block_status(

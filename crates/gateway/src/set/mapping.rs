@@ -5,8 +5,11 @@
 
 use crate::cache::{BlockKey, Cache, CacheError, ReadCache};
 use crate::set::reader::Part;
+use crate::set::roots::Roots;
+use crate::set::scrub::in_trouble;
 use crate::set::server::unix_ms;
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
@@ -15,12 +18,12 @@ use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, 
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Roots kept: the current one, the one before for reads under way, and some for exports of snapshots.
-const ROOTS_MAX: usize = 6;
+/// Extents that one read, or one reading ahead, fetches at once.
+const EXTENTS_AT_ONCE: usize = 8;
 
 /// Between two tries of a read that the store did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -90,13 +93,15 @@ pub struct Mapping {
     pub store: Arc<dyn ObjectStore>,
     health: Arc<Health>,
     cache: Cache,
-    roots: Mutex<Vec<(RootRef, Arc<Root>)>>,
+    roots: Roots,
     pages: ReadCache<Arc<Page>>,
+    /// How far exports are read ahead of their readers.
+    pub(super) read_ahead: Sectors,
     stop: CancellationToken,
 }
 
 impl Mapping {
-    /// `page_bytes`: memory for opened pages, beside that of `cache`, whose disk they share.
+    /// `page_bytes`: memory for opened pages, beside that of `cache`, whose disk they share. `read_ahead`: how far at most.
     ///
     /// # Errors
     /// Too little memory.
@@ -106,10 +111,11 @@ impl Mapping {
         health: Arc<Health>,
         cache: Cache,
         page_bytes: usize,
+        read_ahead: Sectors,
         stop: CancellationToken,
     ) -> Result<Self, CacheError> {
         let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
-        Ok(Self { key, store, health, cache, roots: Mutex::new(Vec::new()), pages, stop })
+        Ok(Self { key, store, health, cache, roots: Roots::default(), pages, read_ahead, stop })
     }
 
     /// Reads the range as `root` has it.
@@ -125,6 +131,8 @@ impl Mapping {
         out: &mut Vec<Part>,
     ) -> Result<(), MapError> {
         let root = self.root(root).await?;
+        // What is not in memory is fetched several at once: a large read would else wait for one answer of the store after the other.
+        let mut missing = Vec::new();
         for (number, lba, sectors) in split_by_page(lba, sectors) {
             let Some(place) = root.page(volume, number) else {
                 out.push(Part::Zeroes(sectors));
@@ -134,11 +142,59 @@ impl Mapping {
             for piece in page.lookup(lba, sectors) {
                 out.push(match piece {
                     MapPiece::Zero { sectors, .. } => Part::Zeroes(sectors),
-                    MapPiece::Stored(extent) => Part::Data(self.extent(volume, &extent).await?),
+                    MapPiece::Stored(extent) => match self.cache.get(&extent_key(&extent)) {
+                        Some(raw) => Part::Data(part_of(&raw, &extent)?),
+                        None => {
+                            missing.push((out.len(), extent));
+                            Part::Data(Bytes::new())
+                        }
+                    },
                 });
             }
         }
+        let mut fetched = stream::iter(missing)
+            .map(|(at, extent)| async move { self.extent(volume, &extent).await.map(|data| (at, data)) })
+            .buffer_unordered(EXTENTS_AT_ONCE);
+        while let Some((at, data)) = fetched.try_next().await? {
+            out[at] = Part::Data(data);
+        }
         Ok(())
+    }
+
+    /// Brings what `root` has of the range into memory; how many extents were not there.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub(super) async fn warm(
+        &self,
+        root: RootRef,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+    ) -> Result<u64, MapError> {
+        let root = self.root(root).await?;
+        let mut missing = Vec::new();
+        for (number, lba, sectors) in split_by_page(lba, sectors) {
+            let Some(place) = root.page(volume, number) else { continue };
+            let page = self.page(place, volume, number).await?;
+            missing.extend(page.lookup(lba, sectors).into_iter().filter_map(|piece| match piece {
+                MapPiece::Stored(extent) if !self.cache.has(&extent_key(&extent)) => Some(extent),
+                _ => None,
+            }));
+        }
+        // Several pieces of one extent are one request.
+        missing.dedup_by_key(|extent| extent_key(extent));
+        let extents = missing.len() as u64;
+        let mut fetched = stream::iter(missing)
+            .map(|extent| async move { self.extent(volume, &extent).await.map(drop) })
+            .buffer_unordered(EXTENTS_AT_ONCE);
+        while fetched.try_next().await?.is_some() {}
+        Ok(extents)
+    }
+
+    /// Whether the store does not answer as it should.
+    pub(super) fn in_trouble(&self) -> bool {
+        in_trouble(&self.health.standing(unix_ms()))
     }
 
     /// The root, from memory or the store.
@@ -146,29 +202,14 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        if let Some(root) = self.known_root(at) {
-            return Ok(root);
-        }
-        let root = self.fetch_root(at).await?;
+        let root = self.root_once(at).await?;
         self.adopt_root(at, root.clone());
         Ok(root)
     }
 
-    fn known_root(&self, at: RootRef) -> Option<Arc<Root>> {
-        let roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
-        roots.iter().find(|(known, _)| *known == at).map(|(_, root)| root.clone())
-    }
-
     /// Keeps a root that was made here.
     pub fn adopt_root(&self, at: RootRef, root: Arc<Root>) {
-        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
-        if roots.iter().any(|(known, _)| *known == at) {
-            return;
-        }
-        if roots.len() >= ROOTS_MAX {
-            roots.remove(0);
-        }
-        roots.push((at, root));
+        self.roots.keep(at, root);
     }
 
     /// The root as [`Mapping::root`] gives it, without a place among those that are kept: for one who goes through many.
@@ -176,10 +217,7 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn root_once(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        match self.known_root(at) {
-            Some(root) => Ok(root),
-            None => self.fetch_root(at).await,
-        }
+        self.roots.get_or_load(at, || self.fetch_root(at)).await
     }
 
     async fn fetch_root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
@@ -226,7 +264,6 @@ impl Mapping {
 
     /// The part of a sealed extent that the map names.
     async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
-        let key = BlockKey { object: extent.object, number: extent.place.number };
         // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
         let open = |sealed: &Bytes| {
             let opener = self.key.opener(extent.object);
@@ -239,13 +276,8 @@ impl Mapping {
             let range: Range<u64> = extent.place.range();
             self.patient(|| self.store.get_range(&object_key, range.clone())).await
         };
-        let raw = self.unspoilt(|| self.cache.get_or_open(key, fetch, open)).await?;
-        let part = extent.raw_range();
-        if part.end > raw.len() {
-            let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
-            return Err(MapError::Bad { what: "extent", object: extent.object, reason });
-        }
-        Ok(raw.slice(part))
+        let raw = self.unspoilt(|| self.cache.get_or_open(extent_key(extent), fetch, open)).await?;
+        part_of(&raw, extent)
     }
 
     /// Loads anew what turned out not to be what was written: bytes may be spoilt on their way, and what is stored never changes. What stays bad is bad
@@ -316,4 +348,21 @@ impl Mapping {
             }
         }
     }
+}
+
+fn extent_key(extent: &MapExtent) -> BlockKey {
+    BlockKey { object: extent.object, number: extent.place.number }
+}
+
+/// What the map names of an opened extent.
+fn part_of(raw: &Bytes, extent: &MapExtent) -> Result<Bytes, MapError> {
+    let part = extent.raw_range();
+    if part.end > raw.len() {
+        let reason = format!("found {} bytes, expected at least {}", raw.len(), part.end);
+        return Err(MapError::Bad { what: "extent", object: extent.object, reason });
+    }
+    // A read is charged by its length: what it answers must not keep whole extents that are no longer in the cache.
+    let small = part.len() * 2 < raw.len();
+    let part = raw.slice(part);
+    Ok(if small { Bytes::copy_from_slice(&part) } else { part })
 }

@@ -8,6 +8,7 @@
 //!                        uploader (leader only) ┴──────────────────┘
 //! ```
 
+mod ahead;
 pub mod device;
 pub mod gate;
 pub mod head;
@@ -17,6 +18,7 @@ pub mod mapping;
 pub mod pace;
 pub mod reader;
 pub mod repair;
+mod roots;
 pub mod schedule;
 pub mod scrub;
 pub mod sequencer;

@@ -3,6 +3,7 @@
 //! A piece of the journal may be purged between lookup and read, because a checkpoint moved it to the store. The place is
 //! then looked up again: what was there is still there, elsewhere (R1).
 
+use crate::set::ahead::{Ahead, Of};
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::suspects::Suspects;
@@ -85,12 +86,14 @@ pub struct Reader {
     host: Arc<SetHost>,
     mapping: Arc<Mapping>,
     suspects: Arc<Suspects>,
+    ahead: Arc<Ahead>,
 }
 
 impl Reader {
     /// A reader of `host`'s state.
     pub fn new(group: Group, host: Arc<SetHost>, mapping: Arc<Mapping>) -> Self {
-        Self { group, host, mapping, suspects: Arc::default() }
+        let ahead = Arc::new(Ahead::new(mapping.read_ahead));
+        Self { group, host, mapping, suspects: Arc::default(), ahead }
     }
 
     /// What did not read back of the journal.
@@ -104,8 +107,23 @@ impl Reader {
         ReadError::Journal(error)
     }
 
+    /// A client reads this: what it will read next may be brought into the cache.
+    pub(super) fn client_reads(&self, volume: VolumeId, lba: Lba, sectors: Sectors) {
+        self.ahead.reads(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
+    }
+
+    /// A client says that it will read this soon (NBD_CMD_CACHE).
+    pub(super) fn client_will_read(&self, volume: VolumeId, lba: Lba, sectors: Sectors) {
+        self.ahead.will_read(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
+    }
+
+    /// The same for exports of a snapshot, each with readers of its own.
+    pub(super) fn ahead_of_root(&self) -> Ahead {
+        Ahead::new(self.mapping.read_ahead)
+    }
+
     /// What is in the store.
-    pub fn mapping(&self) -> &Mapping {
+    pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
@@ -187,11 +205,14 @@ impl Reader {
         assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
         let at = ReadPlace { index: place.index, offset, len };
         let bytes = self.group.read_log(place.index, offset, len).await.map_err(|e| self.unread(&[at], e))?;
-        read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
+        let piece = read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
             let reason = e.to_string();
             self.suspects.odd(at, &reason);
             ReadError::Operation { index: place.index, reason }
-        })
+        })?;
+        // A read is charged by its length: small rests of large operations must not keep all of them in memory.
+        let small = piece.len() * 2 < bytes.len();
+        Ok(if small { Bytes::copy_from_slice(&piece) } else { piece })
     }
 
     /// The content of planned extents. Each operation is read and checked once, however many extents have a part of it, and several

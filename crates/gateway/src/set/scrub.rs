@@ -465,7 +465,8 @@ impl Brake {
 }
 
 /// Trouble of the store itself: one damaged object must not keep the others from being read.
-fn in_trouble(standing: &Standing) -> bool {
+/// Whether a store does not answer as it should; what was found missing or damaged in it is another matter.
+pub(super) fn in_trouble(standing: &Standing) -> bool {
     standing.now.as_ref().is_some_and(|trouble| !matches!(trouble.kind, Kind::Missing | Kind::Damaged))
 }
 

@@ -11,6 +11,7 @@
 //!     as written: every later operation fails the same way.
 //! S3  An operation that fell outside of its volume, which was shrunk or deleted while it was under way, fails by itself: its entry came back
 //!     as written, and what is beside it and behind it is answered as ever.
+//! S4  Whoever asks what was handed in before is told once all of it has its outcome: applied here, or nobody knows and the epoch's service is over.
 
 use bytes::Bytes;
 use holdfast_raft::{Group, Pending, ProposeError};
@@ -19,7 +20,7 @@ use holdfast_volume::entry::{EntryBuilder, OpKind};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Entries between queue and answer at most. Few: the journal's fdatasync and the peers' are the pace, and what waits
@@ -56,6 +57,8 @@ type Answer = oneshot::Sender<Result<(), WriteFailure>>;
 struct Queue {
     ops: VecDeque<(Op, Answer)>,
     bytes: usize,
+    /// Operations that were ever taken in.
+    taken: u64,
     /// S2: set once, never cleared.
     failed: Option<WriteFailure>,
 }
@@ -94,6 +97,8 @@ pub struct Sequencer {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Notify,
+    /// Operations whose outcome is known, in the order in which they were taken in (S4).
+    settled: watch::Sender<u64>,
     closed: CancellationToken,
     stopped: CancellationToken,
 }
@@ -135,8 +140,9 @@ impl Sequencer {
         closed: CancellationToken,
     ) -> Self {
         let shared = Arc::new(Shared {
-            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, failed: None }),
+            queue: Mutex::new(Queue { ops: VecDeque::new(), bytes: 0, taken: 0, failed: None }),
             wake: Notify::new(),
+            settled: watch::Sender::new(0),
             closed,
             stopped: CancellationToken::new(),
         });
@@ -157,6 +163,7 @@ impl Sequencer {
             return rx;
         }
         queue.bytes += op.data.len();
+        queue.taken += 1;
         queue.ops.push_back((op, tx));
         let first = queue.ops.len() == 1;
         drop(queue);
@@ -164,6 +171,28 @@ impl Sequencer {
             self.shared.wake.notify_one();
         }
         rx
+    }
+
+    /// Waits until every operation that was handed in before this call has its outcome, and that is to be seen by reads (S4). Does not end while the
+    /// journal is full: the caller bounds the time.
+    ///
+    /// # Errors
+    /// Why nothing is written under this epoch any more: what is under way then may have been written or not (R12), for the next epoch to see.
+    pub fn settled(&self) -> impl Future<Output = Result<(), WriteFailure>> + use<> {
+        let shared = self.shared.clone();
+        let taken = shared.queue().taken;
+        async move {
+            let mut settled = shared.settled.subscribe();
+            let all = tokio::select! {
+                all = settled.wait_for(|settled| *settled >= taken) => all.is_ok(),
+                () = shared.stopped.cancelled() => false,
+            };
+            // What failed was counted as well.
+            match shared.queue().failed {
+                None if all => Ok(()),
+                why => Err(why.unwrap_or(WriteFailure::Gone)),
+            }
+        }
     }
 
     /// Bytes that wait for an entry.
@@ -288,6 +317,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
         {
             shared.fail(why);
         }
+        let operations = answers.len() as u64;
         for (place, answer) in (0u32..).zip(answers) {
             let each = match &outcome {
                 Ok(outside) if outside.contains(&place) => Err(WriteFailure::Outside),
@@ -296,6 +326,7 @@ async fn answer_loop(shared: Arc<Shared>, mut rx: mpsc::Receiver<InFlight>, verd
             };
             let _ = answer.send(each);
         }
+        shared.settled.send_modify(|settled| *settled += operations);
     }
 }
 

@@ -4,6 +4,7 @@
 //! that comes early. Where the snapshot was deleted meanwhile, its objects may be gone: the connection is closed.
 
 use crate::front::device::{Device, DeviceError, Extent, ReadPart};
+use crate::set::ahead::{Ahead, Of};
 use crate::set::reader::Part;
 use crate::set::server::SetServer;
 use bytes::Bytes;
@@ -22,6 +23,7 @@ pub struct SnapshotDevice {
     root: RootRef,
     volume: VolumeId,
     size: Sectors,
+    ahead: Ahead,
 }
 
 impl SnapshotDevice {
@@ -32,7 +34,8 @@ impl SnapshotDevice {
             let (id, volume) = found.volumes.iter().find(|(_, v)| v.name == *volume)?;
             Some((found.root, *id, volume.size))
         })?;
-        Some(Self { server: server.clone(), snapshot: snapshot.clone(), root, volume: id, size })
+        let ahead = server.reader.ahead_of_root();
+        Some(Self { server: server.clone(), snapshot: snapshot.clone(), root, volume: id, size, ahead })
     }
 
     /// Whether it is there still.
@@ -46,6 +49,10 @@ impl SnapshotDevice {
         let end = offset.checked_add(u64::from(len)).ok_or(DeviceError::Invalid)?;
         if end > self.size() {
             return Err(DeviceError::Invalid);
+        }
+        if let (Some(lba), Some(sectors)) = (Lba::from_bytes(offset), Sectors::from_bytes(u64::from(len))) {
+            // Beyond the end of the volume its map has nothing.
+            self.ahead.reads(self.server.reader.mapping(), &Of::Root(self.root), self.volume, lba, sectors);
         }
         let mut at = offset;
         while at < end {
@@ -106,8 +113,19 @@ impl Device for SnapshotDevice {
         Box::pin(async move { self.check() })
     }
 
-    fn cache(self: Arc<Self>, _: u64, _: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        // Nothing is ever handed in.
         Box::pin(async { Ok(()) })
+    }
+
+    fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move {
+            let (Some(lba), Some(sectors)) = (Lba::from_bytes(offset), Sectors::from_bytes(u64::from(len))) else {
+                return Err(DeviceError::Invalid);
+            };
+            self.ahead.will_read(self.server.reader.mapping(), &Of::Root(self.root), self.volume, lba, sectors);
+            Ok(())
+        })
     }
 
     fn block_status(

@@ -32,7 +32,7 @@ use holdfast_volume::map::{
 };
 use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
-use holdfast_volume::space::{Spared, fold_page};
+use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -75,6 +75,8 @@ pub struct UploadSettings {
     pub codec: Codec,
     /// Stored bytes for each 100 that are in use at most, before segments are emptied.
     pub target_percent: u32,
+    /// What emptying them may take of the store.
+    pub moves: MoveLimits,
 }
 
 /// Why a checkpoint did not come to its end. It is begun again.
@@ -112,6 +114,11 @@ pub struct Uploader {
     collection_due: AtomicBool,
     /// Segments that emptying did not help.
     spared: Mutex<Spared>,
+    /// What moving may take of the store, in time since `begun`.
+    budget: Mutex<MoveBudget>,
+    begun: Instant,
+    /// The last checkpoint moved less than it had to because of the budget.
+    held: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -133,7 +140,9 @@ impl Uploader {
     ) -> Self {
         let (host, reader) = (server.host.clone(), server.reader.clone());
         let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
-        Self { server, host, reader, mapping, settings, boot, collection_due, spared, stop }
+        let (budget, begun, held) =
+            (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
+        Self { server, host, reader, mapping, settings, boot, collection_due, spared, budget, begun, held, stop }
     }
 
     /// Runs until told to stop.

@@ -23,9 +23,10 @@ use holdfast_nbd::ExportName;
 use holdfast_raft::Group;
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Retrying};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, SetId};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, SetLife};
 use holdfast_volume::segment::Codec;
+use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -80,6 +81,12 @@ impl Common {
             parallel: 2,
             codec: rng.pick(&[Codec::None, Codec::Lz4, Codec::Zstd]),
             target_percent: rng.pick(&[110, 130, 200]),
+            // By the seed itself: a draw would make every other one another.
+            moves: if seed.is_multiple_of(3) {
+                MoveLimits { bytes_per_second: 256 << 10, requests_per_second: 4 }
+            } else {
+                MoveLimits::default()
+            },
         };
         let space = SpaceSettings {
             grace: Duration::from_millis(rng.pick(&[100, 600])),
@@ -127,7 +134,15 @@ impl Gateway {
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
-        let mapping = Mapping::new(common.key.clone(), store, health.clone(), cache, MEMORY_BYTES_MIN, stop.clone());
+        let mapping = Mapping::new(
+            common.key.clone(),
+            store,
+            health.clone(),
+            cache,
+            MEMORY_BYTES_MIN,
+            Sectors(2048),
+            stop.clone(),
+        );
         let mapping = Arc::new(mapping.unwrap_or_else(|e| panic!("{e}")));
         let host = seat.host.clone();
         let server = SetServer::new(SetParts {

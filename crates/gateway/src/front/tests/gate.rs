@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// An operation that has begun and waits.
@@ -34,12 +34,15 @@ pub(super) struct GateDevice {
     begun: mpsc::UnboundedSender<Begun>,
     /// Cancelled by the first operation that begins.
     pub(super) trap: CancellationToken,
+    /// Whether what was handed in has its outcome.
+    pub(super) settled: watch::Sender<Result<bool, DeviceError>>,
 }
 
 impl GateDevice {
     pub(super) fn new(size: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<Begun>) {
         let (begun, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { memory: Arc::new(MemoryDevice::new(size)), begun, trap: CancellationToken::new() }), receiver)
+        let (memory, settled) = (Arc::new(MemoryDevice::new(size)), watch::Sender::new(Ok(true)));
+        (Arc::new(Self { memory, begun, trap: CancellationToken::new(), settled }), receiver)
     }
 
     /// Runs `operation` once the test lets it. As a device must: what is dropped before never happens.
@@ -95,6 +98,15 @@ impl Device for GateDevice {
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
         self.gated("flush", 0, 0, |memory| memory.flush())
+    }
+
+    fn settled(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
+        let mut settled = self.settled.subscribe();
+        async move {
+            let settled = settled.wait_for(|settled| *settled != Ok(false)).await;
+            settled.map_err(|_| DeviceError::Disconnect)?.map(|_| ())
+        }
+        .boxed()
     }
 
     fn cache(self: Arc<Self>, offset: u64, len: u32) -> BoxFuture<'static, Result<(), DeviceError>> {

@@ -2,7 +2,7 @@
 
 use super::gate::{Begun, GateDevice};
 use super::harness::{Broken, Client, front, pipe, soon, until};
-use crate::front::device::ReadPart;
+use crate::front::device::{DeviceError, ReadPart};
 use crate::front::memory::MemoryExports;
 use crate::front::{Front, FrontLimits};
 use holdfast_nbd::HeaderStyle;
@@ -10,6 +10,7 @@ use holdfast_nbd::client::{ClientError, CommandOut};
 use holdfast_types::{Epoch, Token};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::CancellationToken;
 
 const WRITE: CommandOut = CommandOut::Write { fua: false };
 
@@ -81,6 +82,36 @@ async fn s2_an_older_generation_never_gets_in() {
     // S3: a new owner begins at 1, and the old one's connections are none of its business.
     exports.put("s/v", Arc::new(crate::front::memory::MemoryDevice::new(512)), Epoch(2), false);
     let _next = Client::connect(pipe(&front), &name(0, 1)).await;
+}
+
+#[tokio::test]
+async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome() {
+    let (front, _, device, _begun) = gated(8);
+    let _old = Client::connect(pipe(&front), &name(0, 1)).await;
+    device.settled.send_replace(Ok(false));
+    // Neither another slot nor a plain connection stands for an older one of its own.
+    let _other = Client::connect(pipe(&front), &name(1, 1)).await;
+    let _plain = Client::connect(pipe(&front), "s/v").await;
+
+    let (seen, name) = (CancellationToken::new(), name(0, 2));
+    let newer = async {
+        let client = Client::connect(pipe(&front), &name).await;
+        assert!(seen.is_cancelled(), "S4: served while something of the older one has no outcome");
+        client
+    };
+    let settling = async {
+        until(|| device.settled.receiver_count() > 0).await;
+        seen.cancel();
+        device.settled.send_replace(Ok(true));
+    };
+    let _newer = tokio::join!(newer, settling).0;
+
+    device.settled.send_replace(Err(DeviceError::Disconnect));
+    let refused = soon(Client::connect_as(pipe(&front), &self::name(0, 3), HeaderStyle::Extended)).await;
+    assert!(
+        matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))),
+        "there will be none under this epoch"
+    );
 }
 
 #[tokio::test]

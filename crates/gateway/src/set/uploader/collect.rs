@@ -13,7 +13,7 @@ use holdfast_volume::index::Generation;
 use holdfast_volume::map::{MapExtent, Root, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
-    Move, Run, Spared, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+    Move, MoveBudget, Run, Spared, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ impl Uploader {
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
         let packs = packs_to_collect(base, PACKS_PERCENT);
-        if !packs.is_empty() {
+        if !packs.is_empty() && self.may_move() {
             let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
             collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
         }
@@ -108,6 +108,12 @@ impl Uploader {
         let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
         for victim in &victims {
             if moves >= MOVES_MAX {
+                break;
+            }
+            if !self.may_move() {
+                self.held.store(true, Ordering::Relaxed);
+                metrics::counter!("holdfast_space_held_total", "set" => self.server.name.to_string()).increment(1);
+                tracing::debug!(set = %self.server.name, "the rest is moved later: space.move_bytes_per_second, space.move_requests_per_second");
                 break;
             }
             // Reads wait for a store that refuses until somebody acts (R8); moving must not, or one object that cannot be read (archived,
@@ -163,6 +169,7 @@ impl Uploader {
         generation: &Generation,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
         let segment = self.mapping.segment(victim).await?;
+        self.moved(segment.len() as u64);
         let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
         let mut found = Vec::new();
         for (volume, number) in pages_of(&table) {
@@ -219,6 +226,7 @@ impl Uploader {
         let (object, raw_bytes) = (open.object(), open.raw_bytes());
         let body = open.finish();
         collected.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
+        self.moved(body.len() as u64);
         self.put_segment(term, object, body, raw_bytes).await
     }
 
@@ -226,21 +234,36 @@ impl Uploader {
         self.spared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn budget(&self) -> MutexGuard<'_, MoveBudget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what was moved is paid for.
+    fn may_move(&self) -> bool {
+        self.budget().allows(self.begun.elapsed())
+    }
+
+    /// A segment of `bytes` was read or is written for collection.
+    fn moved(&self, bytes: u64) {
+        self.budget().took(self.begun.elapsed(), bytes, 1);
+    }
+
     /// Whether a checkpoint is wanted though nothing was written: a snapshot waits for one, or the store's head does not know of a rollback.
     pub(super) fn state_waits(&self) -> bool {
         self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
     }
 
-    /// Whether there was more garbage after the last checkpoint than the target allows.
+    /// Whether there was more garbage after the last checkpoint than the target allows, and some may be moved.
     pub(super) fn collection_waits(&self) -> bool {
-        self.collection_due.load(Ordering::Relaxed)
+        self.collection_due.load(Ordering::Relaxed) && self.may_move()
     }
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
     pub(super) fn note_garbage(&self, root: &Root, idle: bool) {
         let more = !segments_to_collect(root, self.settings.target_percent, 1, &self.spared()).is_empty()
             || !packs_to_collect(root, PACKS_PERCENT).is_empty();
-        self.collection_due.store(more && !idle, Ordering::Relaxed);
+        let held = self.held.swap(false, Ordering::Relaxed);
+        self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,304 @@
+//! Read-ahead: what a reader that goes through a volume in order, or in equal steps, will ask for next.
+//!
+//! A1  Nothing is asked for before three reads have shown a way: scattered reads cost no request more.
+//! A2  A reader in order is one whose reads lie close behind one another and leave out little; several requests at once, over several connections, may
+//!     come in any order. What is asked for beyond its last read doubles up to a limit, and is asked for in pieces of at least half of that.
+//! A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
+//! A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
+
+use holdfast_types::{Lba, Sectors, VolumeId};
+
+/// Readers that are followed.
+const STREAMS: usize = 16;
+
+/// Reads that show a way.
+const SHOWN: u32 = 3;
+
+/// How far a request may lie from where the one before it ended, in sectors: several are under way at once (1 MiB).
+const NEAR: u64 = 2048;
+
+/// What is asked for first, in sectors (256 KiB).
+const FIRST: u64 = 512;
+
+/// Reads in equal steps that are asked for before they come.
+const STEPS: u32 = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    volume: VolumeId,
+    /// Where its first read began, and what it has read since: whether it leaves out much.
+    from: u64,
+    read: u64,
+    /// Where its last read began.
+    last: u64,
+    /// Where its furthest read ended.
+    end: u64,
+    /// Reads that went on where an earlier one ended.
+    in_order: u32,
+    /// From the read before it to its last, and how often in a row.
+    step: i64,
+    in_steps: u32,
+    /// Asked for up to here, or so many steps beyond the last read.
+    asked: u64,
+    asked_steps: u32,
+    /// Sectors beyond the last read that are asked for.
+    window: u64,
+    used: u64,
+}
+
+/// Who reads what. Of one set.
+#[derive(Debug)]
+pub struct Streams {
+    streams: Vec<Stream>,
+    window_max: u64,
+    clock: u64,
+}
+
+impl Streams {
+    /// Asks for at most `window` beyond a read.
+    #[must_use]
+    pub const fn new(window: Sectors) -> Self {
+        Self { streams: Vec::new(), window_max: window.0, clock: 0 }
+    }
+
+    /// A read of so much from `lba` on. What to ask for now, in the order in which it will be read; may lie beyond the end of the volume.
+    pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<(Lba, Sectors)> {
+        if self.window_max == 0 || sectors.0 == 0 {
+            return Vec::new();
+        }
+        self.clock += 1;
+        let (clock, window_max) = (self.clock, self.window_max);
+        let (from, end) = (lba.0, lba.0.saturating_add(sectors.0));
+        let of_volume = |s: &&mut Stream| s.volume == volume;
+        // A3 before A2: steps may be small.
+        if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.goes_on_in_steps(from)) {
+            stream.used = clock;
+            return stream.step_on(from, sectors.0, window_max);
+        }
+        if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.is_near(from)) {
+            stream.used = clock;
+            return stream.go_on(from, end, window_max);
+        }
+        // The way from the read before it, if it is one.
+        let before = self.streams.iter().filter(|s| s.volume == volume).max_by_key(|s| s.used).map(|s| s.last);
+        let step = before.map_or(0, |before| from.wrapping_sub(before) as i64);
+        let stream = Stream {
+            volume,
+            from,
+            read: sectors.0,
+            last: from,
+            end,
+            in_order: 1,
+            step,
+            in_steps: if step == 0 { 1 } else { 2 },
+            asked: end,
+            asked_steps: 0,
+            window: FIRST / 2,
+            used: clock,
+        };
+        if self.streams.len() < STREAMS {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|s| s.used) {
+            *oldest = stream;
+        }
+        Vec::new()
+    }
+}
+
+impl Stream {
+    fn goes_on_in_steps(&self, from: u64) -> bool {
+        self.step != 0 && self.in_order < SHOWN && self.last.checked_add_signed(self.step) == Some(from)
+    }
+
+    fn is_near(&self, from: u64) -> bool {
+        from.abs_diff(self.end) <= NEAR
+    }
+
+    fn step_on(&mut self, from: u64, sectors: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
+        (self.last, self.end) = (from, from.saturating_add(sectors));
+        self.in_steps = self.in_steps.saturating_add(1);
+        self.asked_steps = self.asked_steps.saturating_sub(1);
+        let most = u32::try_from(window_max / sectors).unwrap_or(u32::MAX).min(STEPS);
+        if self.in_steps < SHOWN || self.asked_steps > most / 2 {
+            return Vec::new();
+        }
+        let next = |n: u32| {
+            let place = from.checked_add_signed(self.step.checked_mul(i64::from(n))?)?;
+            Some((Lba(place), Sectors(sectors)))
+        };
+        let asked = (self.asked_steps + 1..=most).map_while(next).collect();
+        self.asked_steps = self.asked_steps.max(most);
+        asked
+    }
+
+    fn go_on(&mut self, from: u64, end: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
+        self.read = self.read.saturating_add(end - from);
+        self.last = from;
+        if end <= self.end {
+            return Vec::new();
+        }
+        self.end = end;
+        self.in_order = self.in_order.saturating_add(1);
+        // It leaves out more than it reads: no reader in order. From here it may become one.
+        if self.read.saturating_mul(2) < end - self.from.min(end) {
+            (self.from, self.read, self.in_order) = (from, end - from, 1);
+            return Vec::new();
+        }
+        // Far behind, the beginning says little.
+        if self.read > 64 * NEAR {
+            (self.from, self.read) = (self.from + (end - self.from) / 2, self.read / 2);
+        }
+        if self.in_order < SHOWN {
+            return Vec::new();
+        }
+        let asked = self.asked.max(end);
+        // Half of what was asked for is still ahead of it.
+        if asked - end > self.window / 2 {
+            return Vec::new();
+        }
+        self.window = (self.window * 2).min(window_max);
+        let upto = end.saturating_add(self.window);
+        if upto <= asked {
+            return Vec::new();
+        }
+        self.asked = upto;
+        vec![(Lba(asked), Sectors(upto - asked))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const V: VolumeId = VolumeId(1);
+    const WINDOW: u64 = 8192;
+
+    fn streams() -> Streams {
+        Streams::new(Sectors(WINDOW))
+    }
+
+    fn read(streams: &mut Streams, from: u64, sectors: u64) -> Vec<(u64, u64)> {
+        streams.read(V, Lba(from), Sectors(sectors)).into_iter().map(|(lba, n)| (lba.0, n.0)).collect()
+    }
+
+    #[test]
+    fn a1_a2_a_reader_in_order_is_run_ahead_of_from_its_third_read_on() {
+        let mut streams = streams();
+        assert_eq!(read(&mut streams, 1000, 256), []);
+        assert_eq!(read(&mut streams, 1256, 256), []);
+        assert_eq!(read(&mut streams, 1512, 256), [(1768, 512)], "256 KiB first");
+        assert_eq!(read(&mut streams, 1768, 256), [(2280, 768)], "then twice as far");
+        let mut upto = 3048;
+        for n in 4..400 {
+            for (from, sectors) in read(&mut streams, 1000 + n * 256, 256) {
+                assert_eq!(from, upto, "without a gap, and nothing twice");
+                upto = from + sectors;
+            }
+            let end = 1256 + n * 256;
+            assert!(upto > end && upto <= end + WINDOW, "{n}: asked for up to {upto}, read up to {end}");
+        }
+        assert!(upto - (1000 + 400 * 256) >= WINDOW / 2);
+    }
+
+    #[test]
+    fn a2_requests_under_way_at_once_may_come_in_any_order() {
+        let mut streams = streams();
+        let mut asked = 0;
+        for base in (0..200).step_by(8) {
+            for n in [1, 0, 3, 2, 7, 5, 6, 4] {
+                asked += read(&mut streams, (base + n) * 256, 256).iter().map(|(_, n)| n).sum::<u64>();
+            }
+        }
+        assert!(asked >= 190 * 256, "{asked}");
+    }
+
+    #[test]
+    fn a3_equal_steps_forward_and_back() {
+        for step in [4096_i64, -4096, -8, 100_000] {
+            let mut streams = streams();
+            let mut wanted = BTreeSet::new();
+            let mut missed = 0;
+            for n in 0..50_i64 {
+                let place = 10_000_000_u64.checked_add_signed(n * step).unwrap();
+                if !wanted.remove(&place) {
+                    missed += 1;
+                }
+                for (from, sectors) in read(&mut streams, place, 8) {
+                    assert_eq!(sectors, 8);
+                    assert!(wanted.insert(from), "{step}: asked for {from} twice");
+                }
+            }
+            assert!(missed <= 3, "{step}: {missed} of 50 were not asked for before");
+            assert!(wanted.len() <= STEPS as usize);
+        }
+        let mut at_the_start = streams();
+        for place in [3000, 2000, 1000] {
+            drop(read(&mut at_the_start, place * 8, 8));
+        }
+        assert_eq!(read(&mut at_the_start, 0, 8), [], "there is nothing before the volume");
+    }
+
+    #[test]
+    fn a_reader_that_leaves_out_most_is_not_in_order() {
+        let mut streams = streams();
+        for n in 0..100 {
+            // Unequal, so that they are no steps either.
+            let asked = read(&mut streams, n * 1000 + (n * n) % 37 * 8, 8);
+            assert_eq!(asked, [], "read {n}");
+        }
+    }
+
+    #[test]
+    fn off_is_off() {
+        let mut streams = Streams::new(Sectors(0));
+        for n in 0..10 {
+            assert!(streams.read(V, Lba(n * 8), Sectors(8)).is_empty());
+        }
+    }
+
+    proptest! {
+        /// A1, A4: scattered reads ask for next to nothing, and what is remembered is bounded.
+        #[test]
+        fn scattered_reads_cost_little(places in prop::collection::vec(0_u64..1 << 31, 300)) {
+            let mut streams = streams();
+            let asked: usize = places.iter().map(|place| read(&mut streams, place * 8, 16).len()).sum();
+            prop_assert!(asked <= 3, "{asked} of 300");
+            prop_assert!(streams.streams.len() <= STREAMS);
+        }
+
+        /// A reader in order is found among others that read anywhere, and of another volume.
+        #[test]
+        fn one_in_order_among_scattered_ones(places in prop::collection::vec(1_u64 << 24..1 << 31, 400), every in 1_usize..6) {
+            let mut streams = streams();
+            let (mut at, mut asked) = (0_u64, BTreeSet::new());
+            let mut missed = 0;
+            for (n, place) in places.iter().enumerate() {
+                drop(read(&mut streams, place * 8, 8));
+                drop(streams.read(VolumeId(2), Lba(at), Sectors(8)));
+                if n % every == 0 {
+                    missed += u32::from(!asked.remove(&at));
+                    for (from, sectors) in read(&mut streams, at * 256, 256) {
+                        asked.extend(from / 256..(from + sectors) / 256);
+                    }
+                    at += 1;
+                }
+            }
+            prop_assert!(missed <= 4, "{missed} of {at}");
+        }
+
+        /// Whatever is read, what is asked for lies within the window and does not overflow.
+        #[test]
+        fn bounded_whatever_is_read(reads in prop::collection::vec((any::<u64>(), 1_u64..1 << 16, 0_u8..3), 1..200)) {
+            let mut streams = streams();
+            let mut last = 0_u64;
+            for (anywhere, sectors, how) in reads {
+                let from = match how { 0 => anywhere, 1 => last, _ => u64::MAX - anywhere % 4096 };
+                last = from.saturating_add(sectors);
+                let asked: u64 = read(&mut streams, from, sectors).iter().map(|(_, n)| n).fold(0, |sum, n| sum.saturating_add(*n));
+                prop_assert!(asked <= WINDOW.max(sectors * u64::from(STEPS)));
+            }
+        }
+    }
+}

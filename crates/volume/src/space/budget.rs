@@ -1,0 +1,105 @@
+//! What collection may take of the store, in bytes and in requests: filled by time, paid afterwards.
+
+use std::time::Duration;
+
+/// What may be taken at once after a long rest, in time: longer than from one checkpoint to the next as a rule, so that what one does not take the next one may.
+const REST: Duration = Duration::from_secs(60);
+
+/// Limits of collection; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveLimits {
+    /// Bytes of segments read and written a second.
+    pub bytes_per_second: u64,
+    /// Segments read and written a second.
+    pub requests_per_second: u32,
+}
+
+/// What was taken, as the moments at which it is paid for.
+#[derive(Clone, Debug)]
+pub struct MoveBudget {
+    limits: MoveLimits,
+    bytes_paid: Duration,
+    requests_paid: Duration,
+}
+
+fn paid(before: Duration, now: Duration, taken: u64, per_second: u64) -> Duration {
+    // More than a rest's worth is not saved up.
+    let from = before.max(now.saturating_sub(REST));
+    let cost = u128::from(taken) * 1_000_000_000 / u128::from(per_second.max(1));
+    from.saturating_add(Duration::from_nanos(u64::try_from(cost).unwrap_or(u64::MAX)))
+}
+
+impl MoveBudget {
+    /// With a rest's worth to begin with. Moments are those since any one moment before.
+    #[must_use]
+    pub const fn new(limits: MoveLimits) -> Self {
+        Self { limits, bytes_paid: Duration::ZERO, requests_paid: Duration::ZERO }
+    }
+
+    /// Whether more may be taken at `now`: what was taken is paid for.
+    #[must_use]
+    pub fn allows(&self, now: Duration) -> bool {
+        (self.limits.bytes_per_second == 0 || self.bytes_paid <= now)
+            && (self.limits.requests_per_second == 0 || self.requests_paid <= now)
+    }
+
+    /// `bytes` were read or written by `requests` at `now`. May be more than was left: the next one waits for it.
+    pub fn took(&mut self, now: Duration, bytes: u64, requests: u64) {
+        let MoveLimits { bytes_per_second, requests_per_second } = self.limits;
+        if bytes_per_second > 0 {
+            self.bytes_paid = paid(self.bytes_paid, now, bytes, bytes_per_second);
+        }
+        if requests_per_second > 0 {
+            self.requests_paid = paid(self.requests_paid, now, requests, requests_per_second.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn without_limits_everything_is_allowed() {
+        let mut budget = MoveBudget::new(MoveLimits::default());
+        budget.took(at(1), u64::MAX, u64::MAX);
+        assert!(budget.allows(at(1)));
+    }
+
+    #[test]
+    fn bytes_and_requests_count_each_for_themselves() {
+        let mut bytes = MoveBudget::new(MoveLimits { bytes_per_second: MIB, requests_per_second: 0 });
+        let mut requests = MoveBudget::new(MoveLimits { bytes_per_second: 0, requests_per_second: 2 });
+        for budget in [&mut bytes, &mut requests] {
+            budget.took(at(100), 90 * MIB, 200);
+        }
+        // A minute's worth was saved up; 30 MiB and 80 requests are owed.
+        assert!(!bytes.allows(at(129)) && bytes.allows(at(130)));
+        assert!(!requests.allows(at(139)) && requests.allows(at(140)));
+        requests.took(at(140), 0, u64::MAX);
+        assert!(!requests.allows(at(u32::MAX.into())), "stays at the end of time rather than wrap");
+    }
+
+    #[test]
+    fn over_a_long_time_it_is_what_the_limit_says() {
+        for (every, per_second) in [(1, 3 * MIB), (15, MIB), (55, 40 * MIB)] {
+            let mut budget = MoveBudget::new(MoveLimits { bytes_per_second: per_second, requests_per_second: 0 });
+            let (mut taken, mut now) = (0, 0);
+            while now < 100_000 {
+                while budget.allows(at(now)) {
+                    budget.took(at(now), 16 * MIB, 1);
+                    taken += 16 * MIB;
+                }
+                now += every;
+            }
+            let (least, most) = (per_second * 99_900, per_second * 100_100 + 16 * MIB);
+            assert!((least..=most).contains(&taken), "every {every} s: {taken}, expected {least} to {most}");
+        }
+    }
+}

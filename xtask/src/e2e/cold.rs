@@ -1,0 +1,103 @@
+//! Reads of what is only in the store: a reader in order is read ahead of, so that it does not wait for one answer after the other; a scattered one costs
+//! no request more; and NBD's CACHE brings in what it names. The requests are counted at the store's door.
+
+use super::fills::metrics_address;
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::cmd::cmd;
+use crate::faults::{Fault, Proxy, only};
+use crate::nbd::{Client, pattern};
+use crate::process::wait_until;
+use crate::s3::S3;
+use crate::say::note;
+use crate::web::page;
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const SIZE_MIB: u64 = 32;
+/// What one read asks for: an extent.
+const READ: u64 = 128 << 10;
+const EXTENTS: u64 = SIZE_MIB * MIB / READ;
+/// Requests beside those for extents: head, root, page, and looks.
+const BESIDE: u64 = 24;
+const SCATTERED: u64 = 48;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let s3 = S3::start(&lab.dir)?;
+    let proxy = Proxy::start(&s3.address(), 0)?;
+    // Nothing is left on a cache's disk over a restart, and no checkpoint comes by itself.
+    let settings = ["upload.interval_ms=3600000", "cache.disk=0B", "cache.memory=128MiB"].map(String::from).into();
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let store = Some(s3.url_by(proxy.address()));
+    let options = Options { bin, dir, gateways: 3, store, size: format!("{SIZE_MIB}MiB"), settings, env: s3.env() };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..EXTENTS {
+        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let metrics = metrics_address(&cluster, index)?;
+    let before = proxy.asked();
+    proxy.set(only(Fault::Slow));
+    let begun = Instant::now();
+    for number in 0..EXTENTS {
+        read(&mut client, number)?;
+    }
+    let took = begun.elapsed();
+    proxy.set(Vec::new());
+    let (asked, ahead) = (proxy.asked() - before, ahead(&metrics)?);
+    note(format!(
+        "in order: {EXTENTS} reads of 128 KiB in {:.1} s from a slow store, {asked} requests, {ahead} read ahead",
+        took.as_secs_f64()
+    ));
+    anyhow::ensure!(
+        ahead * 4 >= EXTENTS * 3,
+        "{ahead} of {EXTENTS} extents were read ahead, expected three quarters and more"
+    );
+    anyhow::ensure!(asked <= EXTENTS + BESIDE, "{asked} requests for {EXTENTS} extents: something was fetched twice");
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let metrics = metrics_address(&cluster, index)?;
+    let before = proxy.asked();
+    for n in 0..SCATTERED {
+        // A walk that comes to each place once, in no order and in no equal steps.
+        read(&mut client, (n * n + n) / 2 % EXTENTS)?;
+    }
+    let asked = proxy.asked() - before;
+    note(format!("scattered: {SCATTERED} reads, {asked} requests, {} read ahead", self::ahead(&metrics)?));
+    anyhow::ensure!(asked <= SCATTERED * 3 / 2 + BESIDE, "{asked} requests for {SCATTERED} scattered reads");
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let (index, client) = cluster.connect(TAKEOVER_LIMIT)?;
+    client.disconnect();
+    let metrics = metrics_address(&cluster, index)?;
+    cmd("nbdsh")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(["-u", &cluster.gateways[index].nbd.to_string(), "-c", "h.cache(4 << 20, 8 << 20)"])
+        .run()?;
+    let brought = wait_until(Duration::from_secs(20), || self::ahead(&metrics).is_ok_and(|n| n >= 32));
+    anyhow::ensure!(brought, "CACHE of 4 MiB: {} extents were brought in, expected 32", self::ahead(&metrics)?);
+    cluster.stop()?;
+    Ok(())
+}
+
+fn read(client: &mut Client, number: u64) -> Result<()> {
+    let found = client.read(number * READ, READ as u32)?;
+    anyhow::ensure!(found == pattern(1, number * READ, READ as usize), "wrong data at {}", number * READ);
+    Ok(())
+}
+
+fn ahead(metrics: &str) -> Result<u64> {
+    let page = page(metrics, "/metrics")?;
+    let line = page.lines().find(|line| line.split(' ').next() == Some("holdfast_read_ahead_extents_total"));
+    line.map_or(Ok(0), |line| Ok(line.rsplit(' ').next().context("an empty line")?.parse()?))
+}
