@@ -23,6 +23,7 @@ mod paused;
 mod power;
 mod recover;
 mod rollback;
+mod rotten;
 mod scrub;
 mod space;
 mod standby;
@@ -184,6 +185,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a follower's journal is damaged where it was synced: named, healed from its peers, a voter again (R9)",
         needs: &[],
         run: damaged::run,
+    },
+    Scenario {
+        name: "rotten",
+        shows: "a record rots under the gateway that serves: the read is answered by another one, right; the first ends and is healed (R9)",
+        needs: &[],
+        run: rotten::run,
     },
     Scenario {
         name: "recover",

@@ -126,6 +126,10 @@ impl StateMachine for Cluster {
         postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
+        postcard::from_bytes::<ClusterState>(data).map(drop).map_err(|e| e.to_string())
+    }
+
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
         let state = postcard::from_bytes(data).map_err(|e| e.to_string())?;
         *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };

@@ -20,7 +20,7 @@ use crate::node_key::{self, NodeKeyError};
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
-use holdfast_log::LogConfig;
+use holdfast_log::{LogConfig, LogUsage};
 use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name};
@@ -315,15 +315,15 @@ impl Node {
             return Some(healing_text(&healing));
         }
         let Some(adopted) = self.adopted() else { return Some("not adopted by a cluster yet".to_string()) };
-        if let Some(why) = adopted.raft.log().usage().failed {
-            return Some(format!("journal failed: {why}"));
+        if let Some(why) = journal_trouble(&adopted.raft.log().usage()) {
+            return Some(why);
         }
         for group in adopted.raft.groups() {
             if let Some(why) = self.group_trouble(&group) {
                 return Some(why);
             }
         }
-        let set_trouble = |set: &Arc<SetServer>| set.head.trouble();
+        let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
         let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
         found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
     }
@@ -336,6 +336,9 @@ impl Node {
         }
         if leadership.leader.is_none() {
             return Some(format!("group {} has no leader", group.id()));
+        }
+        if let Some(why) = group.unsaved_snapshot() {
+            return Some(format!("group {}: its state snapshot does not get onto the disk: {why}", group.id()));
         }
         let patience = self.timing.election_max() * 2;
         let silent = |at| boot_now().saturating_since(at) > patience;
@@ -357,6 +360,9 @@ impl Node {
         let usage = adopted.raft.log().usage();
         metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
         metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+        let yes = |is: bool| f64::from(u8::from(is));
+        metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
+        metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
         for group in adopted.raft.groups() {
             let status = group.status();
             let id = group.id().0.to_string();
@@ -377,6 +383,16 @@ impl Node {
             metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
         }
     }
+}
+
+/// Why the journal does not do what it must, for people.
+fn journal_trouble(usage: &LogUsage) -> Option<String> {
+    let (failed, stalled, blocked) = (&usage.failed, &usage.stalled, &usage.blocked);
+    let failed = failed.as_ref().map(|why| format!("journal failed: {why}"));
+    let stalled =
+        || stalled.as_ref().map(|why| format!("the journal waits for room on its disk, and takes nothing: {why}"));
+    let blocked = || blocked.as_ref().map(|why| format!("the journal frees no file any more: {why}"));
+    failed.or_else(stalled).or_else(blocked)
 }
 
 /// A group that is being healed, for people.
@@ -489,5 +505,23 @@ impl Node {
             raft.stop().await;
         }
         self.cache.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_that_waits_for_room_or_frees_nothing_is_not_ready() {
+        let why = Some("No space left on device".to_string());
+        let said = |usage: &LogUsage| journal_trouble(usage).unwrap_or_default();
+        assert_eq!(said(&LogUsage::default()), "");
+        let stalled = LogUsage { stalled: why.clone(), ..LogUsage::default() };
+        assert!(said(&stalled).contains("waits for room") && said(&stalled).contains("No space left"));
+        let blocked = LogUsage { blocked: why.clone(), ..LogUsage::default() };
+        assert!(said(&blocked).contains("frees no file") && said(&blocked).contains("No space left"));
+        let failed = LogUsage { failed: why, ..stalled };
+        assert!(said(&failed).starts_with("journal failed"), "what lasts for good goes first");
     }
 }

@@ -116,6 +116,22 @@ impl Group {
         Ok(Roll { members, applied: self.applied().index })
     }
 
+    fn answering(&self) -> BTreeSet<u64> {
+        let there =
+            |m: &crate::MemberStatus| m.member == self.me() || m.silent.is_some_and(|silent| silent <= self.patience());
+        self.status().members.into_iter().filter(there).map(|m| m.member.0).collect()
+    }
+
+    /// Whether the others that answer could take this member out of the group, and go on without it. Only the leader knows.
+    pub fn may_do_without_me(&self) -> bool {
+        use openraft::async_runtime::watch::WatchReceiver;
+        if self.script().is_some() || self.leading_term().is_none() {
+            return false;
+        }
+        let members = self.raft().metrics().borrow_watched().membership_config.membership().clone();
+        may_lose(members.get_joint_config(), &self.answering(), self.me().0)
+    }
+
     /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without
     /// it is committed, what it has forgotten cannot matter any more (quarantine, Q3). Only at the leader; needs a quorum without
     /// it. Answers the entry of that membership.
@@ -129,11 +145,7 @@ impl Group {
         let id = BTreeSet::from([member.0]);
         let change = match members.get_node(&member.0) {
             Some(_) if members.voter_ids().any(|voter| voter == member.0) => {
-                let answering = |m: &crate::MemberStatus| {
-                    m.member == self.me() || m.silent.is_some_and(|silent| silent <= self.patience())
-                };
-                let there = self.status().members.into_iter().filter(answering).map(|m| m.member.0).collect();
-                if !may_lose(members.get_joint_config(), &there, member.0) {
+                if !may_lose(members.get_joint_config(), &self.answering(), member.0) {
                     return Err(not_now("no quorum of the other gateways answers: they have to be back first"));
                 }
                 ChangeMembers::RemoveVoters(id)

@@ -240,7 +240,7 @@ impl Group {
         Self { inner: Kind::Script(script) }
     }
 
-    fn script(&self) -> Option<&dyn Script> {
+    pub(crate) fn script(&self) -> Option<&dyn Script> {
         match &self.inner {
             Kind::Raft(_) => None,
             Kind::Script(script) => Some(&**script),
@@ -317,6 +317,14 @@ impl Group {
             return script.snapshot_last();
         }
         self.inner.shared.snapshot_last()
+    }
+
+    /// Why the newest snapshot here is not on the disk yet, though it is tried: nothing is purged meanwhile.
+    pub fn unsaved_snapshot(&self) -> Option<String> {
+        if self.script().is_some() {
+            return None;
+        }
+        self.inner.shared.unsaved()
     }
 
     /// Bytes of the log that are live here.
@@ -517,6 +525,7 @@ impl Group {
     }
 
     pub(crate) async fn stop(&self) {
+        self.inner.shared.close();
         if let Err(e) = self.inner.raft.shutdown().await {
             tracing::warn!(group = %self.inner.id, error = %e, "group did not stop cleanly");
         }

@@ -61,6 +61,10 @@ impl StateMachine for List {
         postcard::to_stdvec(&image).ok().map(|bytes| (inner.1, Bytes::from(bytes)))
     }
 
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
+        postcard::from_bytes::<Vec<Vec<u8>>>(data).map(drop).map_err(|e| e.to_string())
+    }
+
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
         let image: Vec<Vec<u8>> = postcard::from_bytes(data).map_err(|e| e.to_string())?;
         *self.inner() = (image.into_iter().map(Bytes::from).collect(), last);

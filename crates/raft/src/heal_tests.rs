@@ -287,3 +287,57 @@ async fn a_follower_whose_log_went_backwards_is_told_ends_and_is_healed() -> any
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (listeners, addresses) = listeners(3).await?;
+    let mut hosts = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        hosts.push(Host::start(dir.path(), i as u64 + 1, listener).await?);
+    }
+    for host in &hosts {
+        host.group.initialize(&addresses).await?;
+    }
+    for n in 1..=5 {
+        propose(&hosts, &format!("entry {n}")).await?;
+    }
+    let at = leader(&hosts).await?;
+    let lead = hosts.remove(at);
+    eventually("both others answer", || lead.group.may_do_without_me()).await?;
+    assert!(!hosts[0].group.may_do_without_me(), "a follower does not know who answers");
+    let other = hosts.remove(0);
+    let other_member = other.node.member();
+    other.end().await;
+    eventually("two of three", || !lead.group.may_do_without_me()).await?;
+    let addr = &addresses[&other_member];
+    hosts.push(Host::start(dir.path(), other_member.0, TcpListener::bind(addr).await?).await?);
+    eventually("all of them again", || lead.group.may_do_without_me()).await?;
+
+    let member = lead.node.member();
+    let (expected, found) = ("checksum 1".to_string(), "checksum 2".to_string());
+    let record = holdfast_log::CorruptRecord { file: "journal-rot".into(), offset: 4096, expected, found };
+    lead.node.rotten(&lead.group, record.clone());
+    let said = crate::group_tests::ABORTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    assert!(said.iter().any(|why| why.contains("does not read back") && why.contains("journal-rot")), "{said:?}");
+    lead.end().await;
+
+    // What the disk says at the next start does not matter: it is quarantined by now, and let in anew by the others.
+    let node = Host::node(dir.path(), member.0)?;
+    let damaged = node.start_group(GROUP, std::sync::Arc::<crate::group_tests::List>::default(), None).await;
+    assert!(matches!(&damaged, Err(NodeError::Damaged { record: noted, .. }) if *noted == record));
+    eventually("a leader", || hosts.iter().any(|h| h.group.leading_term().is_some())).await?;
+    while node.readmit(GROUP, &addresses).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let back = Host::with(node, TcpListener::bind(&addresses[&member]).await?).await?;
+    let at = leader(&hosts).await?;
+    members_become(&hosts[at].group, &addresses).await?;
+    eventually("healed", || back.node.healing().is_empty()).await?;
+    wait_len(&back.list, 5).await?;
+    back.end().await;
+    for host in hosts {
+        host.end().await;
+    }
+    Ok(())
+}

@@ -11,8 +11,14 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Between two tries to make a snapshot durable, at first …
+const SAVE_AGAIN_MIN: Duration = Duration::from_millis(100);
+/// … and at most.
+const SAVE_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What entries mean. The same entries give the same state and the same answers at every member.
 pub trait StateMachine: Send + Sync + 'static {
@@ -24,6 +30,12 @@ pub trait StateMachine: Send + Sync + 'static {
 
     /// The newest state that may become a snapshot: the last entry that it covers, and its bytes. MUST never go backwards.
     fn snapshot(&self) -> Option<(LogId, Bytes)>;
+
+    /// Whether [`StateMachine::install`] would take these bytes; changes nothing.
+    ///
+    /// # Errors
+    /// What was found and expected, where the bytes do not decode.
+    fn check(&self, last: LogId, data: &[u8]) -> Result<(), String>;
 
     /// Replaces the state by a snapshot. MUST NOT do I/O: apply and install never touch the store.
     ///
@@ -39,6 +51,10 @@ pub(crate) struct Shared {
     sealing: Option<Sealing>,
     current: Mutex<Option<StoredSnapshot>>,
     saving: tokio::sync::Mutex<()>,
+    /// Why the newest snapshot is not durable yet.
+    unsaved: Mutex<Option<String>>,
+    /// The group is being stopped: nothing is tried again.
+    closing: AtomicBool,
     memberships: Mutex<Vec<RaftStoredMembership>>,
     applied_term: AtomicU64,
     applied_index: AtomicU64,
@@ -60,6 +76,15 @@ impl Shared {
     fn set_applied(&self, id: LogId) {
         self.applied_index.store(id.index.0, Ordering::Release);
         self.applied_term.store(id.term.0, Ordering::Release);
+    }
+
+    /// Why a snapshot is not on the disk yet, though it is tried.
+    pub(crate) fn unsaved(&self) -> Option<String> {
+        lock(&self.unsaved).clone()
+    }
+
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
     }
 
     pub(crate) fn snapshot_last(&self) -> Option<LogId> {
@@ -98,6 +123,8 @@ impl Adapter {
             sealing,
             current: Mutex::new(current),
             saving: tokio::sync::Mutex::new(()),
+            unsaved: Mutex::new(None),
+            closing: AtomicBool::new(false),
             memberships: Mutex::new(memberships),
             applied_term: AtomicU64::new(0),
             applied_index: AtomicU64::new(0),
@@ -149,7 +176,7 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         Ok(())
     }
 
-    /// A builder only where there is something newer: an error while building would stop the group.
+    /// A builder only where there is something newer.
     async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<Builder> {
         let (last, data) = self.machine.snapshot()?;
         if self.shared.snapshot_last() >= Some(last) {
@@ -180,8 +207,13 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         let last = snapshot
             .last()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
+        // Before it takes the place of the one that is here: one that this build does not understand leaves the group stopped, and whole.
+        self.machine.check(last, &data).map_err(|e| {
+            let why = format!("the leader's snapshot at {last}: {e}; the one on this disk stays as it is");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
         // Durable before adopted: openraft purges the log up to it as soon as this returns.
-        save(&self.shared, snapshot).await?;
+        save_patiently(&self.shared, snapshot, lacks_room).await?;
         self.machine
             .install(last, &data)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("snapshot at {last}: {e}")))?;
@@ -216,7 +248,36 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     Ok(snapshot)
 }
 
-/// Makes one snapshot of the machine durable.
+/// The disk is full, or was disturbed: it may take the same a moment later.
+fn lacks_room(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::Interrupted)
+}
+
+/// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and nobody would begin it again before
+/// the next start. The journal beside it waits for room as well.
+async fn save_patiently(
+    shared: &Arc<Shared>,
+    snapshot: StoredSnapshot,
+    passes: impl Fn(&io::Error) -> bool,
+) -> io::Result<StoredSnapshot> {
+    let mut pause = SAVE_AGAIN_MIN;
+    loop {
+        match save(shared, snapshot.clone()).await {
+            Err(e) if passes(&e) && !shared.closing.load(Ordering::Acquire) => {
+                tracing::warn!(group = %shared.group, error = %e, "a state snapshot is not on the disk; trying again");
+                *lock(&shared.unsaved) = Some(e.to_string());
+            }
+            done => {
+                *lock(&shared.unsaved) = None;
+                return done;
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(SAVE_AGAIN_MAX);
+    }
+}
+
+/// Makes one snapshot of the machine durable. Only the purge waits for it, so it goes on trying, whatever the error.
 pub(crate) struct Builder {
     snapshot: StoredSnapshot,
     shared: Arc<Shared>,
@@ -228,7 +289,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     async fn build_snapshot(
         &mut self,
     ) -> Result<openraft::type_config::alias::SnapshotOf<TypeConfig, Bytes>, io::Error> {
-        let snapshot = save(&self.shared, self.snapshot.clone()).await?;
+        let snapshot = save_patiently(&self.shared, self.snapshot.clone(), |_| true).await?;
         Ok(openraft::storage::Snapshot { meta: snapshot.meta, snapshot: snapshot.data })
     }
 }

@@ -187,6 +187,23 @@ impl RaftNode {
         true
     }
 
+    /// A record of the running `group` does not read back, which this member had acknowledged (R9). The group is quarantined and the process ends: the
+    /// next start heals it from its peers. The caller knows that they are a quorum without this member ([`Group::may_do_without_me`]), and that
+    /// the record did not read back the second time either.
+    ///
+    /// Nothing happens where the note cannot be written: without it the next start would have to find the record by itself.
+    pub fn rotten(&self, group: &Group, record: CorruptRecord) {
+        let id = group.id();
+        let why = format!("group {id}: what this member had synced does not read back: {record}");
+        match self.quarantine(id, record) {
+            NodeError::Damaged { .. } => {
+                tracing::error!(%why, "R9: this process ends; its next start is healed from its peers");
+                (self.inner.config.abort)(&why);
+            }
+            error => tracing::error!(%why, %error, "the group is not quarantined; tried again"),
+        }
+    }
+
     /// A running group.
     pub fn group(&self, id: GroupId) -> Option<Group> {
         self.inner.groups.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()

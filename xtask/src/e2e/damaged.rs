@@ -123,7 +123,7 @@ fn not_whole(cluster: &Cluster, index: usize) -> Result<Option<String>> {
     Ok(None)
 }
 
-fn folder_named(below: &Path, name: &str) -> Result<PathBuf> {
+pub(super) fn folder_named(below: &Path, name: &str) -> Result<PathBuf> {
     let direct = below.join(name);
     if direct.is_dir() {
         return Ok(direct);

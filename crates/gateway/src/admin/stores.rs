@@ -107,6 +107,9 @@ impl Node {
             if total > 0 {
                 lines.push(format!("set {}: the scrub found {total} damaged places (R9)", set.name));
             }
+            if let Some(why) = set.host.unfinished() {
+                lines.push(format!("set {}: the last checkpoint came to no end, and is begun again: {why}", set.name));
+            }
         }
         lines
     }

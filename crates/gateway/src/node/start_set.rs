@@ -12,6 +12,7 @@ use crate::set::schedule;
 use crate::set::scrub::{ScrubSettings, Scrubber};
 use crate::set::server::{SetParts, SetServer};
 use crate::set::space::{SpaceKeeper, SpaceSettings};
+use crate::set::suspects::Inspector;
 use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
@@ -75,6 +76,10 @@ pub(super) async fn start_set(
     });
     tokio::spawn(server.clone().run());
     tokio::spawn(head.watch(server.clone(), node.stop.clone()));
+    let election_max = node.timing.election_max();
+    let inspector =
+        Inspector::new(server.clone(), node.cluster.clone(), adopted.raft.clone(), election_max, node.stop.clone());
+    tokio::spawn(inspector.run());
     let settings = UploadSettings {
         bytes: config.upload.bytes.0,
         interval: Duration::from_millis(config.upload.interval_ms),

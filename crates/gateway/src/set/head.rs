@@ -225,6 +225,11 @@ impl HeadKeeper {
         self.wanted.store(true, Ordering::Release);
     }
 
+    /// Whether somebody asks now. Whoever goes by it leaves the question open for [`HeadKeeper::take_wanted`].
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
     /// Whether somebody asked since.
     pub fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)

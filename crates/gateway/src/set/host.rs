@@ -56,6 +56,8 @@ pub struct SetHost {
     changed: Notify,
     /// Rings at every applied checkpoint begin or end.
     checkpoint: Notify,
+    /// Why the last checkpoint that was begun here has come to no end.
+    unfinished: Mutex<Option<String>>,
 }
 
 impl SetHost {
@@ -65,7 +67,8 @@ impl SetHost {
             None => SetState::new(entry.base_epoch),
             Some(restored) => SetState::restored(entry.base_epoch, restored),
         });
-        Self { inner: Mutex::new(Inner { machine, grant: None }), changed: Notify::new(), checkpoint: Notify::new() }
+        let (changed, checkpoint, unfinished) = (Notify::new(), Notify::new(), Mutex::default());
+        Self { inner: Mutex::new(Inner { machine, grant: None }), changed, checkpoint, unfinished }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -98,6 +101,16 @@ impl SetHost {
     /// The generation that waits for its checkpoint.
     pub fn sealed(&self) -> Option<(LogId, Arc<Generation>)> {
         self.inner().machine.sealed()
+    }
+
+    /// A checkpoint came to no end here, or one did.
+    pub fn note_unfinished(&self, why: Option<String>) {
+        *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why the last checkpoint that was begun here has come to no end; it is begun again.
+    pub fn unfinished(&self) -> Option<String> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Wakes at the next change of the small state.
@@ -150,6 +163,10 @@ impl StateMachine for SetHost {
 
     fn snapshot(&self) -> Option<(LogId, Bytes)> {
         self.with(|m| m.snapshot()).map(|(id, bytes)| (id, Bytes::from(bytes)))
+    }
+
+    fn check(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+        SetMachine::from_snapshot(last, data).map(drop).map_err(|e| e.to_string())
     }
 
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {

@@ -25,5 +25,6 @@ pub mod sequencer;
 pub mod server;
 pub mod snapshot;
 pub mod space;
+pub mod suspects;
 pub mod told;
 pub mod uploader;

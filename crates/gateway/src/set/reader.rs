@@ -6,6 +6,7 @@
 use crate::set::ahead::{Ahead, Of};
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
+use crate::set::suspects::Suspects;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
@@ -84,6 +85,7 @@ pub struct Reader {
     group: Group,
     host: Arc<SetHost>,
     mapping: Arc<Mapping>,
+    suspects: Arc<Suspects>,
     ahead: Arc<Ahead>,
 }
 
@@ -91,7 +93,18 @@ impl Reader {
     /// A reader of `host`'s state.
     pub fn new(group: Group, host: Arc<SetHost>, mapping: Arc<Mapping>) -> Self {
         let ahead = Arc::new(Ahead::new(mapping.read_ahead));
-        Self { group, host, mapping, ahead }
+        Self { group, host, mapping, suspects: Arc::default(), ahead }
+    }
+
+    /// What did not read back of the journal.
+    pub fn suspects(&self) -> &Suspects {
+        &self.suspects
+    }
+
+    /// A read of `places` came to nothing. It is looked at again by somebody else; who asked for it is not kept waiting.
+    fn unread(&self, places: &[ReadPlace], error: ReadLogError) -> ReadError {
+        self.suspects.unread(places, &error);
+        ReadError::Journal(error)
     }
 
     /// A client reads this: what it will read next may be brought into the cache.
@@ -190,9 +203,13 @@ impl Reader {
     ) -> Result<Bytes, ReadError> {
         let (offset, len) = place.byte_range();
         assert!(len <= ENTRY_BYTES_MAX, "R5: the index names an operation of {len} bytes");
-        let bytes = self.group.read_log(place.index, offset, len).await.map_err(ReadError::Journal)?;
-        let piece = read_piece(volume, lba, sectors, &place, &bytes)
-            .map_err(|e| ReadError::Operation { index: place.index, reason: e.to_string() })?;
+        let at = ReadPlace { index: place.index, offset, len };
+        let bytes = self.group.read_log(place.index, offset, len).await.map_err(|e| self.unread(&[at], e))?;
+        let piece = read_piece(volume, lba, sectors, &place, &bytes).map_err(|e| {
+            let reason = e.to_string();
+            self.suspects.odd(at, &reason);
+            ReadError::Operation { index: place.index, reason }
+        })?;
         // A read is charged by its length: small rests of large operations must not keep all of them in memory.
         let small = piece.len() * 2 < bytes.len();
         Ok(if small { Bytes::copy_from_slice(&piece) } else { piece })
@@ -219,14 +236,22 @@ impl Reader {
             raw.push(RawExtent { volume: extent.volume, lba: extent.lba, parts });
         }
         let mut reads = stream::iter(in_reads(wanted))
-            .map(|(places, uses)| async { self.group.read_log_many(places).await.map(|bytes| (bytes, uses)) })
+            .map(|(places, uses)| async move {
+                let read = self.group.read_log_many(places.clone()).await;
+                read.map(|bytes| (bytes, uses)).map_err(|e| self.unread(&places, e))
+            })
             .buffer_unordered(BATCH_READS);
         while let Some(read) = reads.next().await {
-            let (operations, uses) = read.map_err(ReadError::Journal)?;
+            let (operations, uses) = read?;
             for (bytes, uses) in operations.iter().zip(uses) {
                 let Some(first) = uses.first() else { continue };
                 let index = first.place.index;
-                let bad = |e: holdfast_volume::entry::EntryError| ReadError::Operation { index, reason: e.to_string() };
+                let (offset, len) = first.place.byte_range();
+                let bad = |e: holdfast_volume::entry::EntryError| {
+                    let reason = e.to_string();
+                    self.suspects.odd(ReadPlace { index, offset, len }, &reason);
+                    ReadError::Operation { index, reason }
+                };
                 let operation = CheckedOp::new(bytes).map_err(bad)?;
                 for at in uses {
                     let extent = &mut raw[at.extent];

@@ -81,6 +81,15 @@ fn is_lost(e: &MapError) -> bool {
     }
 }
 
+/// Who names a root that is in use, for people.
+fn named_by(state: &SetState, at: RootRef) -> String {
+    let current = state.current_root().is_some_and(|root| root.object == at.object);
+    let snapshots = state.snapshots.iter().filter(|(_, found)| found.root.object == at.object);
+    let names = snapshots.map(|(name, _)| format!("snapshot {name}"));
+    let all: Vec<String> = current.then(|| "the last checkpoint".to_string()).into_iter().chain(names).collect();
+    all.join(", ")
+}
+
 /// Keeps one set's store tidy while this gateway leads the set.
 pub struct SpaceKeeper {
     server: Arc<SetServer>,
@@ -189,7 +198,7 @@ impl SpaceKeeper {
             };
             for root in kept {
                 // One that cannot be read ends this here: what it names is not known.
-                garbage.keep(&*self.roots.root(root).await?);
+                garbage.keep(&*self.kept_root(&state, root).await?);
             }
             for (of, objects) in garbage.entries(RETIRE_OBJECTS_MAX, self.looked.after(object)) {
                 if !may_retire(self.state_of(term)?.retired.len()) {
@@ -201,6 +210,19 @@ impl SpaceKeeper {
             }
         }
         Ok(())
+    }
+
+    /// A root that is in use. One that is lost or damaged ends collection until somebody acts, so it is told.
+    async fn kept_root(&mut self, state: &SetState, at: RootRef) -> Result<Arc<Root>, MapError> {
+        let read = self.roots.root(at).await;
+        if let Err(e) = &read
+            && is_lost(e)
+        {
+            self.mapping.note_object_trouble(e);
+            let of = named_by(state, at);
+            tracing::warn!(set = %self.server.name, root = %at.object, %of, error = %e, "a root in use cannot be read: no garbage is collected before it can, or nothing names it any more");
+        }
+        read
     }
 
     async fn retire(&self, term: Term, of: RetireOf, objects: Vec<StoredObject>) -> Result<(), SpaceError> {
@@ -246,7 +268,7 @@ impl SpaceKeeper {
         self.swept = Some((term, Instant::now()));
         let mut orphans = Orphans::new(term, state.retired.keys().copied());
         for kept in state.kept_roots() {
-            let root = self.roots.root(kept).await?;
+            let root = self.kept_root(&state, kept).await?;
             orphans.keep(kept.object, &root);
         }
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
@@ -429,4 +451,28 @@ fn may_retire(retired: usize) -> bool {
 /// Nothing went wrong: it goes on once some of it is deleted.
 fn waits_if_full(done: Result<(), SpaceError>) -> Result<(), SpaceError> {
     done.or_else(|e| if matches!(e, SpaceError::Full) { Ok(()) } else { Err(e) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::set::Snapshot;
+    use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId};
+
+    #[test]
+    fn who_names_a_root_in_use_is_told_by_name() -> Result<(), Box<dyn std::error::Error>> {
+        let at =
+            |random| RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, bytes: 9 };
+        let mut state = SetState::new(Epoch(0));
+        for (name, random) in [("monday", 1), ("tuesday", 1), ("wednesday", 2)] {
+            let (upto, root, request) = (LogId::new(1, 5), at(random), RequestId(1));
+            let snapshot =
+                Snapshot { upto, root, volumes: Default::default(), request, at_unix_ms: 0, scheduled: false };
+            state.snapshots.insert(Name::new(name)?, snapshot);
+        }
+        assert_eq!(named_by(&state, at(1)), "snapshot monday, snapshot tuesday");
+        assert_eq!(named_by(&state, at(2)), "snapshot wednesday");
+        assert_eq!(named_by(&state, at(3)), "");
+        Ok(())
+    }
 }

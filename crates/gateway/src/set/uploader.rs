@@ -56,6 +56,12 @@ const PAGES_AHEAD: usize = 32;
 /// Between two tries after a store or a group that did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// … and where the same again is likely to come to the same: each try writes all that waits anew, and what an earlier one wrote is not deleted.
+const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
+
+/// How often somebody who waits for a try looks whether it is asked for.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// When and how to upload.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
@@ -150,6 +156,8 @@ impl Uploader {
             }
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 dirty_since = None;
+                pause = Duration::from_millis(100);
+                self.host.note_unfinished(None);
                 continue;
             };
             let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
@@ -168,6 +176,7 @@ impl Uploader {
                 Ok(()) => {
                     dirty_since = None;
                     pause = Duration::from_millis(100);
+                    self.host.note_unfinished(None);
                 }
                 Err(UploadError::Stopping) => return,
                 Err(e) => {
@@ -175,12 +184,24 @@ impl Uploader {
                         self.mapping.note_object_trouble(e);
                     }
                     tracing::warn!(set = %self.server.name, error = %e, "checkpoint not finished; it is begun again");
-                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                    self.host.note_unfinished(Some(e.to_string()));
+                    pause = next_pause(pause, &e);
                     tokio::select! {
                         () = self.stop.cancelled() => return,
-                        () = tokio::time::sleep(pause) => {}
+                        () = self.rest(term, pause) => {}
                     }
                 }
+            }
+        }
+    }
+
+    /// Waits for so long, unless a checkpoint is asked for, or this gateway leads no more.
+    async fn rest(&self, term: Term, pause: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < pause {
+            tokio::time::sleep(LOOK.min(pause)).await;
+            if self.server.head.is_wanted() || self.server.leading_ready() != Some(term) {
+                return;
             }
         }
     }
@@ -450,6 +471,20 @@ impl Uploader {
         let body = pack.finish();
         root.add_pack(object, body.len() as u64);
         self.put(term, &key, body).await
+    }
+}
+
+/// Doubled each time, so that what was mended after some minutes is tried within as many.
+fn next_pause(pause: Duration, e: &UploadError) -> Duration {
+    (pause * 2).min(if lasts(e) { LASTING_PAUSE_MAX } else { RETRY_PAUSE_MAX })
+}
+
+/// Whether the same again is likely to come to the same: what is damaged, or refused, stays so.
+fn lasts(e: &UploadError) -> bool {
+    match e {
+        UploadError::Read(ReadError::Journal(_) | ReadError::Operation { .. }) | UploadError::Live(_) => true,
+        UploadError::Set(SetError::Refused(_)) => true,
+        e => collect::damaged(e),
     }
 }
 

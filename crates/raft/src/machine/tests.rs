@@ -20,7 +20,12 @@ impl StateMachine for Told {
         None
     }
 
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
+        if data == b"of another version" { Err("found another version".to_string()) } else { Ok(()) }
+    }
+
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+        self.check(last, data)?;
         *lock(&self.0) = Some((last, data.to_vec()));
         Ok(())
     }
@@ -69,4 +74,73 @@ async fn r4_an_older_snapshot_does_not_replace_a_newer_one() {
     }
     let (_, shared, _) = open(dir.path());
     assert_eq!(shared.applied(), LogId::new(2, 12), "nor on the disk");
+}
+
+#[tokio::test]
+async fn r9_a_snapshot_that_does_not_decode_leaves_the_one_on_the_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (mut adapter, shared, told) = open(dir.path());
+    adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.expect("durable");
+    let refused = adapter.install_snapshot(&meta(20), Bytes::from_static(b"of another version")).await;
+    assert_eq!(refused.expect_err("not this build's").kind(), io::ErrorKind::InvalidData);
+    let ten = LogId::new(2, 10);
+    assert_eq!((shared.applied(), shared.snapshot_last()), (ten, Some(ten)));
+    assert_eq!(*lock(&told.0), Some((ten, b"ten".to_vec())));
+    drop(adapter);
+    let (_, shared, told) = open(dir.path());
+    assert_eq!(shared.applied(), ten, "the next start has what it had");
+    assert_eq!(*lock(&told.0), Some((ten, b"ten".to_vec())));
+}
+
+/// A place where nothing fits: what is written beside the snapshot goes to a device that is always full.
+fn full(dir: &std::path::Path) -> std::path::PathBuf {
+    let beside = dir.join(format!("group-{}.snapshot.new", GROUP.0));
+    std::os::unix::fs::symlink("/dev/full", &beside).expect("a link");
+    beside
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}: not within ten seconds");
+}
+
+#[tokio::test]
+async fn a_full_disk_delays_a_snapshot_and_does_not_end_the_group() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let beside = full(dir.path());
+    let (mut adapter, shared, _) = open(dir.path());
+    let installing = tokio::spawn(async move {
+        let done = adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await;
+        done.map(|()| adapter)
+    });
+    until("it says why it waits", || shared.unsaved().is_some()).await;
+    assert!(!installing.is_finished(), "an error would end the group");
+    assert_eq!(shared.applied(), LogId::default(), "durable before adopted");
+    std::fs::remove_file(&beside).expect("room");
+    let adapter = installing.await.expect("no panic").expect("there is room now");
+    assert_eq!((shared.applied(), shared.unsaved()), (LogId::new(2, 10), None));
+    drop(adapter);
+
+    let beside = full(dir.path());
+    let mut builder = Builder { snapshot: snapshot(12, b"twelve"), shared: shared.clone() };
+    let building = tokio::spawn(async move { builder.build_snapshot().await.map(drop) });
+    until("it says why it waits", || shared.unsaved().is_some()).await;
+    assert!(!building.is_finished() && shared.snapshot_last() == Some(LogId::new(2, 10)));
+    std::fs::remove_file(&beside).expect("room");
+    building.await.expect("no panic").expect("there is room now");
+    assert_eq!((shared.snapshot_last(), shared.unsaved()), (Some(LogId::new(2, 12)), None));
+
+    // A group that is stopped waits for nothing.
+    let _beside = full(dir.path());
+    let mut builder = Builder { snapshot: snapshot(14, b"fourteen"), shared: shared.clone() };
+    let building = tokio::spawn(async move { builder.build_snapshot().await.map(drop) });
+    until("it says why it waits", || shared.unsaved().is_some()).await;
+    shared.close();
+    let ended = tokio::time::timeout(Duration::from_secs(20), building).await.expect("it ends").expect("no panic");
+    ended.expect_err("there is no room");
 }
