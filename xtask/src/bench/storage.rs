@@ -46,7 +46,7 @@ Examples:
   cargo xtask bench storage --rows upload,cold-read     two rows
   cargo xtask bench storage --rows pgbench --seconds 1800
   cargo xtask bench storage --rows random --size 4096   over 4 GiB: fewer writes meet each other in one checkpoint
-  cargo xtask bench storage --rows random --size 384 --gateway-set 'upload.bytes="32MiB"'
+  cargo xtask bench storage --rows random --size 384 --gateway-set upload.bytes=32MiB
                                                         the proportions of 3 GiB, in a few minutes
 
 In bytes and requests this machine's speed does not matter; for latency and upload let it be quiet, and see load and pressure beside each row.

@@ -1,7 +1,6 @@
 //! Reads of what is only in the store: a reader in order is read ahead of, so that it does not wait for one answer after the other; a scattered one costs
 //! no request more; and NBD's CACHE brings in what it names. The requests are counted at the store's door.
 
-use super::fills::metrics_address;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;
@@ -42,7 +41,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     let mut cluster = cluster.stop()?.start()?;
     let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    let metrics = metrics_address(&cluster, index)?;
+    let metrics = cluster.metrics_address(index)?;
     let before = proxy.asked();
     proxy.set(only(Fault::Slow));
     let begun = Instant::now();
@@ -65,7 +64,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     let mut cluster = cluster.stop()?.start()?;
     let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    let metrics = metrics_address(&cluster, index)?;
+    let metrics = cluster.metrics_address(index)?;
     let before = proxy.asked();
     for n in 0..SCATTERED {
         // A walk that comes to each place once, in no order and in no equal steps.
@@ -79,7 +78,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = cluster.stop()?.start()?;
     let (index, client) = cluster.connect(TAKEOVER_LIMIT)?;
     client.disconnect();
-    let metrics = metrics_address(&cluster, index)?;
+    let metrics = cluster.metrics_address(index)?;
     cmd("nbdsh")
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .args(["-u", &cluster.gateways[index].nbd.to_string(), "-c", "h.cache(4 << 20, 8 << 20)"])
