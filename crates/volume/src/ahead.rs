@@ -133,8 +133,11 @@ impl Stream {
 
     fn go_on(&mut self, from: u64, end: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
         self.read = self.read.saturating_add(end - from);
+        let step = from.wrapping_sub(self.last) as i64;
         self.last = from;
         if end <= self.end {
+            // Back in small steps, perhaps.
+            (self.step, self.in_steps) = (step, 2);
             return Vec::new();
         }
         self.end = end;

@@ -26,7 +26,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let s3 = S3::start(&lab.dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
     // Nothing is left on a cache's disk over a restart, and no checkpoint comes by itself.
-    let settings = ["upload.interval_ms=3600000", "cache.disk=0B", "cache.memory=128MiB", if std::env::var_os("RED").is_some() { "cache.read_ahead=0B" } else { "cache.read_ahead=8MiB" }].map(String::from).into();
+    let settings = ["upload.interval_ms=3600000", "cache.disk=0B", "cache.memory=128MiB"].map(String::from).into();
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let store = Some(s3.url_by(proxy.address()));
     let options = Options { bin, dir, gateways: 3, store, size: format!("{SIZE_MIB}MiB"), settings, env: s3.env() };

@@ -32,8 +32,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: SPACE,
-            old: "        for kept in state.kept_roots() {\n            let root = self.roots.root(kept).await?;",
-            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.roots.root(kept).await?;",
+            old: "        for kept in state.kept_roots() {\n            let root = self.kept_root(&state, kept).await?;",
+            new: "        for kept in state.kept_roots().into_iter().take(1) {\n            let root = self.kept_root(&state, kept).await?;",
         }],
         tests: &[HISTORIES],
         smoke: false,

@@ -89,7 +89,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: "crates/raft/src/machine.rs",
-            old: "        save(&self.shared, snapshot).await?;
+            old: "        save_patiently(&self.shared, snapshot, lacks_room).await?;
 ",
             new: "        *lock(&self.shared.current) = Some(snapshot);
 ",

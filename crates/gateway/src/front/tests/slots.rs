@@ -109,7 +109,7 @@ async fn s4_a_newer_generation_is_served_once_everything_before_has_its_outcome(
     device.settled.send_modify(|settled| *settled = Err(DeviceError::Disconnect));
     let refused = soon(Client::connect_as(pipe(&front), &self::name(0, 3), HeaderStyle::Extended)).await;
     assert!(
-        matches!(refused, Err(Broken::Handshake(ClientError::Refused { .. }))),
+        matches!(refused, Err(Broken::Handshake(ClientError::NotHere { .. }))),
         "there will be none under this epoch"
     );
 }
