@@ -1,12 +1,13 @@
 //! `mutations`: known bugs, put in on purpose one by one, and which test finds each. A bug that nothing finds is a hole to close.
 //!
 //! A mutation is text of the tree that is replaced by other text; a run works on a copy below `target/`, never on the tree. Each of its
-//! tests must be green on the copy as it is and red with the bug in it. What was seen is kept below `target/`, and `--page` writes
-//! docs/proof/mutations.md from it.
+//! tests must be green on the copy as it is and red with the bug in it. What was seen is kept below `target/`; `--page` adds it to
+//! what is committed of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
 
 mod list;
 mod page;
 mod scratch;
+mod seen;
 
 use crate::binary::{cargo, root};
 use crate::cmd::cmd;
@@ -14,7 +15,7 @@ use crate::process::Proc;
 use crate::say::{Count, line, note, step};
 use crate::verify::counted;
 use anyhow::{Context, Result, bail};
-use list::{Layer, MUTATIONS, Mutation, Test};
+use list::{MUTATIONS, Mutation, Test};
 use scratch::Scratch;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,28 +40,10 @@ pub struct Args {
     /// Leave out the tests that need whole clusters
     #[arg(long)]
     no_scenarios: bool,
-    /// Write docs/proof/mutations.md from what the runs of this copy have seen; run nothing
+    /// Write docs/proof/mutations.md from what runs have seen, here and before; run nothing
     #[arg(long)]
     page: bool,
 }
-
-/// What became of one mutation.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-struct Seen {
-    /// Of the edits and the tests: what was seen of others says nothing.
-    fingerprint: String,
-    /// The test that went red; `None`: none did.
-    caught_by: Option<String>,
-    layer: Option<Layer>,
-    /// Seconds that this test ran.
-    seconds: f64,
-    /// Tests that stayed green before it.
-    passed_by: Vec<String>,
-    /// Unix time in seconds.
-    at: u64,
-}
-
-type Results = BTreeMap<String, Seen>;
 
 /// The chore.
 ///
@@ -68,7 +51,7 @@ type Results = BTreeMap<String, Seen>;
 /// When a bug was not found, or a mutation does not fit the tree.
 pub fn chore(args: &Args) -> Result<()> {
     if args.page {
-        return page::write(&results()?);
+        return page::write(&seen::gather()?);
     }
     let chosen = choose(args)?;
     if args.list {
@@ -163,11 +146,11 @@ fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &
             }
             Ran::Red { seconds, how } => {
                 note(format!("caught after {seconds:.1} s by {} ({}): {how}", test.command(), test.layer().name()));
-                return remember(mutation, Some(test), seconds, passed_by);
+                return seen::remember(mutation, Some(test), seconds, passed_by);
             }
         }
     }
-    remember(mutation, None, 0.0, passed_by)?;
+    seen::remember(mutation, None, 0.0, passed_by)?;
     bail!("nothing catches it")
 }
 
@@ -271,31 +254,4 @@ impl Scratch {
         };
         Ok(Ended { success: status.is_ok_and(|status| status.success()), seconds, text, end })
     }
-}
-
-fn results_file() -> PathBuf {
-    root().join("target/mutations-results.json")
-}
-
-fn results() -> Result<Results> {
-    match std::fs::read_to_string(results_file()) {
-        Ok(text) => serde_json::from_str(&text).with_context(|| results_file().display().to_string()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Results::new()),
-        Err(e) => Err(e).with_context(|| results_file().display().to_string()),
-    }
-}
-
-fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64, passed_by: Vec<String>) -> Result<()> {
-    let mut all = results()?;
-    let seen = Seen {
-        fingerprint: mutation.fingerprint(),
-        caught_by: caught.map(Test::command),
-        layer: caught.map(Test::layer),
-        seconds,
-        passed_by,
-        at: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-    };
-    all.insert(mutation.name.to_owned(), seen);
-    std::fs::write(results_file(), serde_json::to_string_pretty(&all)?)
-        .with_context(|| results_file().display().to_string())
 }

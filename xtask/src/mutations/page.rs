@@ -1,7 +1,7 @@
 //! docs/proof/mutations.md: the list as a table, with what was seen of each.
 
 use super::list::{Layer, MUTATIONS, Mutation};
-use super::{Results, Seen};
+use super::seen::{Results, Seen};
 use crate::binary::root;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ const HEAD: &str = "# Known bugs, put in on purpose
 
 Each row is a bug that such systems have had or could have. It is put into a copy of the sources, and tests that are green without it must go
 red. A row that nothing catches is a hole to close. This page is written by `cargo xtask mutations --page`; the list is
-`xtask/src/mutations/list/`.
+`xtask/src/mutations/list/`, and what runs have seen of it `xtask/src/mutations/seen.json`: a run below `target/` adds to that, and takes nothing away.
 
     cargo xtask mutations                   all of them; hours, most of it building
     cargo xtask mutations --only NAME,..    some

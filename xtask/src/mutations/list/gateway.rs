@@ -4,6 +4,7 @@ use super::{Edit, Layer, Mutation, SIMULATION, Test, lib};
 
 const DEVICE: &str = "crates/gateway/src/set/device.rs";
 const SLOTS: &str = "crates/gateway/src/front/slots.rs";
+const HANDSHAKE: &str = "crates/gateway/src/front/handshake.rs";
 
 const REGISTERS: Test = lib(Layer::Property, "holdfast-attach", &["machine::"]);
 const CLIENT: Test = lib(Layer::Property, "holdfast-nbd", &[]);
@@ -110,6 +111,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[OF_SLOTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "newer-generation-not-settled",
+        bug: "a newer generation of a slot is served while what the older one handed in has no outcome",
+        rule: "R3",
+        edits: &[Edit {
+            file: HANDSHAKE,
+            old: "if place.as_ref().is_some_and(SlotPlace::follows) {",
+            new: "if place.as_ref().is_some_and(|place| place.follows() && false) {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["front::tests::slots"])],
         smoke: false,
     },
     Mutation {

@@ -5,6 +5,8 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
 const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
 const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"]);
+const COPIED: Test =
+    lib(Layer::Cluster, "holdfast-raft", &["a_second_process_on_a_copied_disk_is_refused_by_the_first"]);
 const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
 /// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
 const CALLED_BACK: Test =
@@ -139,6 +141,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit { file: "crates/raft/src/server.rs", old: ".filter(|since| last < Some((since.term.0, since.index.0)))", new: ".filter(|since| last < Some((0, since.index.0)))" },],
         tests: &[HEALING],
+        smoke: false,
+    },
+    Mutation {
+        name: "copied-disk-registered",
+        bug: "a second process on a copied disk is registered while the first lives",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/raft/src/register.rs",
+            old: "if let Some(addr) = peers.get(&self.member())\n",
+            new: "if let Some(addr) = peers.get(&self.member()).filter(|_| false)\n",
+        }],
+        tests: &[COPIED],
         smoke: false,
     },
 ];
