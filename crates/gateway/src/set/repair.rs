@@ -19,7 +19,7 @@ use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -159,7 +159,7 @@ impl Repairer {
         self.mapping.key.set
     }
 
-    /// Which of the noted objects the current root names: what a checkpoint wrote, it names, or nothing ever will.
+    /// Which of the noted objects the current root names: what a checkpoint wrote, it names, or nothing ever will. What a root named that is dropped, another one may name.
     async fn judge(
         &self,
         several: &Quorum,
@@ -178,19 +178,36 @@ impl Repairer {
         if unnamed.is_empty() {
             return Ok(());
         }
+        let mut left = self.name(several, at, unnamed).await?;
+        // Of a root that is kept no more: a snapshot may name it still. Once for each such note: what a kept root names does not change.
+        let fresh: BTreeSet<String> = several.unnamed(past.judged.map(|(_, since)| since)).into_iter().collect();
+        left.retain(|key| fresh.contains(key));
+        for other in kept.iter().filter(|kept| kept.object != at.object) {
+            if left.is_empty() {
+                break;
+            }
+            left = self.name(several, *other, left).await?;
+        }
+        past.judged = Some((at.object, now));
+        Ok(())
+    }
+
+    /// Notes which of these root `at` names; the others.
+    async fn name(&self, several: &Quorum, at: RootRef, unnamed: Vec<String>) -> Result<Vec<String>, TurnError> {
         let root = self.root(at).await?;
         let mut lengths = BTreeMap::new();
         for (kind, key_kind) in KINDS {
             lengths.extend(named(kind, at, &root).into_iter().map(|(object, bytes)| ((key_kind, object), bytes)));
         }
+        let mut left = Vec::new();
         for key in unnamed {
             let object = keys::parse(&key).map(|(_, kind, object)| (kind, object));
-            if let Some(bytes) = object.and_then(|object| lengths.get(&object)) {
-                several.named(&key, *bytes, at.object);
+            match object.and_then(|object| lengths.get(&object)) {
+                Some(bytes) => several.named(&key, *bytes, at.object),
+                None => left.push(key),
             }
         }
-        past.judged = Some((at.object, now));
-        Ok(())
+        Ok(left)
     }
 
     async fn root(&self, at: RootRef) -> Result<Arc<Root>, TurnError> {

@@ -4,7 +4,8 @@
 
 use super::register::{
     Ballot, Lives, Look, Seat, Seen, Slot, Step, Stored, VALUE_BYTES_MAX, Wish, begun_anew, decode, encode,
-    encode_mark, judge_look, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived, promised_value,
+    encode_mark, judge_look, lives_of, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived,
+    promised_value,
 };
 use super::{Quorum, Replica, worst};
 use crate::error::{Cause, Disposition, Op, StoreError};
@@ -373,6 +374,8 @@ impl Quorum {
             _ => None,
         };
         let highest = seen.iter().filter_map(accepted).max();
+        let lives = lives_of(&seen);
+        self.replicas.iter().for_each(|replica| replica.lives(lives[replica.index]));
         let whole = |at: usize| accepted(&seen[at]) == highest && highest.is_some() && !outlived(&seen, at);
         let has_it: Vec<bool> = (0..seen.len()).map(whole).collect();
         let lost = |(at, answer): (usize, &Answer)| {
@@ -403,6 +406,7 @@ impl Quorum {
             }
             // What lost its head has lost more than that.
             replica.head_lost(true);
+            replica.lives(life);
             let mark = encode_mark(self.seat(replica.index), life, rand::random());
             replica.store.swap(key, answer.version.as_ref(), mark).await?;
         }

@@ -66,6 +66,15 @@ fn latest(a: &Lives, b: &Lives) -> Lives {
     std::array::from_fn(|at| a[at].max(b[at]))
 }
 
+/// The lives of all stores, as far as what they answered says.
+pub(super) fn lives_of<V>(seen: &[Seen<V>]) -> Lives {
+    seen.iter().enumerate().fold(Lives::default(), |lives, (at, seen)| match seen {
+        Seen::Slot(slot) => latest(&lives, &slot.lives),
+        Seen::Marked(life) => std::array::from_fn(|n| if n == at { lives[n].max(*life) } else { lives[n] }),
+        Seen::Empty | Seen::Silent => lives,
+    })
+}
+
 /// What one store has of the register.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slot<V> {

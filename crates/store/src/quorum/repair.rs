@@ -44,6 +44,8 @@ pub(super) struct Missing {
     lost: bool,
     /// The current root then: it is compared once more after the next one.
     lost_at: Option<Option<ObjectId>>,
+    /// Of its slot, as last seen.
+    life: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +139,18 @@ impl Replica {
         if compare {
             missing.lost = true;
             missing.compare_anew();
+        }
+    }
+
+    /// Its slot is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by another gateway, one that led before and was at it
+    /// still: nobody here has seen it gone.
+    pub(super) fn lives(&self, life: u32) {
+        let mut missing = lock(&self.missing);
+        let seen = missing.life;
+        missing.life = Some(seen.unwrap_or(0).max(life));
+        drop(missing);
+        if seen.is_some_and(|seen| seen < life) {
+            self.head_lost(true);
         }
     }
 

@@ -124,6 +124,25 @@ fn a_store_that_lost_its_slot_within_a_checkpoint_is_complete_after_the_next_roo
 }
 
 #[test]
+fn a_store_that_another_gateway_mended_is_compared() {
+    let all = three();
+    let compare = || {
+        all.compare_begins(1);
+        all.compared(1, true);
+        !all.must_compare(1)
+    };
+    assert!(compare());
+    all.replicas[1].lives(0);
+    assert!(!all.must_compare(1), "the life that it was in all the time");
+    all.replicas[1].lives(1);
+    assert!(all.must_compare(1), "it was lost meanwhile");
+    assert!(compare());
+    all.replicas[1].lives(1);
+    all.replicas[1].lives(0);
+    assert!(!all.must_compare(1), "a late answer of a store says nothing new");
+}
+
+#[test]
 fn a_comparison_that_began_before_another_was_asked_for_counts_for_nothing() {
     let all = three();
     all.compare_begins(1);
