@@ -40,7 +40,7 @@ fn what_a_comparison_noted_is_not_forgotten_when_its_root_is_replaced() {
     assert!(all.wanted(1, |root| root == second, 100).is_empty());
     assert_eq!(
         all.unnamed(Some(judged)),
-        [key.clone()],
+        std::slice::from_ref(&key),
         "looked at again, though the second root was looked at before"
     );
     all.named(&key, 7, second);
