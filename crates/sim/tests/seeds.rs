@@ -8,6 +8,12 @@ use std::process::{Command, Output};
 /// `cargo xtask sim`. Whatever the machine, the first seed of each is run.
 const COURSES: [(&str, &str, &str); 2] = [("4", "1900", "430"), ("20", "100", "110")];
 
+/// The same of sets in three stores, of `--length 4`.
+const OF_SEVERAL: (&str, &str) = ("100", "60");
+
+/// Bugs that only a set of several stores can have, a seed that shows each within 4 s of faults, and the rule that it breaks.
+const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "2", "D1: "), ("no-repair", "1", "D3: ")];
+
 fn sim(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast-sim")).args(args).output().expect("starts")
 }
@@ -19,14 +25,18 @@ fn text(output: &Output) -> String {
 /// First of all: what two runs of a seed do not share, no seed repeats.
 #[test]
 fn one_seed_twice_is_the_same_to_the_byte() {
-    for seed in ["3", "7"] {
-        let runs = [(); 2].map(|()| sim(&["one", "--verbose", "--length", "6", "--seed", seed]));
+    // One store, mostly; and three.
+    for (seed, more) in [("3", None), ("7", None), ("7", Some("--several"))] {
+        let words = ["one", "--verbose", "--length", "6", "--seed", seed].into_iter().chain(more);
+        let words: Vec<&str> = words.collect();
+        let runs = [(); 2].map(|()| sim(&words));
         let [first, second] = runs.map(|run| text(&run));
         let lines = first.lines().zip(second.lines());
         let differ = lines.enumerate().find(|(_, (a, b))| a != b);
         assert_eq!(differ, None, "seed {seed}: the first line that differs");
         assert_eq!(first, second, "seed {seed}");
         assert!(first.contains("= draws "), "seed {seed}: a log without fingerprints proves nothing:\n{first}");
+        assert!(more.is_none() || first.contains("1 sets of several stores"), "seed {seed}: one store\n{first}");
     }
     let [one, other] = ["3", "7"].map(|seed| text(&sim(&["one", "--verbose", "--length", "1", "--seed", seed])));
     assert_ne!(one, other);
@@ -50,7 +60,22 @@ fn no_seed_breaks_a_rule() {
         out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
         fine &= run.status.success();
     }
+    let (seeds, most) = OF_SEVERAL;
+    let run = sim(&["many", "--several", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most]);
+    let mut out = std::io::stderr().lock();
+    out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
+    fine &= run.status.success();
     assert!(fine, "a seed failed; the lines above say how to repeat it");
+}
+
+/// What the checks on several stores are there for, each with the first seed that shows it.
+#[test]
+fn several_stores_with_a_bug_fail() {
+    for (bug, seed, rule) in BUGS {
+        let run = sim(&["one", "--several", "--length", "4", "--broken", bug, "--seed", seed]);
+        let text = text(&run);
+        assert!(!run.status.success() && text.contains(rule), "{bug}, seed {seed}: expected {rule}\n{text}");
+    }
 }
 
 /// What chance plays too seldom: the same course, whatever the seed.
