@@ -18,6 +18,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Entries that a member may be behind and still carry the group without this one.
+const NEAR_ENTRIES: u64 = 1024;
+
 /// Held by the change that is under way (B1).
 #[derive(Debug, Default)]
 pub(crate) struct Changing(Arc<tokio::sync::Mutex<()>>);
@@ -129,7 +132,13 @@ impl Group {
             return false;
         }
         let members = self.raft().metrics().borrow_watched().membership_config.membership().clone();
-        may_lose(members.get_joint_config(), &self.answering(), self.me().0)
+        let status = self.status();
+        let last = status.last.map_or(0, |last| last.0);
+        // One that lags may lack what only this member and another have.
+        let near = |m: &&crate::MemberStatus| last.saturating_sub(m.matched.map_or(0, |at| at.0)) <= NEAR_ENTRIES;
+        let near: BTreeSet<u64> = status.members.iter().filter(near).map(|m| m.member.0).collect();
+        let answering = self.answering().intersection(&near).copied().collect();
+        may_lose(members.get_joint_config(), &answering, self.me().0)
     }
 
     /// Takes `member` out of the group at its own request, because it has lost part of its log (R9): once a membership without

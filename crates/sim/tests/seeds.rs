@@ -61,7 +61,8 @@ fn no_seed_breaks_a_rule() {
         fine &= run.status.success();
     }
     let (seeds, most) = OF_SEVERAL;
-    let run = sim(&["many", "--several", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most]);
+    let run =
+        sim(&["many", "--several", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most]);
     let mut out = std::io::stderr().lock();
     out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
     fine &= run.status.success();

@@ -115,7 +115,7 @@ impl Stream {
     }
 
     fn step_on(&mut self, from: u64, sectors: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
-        (self.last, self.end) = (from, from.saturating_add(sectors));
+        (self.last, self.end, self.from) = (from, from.saturating_add(sectors), self.from.min(from));
         self.in_steps = self.in_steps.saturating_add(1);
         self.asked_steps = self.asked_steps.saturating_sub(1);
         let most = u32::try_from(window_max / sectors).unwrap_or(u32::MAX).min(STEPS);
@@ -149,7 +149,7 @@ impl Stream {
         }
         // Far behind, the beginning says little.
         if self.read > 64 * NEAR {
-            (self.from, self.read) = (self.from + (end - self.from) / 2, self.read / 2);
+            (self.from, self.read) = (self.from.min(end) + end.saturating_sub(self.from) / 2, self.read / 2);
         }
         if self.in_order < SHOWN {
             return Vec::new();
@@ -250,6 +250,17 @@ mod tests {
             // Unequal, so that they are no steps either.
             let asked = read(&mut streams, n * 1000 + (n * n) % 37 * 8, 8);
             assert_eq!(asked, [], "read {n}");
+        }
+    }
+
+    #[test]
+    fn back_and_on_again_after_much_was_read_at_one_place() {
+        let mut streams = streams();
+        for _ in 0..9000 {
+            drop(read(&mut streams, 10_000, 16));
+        }
+        for from in [9000, 8000, 8016, 8032, 7000, 6000, 5000, 5016, 20_000] {
+            drop(read(&mut streams, from, 16));
         }
     }
 

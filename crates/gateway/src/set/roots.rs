@@ -28,22 +28,16 @@ impl Roots {
 
     /// The root, if it is in memory.
     pub(super) fn get(&self, at: RootRef) -> Option<Arc<Root>> {
-        let mut kept = self.kept();
-        let place = kept.iter().position(|(known, _)| *known == at)?;
-        if place + 1 < kept.len()
-            && let Some(used) = kept.remove(place)
-        {
-            kept.push_back(used);
-        }
-        kept.back().map(|(_, root)| root.clone())
+        used(&mut self.kept(), at)
     }
 
     /// Keeps a root; the one that was not used for longest goes.
     pub(super) fn keep(&self, at: RootRef, root: Arc<Root>) {
-        if self.get(at).is_some() {
+        let mut kept = self.kept();
+        // Whoever waited for one load keeps the same root.
+        if used(&mut kept, at).is_some() {
             return;
         }
-        let mut kept = self.kept();
         if kept.len() >= ROOTS_MAX {
             kept.pop_front();
         }
@@ -71,6 +65,15 @@ impl Roots {
             .await
             .cloned()
     }
+}
+
+/// The root, which is the last one to go from now on.
+fn used(kept: &mut VecDeque<(RootRef, Arc<Root>)>, at: RootRef) -> Option<Arc<Root>> {
+    let place = kept.iter().position(|(known, _)| *known == at)?;
+    let found = kept.remove(place)?;
+    let root = found.1.clone();
+    kept.push_back(found);
+    Some(root)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::set::server::SetServer;
 use holdfast_control::cluster::{MemberRole, Standing};
 use holdfast_log::CorruptRecord;
 use holdfast_raft::{RaftNode, ReadLogError, ReadPlace};
-use holdfast_types::{LogIndex, MemberId};
+use holdfast_types::{LogIndex, MemberId, Term};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,8 +33,12 @@ const READ_AGAIN: Duration = Duration::from_millis(100);
 /// Between two looks at what is left.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two tries to give leadership away: another gateway may find the same.
+/// Between two tries to give leadership away, which doubles with each: another gateway may find the same.
 const HAND_OVER_AGAIN: Duration = Duration::from_secs(60);
+const HAND_OVER_AGAIN_MAX: Duration = Duration::from_secs(3600);
+
+/// A member is taken out only by a leader that has led for so long, in election timeouts: before, it takes one for there that has just ended.
+const LED_ELECTIONS: u32 = 2;
 
 /// An operation that is not the one meant is shown for so long after it was last met, unless its place is purged before.
 const ODD_SHOWN: Duration = Duration::from_secs(600);
@@ -118,7 +122,10 @@ pub struct Inspector {
     cluster: Arc<Cluster>,
     raft: RaftNode,
     patience: Duration,
-    handed_over: Option<Instant>,
+    /// When last, and how long not again.
+    handed_over: Option<(Instant, Duration)>,
+    /// The term that this gateway leads, and since when.
+    led: Option<(Term, Instant)>,
     stop: CancellationToken,
 }
 
@@ -131,7 +138,7 @@ impl Inspector {
         election_max: Duration,
         stop: CancellationToken,
     ) -> Self {
-        Self { server, cluster, raft, patience: election_max, handed_over: None, stop }
+        Self { server, cluster, raft, patience: election_max, handed_over: None, led: None, stop }
     }
 
     /// Runs until told to stop, or until the process is to end.
@@ -144,11 +151,29 @@ impl Inspector {
     }
 
     async fn inspect(&mut self) {
+        let (server, mut leadership) = (self.server.clone(), self.server.group.leadership());
         loop {
-            self.suspects().met.notified().await;
+            self.note_term();
+            tokio::select! {
+                () = server.reader.suspects().met.notified() => {}
+                changed = leadership.changed() => match changed {
+                    Ok(()) => continue,
+                    // The group has ended.
+                    Err(_) => return,
+                },
+            }
+            self.note_term();
             while let Some(again) = self.look().await {
                 tokio::time::sleep(again).await;
+                self.note_term();
             }
+        }
+    }
+
+    fn note_term(&mut self) {
+        let term = self.server.group.leading_term();
+        if self.led.map(|(led, _)| led) != term {
+            self.led = term.map(|term| (term, Instant::now()));
         }
     }
 
@@ -219,10 +244,12 @@ impl Inspector {
             return;
         }
         // Asked while this member leads: afterwards it does not know who answers.
-        let bad = bad.filter(|_| self.server.group.may_do_without_me());
-        let lately = self.handed_over.is_some_and(|at| at.elapsed() < HAND_OVER_AGAIN);
+        let long = self.led.is_some_and(|(_, since)| since.elapsed() > self.patience * LED_ELECTIONS);
+        let bad = bad.filter(|_| long && self.server.group.may_do_without_me());
+        let lately = self.handed_over.is_some_and(|(at, again)| at.elapsed() < again);
         if !lately && let Some(heir) = self.heir() {
-            self.handed_over = Some(Instant::now());
+            let again = self.handed_over.map_or(HAND_OVER_AGAIN, |(_, again)| (again * 2).min(HAND_OVER_AGAIN_MAX));
+            self.handed_over = Some((Instant::now(), again));
             self.hand_over(heir).await;
         }
         if let Some(record) = bad {

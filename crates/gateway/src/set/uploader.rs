@@ -168,7 +168,9 @@ impl Uploader {
             let old = dirty_since.is_some_and(|since| since.elapsed() >= self.settings.interval);
             // A journal full of what no lookup needs any more is freed by a checkpoint too.
             let pressed = self.server.journal_pressed();
-            let asked = unfinished || self.state_waits() || self.server.head.take_wanted();
+            // Taken whatever else there is: left standing, it would end each pause after a failure at once.
+            let wanted = self.server.head.take_wanted();
+            let asked = wanted || unfinished || self.state_waits();
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }

@@ -30,7 +30,7 @@ fn paid(before: Duration, now: Duration, taken: u64, per_second: u64) -> Duratio
 }
 
 impl MoveBudget {
-    /// With a rest's worth to begin with. Moments are those since any one moment before.
+    /// With nothing saved up. Moments are those since any one moment before.
     #[must_use]
     pub const fn new(limits: MoveLimits) -> Self {
         Self { limits, bytes_paid: Duration::ZERO, requests_paid: Duration::ZERO }

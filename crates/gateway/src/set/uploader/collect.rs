@@ -96,7 +96,9 @@ impl Uploader {
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
         let packs = packs_to_collect(base, PACKS_PERCENT);
-        if !packs.is_empty() && self.may_move() {
+        if !packs.is_empty() && !self.may_move() {
+            self.held.store(true, Ordering::Relaxed);
+        } else if !packs.is_empty() {
             let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
             collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
         }
