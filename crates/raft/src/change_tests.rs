@@ -72,7 +72,8 @@ async fn half_out(hosts: &[Host]) -> anyhow::Result<(usize, MemberId)> {
     Ok((next, gone))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// On one thread: with another, the change may be done before its caller is looked at for the first time.
+#[tokio::test]
 async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let hosts = three(dir.path()).await?;
@@ -81,8 +82,7 @@ async fn a_change_whose_caller_gives_up_comes_to_its_end() -> anyhow::Result<()>
     let rest: BTreeSet<MemberId> = hosts.iter().map(|h| h.node.member()).filter(|m| *m == me || m.0 % 2 == 1).collect();
     let rest = if rest.len() == 2 { rest } else { ids(&[1, 2]) };
     let given_up = group.change_voters(&rest, group.status().membership, Duration::ZERO).await;
-    // On a busy machine the change may be done before its caller is looked at again.
-    assert!(matches!(given_up, Err(GroupError::Late { .. }) | Ok(())), "{given_up:?}");
+    assert!(matches!(given_up, Err(GroupError::Late { .. })), "{given_up:?}");
     until("B1", group, |s| voters(s) == rest && s.next.is_none() && s.settled).await?;
     until("done", group, |_| !group.is_changing()).await?;
     for host in hosts {
