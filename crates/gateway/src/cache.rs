@@ -8,6 +8,8 @@
 //!                           | miss
 //!                           v
 //!                        fetch (the store) --open--> memory, and the sealed bytes to disk
+//!
+//!   keep_sealed: what a checkpoint seals goes to disk unasked
 //! ```
 //!
 //! C1  Keyed by object and number, never by LBA: both name one content for ever (R7), so nothing here is ever stale.
@@ -91,6 +93,7 @@ struct Inner<V: Clone + Send + Sync + 'static> {
 struct Counts {
     memory_hits: AtomicU64,
     disk_hits: AtomicU64,
+    kept_bytes: AtomicU64,
     fetches: AtomicU64,
     failures: AtomicU64,
     shared: AtomicU64,
@@ -104,6 +107,8 @@ pub struct CacheStats {
     pub memory_hits: u64,
     /// Answered from disk.
     pub disk_hits: u64,
+    /// Bytes that were sealed here and went to disk unasked.
+    pub kept_bytes: u64,
     /// Fetches begun.
     pub fetches: u64,
     /// Fetches that failed, or whose bytes could not be opened.
@@ -284,12 +289,27 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         self.inner.memory.insert(key, value);
     }
 
+    /// Whether the sealed bytes are probably on disk.
+    pub fn has_sealed(&self, key: &BlockKey) -> bool {
+        self.inner.disk.as_ref().is_some_and(|disk| disk.has(key))
+    }
+
+    /// Puts bytes that were sealed here on disk, as if they had been fetched: what was just written is read again sooner than anything older. Waits for
+    /// the disk, a second at most; what it has not taken by then is fetched when it is asked for (C3).
+    pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
+        if let Some(disk) = &self.inner.disk {
+            let kept = disk.keep(pieces).await;
+            self.inner.counts.kept_bytes.fetch_add(kept, Relaxed);
+        }
+    }
+
     /// What was done so far, and what is held now.
     pub fn stats(&self) -> CacheStats {
         let Inner { memory, disk, counts, .. } = &*self.inner;
         CacheStats {
             memory_hits: counts.memory_hits.load(Relaxed),
             disk_hits: counts.disk_hits.load(Relaxed),
+            kept_bytes: counts.kept_bytes.load(Relaxed),
             fetches: counts.fetches.load(Relaxed),
             failures: counts.failures.load(Relaxed),
             shared: counts.shared.load(Relaxed),
@@ -312,6 +332,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         answered("disk", stats.disk_hits);
         answered("store", stats.fetches);
         answered("shared", stats.shared);
+        metrics::counter!("holdfast_cache_kept_bytes_total", "kind" => kind).absolute(stats.kept_bytes);
         metrics::counter!("holdfast_cache_failures_total", "kind" => kind).absolute(stats.failures);
         metrics::counter!("holdfast_cache_disk_rejected_total", "kind" => kind).absolute(stats.rejected);
         metrics::counter!("holdfast_cache_disk_errors_total").absolute(stats.disk_errors);

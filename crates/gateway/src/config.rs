@@ -181,6 +181,9 @@ settings! {
         memory: ByteSize = ByteSize(256 * MIB);
         /// On disk under data_dir: 0B for none, else at least 64MiB.
         disk: ByteSize = ByteSize(2 * GIB);
+        /// What is uploaded goes into the disk cache as well: a block that is read again after it was written costs no request. false where the bytes that the local
+        /// disk takes are dear: each stored byte is one more.
+        keep_uploaded: bool = true;
         /// How far a reader that goes through a volume in order is read ahead of, 0B (not at all) to 64MiB; at most a thirty-second of memory. More: fewer waits
         /// for a store that is far away, more read for nothing where the reader stops.
         read_ahead: ByteSize = ByteSize(8 * MIB);

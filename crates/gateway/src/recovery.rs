@@ -10,11 +10,12 @@ use crate::set::head::open;
 use crate::set::mapping::SetKey;
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
-use holdfast_store::{Disposition, ObjectStore, StoreError, StoreOptions, Version, keys};
+use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
 
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
+use holdfast_volume::map::open_root;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -205,6 +206,44 @@ pub async fn read(
     let key = SetKey { set, key_id: header.key_id, key };
     let head = open(&key, &object.body).map_err(|e| bad(&e))?;
     Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
+}
+
+/// Why a set cannot be restored from what was found; asked before anything is changed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The root that its head names cannot be read, so nothing else can be found.
+    Root(String),
+    /// These of its stores have nothing of it: emptied, or other places than the set's.
+    Nothing(Vec<String>),
+}
+
+/// Looks whether a set that was found can be restored: its root opens, and each of its stores is its own. Stores that do not answer are named by `silent`.
+///
+/// # Errors
+/// [`RecoveryError`] where the store does not answer.
+pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<Obstacle>, RecoveryError> {
+    if let Some(several) = found.store.several() {
+        let mut nothing = Vec::new();
+        for (place, seen) in several.seats(&keys::head(found.set)).await {
+            match seen {
+                SeatSeen::Here => {}
+                SeatSeen::Nothing => nothing.push(place),
+                SeatSeen::Unread(error) => silent.push(format!("{place}: {error}")),
+            }
+        }
+        if !nothing.is_empty() {
+            return Ok(Some(Obstacle::Nothing(nothing)));
+        }
+    }
+    let Some(root) = found.head.content.root else { return Ok(None) };
+    let key = keys::root(found.set, root.object);
+    match found.store.get(&key).await {
+        Ok(body) => {
+            Ok(open_root(&found.key.opener(root.object), &body).err().map(|e| Obstacle::Root(format!("{key}: {e}"))))
+        }
+        Err(e) if e.may_pass() => Err(e.into()),
+        Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
+    }
 }
 
 /// Begins the next life of a set, in `cluster`, for the gateway with `disk`: every older life is fenced from then on (H1).

@@ -47,7 +47,7 @@ pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
-pub use quorum::{Backlog, Observed, Quorum, RepairError, ReplicaStanding, Wanted, head_of_several};
+pub use quorum::{Backlog, Observed, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several};
 pub use retry::{RetryPolicy, Retrying};
 pub use several::{STORES_MAX, Stores};
 pub use version::Version;

@@ -16,7 +16,7 @@ mod register;
 mod repair;
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
-use crate::health::{Health, Standing};
+use crate::health::{Health, Kind, Standing};
 use crate::{BoxFuture, Head, ListPage, Listed, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -25,6 +25,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
@@ -33,6 +34,8 @@ pub use repair::{Backlog, RepairError, Wanted};
 
 /// PUTs to one store that may go on behind callers who have their quorum already. Each holds an object: a store that hangs keeps so many.
 const BEHIND_MAX: usize = 4;
+/// How long a listing waits for a store after enough others have answered.
+const LIST_STRAGGLERS: Duration = Duration::from_secs(2);
 /// Steps of the register at one store that may be under way at once.
 const HEADS_MAX: usize = 4;
 
@@ -59,6 +62,17 @@ pub struct ReplicaStanding {
     pub standing: Standing,
     /// What it lacks.
     pub backlog: Backlog,
+}
+
+/// What one of the stores has of a set, for people.
+#[derive(Clone, Debug)]
+pub enum SeatSeen {
+    /// Its part of the head.
+    Here,
+    /// No head: it was emptied, or is another place than the set's.
+    Nothing,
+    /// It does not answer, or something else lies there.
+    Unread(StoreError),
 }
 
 /// See the module.
@@ -104,6 +118,25 @@ impl Quorum {
             backlog: replica.backlog(),
         };
         self.replicas.iter().map(standing).collect()
+    }
+
+    /// What each store has in the place of the head at `key`, in the set's order; waits for each a while.
+    pub async fn seats(&self, key: &str) -> Vec<(String, SeatSeen)> {
+        let answers = self.ask_all(key, true).await;
+        let seats = self.replicas.iter().zip(answers).map(|(replica, answer)| {
+            let seen = match (answer.seen, answer.error) {
+                (register::Seen::Slot(_) | register::Seen::Marked(_), _) => SeatSeen::Here,
+                (register::Seen::Empty, _) => SeatSeen::Nothing,
+                (register::Seen::Silent, Some(error)) => SeatSeen::Unread(error),
+                (register::Seen::Silent, None) => {
+                    let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+                    let cause = Cause::of_kind(Kind::NoAnswer, "no answer in time");
+                    SeatSeen::Unread(StoreError::Unavailable { at, attempts: 1, cause })
+                }
+            };
+            (replica.store.place().to_owned(), seen)
+        });
+        seats.collect()
     }
 
     /// How many stores must have an object.
@@ -153,9 +186,25 @@ impl Quorum {
         failed.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// What any store shows. A store that does not answer is left out: a listing is a hint.
+    /// What any store shows. A store that does not answer is left out, and none is waited for long once so many have answered that whatever w of them have is
+    /// shown: a listing is a hint.
     async fn list_any(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
-        let pages = join_all(self.replicas.iter().map(|replica| replica.store.list(prefix, after))).await;
+        let mut asked: FuturesUnordered<_> =
+            self.replicas.iter().map(|replica| replica.store.list(prefix, after)).collect();
+        let (mut pages, mut listed) = (Vec::new(), 0);
+        loop {
+            let meets = listed > self.replicas.len() - self.w;
+            let next = async {
+                match meets {
+                    true => tokio::time::timeout(LIST_STRAGGLERS, asked.next()).await.unwrap_or(None),
+                    false => asked.next().await,
+                }
+            };
+            let Some(page) = next.await else { break };
+            listed += usize::from(page.is_ok());
+            pages.push(page);
+        }
+        drop(asked);
         let mut shown: BTreeMap<String, u64> = BTreeMap::new();
         let (mut until, mut error): (Option<String>, Option<StoreError>) = (None, None);
         let mut answered = false;

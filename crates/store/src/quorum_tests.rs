@@ -208,6 +208,37 @@ async fn deletion_is_done_when_all_have_done_it_and_listings_are_joined() {
     all.delete("sets/1/seg/a").await.expect("all");
 }
 
+/// What w stores have is in a listing that one store keeps waiting, and nobody waits for long.
+#[tokio::test(start_paused = true)]
+async fn a_listing_does_not_wait_for_a_store_that_hangs() {
+    let stores = stores(3);
+    for at in [0, 2] {
+        stores[at].put_new("sets/1/seg/a", text("x")).await.expect("put");
+    }
+    stores[0].within().set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
+    let all = quorum(&stores, 2);
+    let began = tokio::time::Instant::now();
+    let page = all.list("sets/1/seg/", None).await.expect("list");
+    assert_eq!(page.objects.len(), 1);
+    assert!(began.elapsed() <= LIST_STRAGGLERS, "{:?}", began.elapsed());
+    // One more that hangs, and not enough are left to say what w have: both are waited for.
+    stores[1].within().set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
+    let list = tokio::time::timeout(Duration::from_secs(1800), all.list("sets/1/seg/", None)).await;
+    assert!(list.is_err(), "{list:?}");
+}
+
+#[tokio::test]
+async fn each_store_says_what_it_has_of_a_set() {
+    let stores = stores(3);
+    let all = quorum(&stores, 2);
+    all.swap(HEAD, None, text("head")).await.expect("begun");
+    down(&stores[1], true);
+    let elsewhere: Vec<One> = vec![stores[0].clone(), stores[1].clone(), self::stores(1).remove(0)];
+    let seats = quorum(&elsewhere, 2).seats(HEAD).await;
+    let seen: Vec<SeatSeen> = seats.into_iter().map(|(_, seen)| seen).collect();
+    assert!(matches!(seen[..], [SeatSeen::Here, SeatSeen::Unread(_), SeatSeen::Nothing]), "{seen:?}");
+}
+
 #[tokio::test]
 async fn pages_of_a_joined_listing_leave_nothing_out() {
     let stores = stores(2);

@@ -36,9 +36,55 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
                 note(format!("leadership moved in round {round}: {e}"));
                 round += 1;
             }
-            done => return done,
+            done => return done.and_then(|()| kept(lab, &lab.dir.join("kept"))),
         }
     }
+}
+
+/// What a checkpoint uploads is in the disk cache: it is read without a request, and after a restart as well.
+fn kept(lab: &Lab, dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let s3 = S3::start(dir)?;
+    let proxy = Proxy::start(&s3.address(), 0)?;
+    let settings = ["upload.interval_ms=3600000", "cache.memory=128MiB", "cache.read_ahead=0B", "rtt_ms=20"];
+    let options = Options {
+        bin: lab.bin.clone(),
+        dir: dir.join("cluster"),
+        gateways: 1,
+        store: Some(s3.url_by(proxy.address())),
+        size: format!("{SIZE_MIB}MiB"),
+        settings: settings.map(String::from).into(),
+        env: s3.env(),
+    };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..EXTENTS {
+        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let before = proxy.asked();
+    for number in 0..EXTENTS / 2 {
+        read(&mut client, number)?;
+    }
+    let asked = proxy.asked() - before;
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let before = proxy.asked();
+    for number in EXTENTS / 2..EXTENTS {
+        read(&mut client, number)?;
+    }
+    let later = proxy.asked() - before;
+    client.disconnect();
+    cluster.stop()?;
+    note(format!("what was just uploaded: {} reads, {asked} requests; after a restart {later}", EXTENTS / 2));
+    anyhow::ensure!(
+        asked.max(later) <= BESIDE,
+        "{asked} and {later} requests, expected {BESIDE} at most: nothing is kept"
+    );
+    Ok(())
 }
 
 fn look(lab: &Lab, dir: &Path) -> Result<()> {

@@ -216,6 +216,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let plan = known.plan(&lab.dir.join("new.toml"))?;
     let recover =
         ["cluster", "recover", "--from-store", store, "--config", &plan, "--key-file", &key, "--timeout", "2m"];
+    refused_without_its_root(&new, &s3, &[&recover[..], &[GONE]].concat())?;
     recover_with_a_crash(lab, &new, &recover)?;
     let said = must(new.holdfast(&[&recover[..], &[GONE]].concat())?, "recover")?;
     let set = &said["sets"][0];
@@ -288,6 +289,20 @@ pub(super) fn flip(path: &Path, at: u64) -> Result<()> {
     let mut byte = [0];
     file.read_exact_at(&mut byte, at)?;
     file.write_all_at(&[byte[0] ^ 0x10], at)?;
+    Ok(())
+}
+
+/// Everything but the one object that names all others is there: nothing is fenced for a set that could not be opened.
+fn refused_without_its_root(new: &Hand<'_>, s3: &S3, recover: &[&str]) -> Result<()> {
+    let folder = s3.folder().join("sets/1/root");
+    let aside = s3.folder().join("sets/1/aside");
+    std::fs::rename(&folder, &aside).with_context(|| folder.display().to_string())?;
+    let refused = new.holdfast(recover);
+    std::fs::rename(&aside, &folder)?;
+    let (code, said) = refused?;
+    let words = said.to_string();
+    let named = words.contains("cannot be read") && words.contains("nothing was changed");
+    anyhow::ensure!(code == REFUSED && named, "recover without the root: exit code {code}, {said}");
     Ok(())
 }
 

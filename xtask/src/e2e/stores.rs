@@ -4,7 +4,7 @@
 //! three servers missing.
 
 use super::blocks::Load;
-use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, holdfast, must};
+use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, REFUSED, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::SET;
 use crate::process::wait_until;
@@ -187,6 +187,13 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
             "2m",
             GONE,
         ];
+        // A place that is not the set's, in place of the one that is missing: by its text alone it would be taken for an emptied store.
+        let lost = stores.split(' ').nth(missing + 1).context("a store")?;
+        let there = stores.split(' ').nth((missing + 1) % 3 + 1).context("a store")?;
+        let wrong = stores.replace(lost, &there.replace("/lost?", "/elsewhere?"));
+        let (code, said) = new.holdfast(&recover.map(|arg| if arg == stores { &wrong[..] } else { arg }))?;
+        let named = said.to_string().contains("found nothing of it");
+        anyhow::ensure!(code == REFUSED && named, "recover from {wrong}: exit code {code}, {said}");
         let said = must(new.holdfast(&recover)?, "recover")?;
         let generation = said["sets"][0]["generation"].as_u64();
         anyhow::ensure!(generation == Some(missing as u64 + 2), "{said}");

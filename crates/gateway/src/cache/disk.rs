@@ -23,6 +23,15 @@ pub const DISK_BUFFER_BYTES: usize = 2 * POOL_BYTES + QUEUE_BYTES;
 const POOL_BYTES: usize = 8 << 20;
 const QUEUE_BYTES: usize = 8 << 20;
 
+/// What was made here goes to the disk in pieces of so many bytes, one after the other: with what reads store beside it the queue has room for it.
+const KEEP_BYTES: usize = 2 << 20;
+
+/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits.
+const KEEP_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Foyer's unit on disk in bytes: whatever is kept takes whole ones.
+const UNIT_BYTES: usize = 4096;
+
 /// A disk slower than this is not asked: the store is not much slower.
 const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -40,6 +49,8 @@ const _: () = assert!(BLOCK_BYTES_MIN as usize >= 4 * limits::EXTENT_BYTES_MAX);
 pub(super) struct Disk {
     hybrid: HybridCache<BlockKey, Bytes>,
     errors: AtomicU64,
+    /// Held by whose pieces are on their way ([`KEEP_BYTES`]).
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Code for BlockKey {
@@ -124,7 +135,7 @@ impl Disk {
             Ok(hybrid) => hybrid,
             Err(_) => build(&blocks, layout, false).await.map_err(|error| io::Error::other(error.to_string()))?,
         };
-        Ok(Self { hybrid, errors: AtomicU64::new(0) })
+        Ok(Self { hybrid, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default() })
     }
 
     /// The sealed bytes, if they are here and come in time.
@@ -150,6 +161,34 @@ impl Disk {
         // A part of a larger buffer would keep all of it in memory while it waits to be written.
         let sealed = if sealed.is_unique() { sealed } else { Bytes::copy_from_slice(&sealed) };
         self.hybrid.storage_writer(key).insert(sealed);
+    }
+
+    /// Keeps all the pieces, at the disk's pace; how many bytes of them. What the disk has not taken after [`KEEP_TIME_MAX`] is not kept.
+    pub(super) async fn keep(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) -> u64 {
+        let mut kept = 0;
+        let mut pieces = pieces.into_iter().peekable();
+        let whole = async {
+            while pieces.peek().is_some() {
+                let _turn = self.turn.lock().await;
+                // Before, not after: what is not on disk yet is a piece of one buffer at most, so it need not be copied.
+                self.hybrid.storage().wait().await;
+                let mut taken = 0;
+                while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
+                    taken += sealed.len().next_multiple_of(UNIT_BYTES);
+                    kept += sealed.len() as u64;
+                    self.hybrid.storage_writer(key).insert(sealed);
+                }
+            }
+        };
+        if tokio::time::timeout(KEEP_TIME_MAX, whole).await.is_err() {
+            tracing::debug!("cache disk: behind; some of what was uploaded is not kept");
+        }
+        kept
+    }
+
+    /// Whether the key's bytes are probably here.
+    pub(super) fn has(&self, key: &BlockKey) -> bool {
+        self.hybrid.storage().may_contains(key)
     }
 
     /// Drops the bytes.

@@ -227,6 +227,29 @@ async fn what_left_memory_comes_from_disk() {
     assert_eq!((stats.rejected, stats.disk_errors), (0, 0));
 }
 
+/// More than the queue takes at once: 20 MB of parts of one buffer, as a checkpoint has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_made_here_is_on_disk_unasked() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    let (mut body, mut places) = (Vec::new(), Vec::new());
+    for number in 0..200 {
+        let sealed = seal(key(number), &content(key(number), LEN));
+        places.push((key(number), body.len()..body.len() + sealed.len()));
+        body.extend_from_slice(&sealed);
+    }
+    let body = Bytes::from(body);
+    assert!(!cache.has_sealed(&key(1)));
+    cache.keep_sealed(places.into_iter().map(|(key, range)| (key, body.slice(range)))).await;
+    settle(&cache).await;
+    assert!(cache.has_sealed(&key(1)) && !cache.has_sealed(&key(1000)));
+    assert_eq!(asked_again(&cache, 200).await, 0, "{:?}", cache.stats());
+    assert_eq!((cache.stats().kept_bytes, cache.stats().disk_hits), (body.len() as u64, 200));
+    let without = memory_only().await;
+    without.keep_sealed([(key(1), body.slice(..4))]).await;
+    assert_eq!(without.stats().kept_bytes, 0, "no disk, nothing to do");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disk_holds_no_plain_bytes_and_stays_bounded() {
     let dir = tempfile::tempdir().expect("temporary directory");

@@ -94,6 +94,7 @@ pub(super) async fn start_set(
             bytes_per_second: config.space.move_bytes_per_second.0,
             requests_per_second: config.space.move_requests_per_second,
         },
+        keep_uploaded: config.cache.keep_uploaded && config.cache.disk.0 > 0,
     };
     let space = SpaceSettings {
         grace: Duration::from_millis(config.space.grace_ms),

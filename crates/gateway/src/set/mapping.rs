@@ -256,10 +256,23 @@ impl Mapping {
         self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await
     }
 
-    /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again. It is in memory only; what falls out of
-    /// there is fetched.
+    /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again.
     pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
         self.pages.insert(BlockKey { object: place.object, number: place.number }, page);
+    }
+
+    /// Keeps sealed parts of an object that was made here, extents or pages, by number and place: each would else be fetched by itself when it is first read.
+    pub async fn keep_sealed(&self, object: ObjectId, body: &Bytes, parts: Vec<(u32, Range<u64>)>) {
+        let piece = |(number, range): (u32, Range<u64>)| {
+            (BlockKey { object, number }, body.slice(range.start as usize..range.end as usize))
+        };
+        self.cache.keep_sealed(parts.into_iter().map(piece)).await;
+    }
+
+    /// Whether an extent is in memory or on disk here: nobody has read it for long where it is not.
+    pub fn is_at_hand(&self, extent: &MapExtent) -> bool {
+        let key = extent_key(extent);
+        self.cache.has(&key) || self.cache.has_sealed(&key)
     }
 
     /// The part of a sealed extent that the map names.

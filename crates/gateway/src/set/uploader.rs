@@ -35,6 +35,7 @@ use holdfast_volume::segment::{Codec, SegmentBuilder};
 use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -77,6 +78,8 @@ pub struct UploadSettings {
     pub target_percent: u32,
     /// What emptying them may take of the store.
     pub moves: MoveLimits,
+    /// What is uploaded goes into the disk cache as well.
+    pub keep_uploaded: bool,
 }
 
 /// Why a checkpoint did not come to its end. It is begun again.
@@ -278,15 +281,31 @@ impl Uploader {
         open: SegmentBuilder,
         changes: &mut Changes,
     ) -> impl Future<Output = Result<(), UploadError>> + use<'_> {
-        let (object, raw_bytes) = (open.object(), open.raw_bytes());
+        let (object, raw_bytes, keep) = (open.object(), open.raw_bytes(), self.kept(open.places()));
         let body = open.finish();
         changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
-        self.put_segment(term, object, body, raw_bytes)
+        self.put_segment(term, object, body, raw_bytes, keep)
     }
 
-    async fn put_segment(&self, term: Term, object: ObjectId, body: Bytes, raw_bytes: u64) -> Result<(), UploadError> {
+    /// What of an object's parts goes into the disk cache: all, where that is wanted.
+    fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
+        if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
+    }
+
+    /// `keep`: the parts that go into the disk cache beside. Whether the store takes the object or not: what a cache has of it is right (R7).
+    async fn put_segment(
+        &self,
+        term: Term,
+        object: ObjectId,
+        body: Bytes,
+        raw_bytes: u64,
+        keep: Vec<(u32, Range<u64>)>,
+    ) -> Result<(), UploadError> {
         let stored_bytes = body.len() as u64;
-        self.put(term, &keys::segment(self.mapping.key.set, object), body).await?;
+        let key = keys::segment(self.mapping.key.set, object);
+        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        put?;
+        drop(body);
         let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
         // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
         while let Err(e) = self.server.command("a segment's note", &note).await {
@@ -469,10 +488,11 @@ impl Uploader {
 
     async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
         let key = keys::map_pack(self.mapping.key.set, pack.object());
-        let object = pack.object();
+        let (object, keep) = (pack.object(), self.kept(pack.places()));
         let body = pack.finish();
         root.add_pack(object, body.len() as u64);
-        self.put(term, &key, body).await
+        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        put
     }
 }
 

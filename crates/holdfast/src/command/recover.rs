@@ -17,7 +17,7 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
-use holdfast_gateway::recovery::{self, Found};
+use holdfast_gateway::recovery::{self, Found, Obstacle};
 use holdfast_gateway::set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
@@ -42,6 +42,9 @@ pub struct RecoverArgs {
     /// No gateway of the old cluster serves any more: what it acknowledged after the last checkpoint is given up
     #[arg(long)]
     i_know_the_old_cluster_is_gone: bool,
+    /// Of a set over several stores: one that has nothing of it was emptied or replaced by an empty place; it is filled from the others
+    #[arg(long)]
+    fill_empty_stores: bool,
 }
 
 const RECOVER: &str = "\
@@ -123,6 +126,9 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     for found in &found {
         tell(common, &format!("set {}: {}", found.head.name, moment(found)));
     }
+    for found in &found {
+        check_stored(common, found, args.fill_empty_stores).await?;
+    }
     let gateways = look(common, &plan, total).await?;
     let cluster = choose(&found, &gateways)?;
     let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
@@ -150,6 +156,32 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     }
     let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
     output::show(common.output, &json, || table(&found, &restored))
+}
+
+/// Nothing is raised that could not be opened afterwards, nor with a place that is not the set's.
+async fn check_stored(common: &Common, found: &Found, fill: bool) -> Result<(), CliError> {
+    let (name, mut silent) = (&found.head.name, Vec::new());
+    let obstacle = recovery::obstacle(found, &mut silent).await.map_err(|error| of_recovery(&error))?;
+    for error in silent {
+        tell(common, &format!("set {name}: goes on without a store: {error}"));
+    }
+    match obstacle {
+        Some(Obstacle::Root(why)) => {
+            let error = CliError::refused(format!("set {name}: what its head names cannot be read: {why}"));
+            Err(error.next("nothing was changed; look for who deleted it (lifecycle rules, versions of the bucket), and see `holdfast verify`"))
+        }
+        Some(Obstacle::Nothing(places)) if !fill => {
+            let error = CliError::refused(format!("set {name}: found nothing of it in {}", places.join(", ")));
+            Err(error.next(
+                "check that URL, nothing was changed; if it is the set's and was emptied, add --fill-empty-stores",
+            ))
+        }
+        Some(Obstacle::Nothing(places)) => {
+            tell(common, &format!("set {name}: {} is filled from the others", places.join(", ")));
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// All gateways of the plan must answer: which of them were there before decides what this run may do.

@@ -87,6 +87,7 @@ impl Common {
             } else {
                 MoveLimits::default()
             },
+            keep_uploaded: true,
         };
         let space = SpaceSettings {
             grace: Duration::from_millis(rng.pick(&[100, 600])),

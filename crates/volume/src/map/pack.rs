@@ -107,6 +107,11 @@ impl PackBuilder {
         self.table.len()
     }
 
+    /// Where each of them will be, by number.
+    pub fn places(&self) -> impl Iterator<Item = (u32, std::ops::Range<u64>)> + '_ {
+        self.table.iter().map(|entry| (entry.place.number, entry.place.range()))
+    }
+
     /// Whether it is time to close it ([`SEGMENT_BYTES_TARGET`]).
     pub fn is_full(&self) -> bool {
         self.content.len() >= SEGMENT_BYTES_TARGET

@@ -83,6 +83,9 @@ pub struct Round {
     /// Whose copies, of several stores: this, modulo their number.
     #[serde(default)]
     pub copy: usize,
+    /// It has read the copies of several: of none of them all.
+    #[serde(default)]
+    pub mixed: bool,
     /// The first page of it that is not done yet.
     pub next: (VolumeId, u32),
     /// Pages that are done.
@@ -118,6 +121,7 @@ impl Book {
             begun_unix_ms: now_unix_ms,
             target: Target::Now,
             copy: self.next_copy,
+            mixed: false,
             next: (VolumeId(0), 0),
             pages: 0,
             extents: 0,
@@ -161,6 +165,7 @@ impl Book {
     /// The copies of another store are read from here on: the one whose turn it was does not answer.
     pub fn read_copy(&mut self, copy: usize) {
         if let Some(round) = &mut self.round {
+            round.mixed |= round.copy != copy && round.pages > 0;
             round.copy = copy;
         }
     }
@@ -177,11 +182,15 @@ impl Book {
             None => {
                 self.complete_unix_ms = now_unix_ms;
                 self.next_copy = round.copy.wrapping_add(1);
-                // Of other stores' copies this round says nothing.
-                let others = |place: &&Place| place.store.is_some() && place.store.as_deref() != store;
+                // Of other stores' copies this round says nothing, and where it changed over, of this one's not all.
+                let others = |place: &&Place| place.store.is_some() && (round.mixed || place.store.as_deref() != store);
                 let kept: Vec<Place> = self.found.places.iter().filter(others).cloned().collect();
                 self.found = round.found;
-                kept.into_iter().for_each(|place| self.found.note(place));
+                for old in kept {
+                    if !self.found.places.iter().any(|new| same(new, &old)) {
+                        self.found.note(old);
+                    }
+                }
             }
         }
     }
@@ -190,9 +199,6 @@ impl Book {
     pub fn known(&self) -> Finds {
         let Some(round) = self.round.as_ref().filter(|round| round.found.total > 0) else { return self.found.clone() };
         let mut all = round.found.clone();
-        let same = |a: &Place, b: &Place| {
-            (&a.store, &a.key, &a.volume, a.lba, a.sectors) == (&b.store, &b.key, &b.volume, b.lba, b.sectors)
-        };
         for old in &self.found.places {
             if !round.found.places.iter().any(|new| same(new, old)) {
                 all.note(old.clone());
@@ -200,6 +206,10 @@ impl Book {
         }
         all
     }
+}
+
+fn same(a: &Place, b: &Place) -> bool {
+    (&a.store, &a.key, &a.volume, a.lba, a.sectors) == (&b.store, &b.key, &b.volume, b.lba, b.sectors)
 }
 
 #[cfg(test)]

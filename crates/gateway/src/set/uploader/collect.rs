@@ -16,6 +16,7 @@ use holdfast_volume::space::{
     Move, MoveBudget, Run, Spared, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub(super) struct Collected {
 #[derive(Default)]
 struct Filling {
     builder: Option<SegmentBuilder>,
+    /// Places of those of its extents that go into the disk cache.
+    keep: Vec<(u32, Range<u64>)>,
 }
 
 /// What came of filling a segment: it is full, or nothing is left, or something was bad.
@@ -153,7 +156,7 @@ impl Uploader {
             }
         }
         if let Some(open) = filling.builder.take() {
-            self.close(term, open, &mut collected).await?;
+            self.close(term, open, std::mem::take(&mut filling.keep), &mut collected).await?;
         }
         if !victims.is_empty() {
             let set = self.server.name.to_string();
@@ -201,6 +204,10 @@ impl Uploader {
             let done = holdfast_log::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
             let object = done.open.object();
             for (run, lba, place) in done.copied {
+                // What is in the cache under its old name is not to be fetched under the new one. The rest nobody has read for long: it would push out what is.
+                if self.settings.keep_uploaded && run.from.iter().any(|piece| self.mapping.is_at_hand(piece)) {
+                    filling.keep.push((place.number, place.range()));
+                }
                 let to = MapExtent::whole(object, lba, place);
                 // A run never crosses the boundary of a page (P3).
                 let key = (run.volume, page_number(lba));
@@ -216,12 +223,18 @@ impl Uploader {
                 filling.builder = Some(done.open);
                 return Ok(whole);
             }
-            self.close(term, done.open, collected).await?;
+            self.close(term, done.open, std::mem::take(&mut filling.keep), collected).await?;
             left = done.left;
         }
     }
 
-    async fn close(&self, term: Term, open: SegmentBuilder, collected: &mut Collected) -> Result<(), UploadError> {
+    async fn close(
+        &self,
+        term: Term,
+        open: SegmentBuilder,
+        keep: Vec<(u32, Range<u64>)>,
+        collected: &mut Collected,
+    ) -> Result<(), UploadError> {
         if open.extents() == 0 {
             return Ok(());
         }
@@ -229,7 +242,7 @@ impl Uploader {
         let body = open.finish();
         collected.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
         self.moved(body.len() as u64);
-        self.put_segment(term, object, body, raw_bytes).await
+        self.put_segment(term, object, body, raw_bytes, keep).await
     }
 
     pub(super) fn spared(&self) -> MutexGuard<'_, Spared> {

@@ -160,4 +160,17 @@ fn copies_take_turns_and_what_one_store_has_damaged_another_round_does_not_clear
     book.read_copy(2);
     book.target_done(None, Some("c"), 6);
     assert_eq!((book.known().total, book.next_copy), (1, 3));
+    // One that stopped answering in the middle: the rest was read from "b", of which nothing is known to be whole by that, and nothing twice.
+    book.begin(7);
+    book.page_done((VolumeId(1), 0), 1, 1, vec![]);
+    book.read_copy(1);
+    book.page_done((VolumeId(1), 1), 1, 1, vec![of("b", 70_000)]);
+    book.target_done(None, Some("b"), 8);
+    assert_eq!(book.known().places, [of("b", 70_000), of("b", 8)]);
+    // A whole round over "b" clears it.
+    book.begin(9);
+    book.read_copy(1);
+    book.page_done((VolumeId(1), 0), 1, 1, vec![of("b", 70_000)]);
+    book.target_done(None, Some("b"), 10);
+    assert_eq!(book.known().places, [of("b", 70_000)]);
 }
