@@ -295,7 +295,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
     }
 
     /// Puts bytes that were sealed here on disk, as if they had been fetched: what was just written is read again sooner than anything older. Waits for
-    /// the disk, a second at most; what it has not taken by then is fetched when it is asked for (C3).
+    /// the disk, two seconds at most; what it has not taken by then is fetched when it is asked for (C3).
     pub async fn keep_sealed(&self, pieces: impl IntoIterator<Item = (BlockKey, Bytes)>) {
         if let Some(disk) = &self.inner.disk {
             let kept = disk.keep(pieces).await;

@@ -27,7 +27,7 @@ const QUEUE_BYTES: usize = 8 << 20;
 const KEEP_BYTES: usize = 2 << 20;
 
 /// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits.
-const KEEP_TIME_MAX: Duration = Duration::from_secs(1);
+const KEEP_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Foyer's unit on disk in bytes: whatever is kept takes whole ones.
 const UNIT_BYTES: usize = 4096;

@@ -118,7 +118,7 @@ impl Quorum {
     }
 
     /// Asks all. Ends when that shows what is decided (not with `all`), when all have answered, or a while after enough have.
-    async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
+    pub(super) async fn ask_all(&self, key: &str, all: bool) -> Vec<Answer> {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
         let mut asked: FuturesUnordered<_> =
