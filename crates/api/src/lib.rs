@@ -21,4 +21,4 @@ pub mod v1 {
 pub const ADMIN_MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Members of one cluster at most: bounds every status answer and every fan-out.
-pub const CLUSTER_MEMBERS_MAX: usize = 64;
+pub const CLUSTER_MEMBERS_MAX: usize = 32;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
 use holdfast_raft::{Group, ProposeError, StateMachine};
-use holdfast_types::{LogId, MemberId, Name, SetId};
+use holdfast_types::{LogId, MemberId, Name, SetId, Term};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -76,18 +76,46 @@ impl Cluster {
         self.version.subscribe()
     }
 
+    /// The term in which this node leads, once everything in its log is applied, an entry of that term among it. What is read after that and decides
+    /// what is proposed *in this term* is up to date: only this leader adds to the log. `None`: it does not lead, or does not get there within `limit`.
+    pub async fn settled(&self, group: &Group, limit: Duration) -> Option<Term> {
+        let deadline = tokio::time::Instant::now() + limit;
+        let mut changes = self.changes();
+        loop {
+            let term = group.leading_term()?;
+            let applied = self.inner.read().unwrap_or_else(PoisonError::into_inner).applied;
+            if applied.term == term && group.status().last.is_none_or(|last| applied.index >= last) {
+                return Some(term);
+            }
+            tokio::time::timeout_at(deadline, changes.changed()).await.ok()?.ok()?;
+        }
+    }
+
     /// Proposes a command to group 0 at this node.
     ///
     /// # Errors
     /// [`ClusterError`].
     pub async fn command(&self, group: &Group, command: &ClusterCommand) -> Result<ClusterAnswer, ClusterError> {
+        self.command_in(group, None, command).await
+    }
+
+    /// The same, with `term` only in just that term of this leader.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn command_in(
+        &self,
+        group: &Group,
+        term: Option<Term>,
+        command: &ClusterCommand,
+    ) -> Result<ClusterAnswer, ClusterError> {
         // C4: a member of an older build could not read it.
         let (needed, found) = (command.level(), self.read(|s| s.level));
         if needed > found {
             return Err(ClusterRefusal::LevelNeeded { needed, found }.into());
         }
         let payload = postcard::to_stdvec(&(MARK, command)).map_err(|e| ClusterError::Wire(e.to_string()))?;
-        let done = group.propose(None, Bytes::from(payload), COMMAND_LIMIT).await?;
+        let done = group.propose(term, Bytes::from(payload), COMMAND_LIMIT).await?;
         match postcard::from_bytes(&done.answer).map_err(|e| ClusterError::Wire(e.to_string()))? {
             ClusterAnswer::Refused(refusal) => Err(refusal.into()),
             answer => Ok(answer),

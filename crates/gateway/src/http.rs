@@ -15,6 +15,7 @@ fn recorder() -> Option<PrometheusHandle> {
         .get_or_init(|| {
             PrometheusBuilder::new()
                 .install_recorder()
+                .inspect(|_| crate::metrics::describe())
                 .inspect_err(|e| tracing::warn!(error = %e, "no metrics: another recorder is installed"))
                 .ok()
         })

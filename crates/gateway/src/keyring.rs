@@ -8,7 +8,8 @@ use holdfast_store::{Health, ObjectStore, RetryPolicy, StoreError, StoreOptions}
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Salt of a passphrase's derivation where `passphrase_kdf` is not set: what every gateway of every cluster used before there was such a
@@ -177,12 +178,23 @@ pub fn new_passphrase_kdf() -> Argon2id {
     Argon2id::ours(crate::identity::random_u128().to_le_bytes())
 }
 
+/// Whoever reads the cluster key reads everything.
+fn warn_of_readers(path: &Path) {
+    let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode() & 0o777);
+    if mode & 0o077 != 0 {
+        tracing::warn!(file = %path.display(), mode = format!("{mode:03o}"), "the cluster key can be read by others than its owner: chmod 600");
+    }
+}
+
 /// Loads the cluster key from the one source that `config` names; a passphrase by `by`, else by what the settings say.
 fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
     let written = written.map_err(|source| KeyError::Bad { place: "passphrase_kdf".to_string(), source })?;
     let passphrase_by = by.or(written).unwrap_or(Argon2id::ours(PASSPHRASE_SALT));
     let known = |key| Known { key, passphrase: passphrase_by };
+    for path in config.file.iter().chain(&config.passphrase_file) {
+        warn_of_readers(path);
+    }
     if let Some(path) = &config.file {
         let content = std::fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
         return ClusterKey::from_key_file(&content)

@@ -14,6 +14,7 @@ pub mod heal;
 pub mod http;
 pub mod identity;
 pub mod keyring;
+mod metrics;
 pub mod node;
 pub mod node_key;
 pub mod recovery;

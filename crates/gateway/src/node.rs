@@ -121,6 +121,12 @@ pub struct Node {
     adopted: RwLock<Option<Adopted>>,
     /// One adoption at a time.
     adopting: tokio::sync::Mutex<()>,
+    /// One change of the sets at a time, or of their keys: what is proposed follows from what was read before it.
+    pub(crate) changing_sets: Arc<tokio::sync::Mutex<()>>,
+    /// The same of members.
+    pub(crate) changing_members: Arc<tokio::sync::Mutex<()>>,
+    /// One writer of the node key's file at a time.
+    pub(crate) writing_node_key: tokio::sync::Mutex<()>,
     /// Why a set does not run here, by name.
     troubles: Mutex<BTreeMap<String, String>>,
 }
@@ -185,6 +191,9 @@ impl Node {
             raft: RwLock::new(None),
             adopted: RwLock::new(None),
             adopting: tokio::sync::Mutex::new(()),
+            changing_sets: Arc::default(),
+            changing_members: Arc::default(),
+            writing_node_key: tokio::sync::Mutex::new(()),
             troubles: Mutex::new(BTreeMap::new()),
         });
         if node.identity().member != 0 {
@@ -223,17 +232,26 @@ impl Node {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Gives this gateway its place in a cluster, for ever, and starts group 0.
+    /// Gives this gateway its place in a cluster, for ever, and starts group 0. Goes on to its end when nobody waits for it any more: opening the journal may take
+    /// longer than a caller does, and what is half open cannot be opened again. Asked again, it does what is left.
     ///
     /// # Errors
     /// [`NodeError`].
     pub async fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> Result<(), NodeError> {
-        let _one = self.adopting.lock().await;
-        lock(&self.identity).adopt(&self.config.data_dir, cluster, member.0)?;
-        if self.raft().is_none() {
-            self.start().await?;
-        }
-        Ok(())
+        let node = self.clone();
+        let whole = tokio::spawn(async move {
+            let _one = node.adopting.lock().await;
+            lock(&node.identity).adopt(&node.config.data_dir, cluster, member.0)?;
+            match node.raft() {
+                None => node.start().await,
+                // Opened, and group 0 did not start; unless it waits for being healed.
+                Some(raft) if node.adopted().is_none() && raft.healing().is_empty() => {
+                    node.start_cluster_group(&raft, member).await
+                }
+                Some(_) => Ok(()),
+            }
+        });
+        whole.await.unwrap_or_else(|e| Err(NodeError::Refused(format!("adopting: {e}"))))
     }
 
     async fn start(self: &Arc<Self>) -> Result<(), NodeError> {
@@ -375,7 +393,7 @@ impl Node {
         }
         let sets: Vec<_> = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         for set in sets {
-            let (extents, backlog) = set.host.with(|m| (m.extents(), m.data_bytes()));
+            let (extents, backlog) = set.host.with(|m| (m.extents(), m.backlog_bytes()));
             let name = set.name.to_string();
             metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
             metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);

@@ -1,6 +1,6 @@
 //! What a cluster is rebuilt from when all its gateways are gone: the heads of its sets in a store, and the cluster key.
 //!
-//! A listing is a hint only (R7): each set that is found was read by its own key, and numbers around the listed ones are asked for as
+//! A listing is a hint only (R7): each set that is found was read by its own key, and the numbers around each listed one are asked for as
 //! well. A set whose head is not found that way is not restored, and nothing of it is touched; later runs may still find it.
 
 use crate::config::KeyConfig;
@@ -113,12 +113,12 @@ pub fn cluster_key(config: &KeyConfig) -> Result<ClusterKeys, KeyError> {
     ClusterKeys::of_store(config)
 }
 
-/// Opens the store at `url`; endpoint, region and credentials come from its query and the environment.
+/// Opens the store at `url`, which must be there; endpoint, region and credentials come from its query and the environment.
 ///
 /// # Errors
 /// [`StoreError`].
 pub fn open_store(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    holdfast_store::open(url, &StoreOptions::default())
+    holdfast_store::open(url, &StoreOptions { existing: true, ..StoreOptions::default() })
 }
 
 /// Finds the sets of a store.
@@ -127,8 +127,10 @@ pub fn open_store(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
 /// [`RecoveryError`]; sets that do not open are part of the answer.
 pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -> Result<Survey, RecoveryError> {
     let mut numbers = listed(&*store).await?;
-    let (first, last) = (numbers.first().copied().unwrap_or(1), numbers.last().copied().unwrap_or(0));
-    numbers.extend(first.saturating_sub(NUMBERS_PROBED).max(1)..=last.saturating_add(NUMBERS_PROBED));
+    // Around each that is listed, not all between the lowest and the highest: somebody may have put a key with any number there.
+    let around = |at: u64| at.saturating_sub(NUMBERS_PROBED).max(1)..=at.saturating_add(NUMBERS_PROBED);
+    let probed: Vec<u64> = numbers.iter().copied().chain([1]).flat_map(around).collect();
+    numbers.extend(probed);
     let read = stream::iter(numbers).map(|number| {
         let store = store.clone();
         async move { (GroupId(number), read(url, store, key, GroupId(number)).await) }

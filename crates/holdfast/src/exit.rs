@@ -109,10 +109,14 @@ impl CliError {
     pub fn because(mut self, error: &dyn Error) -> Self {
         let mut cause = Some(error);
         while let Some(error) = cause {
-            if !self.message.is_empty() {
-                self.message.push_str(": ");
+            let text = error.to_string();
+            // Many say what caused them themselves.
+            if !self.message.contains(text.trim_end()) {
+                if !self.message.is_empty() {
+                    self.message.push_str(": ");
+                }
+                self.message.push_str(text.trim_end());
             }
-            self.message.push_str(error.to_string().trim_end());
             cause = error.source();
         }
         self
@@ -144,7 +148,8 @@ fn advice(code: RefusalCode) -> Option<&'static str> {
             "check that --api and the gateway's address mean the same cluster and machine"
         }
         RefusalCode::Held => {
-            "wait for the owner to release it, move it with `holdfast switchover`, or take it with `holdfast failover` (fences the owner)"
+            "wait for the owner to release it, or take it from him: --force of the command where it has one, else `holdfast failover` (both fence the owner: \
+             his writes are refused from then on)"
         }
         RefusalCode::StaleToken | RefusalCode::WrongEpoch => {
             "the lease was granted anew since: `holdfast lease show SET` says to whom"
@@ -180,6 +185,15 @@ mod tests {
         let documented =
             EXIT_CODES.lines().skip(1).map(|line| line.trim_start().split(' ').next().unwrap().parse::<u8>().unwrap());
         assert_eq!(documented.collect::<Vec<_>>(), all.map(|exit| exit as u8));
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("key: {0}")]
+        struct Outer(#[source] std::io::Error);
+        let error = CliError::failed("start").because(&Outer(std::io::Error::other("no such file")));
+        assert_eq!(error.message, "start: key: no such file");
     }
 
     #[test]

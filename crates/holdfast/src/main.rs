@@ -31,9 +31,16 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             // Help and version come this way too, with success; a usage error is 2 in clap as with us.
-            let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            if !error.use_stderr() {
+                let _ = error.print();
+                return ExitCode::from(Exit::Done as u8);
+            }
+            if wants_json(std::env::args()) {
+                let text = error.render().to_string();
+                return fail(output::Format::Json, &CliError::usage(text.trim_end().trim_start_matches("error: ")));
+            }
             let _ = error.print();
-            return ExitCode::from(code as u8);
+            return ExitCode::from(Exit::Usage as u8);
         }
     };
     let output = args.common.output;
@@ -59,10 +66,17 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(command::run(args));
     // Nothing that still runs may hold the process up: everything that had to be durable is.
     runtime.shutdown_background();
-    match ended {
+    match ended.and_then(|()| output::unprinted().map_or(Ok(()), Err)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(output, &error),
     }
+}
+
+/// Whether the arguments ask for JSON, as far as can be told of some that are wrong.
+fn wants_json(args: impl Iterator<Item = String>) -> bool {
+    let args: Vec<String> = args.collect();
+    let pair = |pair: &[String]| pair[0] == "--output" && pair[1] == "json";
+    args.iter().any(|arg| arg == "--output=json") || args.windows(2).any(pair)
 }
 
 /// Marks the calling thread as part of a block device's way: the kernel, short of memory, does not make it wait for pages to be written to that very

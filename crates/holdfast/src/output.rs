@@ -4,6 +4,7 @@ use crate::exit::CliError;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::Write;
+use std::sync::OnceLock;
 
 /// Form of what a command prints to standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -15,10 +16,25 @@ pub enum Format {
     Json,
 }
 
-/// Prints `text` and a newline. A reader that has gone away is no error of ours.
+/// Why a result could not be printed, if so.
+static UNPRINTED: OnceLock<String> = OnceLock::new();
+
+/// Prints `text` and a newline. A reader that has gone away is no error of ours; a full disk is ([`unprinted`]).
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    let said = out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    if let Err(error) = said
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        let _ = UNPRINTED.set(error.to_string());
+    }
+}
+
+/// What was asked for has happened, and nobody has the result: a token that was granted, a file that is empty now.
+pub fn unprinted() -> Option<CliError> {
+    let why = UNPRINTED.get()?;
+    let error = CliError::unknown(format!("the result could not be written to standard output: {why}"));
+    Some(error.next("what was asked for has happened; look before repeating it"))
 }
 
 /// Prints progress and remarks: to standard error, so that standard output has the result only.

@@ -169,7 +169,9 @@ impl Administrator {
                 Some(node) => {
                     let role = if world.hosts[host].witness { "witness" } else { "gateway" }.to_string();
                     let member = world.member(host, node.identity().disk());
-                    Some(v1::Member { role, level: FEATURE_LEVEL, ..member })
+                    // As it says of itself: 0 before it is adopted.
+                    let id = node.identity().member;
+                    Some(v1::Member { id, role, level: FEATURE_LEVEL, ..member })
                 }
                 None => {
                     asked.due = world.now + AGAIN;

@@ -19,6 +19,12 @@ pub enum Scene {
     RemovedWhileDamaged,
     /// A volume whose map page is damaged in the store is deleted; checkpoints go on.
     DamagedPage,
+    /// Two members are told to leave in the same moment: one of them is refused.
+    TwoLeave,
+    /// A forced failover is asked for again after another owner took the set: that one keeps it (R12).
+    FailoverAgain,
+    /// A call that creates a set is given up at any moment, and the next one creates another: both open.
+    SetsGivenUp,
 }
 
 impl Scene {
@@ -27,6 +33,9 @@ impl Scene {
         match self {
             Scene::RemovedWhileDamaged => "removed-while-damaged",
             Scene::DamagedPage => "damaged-page",
+            Scene::TwoLeave => "two-leave",
+            Scene::FailoverAgain => "failover-again",
+            Scene::SetsGivenUp => "sets-given-up",
         }
     }
 }
@@ -41,6 +50,9 @@ impl World {
         match scene {
             Scene::RemovedWhileDamaged => self.removed_while_damaged(),
             Scene::DamagedPage => self.damaged_page(),
+            Scene::TwoLeave => self.two_leave(),
+            Scene::FailoverAgain => self.failover_again(),
+            Scene::SetsGivenUp => self.sets_given_up(),
         }
     }
 
@@ -116,6 +128,95 @@ impl World {
             self.until(10_000, "a moment", |w| w.now >= next)?;
         }
         self.until(60_000, "a checkpoint of the deletion", all_in_the_store)
+    }
+
+    fn two_leave(&mut self) -> Result<()> {
+        self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
+        let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
+        let door = AdminDoor::new(self.node(at).context("no node")?);
+        let leads = self.places[at].context("a member")?;
+        let others: Vec<u64> = self.places.iter().flatten().copied().filter(|id| *id != leads).take(2).collect();
+        let [one, two] = others[..] else { anyhow::bail!("found members {others:?} beside m{leads}, expected two") };
+        let leave = async move |member: u64| {
+            let request_id = holdfast_api::hex128(5000 + u128::from(member));
+            // With force: else neither may go, of three.
+            let request = v1::RemoveMemberRequest { member, request_id, force: true };
+            door.remove_member(tonic::Request::new(request)).await.map_err(|refused| refused.message().to_string())
+        };
+        let said = self.call(at, 30_000, async move { futures_util::join!(leave(one), leave(two)) })?;
+        self.note(format!("m{one} and m{two} are to leave: {said:?}"));
+        let done = usize::from(said.0.is_ok()) + usize::from(said.1.is_ok());
+        anyhow::ensure!(done == 1, "{done} of two members may leave at once, expected one: {said:?}");
+        Ok(())
+    }
+
+    fn failover_again(&mut self) -> Result<()> {
+        // No client takes the set meanwhile.
+        self.clients.clear();
+        let free = |w: &mut World| w.leader().and_then(|at| w.set(at)).is_some_and(|set| set.lease().is_none());
+        self.until(60_000, "a set that nobody holds", free)?;
+        let at = self.leader().context("no leader")?;
+        let door = AdminDoor::new(self.node(at).context("no node")?);
+        let course = async move {
+            let take = async |owner: &str, id: u128| {
+                let request = v1::AcquireLeaseRequest {
+                    set: SET.into(),
+                    owner: owner.into(),
+                    ttl_ms: 60_000,
+                    request_id: holdfast_api::hex128(id),
+                    ..Default::default()
+                };
+                let granted = door.acquire_lease(tonic::Request::new(request)).await?.into_inner();
+                granted.lease.map(|lease| lease.epoch).ok_or_else(|| tonic::Status::internal("a grant without a lease"))
+            };
+            let first = take("db1", 6001).await?;
+            let failover = v1::FailoverRequest {
+                set: SET.into(),
+                request_id: holdfast_api::hex128(6002),
+                seen_epoch: Some(first),
+                ..Default::default()
+            };
+            door.failover(tonic::Request::new(failover.clone())).await?;
+            let second = take("db2", 6003).await?;
+            let again = door.failover(tonic::Request::new(failover)).await.map(|_| ());
+            Ok::<_, tonic::Status>((second, again))
+        };
+        let (second, again) = self.call(at, 30_000, course)??;
+        let held = self.set(at).and_then(|set| set.lease()).map(|lease| lease.epoch.0);
+        self.note(format!("the second copy: {again:?}; held with epoch {held:?}"));
+        anyhow::ensure!(again.is_err(), "R12: a failover was carried out twice");
+        anyhow::ensure!(held == Some(second), "R12: found the lease of epoch {held:?}, expected {second}");
+        Ok(())
+    }
+
+    fn sets_given_up(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 6);
+        self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
+        let store = self.cluster().and_then(|state| Some(state.sets.values().next()?.store_url.clone()));
+        let store = store.context("no set")?;
+        for round in 0..6u128 {
+            let at = self.leader_of(GroupId::CLUSTER).context("no leader of group 0")?;
+            let door = AdminDoor::new(self.node(at).context("no node")?);
+            let request = |nth: u128| v1::CreateSetRequest {
+                name: format!("late{round}-{nth}"),
+                store: store.clone(),
+                request_id: holdfast_api::hex128(7000 + round * 2 + nth),
+            };
+            let (given_up, next) = (request(0), request(1));
+            let patience = std::time::Duration::from_micros(rng.below(20_000));
+            let course = async move {
+                drop(tokio::time::timeout(patience, door.create_set(tonic::Request::new(given_up))).await);
+                door.create_set(tonic::Request::new(next)).await.map(|_| ())
+            };
+            let made = self.call(at, 60_000, course)?;
+            self.note(format!("given up after {patience:?}; the next one: {made:?}"));
+        }
+        let all_run = |w: &mut World| {
+            let leader = w.leader_of(GroupId::CLUSTER).and_then(|at| w.node(at));
+            let state = w.cluster();
+            state.zip(leader).is_some_and(|(state, node)| state.sets.values().all(|set| node.set(&set.name).is_some()))
+        };
+        self.until(60_000, "every set that was created runs", all_run)
     }
 
     fn cut_off(&mut self, host: usize, cut: bool) {

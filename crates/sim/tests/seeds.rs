@@ -97,3 +97,18 @@ fn a_gateway_that_was_removed_while_its_group_0_was_damaged_is_told() {
 fn a_volume_with_a_damaged_map_page_is_deleted_and_checkpoints_go_on() {
     scene("damaged-page");
 }
+
+#[test]
+fn of_two_members_that_are_to_leave_in_the_same_moment_one_is_refused() {
+    scene("two-leave");
+}
+
+#[test]
+fn a_failover_that_is_asked_for_again_ends_no_lease_that_was_granted_since() {
+    scene("failover-again");
+}
+
+#[test]
+fn sets_that_are_created_in_calls_that_were_given_up_open() {
+    scene("sets-given-up");
+}

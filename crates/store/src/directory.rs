@@ -65,6 +65,8 @@ struct Shared {
     synced: Mutex<BTreeSet<PathBuf>>,
     turns: Arc<Semaphore>,
     turn_limit: Duration,
+    /// Nothing is created to open it: for who only looks, at what may be read only.
+    existing: bool,
 }
 
 impl Directory {
@@ -78,15 +80,29 @@ impl Directory {
         Ok(store)
     }
 
-    /// The same, with the first operation: a file system that hangs, or is not there, holds up nobody who only wants to name it (R8).
+    /// Opens a store that is there, and changes nothing for that.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn existing(path: &Path) -> Result<Self, StoreError> {
+        let store = Self::with(path, true);
+        store.shared.make_ready()?;
+        Ok(store)
+    }
+
+    /// The same as [`Directory::open`], with the first operation: a file system that hangs, or is not there, holds up nobody who only wants to name it (R8).
     pub fn later(path: &Path) -> Self {
+        Self::with(path, false)
+    }
+
+    fn with(path: &Path, existing: bool) -> Self {
         let place: Arc<str> = Arc::from(format!("file://{}", path.display()));
         let turns = {
             let mut known = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
             known.entry(path.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))).clone()
         };
         let (path, ready, synced) = (path.to_owned(), OnceLock::new(), Mutex::default());
-        Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT }) }
+        Self { shared: Arc::new(Shared { path, ready, place, synced, turns, turn_limit: TURN_LIMIT, existing }) }
     }
 
     /// Runs file I/O where it may block. The work goes on when the caller stops waiting, and keeps its turn until it ends.
@@ -194,6 +210,25 @@ impl Shared {
         At::new(&self.place, op, key)
     }
 
+    /// Of an operation that has not happened. "Not here" is said of an object only while the store itself is: what lies in a file system that was unmounted is
+    /// not lost.
+    fn not_done(&self, at: Box<At>, error: &io::Error) -> StoreError {
+        match not_done(at, error) {
+            StoreError::NotFound { at } if !self.is_there() => self.gone(at),
+            other => other,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.root().join(OWN).is_dir()
+    }
+
+    fn gone(&self, at: Box<At>) -> StoreError {
+        let text =
+            format!("{} is gone, or is no store (it has no {OWN}): is its file system mounted?", self.path.display());
+        StoreError::Unavailable { at, attempts: 1, cause: Cause::of_kind(Trouble::BucketMissing, text) }
+    }
+
     /// Creates what is missing. Done once; several threads may do it at the same time.
     fn make_ready(&self) -> Result<(), StoreError> {
         if self.ready.get().is_some() {
@@ -207,6 +242,16 @@ impl Shared {
             }
             other => other,
         };
+        if self.existing {
+            if !self.path.join(OWN).is_dir() {
+                let cause = Cause::text(format!("{} is not there, or has no {OWN}", self.path.display()));
+                let hint = "check the path; if it is right: is its file system mounted?";
+                return Err(StoreError::Denied { at: at(), cause, hint });
+            }
+            let root = self.path.canonicalize().map_err(failed)?;
+            self.ready.get_or_init(|| root);
+            return Ok(());
+        }
         fs::create_dir_all(self.path.join(OWN)).map_err(failed)?;
         let root = self.path.canonicalize().map_err(failed)?;
         remove_leftovers(&root).map_err(failed)?;
@@ -280,7 +325,7 @@ impl Shared {
         let at = || self.at(op, key);
         admit(at, key, body)?;
         let path = self.path(key)?;
-        let temporary = self.write_temporary(body).map_err(|error| not_done(at(), &error))?;
+        let temporary = self.write_temporary(body).map_err(|error| self.not_done(at(), &error))?;
         match self.give_name(&path, |path| fs::hard_link(&temporary.0, path)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -291,7 +336,7 @@ impl Shared {
                 }
                 // Ours. Whoever wrote it had synced the file, but perhaps not yet the directory.
             }
-            Err(error) => return Err(not_done(at(), &error)),
+            Err(error) => return Err(self.not_done(at(), &error)),
         }
         self.sync_parent(at(), &path)
     }
@@ -299,7 +344,7 @@ impl Shared {
     /// The name is taken, but there is no object to read.
     fn taken(&self, at: Box<At>, path: &Path, error: StoreError) -> StoreError {
         match error {
-            StoreError::NotFound { .. } if path.is_dir() => not_done(at, &io::ErrorKind::IsADirectory.into()),
+            StoreError::NotFound { .. } if path.is_dir() => self.not_done(at, &io::ErrorKind::IsADirectory.into()),
             StoreError::NotFound { .. } => {
                 let cause = Cause::text("the name was taken, and was free again when looked at");
                 StoreError::Unavailable { at, attempts: 1, cause }
@@ -309,7 +354,7 @@ impl Shared {
     }
 
     fn read(&self, op: Op, key: &str) -> Result<Bytes, StoreError> {
-        let failed = |error: io::Error| not_done(self.at(op, key), &error);
+        let failed = |error: io::Error| self.not_done(self.at(op, key), &error);
         let mut file = File::open(self.path(key)?).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() {
@@ -326,8 +371,8 @@ impl Shared {
     fn get_range(&self, key: &str, range: &Range<u64>) -> Result<Bytes, StoreError> {
         let at = || self.at(Op::Range, key);
         let Some(len) = admit_range(at, key, range)? else { return Ok(Bytes::new()) };
-        let file = File::open(self.path(key)?).map_err(|error| not_done(at(), &error))?;
-        let meta = file.metadata().map_err(|error| not_done(at(), &error))?;
+        let file = File::open(self.path(key)?).map_err(|error| self.not_done(at(), &error))?;
+        let meta = file.metadata().map_err(|error| self.not_done(at(), &error))?;
         if !meta.is_file() {
             return Err(StoreError::NotFound { at: at() });
         }
@@ -335,7 +380,7 @@ impl Shared {
             return Err(StoreError::Length { at: at(), found_bytes: meta.len(), expected_bytes: range.end });
         }
         let mut body = vec![0; len];
-        file.read_exact_at(&mut body, range.start).map_err(|error| not_done(at(), &error))?;
+        file.read_exact_at(&mut body, range.start).map_err(|error| self.not_done(at(), &error))?;
         Ok(Bytes::from(body))
     }
 
@@ -343,7 +388,7 @@ impl Shared {
         let path = self.path(key)?;
         match fs::remove_file(&path) {
             Ok(()) => self.sync_parent(self.at(Op::Delete, key), &path),
-            Err(error) => match not_done(self.at(Op::Delete, key), &error) {
+            Err(error) => match self.not_done(self.at(Op::Delete, key), &error) {
                 StoreError::NotFound { .. } => Ok(()),
                 error => Err(error),
             },
@@ -354,9 +399,9 @@ impl Shared {
         let at = || self.at(Op::Swap, key);
         admit(at, key, body)?;
         let path = self.path(key)?;
-        let lock = File::open(self.root().join(OWN).join("swap.lock")).map_err(|error| not_done(at(), &error))?;
+        let lock = File::open(self.root().join(OWN).join("swap.lock")).map_err(|error| self.not_done(at(), &error))?;
         // Released when the file is closed, also by a crash.
-        lock.lock().map_err(|error| not_done(at(), &error))?;
+        lock.lock().map_err(|error| self.not_done(at(), &error))?;
         let found = match self.read(Op::Swap, key) {
             Ok(body) => Some(Version::of(&body)),
             Err(StoreError::NotFound { .. }) => None,
@@ -380,18 +425,21 @@ impl Shared {
                 other => other.map(|()| version),
             };
         }
-        let temporary = self.write_temporary(body).map_err(|error| not_done(at(), &error))?;
+        let temporary = self.write_temporary(body).map_err(|error| self.not_done(at(), &error))?;
         let renamed = self.give_name(&path, |path| fs::rename(&temporary.0, path));
-        renamed.map_err(|error| not_done(at(), &error))?;
+        renamed.map_err(|error| self.not_done(at(), &error))?;
         self.sync_parent(at(), &path)?;
         Ok(version)
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         keys::check_prefix(prefix)?;
+        if !self.is_there() {
+            return Err(self.gone(self.at(Op::List, prefix)));
+        }
         let mut first = First { prefix, after, smallest: BinaryHeap::new(), more: false };
         let top = prefix.rsplit_once('/').map_or("", |(dir, _)| dir);
-        self.walk(top, &mut first).map_err(|error| not_done(self.at(Op::List, prefix), &error))?;
+        self.walk(top, &mut first).map_err(|error| self.not_done(self.at(Op::List, prefix), &error))?;
         let objects: Vec<Listed> =
             first.smallest.into_sorted_vec().into_iter().map(|(key, bytes)| Listed { key, bytes }).collect();
         let more = objects.last().filter(|_| first.more).map(|last| last.key.clone());

@@ -184,6 +184,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, S
     let stores = Stores::parse(url).map_err(StoreError::Url)?;
     if let Some(one) = stores.single() {
         return match Location::parse(one).map_err(StoreError::Url)? {
+            Location::Directory(path) if options.existing => Ok(Arc::new(Directory::existing(&path)?)),
             Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
             Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
         };

@@ -79,6 +79,9 @@ pub struct StoreOptions {
     pub connect_timeout_ms: u64,
     /// When requests are asked again, and how long they may take.
     pub retry: RetryPolicy,
+    /// A directory that is no store yet is refused instead of made one: for who only reads.
+    #[serde(skip)]
+    pub existing: bool,
 }
 
 impl Default for StoreOptions {
@@ -92,6 +95,7 @@ impl Default for StoreOptions {
             session_token: None,
             connect_timeout_ms: 3_000,
             retry: RetryPolicy::default(),
+            existing: false,
         }
     }
 }

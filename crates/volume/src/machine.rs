@@ -251,6 +251,11 @@ impl SetMachine {
         Applied { answer, event, retired }
     }
 
+    /// Bytes of data that no checkpoint has brought to the store: what is being uploaded, and what came since.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.data_bytes + self.sealed.as_ref().map_or(0, |(_, generation)| generation.data_bytes())
+    }
+
     /// Seals what was written up to `at`, together with what an earlier begin sealed and no end has covered.
     fn seal(&mut self, at: LogId) {
         let mut generation = std::mem::take(&mut self.active);

@@ -258,7 +258,13 @@ impl fmt::Debug for SegmentBuilder {
 impl SegmentBuilder {
     /// An empty segment for the object that the sealer was made for.
     pub fn new(sealer: ObjectSealer, codec: Codec) -> Self {
-        let mut content = Vec::with_capacity(SEGMENT_BYTES_TARGET + 2 * EXTENT_BYTES_MAX);
+        Self::over(sealer, codec, Vec::new())
+    }
+
+    /// The same in the memory of a segment that is done with: fresh memory of this size is mapped and cleared page by page each time.
+    pub fn over(sealer: ObjectSealer, codec: Codec, mut content: Vec<u8>) -> Self {
+        content.clear();
+        content.reserve(SEGMENT_BYTES_TARGET + 2 * EXTENT_BYTES_MAX);
         content.resize(OBJECT_HEADER_BYTES, 0);
         Self { sealer, compressor: Compressor::new(codec), content, table: Vec::new(), raw_bytes: 0 }
     }

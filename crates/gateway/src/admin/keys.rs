@@ -83,7 +83,7 @@ impl AdminDoor {
     ) -> Result<v1::ListKeysReply, Refusal> {
         let adopted = self.led_cluster()?;
         // No set is created meanwhile: it would be wrapped by the old key after its turn.
-        let _one = self.creating.lock().await;
+        let _one = self.node.changing_sets.lock().await;
         let target = self.node.keys().current().fingerprint();
         let (state, gateways) = self.asked().await?;
         let view = view_of(&state, &gateways);
@@ -165,7 +165,7 @@ impl AdminDoor {
         }
         let config = &self.node.config;
         // One at a time: two would write one file.
-        let _one = self.creating_node_key.lock().await;
+        let _one = self.node.writing_node_key.lock().await;
         node_key::rewrap(&config.data_dir, self.node.identity().disk(), keys)
             .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
         Ok(v1::RewrapNodeKeyReply {})

@@ -5,10 +5,10 @@ use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, Member, MemberRole, Standing};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, MEMBERS_MAX, Member, MemberRole, Standing};
 use holdfast_seal::DataKey;
 use holdfast_store::Stores;
-use holdfast_types::{Epoch, MemberId, RequestId};
+use holdfast_types::{Epoch, MemberId, RequestId, Term};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -83,17 +83,23 @@ impl AdminDoor {
         let request_id = holdfast_api::request_id(&request.request_id)?;
         let members: Vec<Member> =
             request.members.iter().map(|m| member_from(m, MemberId(m.id))).collect::<Result<_, _>>()?;
-        if members.is_empty() || members.len() > holdfast_api::CLUSTER_MEMBERS_MAX {
-            return Err(invalid(format!(
-                "members: found {}, expected 1 to {}",
-                members.len(),
-                holdfast_api::CLUSTER_MEMBERS_MAX
-            )));
+        if members.is_empty() || members.len() > MEMBERS_MAX {
+            return Err(invalid(format!("members: found {}, expected 1 to {MEMBERS_MAX}", members.len())));
         }
         let known = self.node.cluster.state();
         let done = known.cluster_id == cluster && members.iter().all(|m| known.members.contains_key(&m.id));
         if done {
             return Ok(v1::InitClusterReply { already: true });
+        }
+        // What an earlier call has begun, its leader completes, in the order of the ids: an id below a registered one is lost.
+        if let Some(lost) = members.iter().find(|m| m.id.0 < known.next_member && !known.members.contains_key(&m.id)) {
+            let message = format!(
+                "gateway {} was adopted as {}, and the cluster has given ids up to {} to others: give it an empty data directory and add it",
+                lost.name,
+                lost.id,
+                known.next_member.saturating_sub(1)
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         let voters: BTreeMap<MemberId, String> = members.iter().map(|m| (m.id, m.peer_addr.clone())).collect();
         for m in members.iter().filter(|m| m.id != adopted.member) {
@@ -129,6 +135,17 @@ impl AdminDoor {
         self.node.cluster.command(&adopted.group, command).await.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
+    /// The same in just that term: what was read of group 0 since it was settled holds (see `alone`).
+    pub(super) async fn cluster_command_in(
+        &self,
+        adopted: &Adopted,
+        term: Term,
+        command: &ClusterCommand,
+    ) -> Result<ClusterAnswer, Refusal> {
+        let done = self.node.cluster.command_in(&adopted.group, Some(term), command).await;
+        done.map_err(|e| self.of_cluster(&adopted.group, &e))
+    }
+
     async fn wait_for_leader(&self, adopted: &Adopted) -> Result<(), Refusal> {
         let mut leadership = adopted.group.leadership();
         let wait = leadership.wait_for(|l| l.leader.is_some());
@@ -154,7 +171,17 @@ impl AdminDoor {
     }
 
     pub(super) async fn join_member(&self, request: v1::JoinMemberRequest) -> Result<v1::JoinMemberReply, Refusal> {
-        let adopted = self.led_cluster()?;
+        self.led_cluster()?;
+        let join = move |door: Self, adopted, term| async move { door.join_alone(request, &adopted, term).await };
+        self.alone(&self.node.changing_members, join).await
+    }
+
+    async fn join_alone(
+        &self,
+        request: v1::JoinMemberRequest,
+        adopted: &Adopted,
+        term: Term,
+    ) -> Result<v1::JoinMemberReply, Refusal> {
         let request_id = holdfast_api::request_id(&request.request_id)?;
         let gateway = request.gateway.ok_or_else(|| invalid("gateway: found none, expected the new gateway"))?;
         let mut member = member_from(&gateway, MemberId(0))?;
@@ -168,10 +195,27 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
+        let replaces = (request.replaces != 0).then_some(MemberId(request.replaces));
         if let Some(known) = state.members.values().find(|m| m.disk == member.disk) {
+            // Whoever comes in place of another does so by joining. A repeated call finds that one leaving, or gone.
+            let stays = |old: &Member| old.id != known.id && old.standing != Standing::Leaving;
+            if let Some(old) = replaces.and_then(|old| state.members.get(&old)).filter(|old| stays(old)) {
+                let message = format!(
+                    "{} is {} of this cluster already, beside {}: remove that one by itself (holdfast gateway remove)",
+                    known.name, known.id, old.name
+                );
+                return Err(Refusal::new(RefusalCode::Precondition, message));
+            }
             return Ok(v1::JoinMemberReply { member: known.id.0, cluster_id, already: true });
         }
-        let replaces = (request.replaces != 0).then_some(MemberId(request.replaces));
+        if gateway.id != 0 && !state.was_removed(MemberId(gateway.id)) {
+            let message = format!(
+                "{} was adopted as {} of this cluster, which does not know it: the bootstrap was interrupted. Run it again with all its gateways running",
+                member.name,
+                MemberId(gateway.id)
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
         if let Some(old) = replaces {
             let Some(replaced) = state.members.get(&old) else {
                 return Err(Refusal::new(RefusalCode::NotFound, format!("{old} is not a member of this cluster")));
@@ -180,7 +224,7 @@ impl AdminDoor {
         }
         member.id = MemberId(0);
         let command = ClusterCommand::AddMember { member, replaces, request: request_id };
-        let answer = self.cluster_command(&adopted, &command).await?;
+        let answer = self.cluster_command_in(adopted, term, &command).await?;
         match answer {
             ClusterAnswer::MemberAdded { id } => Ok(v1::JoinMemberReply { member: id.0, cluster_id, already: false }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
@@ -188,10 +232,19 @@ impl AdminDoor {
     }
 
     pub(super) async fn create_set(&self, request: v1::CreateSetRequest) -> Result<v1::CreateSetReply, Refusal> {
-        let adopted = self.led_cluster()?;
+        self.led_cluster()?;
+        let create = move |door: Self, adopted, term| async move { door.create_alone(request, &adopted, term).await };
+        self.alone(&self.node.changing_sets, create).await
+    }
+
+    async fn create_alone(
+        &self,
+        request: v1::CreateSetRequest,
+        adopted: &Adopted,
+        term: Term,
+    ) -> Result<v1::CreateSetReply, Refusal> {
         let name = holdfast_api::name("name", &request.name)?;
         let request_id = holdfast_api::request_id(&request.request_id)?;
-        let _one = self.creating.lock().await;
         let summary = |id: u64| v1::SetSummary { id, name: name.to_string(), store: request.store.clone() };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {
@@ -211,7 +264,8 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         open_within(&request.store, OPEN_LIMIT).await?;
-        // The wrapping names the set, whose id the entry will have: the next one that was never used.
+        // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term
+        // this is not.
         let id = holdfast_types::GroupId(state.next_set);
         let mut bytes = [0u8; 32];
         rand::rng().fill_bytes(&mut bytes);
@@ -234,9 +288,9 @@ impl AdminDoor {
             base_epoch: Epoch(0),
             request: request_id,
         };
-        let answer = self.cluster_command(&adopted, &command).await?;
+        let answer = self.cluster_command_in(adopted, term, &command).await?;
         match answer {
-            // Another set was created at the same moment: its id is ours, and our wrapping does not open. Nothing uses it.
+            // By a copy of this request that an older build proposed. Its key does not open, and nothing uses it.
             ClusterAnswer::SetCreated { set } if set != id => {
                 let message = format!(
                     "set {name} got id {set}, its key was wrapped for {id}: create it again under another name"

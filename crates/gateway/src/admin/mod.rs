@@ -24,17 +24,19 @@ use holdfast_api::{Refusal, RefusalCode};
 use holdfast_control::cluster::{ClusterRefusal, Member, MemberRole, Standing};
 use holdfast_control::set::SetRefusal;
 use holdfast_raft::{Group, ProposeError};
-use holdfast_types::MemberId;
+use holdfast_types::{MemberId, Term};
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::{Request, Response, Status};
 
+/// How long a change of group 0 may wait for another one, and how long for what is in the log before it.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+
 /// Answers the admin door of one gateway.
+#[derive(Clone)]
 pub struct AdminDoor {
     node: Arc<Node>,
-    /// One new set at a time: its key is wrapped for the id that it will get.
-    creating: tokio::sync::Mutex<()>,
-    /// One writer of the node key's file at a time.
-    creating_node_key: tokio::sync::Mutex<()>,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -42,7 +44,36 @@ type Reply<T> = Result<Response<T>, Status>;
 impl AdminDoor {
     /// The door of `node`.
     pub fn new(node: Arc<Node>) -> Self {
-        Self { node, creating: tokio::sync::Mutex::new(()), creating_node_key: tokio::sync::Mutex::new(()) }
+        Self { node }
+    }
+
+    /// Carries out a change of group 0 that follows from what is read of it: alone among those with the same `turn`, after everything that is in the log, and to its end
+    /// also when the caller does not wait any more. Else what an abandoned call has in the log would be missed by the next one.
+    async fn alone<T, F>(
+        &self,
+        turn: &Arc<tokio::sync::Mutex<()>>,
+        change: impl FnOnce(Self, Adopted, Term) -> F + Send + 'static,
+    ) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Refusal>> + Send + 'static,
+    {
+        let (door, turn) = (self.clone(), turn.clone());
+        let whole = tokio::spawn(async move {
+            let busy = |what: &str| Refusal::new(RefusalCode::Busy, format!("{what}; ask again"));
+            let _one = tokio::time::timeout(TURN_LIMIT, turn.lock_owned())
+                .await
+                .map_err(|_| busy("another change of the cluster is under way"))?;
+            let adopted = door.led_cluster()?;
+            let term = door.node.cluster.settled(&adopted.group, TURN_LIMIT).await;
+            match term {
+                Some(term) => change(door, adopted, term).await,
+                None => Err(busy("this gateway leads the cluster and has not applied all of its log yet")),
+            }
+        });
+        let lost =
+            |e| Refusal::new(RefusalCode::Unknown, format!("the change was abandoned while this gateway stops: {e}"));
+        whole.await.unwrap_or_else(|e| Err(lost(e)))
     }
 
     fn adopted(&self) -> Result<Adopted, Refusal> {
@@ -66,14 +97,15 @@ impl AdminDoor {
         }
         // A follower may not have heard of it yet; the leader of group 0 has.
         let adopted = self.adopted()?;
-        match adopted.group.leading_term() {
-            Some(_) => Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}"))),
-            None => {
-                let leader = self.leader_api(&adopted.group);
-                match leader {
-                    Some(_) => Err(Refusal::not_leader(format!("this gateway knows no set {name}"), leader)),
-                    None => Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}"))),
-                }
+        match (adopted.group.leading_term(), self.leader_api(&adopted.group)) {
+            // Only who leads, and has applied what was there when it was elected, knows that there is none.
+            (Some(term), _) if adopted.group.applied().term == term => {
+                Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")))
+            }
+            (None, leader @ Some(_)) => Err(Refusal::not_leader(format!("this gateway knows no set {name}"), leader)),
+            _ => {
+                let message = format!("this gateway knows no set {name}, and nobody to ask yet; ask again");
+                Err(Refusal::new(RefusalCode::Busy, message))
             }
         }
     }

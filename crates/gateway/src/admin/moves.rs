@@ -4,7 +4,8 @@ use super::AdminDoor;
 use crate::identity::random_u128;
 use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::Member;
+use holdfast_control::cluster::{Member, MemberRole};
+use holdfast_control::set::Lease;
 use holdfast_types::{MemberId, Token};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,13 @@ impl AdminDoor {
     fn check_candidate(&self, set: &SetServer, candidate: &Member) -> Result<(), Refusal> {
         let status = set.group.status();
         let refuse = |why: String| Err(Refusal::new(RefusalCode::Precondition, why));
+        if !candidate.serves() {
+            let what = match candidate.role {
+                MemberRole::Witness => "a witness".to_string(),
+                MemberRole::Gateway => super::standing_text(candidate.standing).to_string(),
+            };
+            return refuse(format!("gateway {} is {what} and serves nobody; choose another", candidate.name));
+        }
         let Some(member) = status.members.iter().find(|m| m.member == candidate.id && m.voter) else {
             return refuse(format!("gateway {} is not a voter of set {} yet", candidate.name, set.name));
         };
@@ -95,6 +103,19 @@ impl AdminDoor {
         let ended = set.lease().map(|l| self.lease_message(&set, &l));
         let mut reply = self.moved(elsewhere.as_ref().map_or(set.me(), |c| c.id), false);
         let granted = if request.owner.is_empty() {
+            // R12: a copy of this call that comes after its effect must not end what was granted since.
+            let other = |lease: &Lease| request.seen_epoch.is_some_and(|seen| seen != lease.epoch.0);
+            if let Some(lease) = set.lease().filter(other) {
+                let message = format!(
+                    "set {} is held by {} with epoch {}, which is not the lease that was to end (epoch {}): it was taken meanwhile; look with \
+                     `holdfast lease show`, then decide anew",
+                    set.name,
+                    lease.owner,
+                    lease.epoch.0,
+                    request.seen_epoch.unwrap_or_default()
+                );
+                return Err(Refusal::new(RefusalCode::Precondition, message));
+            }
             if let Some(lease) = set.lease() {
                 set.release(lease.epoch, None).await.map_err(|e| self.of_set(&set, &e))?;
             }

@@ -2,12 +2,13 @@
 
 use super::AdminDoor;
 use crate::keyring::open_store;
+use crate::node::Adopted;
 use crate::recovery::{ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
 use holdfast_control::set::SetState;
 use holdfast_store::Health;
-use holdfast_types::GroupId;
+use holdfast_types::{GroupId, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,17 @@ const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
 impl AdminDoor {
     pub(super) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
-        let adopted = self.led_cluster()?;
+        self.led_cluster()?;
+        let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
+        self.alone(&self.node.changing_sets, restore).await
+    }
+
+    async fn restore_alone(
+        &self,
+        request: v1::RestoreSetRequest,
+        adopted: &Adopted,
+        term: Term,
+    ) -> Result<v1::RestoreSetReply, Refusal> {
         let set = GroupId(request.set);
         let invalid = |message: String| Refusal::new(RefusalCode::Invalid, message);
         let precondition = |message: String| Refusal::new(RefusalCode::Precondition, message);
@@ -26,7 +37,6 @@ impl AdminDoor {
         let health = Arc::new(Health::new(format!("group {set}")));
         let store =
             open_store(&self.node.config, &request.store, health).map_err(|e| invalid(format!("store: {e}")))?;
-        let _one = self.creating.lock().await;
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
         // What is restored is what this gateway itself reads and opens, not what the caller says.
@@ -67,7 +77,7 @@ impl AdminDoor {
             generation: life.generation,
             restored: found.head.content,
         };
-        match self.cluster_command(&adopted, &command).await? {
+        match self.cluster_command_in(adopted, term, &command).await? {
             ClusterAnswer::SetCreated { set } => {
                 let summary = v1::SetSummary { id: set.0, name: name.to_string(), store: request.store };
                 Ok(v1::RestoreSetReply { set: Some(summary), created })

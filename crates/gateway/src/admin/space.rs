@@ -20,7 +20,7 @@ impl AdminDoor {
     pub(super) async fn get_space(&self, request: v1::GetSpaceRequest) -> Result<v1::GetSpaceReply, Refusal> {
         let set = self.led_set(&request.set)?;
         self.confirm(&set).await?;
-        let (state, journal_bytes) = set.host.with(|m| (m.state().clone(), m.data_bytes()));
+        let (state, journal_bytes) = set.host.with(|m| (m.state().clone(), m.backlog_bytes()));
         let (current, not_known) = match state.current_root() {
             None => (None, String::new()),
             Some(root) => match read(&set, root).await {

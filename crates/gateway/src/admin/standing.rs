@@ -3,10 +3,11 @@
 
 use super::AdminDoor;
 use super::member::{invalid, member_from};
+use crate::node::Adopted;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, Standing};
 use holdfast_control::members::{CLOSE_ENTRIES, GroupHealth, Objection, may_drain, may_leave};
-use holdfast_types::{GroupId, MemberId};
+use holdfast_types::{GroupId, MemberId, Term};
 use std::collections::BTreeSet;
 
 impl AdminDoor {
@@ -30,16 +31,22 @@ impl AdminDoor {
         Ok(all.map(|(group, name)| health_of(&status, group, name)).collect())
     }
 
-    async fn set_standing(&self, id: MemberId, standing: Standing) -> Result<(), Refusal> {
-        let adopted = self.led_cluster()?;
-        self.cluster_command(&adopted, &ClusterCommand::SetStanding { id, standing }).await.map(drop)
-    }
-
+    /// Each is judged by what the ones before have done (`alone`): two that leave at once would each find the other one there.
     pub(super) async fn remove_member(
         &self,
         request: v1::RemoveMemberRequest,
     ) -> Result<v1::RemoveMemberReply, Refusal> {
         self.led_cluster()?;
+        let remove = move |door: Self, adopted, term| async move { door.remove_alone(request, &adopted, term).await };
+        self.alone(&self.node.changing_members, remove).await
+    }
+
+    async fn remove_alone(
+        &self,
+        request: v1::RemoveMemberRequest,
+        adopted: &Adopted,
+        term: Term,
+    ) -> Result<v1::RemoveMemberReply, Refusal> {
         let state = self.node.cluster.state();
         let removed = state.was_removed(MemberId(request.member));
         if removed {
@@ -52,12 +59,23 @@ impl AdminDoor {
         let groups = self.health(&state).await?;
         may_leave(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
         tracing::info!(member = %member.id, name = %member.name, force = request.force, "leaves the cluster");
-        self.set_standing(member.id, Standing::Leaving).await?;
+        let command = ClusterCommand::SetStanding { id: member.id, standing: Standing::Leaving };
+        self.cluster_command_in(adopted, term, &command).await?;
         Ok(v1::RemoveMemberReply {})
     }
 
     pub(super) async fn drain_member(&self, request: v1::DrainMemberRequest) -> Result<v1::DrainMemberReply, Refusal> {
         self.led_cluster()?;
+        let drain = move |door: Self, adopted, term| async move { door.drain_alone(request, &adopted, term).await };
+        self.alone(&self.node.changing_members, drain).await
+    }
+
+    async fn drain_alone(
+        &self,
+        request: v1::DrainMemberRequest,
+        adopted: &Adopted,
+        term: Term,
+    ) -> Result<v1::DrainMemberReply, Refusal> {
         let state = self.node.cluster.state();
         let member = Self::known_member(&state, request.member)?;
         let wanted = if request.drained { Standing::Drained } else { Standing::Active };
@@ -69,7 +87,8 @@ impl AdminDoor {
             may_drain(&state, &groups, &member, request.force).map_err(|e| refusal(&e))?;
         }
         tracing::info!(member = %member.id, name = %member.name, ?wanted, force = request.force, "standing changes");
-        self.set_standing(member.id, wanted).await?;
+        self.cluster_command_in(adopted, term, &ClusterCommand::SetStanding { id: member.id, standing: wanted })
+            .await?;
         Ok(v1::DrainMemberReply {})
     }
 

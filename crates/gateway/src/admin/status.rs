@@ -168,7 +168,7 @@ impl AdminDoor {
         let (epoch, checkpoint, backlog, snapshot_schedule) = set.host.with(|m| {
             let state = m.state();
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
-            (state.epoch.0, upto, m.data_bytes(), state.schedule.to_string())
+            (state.epoch.0, upto, m.backlog_bytes(), state.schedule.to_string())
         });
         let message = self.group_message(&status);
         let mine = set.group.leading_term().map(|_| set.me());

@@ -53,7 +53,7 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
     last = replicas.iter().filter_map(|replica| replica.last.clone()).chain(last).max_by_key(|last| last.ended_unix_ms);
     v1::StoreHealth {
         set: set.name.to_string(),
-        backlog_bytes: set.host.with(|m| m.data_bytes()),
+        backlog_bytes: set.host.with(|m| m.backlog_bytes()),
         now,
         last,
         write_quorum: several.map_or(0, |several| u32::try_from(several.write_quorum()).unwrap_or(u32::MAX)),

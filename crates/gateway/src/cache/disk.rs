@@ -170,13 +170,14 @@ impl Disk {
         let whole = async {
             while pieces.peek().is_some() {
                 let _turn = self.turn.lock().await;
-                // Before, not after: what is not on disk yet is a piece of one buffer at most, so it need not be copied.
+                // Before, not after: nobody waits for the last piece.
                 self.hybrid.storage().wait().await;
                 let mut taken = 0;
                 while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
-                    self.hybrid.storage_writer(key).insert(sealed);
+                    // Copied: the object's memory is used again, or given back, as soon as the store has it.
+                    self.hybrid.storage_writer(key).insert(Bytes::copy_from_slice(&sealed));
                 }
             }
         };

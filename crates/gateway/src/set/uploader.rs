@@ -18,11 +18,9 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::reader::{RawExtent, ReadError, Reader};
 use crate::set::server::{SetError, SetServer, unix_ms};
-use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState};
-use holdfast_raft::ProposeError;
 use holdfast_store::{StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
@@ -35,13 +33,13 @@ use holdfast_volume::segment::{Codec, SegmentBuilder};
 use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 mod collect;
+mod objects;
 #[cfg(test)]
 mod tests;
 
@@ -122,6 +120,8 @@ pub struct Uploader {
     begun: Instant,
     /// The last checkpoint moved less than it had to because of the budget.
     held: AtomicBool,
+    /// Memory of segments that are in the store, for the next ones of the same checkpoint; as many as are written at once.
+    bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
 }
 
@@ -145,7 +145,22 @@ impl Uploader {
         let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
         let (budget, begun, held) =
             (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
-        Self { server, host, reader, mapping, settings, boot, collection_due, spared, budget, begun, held, stop }
+        let bodies = Mutex::default();
+        Self {
+            server,
+            host,
+            reader,
+            mapping,
+            settings,
+            boot,
+            collection_due,
+            spared,
+            budget,
+            begun,
+            held,
+            bodies,
+            stop,
+        }
     }
 
     /// Runs until told to stop.
@@ -226,9 +241,15 @@ impl Uploader {
         if sealed_at != at {
             return Err(UploadError::Superseded);
         }
-        let changes = self.upload_segments(term, &generation).await?;
-        let segments_took = started.elapsed();
-        let (root_ref, root, moved) = self.upload_map(term, at, &generation, changes).await?;
+        let uploaded = async {
+            let changes = self.upload_segments(term, &generation).await?;
+            let segments_took = started.elapsed();
+            Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
+        };
+        let uploaded = uploaded.await;
+        // Between checkpoints the memory is not ours.
+        self.bodies().clear();
+        let (segments_took, (root_ref, root, moved)) = uploaded?;
         self.mapping.adopt_root(root_ref, root.clone());
         self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
@@ -249,9 +270,7 @@ impl Uploader {
             .map(|batch| self.reader.read_batch(batch))
             .buffered(BATCHES_AHEAD);
         while let Some(batch) = driving(&mut puts, raw.try_next()).await?? {
-            let open = builder.take().unwrap_or_else(|| {
-                SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
-            });
+            let open = builder.take().unwrap_or_else(|| self.new_segment(term));
             let sealing = holdfast_log::spawn_blocking(move || seal_batch(open, batch));
             let (open, placed) = driving(&mut puts, sealing).await??;
             let object = open.object();
@@ -285,67 +304,6 @@ impl Uploader {
         let body = open.finish();
         changes.segments.push((object, body.len() as u64, Sectors(raw_bytes / SECTOR_BYTES)));
         self.put_segment(term, object, body, raw_bytes, keep)
-    }
-
-    /// What of an object's parts goes into the disk cache: all, where that is wanted.
-    fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
-        if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
-    }
-
-    /// `keep`: the parts that go into the disk cache beside. Whether the store takes the object or not: what a cache has of it is right (R7).
-    async fn put_segment(
-        &self,
-        term: Term,
-        object: ObjectId,
-        body: Bytes,
-        raw_bytes: u64,
-        keep: Vec<(u32, Range<u64>)>,
-    ) -> Result<(), UploadError> {
-        let stored_bytes = body.len() as u64;
-        let key = keys::segment(self.mapping.key.set, object);
-        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
-        put?;
-        drop(body);
-        let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
-        // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
-        while let Err(e) = self.server.command("a segment's note", &note).await {
-            if !matches!(e, SetError::Propose(ProposeError::Unknown { .. }))
-                || self.server.leading_ready() != Some(term)
-            {
-                return Err(e.into());
-            }
-        }
-        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string())
-            .increment(stored_bytes);
-        Ok(())
-    }
-
-    /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
-    async fn put(&self, term: Term, key: &str, body: Bytes) -> Result<(), UploadError> {
-        let mut pause = Duration::from_millis(100);
-        loop {
-            let outcome = tokio::select! {
-                outcome = self.mapping.store.put_new(key, body.clone()) => outcome,
-                () = self.stop.cancelled() => return Err(UploadError::Stopping),
-            };
-            match outcome {
-                Ok(()) => return Ok(()),
-                // Also what lasts until somebody acts (rights, keys, clock, room): the same bytes wait here, so that nothing is sealed and sent twice.
-                Err(e) if e.may_pass() => {
-                    tracing::warn!(key, error = %e, "the store did not take an object; trying again");
-                    metrics::counter!("holdfast_store_retries_total").increment(1);
-                    if self.server.leading_ready() != Some(term) {
-                        return Err(UploadError::Superseded);
-                    }
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
-                        () = self.stop.cancelled() => return Err(UploadError::Stopping),
-                    }
-                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
     }
 
     /// Step 4.
@@ -484,15 +442,6 @@ impl Uploader {
                 Err(e) => return Err(e.into()),
             }
         }
-    }
-
-    async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
-        let key = keys::map_pack(self.mapping.key.set, pack.object());
-        let (object, keep) = (pack.object(), self.kept(pack.places()));
-        let body = pack.finish();
-        root.add_pack(object, body.len() as u64);
-        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
-        put
     }
 }
 

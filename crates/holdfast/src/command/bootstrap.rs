@@ -13,7 +13,7 @@ use crate::cli::{Common, address, store_url};
 use crate::door::{Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
-use holdfast_api::{hex128, member_of, v1};
+use holdfast_api::{CLUSTER_MEMBERS_MAX, hex128, member_of, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::{ByteSize, MemberId, Name, SECTOR_BYTES, limits};
 use serde::{Deserialize, Serialize};
@@ -71,12 +71,8 @@ impl Plan {
 
     /// What serde cannot see.
     pub fn check(&self) -> Result<(), String> {
-        if self.gateways.is_empty() || self.gateways.len() > holdfast_api::CLUSTER_MEMBERS_MAX {
-            return Err(format!(
-                "found {} gateways, expected 1 to {}",
-                self.gateways.len(),
-                holdfast_api::CLUSTER_MEMBERS_MAX
-            ));
+        if self.gateways.is_empty() || self.gateways.len() > CLUSTER_MEMBERS_MAX {
+            return Err(format!("found {} gateways, expected 1 to {CLUSTER_MEMBERS_MAX}", self.gateways.len()));
         }
         let (mut names, mut doors, mut sets) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for gateway in &self.gateways {
@@ -292,6 +288,9 @@ impl Work<'_> {
             let Some(node) = nodes.get_mut(&at) else { continue };
             let subject = format!("gateway {}", node.name);
             if node.member != 0 {
+                // Again: an earlier run may have gone before group 0 had started there.
+                let mut only = self.door.only(&self.plan.gateways[at].api);
+                *node = cluster::adopt(&mut only, &cluster_id, node.member, &node.disk).await?;
                 let what = format!("is {} already", MemberId(node.member));
                 self.step(subject, what, false);
                 continue;
@@ -326,6 +325,7 @@ impl Work<'_> {
             format!("{} is there already, with {} members", status.cluster_id, status.members.len()),
             false,
         );
+        self.registered(&status, &nodes).await?;
         for (at, node) in nodes {
             let subject = format!("gateway {}", node.name);
             if !node.cluster_id.is_empty() && node.cluster_id != status.cluster_id {
@@ -352,6 +352,32 @@ impl Work<'_> {
                 self.step(subject, format!("joined as {member}"), true);
             }
         }
+        Ok(())
+    }
+
+    /// An earlier run that was interrupted may have adopted gateways that the cluster does not know: what it began is completed, with all of them, since ids go up
+    /// only.
+    async fn registered(&mut self, status: &v1::ClusterStatusReply, nodes: &Nodes) -> Result<(), CliError> {
+        let known = |node: &v1::Node| {
+            let disks = status.members.iter().filter_map(|member| member.member.as_ref()).map(|member| &member.disk);
+            disks.into_iter().any(|disk| *disk == node.disk)
+        };
+        let ours = |node: &&v1::Node| node.member != 0 && node.cluster_id == status.cluster_id;
+        let Some(unknown) = nodes.values().filter(ours).find(|node| !known(node)) else { return Ok(()) };
+        if nodes.len() < self.plan.gateways.len() {
+            let error = CliError::unreachable(format!(
+                "gateway {} was adopted as {} and is not registered: an earlier bootstrap was interrupted, and not all gateways answer now",
+                unknown.name,
+                MemberId(unknown.member)
+            ));
+            return Err(error.next("start all of them, then run this again"));
+        }
+        let members: Vec<v1::Member> = nodes.values().filter(ours).map(member_of).collect();
+        let (cluster_id, request_id) = (status.cluster_id.clone(), request_id());
+        let request = v1::InitClusterRequest { cluster_id, members, request_id };
+        let call = async |mut client: crate::door::Client| client.init_cluster(request.clone()).await;
+        self.door.call("complete the cluster", Effect::Changes, call).await?;
+        self.step("cluster", "completed with what an earlier run had adopted", true);
         Ok(())
     }
 

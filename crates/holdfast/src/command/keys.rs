@@ -52,6 +52,10 @@ async fn rotate(common: &Common) -> Result<(), CliError> {
             .next("both keys are needed until `holdfast key list` shows nothing to be done; the same command again goes on, --timeout waits longer"));
     }
     output::show(common.output, &keys, || describe(&keys))?;
+    if keys.gateways.iter().all(|gateway| gateway.keys.as_ref().is_some_and(|said| said.previous.is_empty())) {
+        tell(common, "nothing was to be changed: no gateway has a [key_previous], so there is no other key to go to");
+        return Ok(());
+    }
     tell(
         common,
         "next: take [key_previous] out of every gateway's settings, and keep the new key where a recovery finds it",

@@ -325,7 +325,7 @@ struct Row {
     /// Of so many groups.
     groups: usize,
     votes_in: usize,
-    entries_behind: u64,
+    entries_behind: Option<u64>,
 }
 
 fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
@@ -352,7 +352,7 @@ fn row(status: &v1::ClusterStatusReply, member: &v1::MemberStatus) -> Row {
         leads,
         groups: status.groups.len(),
         votes_in: status.groups.iter().filter(votes).count(),
-        entries_behind: member.lags.iter().map(|lag| lag.entries).sum(),
+        entries_behind: member.reachable.then(|| member.lags.iter().map(|lag| lag.entries).sum()),
     }
 }
 
@@ -374,7 +374,7 @@ async fn list(common: &Common) -> Result<(), CliError> {
                 row.role.clone(),
                 row.standing.clone(),
                 format!("{}/{}", row.votes_in, row.groups),
-                row.entries_behind.to_string(),
+                row.entries_behind.map_or_else(|| "?".to_string(), |behind| behind.to_string()),
                 row.leads.join(","),
                 row.version.clone(),
                 row.api.clone(),

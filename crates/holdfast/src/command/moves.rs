@@ -61,6 +61,7 @@ pub async fn failover(common: &Common, args: &FailoverArgs) -> Result<(), CliErr
         ttl_ms: lease::ttl_ms(args.ttl),
         reason: args.reason.clone(),
         request_id: request_id(),
+        seen_epoch: Some(before.lease.as_ref().map_or(0, |lease| lease.epoch)),
     };
     let started = Instant::now();
     let call = async |mut client: Client| client.failover(request.clone()).await;

@@ -73,6 +73,12 @@ async fn create(common: &Common, name: &Name, store: &str, volumes: &[VolumeArg]
         bootstrap::check_size(volume.size)
             .map_err(|problem| CliError::usage(format!("volume {}: {problem}", volume.name)))?;
     }
+    // Before anything is created: a set stays.
+    for (at, volume) in volumes.iter().enumerate() {
+        if volumes[..at].iter().any(|other| other.name == volume.name) {
+            return Err(CliError::usage(format!("volume {}: found twice, expected once", volume.name)));
+        }
+    }
     let mut door = door(common);
     let (summary, created) = create_set(&mut door, name.as_str(), store).await?;
     let mut made =

@@ -14,6 +14,9 @@ use std::io::IsTerminal;
 /// Damaged places that a table shows; `--output json` has more.
 const SHOWN_MAX: usize = 100;
 
+/// Of a head that opens with another cluster key only, in words.
+const OTHER_KEY: &str = "wrapped under cluster key";
+
 /// `holdfast verify`.
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(VERIFY))]
@@ -63,6 +66,17 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
         let error = CliError::refused(format!("{} has no set {missing} that opens with this key", args.store));
         return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));
     }
+    if found.is_empty() && bad.is_empty() {
+        let error = CliError::refused(format!("found no set in {}: nothing was checked", args.store));
+        return Err(error.next("check the URL: it must be the one that `holdfast set list` showed, prefix included"));
+    }
+    if found.is_empty()
+        && let Some((_, why)) = bad.iter().find(|(_, why)| why.contains(OTHER_KEY))
+    {
+        return Err(
+            CliError::refused(why.clone()).next("use the cluster key that it was made with; nothing was checked")
+        );
+    }
     let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
     let seed = args.seed.unwrap_or_else(rand::random);
     let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
@@ -98,7 +112,7 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
         let mut text: Vec<String> = reports.iter().map(|(report, moment)| describe(report, moment)).collect();
         text.extend(heads.iter().map(|why| format!("DAMAGED {why}")));
         text.extend(unreached.iter().map(|why| format!("NOT READ {why}")));
-        if text.is_empty() { format!("found no set in {}", args.store) } else { text.join("\n\n") }
+        text.join("\n\n")
     })?;
     match damaged {
         0 if unreached.is_empty() => Ok(()),

@@ -197,9 +197,7 @@ impl Uploader {
     ) -> Result<bool, UploadError> {
         let (mut left, mut whole) = (found.into_iter(), true);
         loop {
-            let open = filling.builder.take().unwrap_or_else(|| {
-                SegmentBuilder::new(self.mapping.key.sealer(self.new_object(term)), self.settings.codec)
-            });
+            let open = filling.builder.take().unwrap_or_else(|| self.new_segment(term));
             let (opener, bytes) = (self.mapping.key.opener(victim), segment.clone());
             let done = holdfast_log::spawn_blocking(move || fill(open, &opener, &bytes, left)).await?;
             let object = done.open.object();

@@ -38,6 +38,10 @@ fn primary(seen: &[Seen]) -> Option<&Seen> {
 
 fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
     tell(common, &table(seen));
+    if seen.iter().all(|seen| seen.view.is_none()) {
+        return CliError::unreachable("none of the agents answers")
+            .next("check --agent; `holdfast agent run` runs on each host");
+    }
     CliError::refused("found no primary among the agents, expected one")
         .next("name its agent with --agent; where PostgreSQL runs nowhere: `holdfast agent failover --candidate HOST`")
 }

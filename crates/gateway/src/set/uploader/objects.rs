@@ -1,0 +1,103 @@
+//! Objects on their way to the store: their memory, what of them is kept here, and PUTs that are tried until they are done.
+
+use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
+use crate::set::server::SetError;
+use bytes::Bytes;
+use holdfast_control::set::SetCommand;
+use holdfast_raft::ProposeError;
+use holdfast_store::keys;
+use holdfast_types::{ObjectId, Term};
+use holdfast_volume::map::{PackBuilder, Root};
+use holdfast_volume::segment::SegmentBuilder;
+use std::ops::Range;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+impl Uploader {
+    pub(super) fn new_segment(&self, term: Term) -> SegmentBuilder {
+        let body = self.bodies().pop().unwrap_or_default();
+        SegmentBuilder::over(self.mapping.key.sealer(self.new_object(term)), self.settings.codec, body)
+    }
+
+    pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody else may hold it: a request that goes on behind, the cache's disk.
+    fn done_with(&self, body: Bytes) {
+        let mut bodies = self.bodies();
+        if bodies.len() < self.settings.parallel && body.is_unique() {
+            bodies.push(Vec::from(body));
+        }
+    }
+
+    /// What of an object's parts goes into the disk cache: all, where that is wanted.
+    pub(super) fn kept(&self, parts: impl Iterator<Item = (u32, Range<u64>)>) -> Vec<(u32, Range<u64>)> {
+        if self.settings.keep_uploaded { parts.collect() } else { Vec::new() }
+    }
+
+    /// `keep`: the parts that go into the disk cache beside. Whether the store takes the object or not: what a cache has of it is right (R7).
+    pub(super) async fn put_segment(
+        &self,
+        term: Term,
+        object: ObjectId,
+        body: Bytes,
+        raw_bytes: u64,
+        keep: Vec<(u32, Range<u64>)>,
+    ) -> Result<(), UploadError> {
+        let stored_bytes = body.len() as u64;
+        let key = keys::segment(self.mapping.key.set, object);
+        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        put?;
+        self.done_with(body);
+        let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
+        // The same note again has no effect (R12): an unknown outcome costs a repetition, not the checkpoint.
+        while let Err(e) = self.server.command("a segment's note", &note).await {
+            if !matches!(e, SetError::Propose(ProposeError::Unknown { .. }))
+                || self.server.leading_ready() != Some(term)
+            {
+                return Err(e.into());
+            }
+        }
+        metrics::counter!("holdfast_uploaded_bytes_total", "set" => self.server.name.to_string())
+            .increment(stored_bytes);
+        Ok(())
+    }
+
+    /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
+    pub(super) async fn put(&self, term: Term, key: &str, body: Bytes) -> Result<(), UploadError> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let outcome = tokio::select! {
+                outcome = self.mapping.store.put_new(key, body.clone()) => outcome,
+                () = self.stop.cancelled() => return Err(UploadError::Stopping),
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                // Also what lasts until somebody acts (rights, keys, clock, room): the same bytes wait here, so that nothing is sealed and sent twice.
+                Err(e) if e.may_pass() => {
+                    tracing::warn!(key, error = %e, "the store did not take an object; trying again");
+                    metrics::counter!("holdfast_store_retries_total").increment(1);
+                    if self.server.leading_ready() != Some(term) {
+                        return Err(UploadError::Superseded);
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.cancelled() => return Err(UploadError::Stopping),
+                    }
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    pub(super) async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
+        let key = keys::map_pack(self.mapping.key.set, pack.object());
+        let (object, keep) = (pack.object(), self.kept(pack.places()));
+        let body = pack.finish();
+        root.add_pack(object, body.len() as u64);
+        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        put
+    }
+}
