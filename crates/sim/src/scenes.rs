@@ -19,6 +19,8 @@ pub enum Scene {
     RemovedWhileDamaged,
     /// A volume whose map page is damaged in the store is deleted; checkpoints go on.
     DamagedPage,
+    /// The set is deleted while gateways die, stand still and are cut off, and PUTs arrive late; nothing of it is left.
+    DeletedSet,
 }
 
 impl Scene {
@@ -27,6 +29,7 @@ impl Scene {
         match self {
             Scene::RemovedWhileDamaged => "removed-while-damaged",
             Scene::DamagedPage => "damaged-page",
+            Scene::DeletedSet => "deleted-set",
         }
     }
 }
@@ -41,6 +44,7 @@ impl World {
         match scene {
             Scene::RemovedWhileDamaged => self.removed_while_damaged(),
             Scene::DamagedPage => self.damaged_page(),
+            Scene::DeletedSet => self.deleted_set(),
         }
     }
 

@@ -81,8 +81,12 @@ fn several_stores_with_a_bug_fail() {
 
 /// What chance plays too seldom: the same course, whatever the seed.
 fn scene(name: &str) {
-    for seed in ["1", "2"] {
-        let run = sim(&["one", "--seed", seed, "--scene", name]);
+    scenes(name, 2);
+}
+
+fn scenes(name: &str, seeds: u64) {
+    for seed in 1..=seeds {
+        let run = sim(&["one", "--seed", &seed.to_string(), "--scene", name]);
         assert!(run.status.success(), "{}", text(&run));
     }
 }
@@ -96,4 +100,10 @@ fn a_gateway_that_was_removed_while_its_group_0_was_damaged_is_told() {
 #[test]
 fn a_volume_with_a_damaged_map_page_is_deleted_and_checkpoints_go_on() {
     scene("damaged-page");
+}
+
+/// D1 to D4 of `control::cluster::deletion`, E1 and E2 of `raft::ended`, T1 and T2 of the removal.
+#[test]
+fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
+    scenes("deleted-set", 12);
 }

@@ -6,22 +6,20 @@
 //!     ─▶ listing: something there? ─▶ the tombstone still stands? ─▶ delete ─┐ again until two looks show nothing ─▶ SetEmptied
 //!          ▲────────────────────────────────────────────────────────────────┘
 //! ```
-//! T1  Nothing of a set is deleted in a store but beneath its tombstone, and that is looked at after the listing: what another cluster keeps there stays.
-//! T2  The tombstone stays, for ever: it is what keeps a gateway of a life that is over from writing a head again, and with it a key.
+//! What is done in the store is `set::burial`'s (T1, T2).
 //!
 //! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
 
 use super::{Adopted, Node, lock};
 use crate::cluster::ClusterError;
-use crate::set::head::{self, NOTICED_AFTER};
+use crate::set::burial::{self, BurialError};
+use crate::set::head::NOTICED_AFTER;
 use crate::set::mapping::SetKey;
-use futures_util::StreamExt;
-use futures_util::stream;
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
 use holdfast_seal::DataKey;
-use holdfast_store::{Disposition, Health, ObjectStore, StoreError, keys};
+use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_types::{MemberId, ObjectId, SetId, Term};
-use holdfast_volume::head::{HeadError, SetLife, Standing, is_tombstone, seal_tombstone};
+use holdfast_volume::head::SetLife;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,19 +30,8 @@ use tokio::time::Instant;
 const TURN: Duration = Duration::from_millis(300);
 /// The same after turns that failed: doubled each time, up to this.
 const TURN_MAX: Duration = Duration::from_secs(15);
-/// Objects that one turn deletes at most.
-const DELETIONS_PER_TURN: usize = 512;
-/// Deletions under way at once at most.
-const DELETIONS_AT_ONCE: usize = 8;
-/// One request takes no longer: it is done again.
-const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-/// Pages of a listing that one turn reads at most.
-const LIST_PAGES_MAX: usize = 64;
 /// Between the two looks at the store that must both show nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// Times that the head is read and swapped anew within one turn: each time somebody else was quicker, or it did not open.
-const SWAPS_MAX: u32 = 8;
-
 /// What this leader has done of a deletion, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -57,25 +44,14 @@ pub struct Progress {
 /// Why a turn came to no end. It is begun again.
 #[derive(Debug, thiserror::Error)]
 enum RemovalError {
+    #[error(transparent)]
+    Burial(#[from] BurialError),
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    #[error("{what}: the store did not answer within {REQUEST_LIMIT:?}")]
-    Late { what: String },
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error("not the leader of group 0 any more")]
     NotLeading,
-    #[error(
-        "{key} in the store is no head of this set, or a damaged one: {error}; nothing is deleted there. If no other cluster keeps a set under that key, \
-         remove that one object, and the deletion goes on"
-    )]
-    Foreign { key: String, error: HeadError },
-    #[error(
-        "{key} in the store is not the tombstone any more: another cluster keeps a set there; nothing more is deleted"
-    )]
-    NotOurs { key: String },
-    #[error("the head in the store was replaced by somebody else {SWAPS_MAX} times")]
-    Contended,
 }
 
 /// Watches group 0, and has one task for each deletion while this gateway leads it.
@@ -248,50 +224,14 @@ impl Removal {
     /// Puts the tombstone in the place of the head, unless another cluster has taken the set over, which is answered by `true`.
     async fn bury(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let (store, entry) = (self.store(deletion)?, &deletion.entry);
-        let cluster = self.state().cluster_id;
-        let life = SetLife { cluster, generation: entry.generation };
+        let life = SetLife { cluster: self.state().cluster_id, generation: entry.generation };
         // A set whose key never opened has no head of ours. What nobody can open fences nobody, and there is nobody to be fenced.
         let opened = self.node.keys.unwrap(&entry.wrapped_key, self.id, entry.key_id);
         let key = opened.unwrap_or_else(|_| DataKey::from_bytes(rand::random()));
         let key = SetKey { set: self.id, key_id: entry.key_id, key };
-        let at = keys::head(self.id);
-        let mut last = RemovalError::Contended;
-        for _ in 0..SWAPS_MAX {
-            let found = match within(&at, store.get_object(&at)).await {
-                Ok(object) => Some(object),
-                Err(RemovalError::Store(e)) if e.disposition() == Disposition::NotFound => None,
-                Err(e) => return Err(e),
-            };
-            if let Some(object) = &found {
-                if is_tombstone(&object.body) {
-                    return Ok(false);
-                }
-                match head::open(&key, &object.body).map(|head| head.standing(life)) {
-                    Ok(Standing::Taken) => return Ok(true),
-                    Ok(Standing::Ours | Standing::Older) => {}
-                    // Bytes may be spoilt on their way.
-                    Err(error) => {
-                        last = RemovalError::Foreign { key: at.clone(), error };
-                        continue;
-                    }
-                }
-            }
-            let object = ObjectId {
-                term: self.term,
-                member: self.adopted.member,
-                boot: self.node.identity().boot,
-                random: crate::identity::random_u128(),
-            };
-            let body = seal_tombstone(cluster, entry.name.clone(), key.sealer(object));
-            let version = found.map(|object| object.version);
-            match within(&at, store.swap(&at, version.as_ref(), body)).await {
-                Ok(_) => return Ok(false),
-                Err(RemovalError::Store(e)) if e.disposition() == Disposition::Conflict => {}
-                // R12: the next turn finds what is there.
-                Err(e) => return Err(e),
-            }
-        }
-        Err(last)
+        let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
+        let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
+        Ok(burial::bury(&*store, &key, life, &entry.name, id).await?)
     }
 
     /// Deletes what the store shows; tells group 0 once two looks in a row showed nothing.
@@ -310,6 +250,7 @@ impl Removal {
             return Ok(());
         }
         let ended = ended.clone();
+        self.forget_grants(deletion).await;
         self.empty = None;
         self.command(ClusterCommand::SetEmptied { set: self.id, ended: ended.clone() }).await?;
         if deletion.stage < DeletionStage::Emptied {
@@ -319,56 +260,30 @@ impl Removal {
         Ok(())
     }
 
+    /// What an etcd was told of the set goes, once; nobody waits for an etcd (ADR 0027). Not while another set may have the name.
+    async fn forget_grants(&self, deletion: &Deletion) {
+        let Some(mut mirror) = self.node.mirror.clone() else { return };
+        let name = &deletion.entry.name;
+        if deletion.stage == DeletionStage::Emptied || deletion.store_left {
+            return;
+        }
+        let cluster = format!("{:032x}", self.state().cluster_id);
+        match mirror.forget(name.as_str(), &cluster, deletion.entry.generation).await {
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(set = %self.id, %name, %error, "an etcd still shows what it was told of the deleted set; its key has to be deleted by hand");
+            }
+        }
+    }
+
     /// One look at the store, and what it showed deleted. `true`: it showed nothing.
     async fn sweep(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
         let store = self.store(deletion)?;
-        let prefix = keys::of_set(self.id);
-        let (mut shown, mut after) = (Vec::new(), None);
-        for _ in 0..LIST_PAGES_MAX {
-            let page = within(&prefix, store.list(&prefix, after.as_deref())).await?;
-            let ours = page.objects.into_iter().map(|listed| listed.key).filter(|key| keys::is_of(self.id, key));
-            shown.extend(ours.take(DELETIONS_PER_TURN - shown.len()));
-            after = page.more;
-            if after.is_none() || shown.len() >= DELETIONS_PER_TURN {
-                break;
-            }
-        }
-        if shown.is_empty() {
-            return Ok(after.is_none());
-        }
-        // T1.
-        let at = keys::head(self.id);
-        let stands = match within(&at, store.get_object(&at)).await {
-            Ok(object) => is_tombstone(&object.body),
-            Err(RemovalError::Store(e)) if e.disposition() == Disposition::NotFound => false,
-            Err(e) => return Err(e),
-        };
-        if !stands {
-            return Err(RemovalError::NotOurs { key: at });
-        }
-        let mut pace = tokio::time::interval(Duration::from_secs(1) / self.node.config.space.deletes_per_second.max(1));
-        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let pace = tokio::sync::Mutex::new(pace);
-        let delete = |key: String| {
-            let (store, pace) = (&store, &pace);
-            async move {
-                pace.lock().await.tick().await;
-                within(&key, store.delete(&key)).await
-            }
-        };
-        let mut done = stream::iter(shown).map(delete).buffer_unordered(DELETIONS_AT_ONCE);
-        while let Some(outcome) = done.next().await {
-            outcome?;
+        let per_second = self.node.config.space.deletes_per_second;
+        let deleted = || {
             lock(&self.node.deletions).entry(self.id).or_default().objects_deleted += 1;
             metrics::counter!("holdfast_deleted_set_objects_total").increment(1);
-        }
-        Ok(false)
-    }
-}
-
-async fn within<T>(what: &str, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, RemovalError> {
-    match tokio::time::timeout(REQUEST_LIMIT, request).await {
-        Ok(outcome) => Ok(outcome?),
-        Err(_) => Err(RemovalError::Late { what: what.to_string() }),
+        };
+        Ok(burial::sweep(&*store, self.id, per_second, deleted).await?)
     }
 }

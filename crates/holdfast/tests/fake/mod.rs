@@ -472,6 +472,7 @@ impl Admin for Door {
             voters: world.members.iter().map(|member| member.id).collect(),
             learners: Vec::new(),
             store_health: None,
+            deletion: None,
             scrub: None,
         }))
     }
