@@ -19,6 +19,8 @@ use crate::client::SET;
 const FAULTS: u64 = 25_000;
 /// Until everything is gone, once everything has healed.
 const ENDS: u64 = 120_000;
+/// After a key is forgotten, a leader that has heard of nothing may have a read lease of before for so long.
+const LEASE: u64 = 5_000;
 /// A PUT arrives so late at most: longer than anybody waits for its answer.
 const LATE: u64 = 12_000 * MS;
 
@@ -38,6 +40,7 @@ impl World {
         // Whoever is connected is closed, and tries to come back all the time; what it is answered is looked at no more.
         self.model_ends();
         self.stores.servers.iter().for_each(|server| server.set_late(Late { rate: 150, most: LATE }));
+        let mut since = None;
         let (until, mut next, mut asked) = (self.now + FAULTS * MS, self.now, self.now + rng.range(0, 2_000) * MS);
         while self.now < until {
             if self.now >= next {
@@ -49,7 +52,7 @@ impl World {
                 self.ask_to_delete(id);
             }
             self.tick()?;
-            self.check_fence(id)?;
+            self.check_fence(id, &mut since)?;
         }
         self.calm()?;
         let deadline = self.now + ENDS * MS;
@@ -64,7 +67,7 @@ impl World {
                 self.ask_to_delete(id);
             }
             self.tick()?;
-            self.check_fence(id)?;
+            self.check_fence(id, &mut since)?;
         }
         self.note("nothing is left of the deleted set");
         // Nor when all have lost power, and begin with what their disks and logs say.
@@ -76,7 +79,7 @@ impl World {
         let settled = self.now + 10_000 * MS;
         while self.now < settled {
             self.tick()?;
-            self.check_fence(id)?;
+            self.check_fence(id, &mut since)?;
         }
         self.until(30_000, "group 0 after a power cut", |w| w.cluster().is_some_and(|state| state.was_deleted(id)))?;
         let left = self.left_of(id);
@@ -158,14 +161,14 @@ impl World {
         process.spawn(async move { drop(door.delete_set(tonic::Request::new(request)).await) });
     }
 
-    /// D1, D2: once the key is forgotten, nobody serves the set any more who looks at his clock.
-    fn check_fence(&mut self, id: SetId) -> Result<()> {
+    /// D1, D2: once the key is forgotten, and the last read lease over, nobody serves the set any more who looks at his clock.
+    fn check_fence(&mut self, id: SetId, since: &mut Option<u64>) -> Result<()> {
         let forgotten = (0..self.hosts.len()).filter_map(|host| self.node(host)).any(|node| {
             let state = node.cluster.state();
             let far = state.deletions.under_way.get(&id).is_none_or(|found| found.stage > DeletionStage::Ending);
             state.was_deleted(id) && far
         });
-        if !forgotten {
+        if !forgotten || self.now < *since.get_or_insert(self.now) + LEASE * MS {
             return Ok(());
         }
         for host in (0..self.hosts.len()).filter(|host| self.hosts[*host].runs(self.now)).collect::<Vec<_>>() {

@@ -184,11 +184,14 @@ impl Removal {
             }
             DeletionStage::Ending => Ok(()),
             DeletionStage::Forgotten => self.empty_store(&deletion, &members).await,
-            // D4: somebody has ended it since the store was looked at.
-            DeletionStage::Emptied if self.told.as_ref() != Some(&deletion.ended) => {
+            // D4: somebody has ended it since the store was looked at, or whoever had not is a member no more.
+            DeletionStage::Emptied => {
+                let waits = !deletion.waits_for(members.iter().copied()).is_empty();
+                if waits && self.told.as_ref() == Some(&deletion.ended) {
+                    return Ok(());
+                }
                 self.empty_store(&deletion, &members).await
             }
-            DeletionStage::Emptied => Ok(()),
         }
     }
 
