@@ -2,13 +2,13 @@
 //! keeps it from ever starting again (docs/adr/0029-deletion-of-sets.md).
 //!
 //! ```text
-//!   running, or not ──▶ note Ending{voters} ──▶ stopped ──▶ snapshot, quarantine, log dropped ──▶ note Ended{voters}
+//!   running, or not ──▶ note Ending ──▶ stopped ──▶ note Ending{voters} ──▶ snapshot, quarantine, log dropped ──▶ note Ended{voters}
 //!                           │ no start from here on, also after a crash; done again from here
 //! ```
 //! E1  The note is durable before anything is dropped: an emptied log without one would pass for a healthy new group, and could be given
 //!     its first members again by a node that has not heard of the deletion.
 //! E2  Whoever asks is told of the end only when nothing of the group is left here, and nothing of it runs.
-//! E3  What is told of the voters was read before the log was dropped. The note stays: it costs a few dozen bytes, and a group's number never
+//! E3  What is told of the voters is what the log said when nothing was appended to it any more: who has agreed to a change of voters, tells of it. The note stays: it costs a few dozen bytes, and a group's number never
 //!     comes back.
 
 use crate::node::{NodeError, RaftNode};
@@ -121,14 +121,8 @@ async fn newest_in(log: &GroupLog) -> io::Result<Option<(LogId, Vec<BTreeSet<Mem
 }
 
 impl RaftNode {
-    /// What this member knows of the group's voters: as it runs, else from its log and snapshot. What cannot be read says nothing.
+    /// What this member knows of the voters of a group that does not run here any more, from its log and its snapshot. What cannot be read says nothing.
     async fn voters_of(&self, id: GroupId) -> Ended {
-        if let Some(group) = self.group(id) {
-            use openraft::async_runtime::watch::WatchReceiver;
-            let found = group.raft().metrics().borrow_watched().membership_config.clone();
-            let at = found.log_id().as_ref().map(crate::wire::id_from_raft);
-            return Ended { voters: at.map(|at| (at, sets_of(found.membership()))) };
-        }
         let in_log = match newest_in(&self.log().group(id)).await {
             Ok(found) => found,
             Err(error) => {
@@ -142,7 +136,9 @@ impl RaftNode {
             let membership = &stored.meta.last_membership;
             Some((membership.log_id().as_ref().map(crate::wire::id_from_raft)?, sets_of(membership.membership())))
         };
-        Ended { voters: in_log.or_else(in_snapshot) }
+        // Where a crash came between a snapshot and its purge, the log begins before it.
+        let all = [in_log, in_snapshot()];
+        Ended { voters: all.into_iter().flatten().max_by_key(|(at, _)| *at) }
     }
 
     /// Ends group `id` here, for ever: it does not run any more, nothing of it is left on this disk but a note, and it is never started again. May be
@@ -157,17 +153,17 @@ impl RaftNode {
         assert!(id != GroupId::CLUSTER, "R11: group 0 is not ended");
         let io = |source| NodeError::Io { group: id, source };
         let dir = self.snapshots_dir().to_path_buf();
-        let ended = match load(&dir, id).map_err(io)? {
+        let known = match load(&dir, id).map_err(io)? {
             Some((Stage::Ended, _)) => return Ok(()),
             Some((Stage::Ending, ended)) => ended,
-            None => {
-                let ended = self.voters_of(id).await;
-                // E1.
-                save(&dir, id, Stage::Ending, &ended).map_err(io)?;
-                ended
-            }
+            None => Ended::default(),
         };
+        // E1, and first of all: a crash after the stop must not be followed by a start.
+        save(&dir, id, Stage::Ending, &known).map_err(io)?;
         self.stop_group(id).await;
+        // E3: now that nothing is appended any more. A crash between the next note and the end finds them in the note.
+        let ended = if known.voters.is_some() { known } else { self.voters_of(id).await };
+        save(&dir, id, Stage::Ending, &ended).map_err(io)?;
         let from = dir.clone();
         let removed = holdfast_log::spawn_blocking(move || {
             snapshot_file::remove(&from, id)?;

@@ -219,8 +219,15 @@ mod tests {
     }
 
     async fn shown(store: &Memory) -> Vec<String> {
-        let page = store.list("", None).await.unwrap();
-        page.objects.into_iter().map(|listed| listed.key).collect()
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.list("", after.as_deref()).await.unwrap();
+            keys.extend(page.objects.into_iter().map(|listed| listed.key));
+            after = page.more;
+            if after.is_none() {
+                return keys;
+            }
+        }
     }
 
     #[tokio::test]
