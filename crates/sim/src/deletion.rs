@@ -104,7 +104,7 @@ impl World {
                 self.note(format!("{} loses power", name(host)));
                 self.hosts[host].cut_power(now);
             }
-            2 => {
+            2 if self.hosts[host].runs(now) => {
                 self.note(format!("{} stands still", name(host)));
                 self.hosts[host].suspend(now, now + rng.range(50, 6_000) * MS);
             }

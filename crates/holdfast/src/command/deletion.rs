@@ -165,13 +165,13 @@ fn summary(before: &v1::SetStatus) -> String {
     let set = before.set.clone().unwrap_or_default();
     let owner = before.lease.as_ref().map_or("nobody".to_string(), |lease| lease.owner.clone());
     let bytes: u64 = before.volumes.iter().map(|volume| volume.size_bytes).sum();
-    let volumes = match before.volumes.len() {
-        0 => "not looked at".to_string(),
-        count => format!("{count} ({})", output::bytes(bytes)),
+    let (count, size) = match before.volumes.len() {
+        0 => (String::new(), String::new()),
+        count => (count.to_string(), output::bytes(bytes)),
     };
     output::table(
-        ["SET", "GROUP", "STORE", "VOLUMES", "HELD BY"],
-        [[set.name, set.id.to_string(), set.store, volumes, owner]],
+        ["SET", "GROUP", "STORE", "VOLUMES", "SIZE", "HELD BY"],
+        [[set.name, set.id.to_string(), set.store, count, size, owner]],
     )
 }
 
