@@ -25,6 +25,7 @@ mod recover;
 mod rollback;
 mod rotten;
 mod scrub;
+mod set_delete;
 mod space;
 mod standby;
 mod stores;
@@ -269,6 +270,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "volumes grow, shrink, are renamed and deleted under load and through a kill; the others are whole, the space comes back (R1, R8)",
         needs: &[],
         run: volumes::run,
+    },
+    Scenario {
+        name: "set-delete",
+        shows: "a set is deleted while a gateway is away, and while its own one dies: key, objects, files on all disks go, its name is free, the other set is whole (R10)",
+        needs: &[],
+        run: set_delete::run,
     },
     Scenario {
         name: "import-export",

@@ -1,4 +1,5 @@
-//! Group 0: who is a member, on which disk and in which life of it; which sets there are, and their wrapped keys.
+//! Group 0: who is a member, on which disk and in which life of it; which sets there are, and their wrapped keys;
+//! which sets are being deleted.
 //!
 //! C1  Member ids and set ids are never reused, also not after a removal: a number in an old log or object key names the same
 //!     thing for ever.
@@ -9,12 +10,14 @@
 //! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
 mod command;
+pub mod deletion;
 mod state;
 
 pub use command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FEATURE_LEVEL, FIRST_LEVEL, MEMBERS_MAX,
-    SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, DELETION_LEVEL, FEATURE_LEVEL, FIRST_LEVEL,
+    MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
+pub use deletion::{Deletion, DeletionStage, Deletions, GroupVoters};
 pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};
 
 #[cfg(test)]

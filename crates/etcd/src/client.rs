@@ -2,7 +2,7 @@
 
 use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::kv_client::KvClient;
-use crate::proto::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op};
+use crate::proto::{Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op};
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -137,15 +137,25 @@ impl Client {
 
     /// Writes the key if it is still as it was read; whether it was. An error does not say that nothing was written.
     pub(crate) async fn put_if(&mut self, key: &str, value: &[u8], revision: i64) -> Result<bool, EtcdError> {
+        let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        self.change_if(key, request_op::Request::RequestPut(put), revision).await
+    }
+
+    /// Deletes the key if it is still as it was read; whether it was. An error does not say that it is still there.
+    pub(crate) async fn delete_if(&mut self, key: &str, revision: i64) -> Result<bool, EtcdError> {
+        let delete = DeleteRangeRequest { key: key.as_bytes().to_vec() };
+        self.change_if(key, request_op::Request::RequestDeleteRange(delete), revision).await
+    }
+
+    async fn change_if(&mut self, key: &str, change: request_op::Request, revision: i64) -> Result<bool, EtcdError> {
         let key = key.as_bytes().to_vec();
         let compare = Compare {
             result: CompareResult::Equal.into(),
             target: CompareTarget::Mod.into(),
-            key: key.clone(),
+            key,
             target_union: Some(TargetUnion::ModRevision(revision)),
         };
-        let put = PutRequest { key, value: value.to_vec() };
-        let success = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
+        let success = RequestOp { request: Some(change) };
         let request = TxnRequest { compare: vec![compare], success: vec![success] };
         let reply = self.ask(|mut client| {
             let request = request.clone();

@@ -68,6 +68,14 @@ impl Grant {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
+    /// Whether what lies there was told of a set of this name by this cluster, in this life or an earlier one (G2): it goes with the set.
+    pub(crate) fn was_told_of(there: &[u8], set: &str, cluster: &str, generation: u64) -> bool {
+        let found = serde_json::from_slice::<Grant>(there);
+        found.is_ok_and(|found| {
+            found.form == FORM && found.set == set && found.cluster == cluster && found.generation <= generation
+        })
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // A struct of numbers and texts with string keys always has a form in JSON.
         serde_json::to_vec(self).unwrap_or_default()
@@ -118,6 +126,15 @@ mod tests {
         assert_eq!(next(grant(held("db3", 5), 2, 3)), Next::Put, "a recovered set's log begins anew");
         assert_eq!(grant(held("db1", 9), 1, 900).next(Some(&grant(None, 2, 1).to_bytes())), Next::Newer);
         assert_eq!(grant(None, 1, 1).next(None), Next::Put);
+    }
+
+    #[test]
+    fn of_a_deleted_set_only_what_was_told_of_it_goes() {
+        let there = grant(held("db1", 4), 2, 100).to_bytes();
+        assert!(Grant::was_told_of(&there, "demo", "c1", 2) && Grant::was_told_of(&there, "demo", "c1", 3));
+        assert!(!Grant::was_told_of(&there, "demo", "c1", 1), "a later life's");
+        assert!(!Grant::was_told_of(&there, "demo", "c2", 2), "another cluster's");
+        assert!(!Grant::was_told_of(&there, "other", "c1", 2) && !Grant::was_told_of(b"10.0.0.1", "demo", "c1", 2));
     }
 
     #[test]

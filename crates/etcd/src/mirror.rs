@@ -63,4 +63,24 @@ impl Mirror {
         }
         Err(EtcdError::Contended { key, times: TRIES })
     }
+
+    /// Takes away what was told of a set that is deleted: by `cluster`, of its life `generation` or an earlier one. What is not ours stays (G2). Whether
+    /// there was something. Can be repeated.
+    ///
+    /// # Errors
+    /// [`EtcdError`], as [`Mirror::show`].
+    pub async fn forget(&mut self, set: &str, cluster: &str, generation: u64) -> Result<bool, EtcdError> {
+        let key = self.key(set);
+        for _ in 0..TRIES {
+            let found = self.client.get(&key).await?;
+            let ours = found.value.is_some_and(|there| Grant::was_told_of(&there, set, cluster, generation));
+            if !ours {
+                return Ok(false);
+            }
+            if self.client.delete_if(&key, found.revision).await? {
+                return Ok(true);
+            }
+        }
+        Err(EtcdError::Contended { key, times: TRIES })
+    }
 }

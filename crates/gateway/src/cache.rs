@@ -284,6 +284,11 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         result
     }
 
+    /// Drops every opened value of this kind from memory. What is on disk is sealed, and stays until it is pushed out.
+    pub fn forget_opened(&self) {
+        self.inner.memory.clear();
+    }
+
     /// Puts a value that was made here into memory, such as a page that was just sealed.
     pub fn insert(&self, key: BlockKey, value: V) {
         self.inner.memory.insert(key, value);

@@ -11,6 +11,40 @@ use tokio::sync::watch;
 /// How long a command to group 0 may take before its outcome counts as unknown.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
+/// Of what follows the state in a snapshot: the deletions.
+const DELETIONS: u8 = 1;
+
+/// A state as a snapshot has it: in the form that it always had, then a section for each thing that came later and is there: its mark, its length
+/// (4 bytes, little-endian), its content. A build that does not know a section knows no entry that could have led to it (C4).
+fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
+    let mut bytes = postcard::to_stdvec(state)?;
+    if !state.deletions.is_empty() {
+        let section = postcard::to_stdvec(&state.deletions)?;
+        bytes.push(DELETIONS);
+        bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(&section);
+    }
+    Ok(bytes)
+}
+
+fn of_image(data: &[u8]) -> Result<ClusterState, String> {
+    let (mut state, mut rest) = postcard::take_from_bytes::<ClusterState>(data).map_err(|e| e.to_string())?;
+    while let Some((mark, more)) = rest.split_first() {
+        let section = more.split_first_chunk::<4>().and_then(|(len, more)| {
+            more.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX))
+        });
+        let Some((section, more)) = section else {
+            return Err(format!("found {} bytes of section {mark}, expected a whole one", more.len()));
+        };
+        match *mark {
+            DELETIONS => state.deletions = postcard::from_bytes(section).map_err(|e| e.to_string())?,
+            other => return Err(format!("found section {other}, expected {DELETIONS}: written by a newer build")),
+        }
+        rest = more;
+    }
+    Ok(state)
+}
+
 /// Marks a payload of group 0, so that it can never be taken for a set's.
 const MARK: u8 = 0xC0;
 
@@ -151,17 +185,58 @@ impl StateMachine for Cluster {
         if inner.applied == LogId::default() {
             return None;
         }
-        postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
+        image(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
     fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        postcard::from_bytes::<ClusterState>(data).map(drop).map_err(|e| e.to_string())
+        of_image(data).map(drop)
     }
 
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let state = postcard::from_bytes(data).map_err(|e| e.to_string())?;
+        let state = of_image(data)?;
         *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };
         self.version.send_modify(|v| *v += 1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::cluster::{Deletion, DeletionStage};
+    use holdfast_types::{Epoch, GroupId, RequestId};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_snapshot_without_deletions_is_what_it_always_was_and_one_with_them_comes_back()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState { level: 3, next_set: 9, ..ClusterState::new() };
+        assert_eq!(image(&state)?, postcard::to_stdvec(&state)?, "a build of before reads it");
+        assert_eq!(of_image(&image(&state)?)?, state);
+        let entry = SetEntry {
+            name: Name::new("demo")?,
+            store_url: "file:///s".into(),
+            wrapped_key: vec![7; 9],
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+        };
+        let (stage, ended) = (DeletionStage::Ending, BTreeSet::from([MemberId(1)]));
+        let deletion = Deletion { entry, request: RequestId(5), stage, ended, voters: None, store_left: false };
+        state.deletions.under_way.insert(GroupId(4), deletion);
+        state.deletions.finished.push_back(GroupId(3));
+        let whole = image(&state)?;
+        assert_eq!(of_image(&whole)?, state);
+        let old = postcard::to_stdvec(&state)?.len();
+        for cut in old + 1..whole.len() {
+            assert!(of_image(&whole[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut unknown = whole;
+        unknown[old] = 77;
+        assert!(of_image(&unknown).is_err_and(|why| why.contains("section 77")));
         Ok(())
     }
 }

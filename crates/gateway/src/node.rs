@@ -5,6 +5,8 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod deletion;
+mod ended;
 mod members;
 mod seams;
 mod start_set;
@@ -23,12 +25,13 @@ use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
 use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
-use holdfast_types::{GroupId, MemberId, Name};
+use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use deletion::Progress;
 pub use seams::Seams;
 
 /// Entries of group 0 between two of its snapshots.
@@ -129,6 +132,10 @@ pub struct Node {
     pub(crate) writing_node_key: tokio::sync::Mutex<()>,
     /// Why a set does not run here, by name.
     troubles: Mutex<BTreeMap<String, String>>,
+    /// What runs for each set, so that it can be ended.
+    running: Mutex<BTreeMap<SetId, ended::Running>>,
+    /// What this gateway has done of deletions while it leads group 0.
+    deletions: Mutex<BTreeMap<SetId, Progress>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -195,6 +202,8 @@ impl Node {
             changing_members: Arc::default(),
             writing_node_key: tokio::sync::Mutex::new(()),
             troubles: Mutex::new(BTreeMap::new()),
+            running: Mutex::new(BTreeMap::new()),
+            deletions: Mutex::new(BTreeMap::new()),
         });
         if node.identity().member != 0 {
             node.start().await?;
@@ -230,6 +239,11 @@ impl Node {
     /// A set that runs here.
     pub fn set(&self, name: &Name) -> Option<Arc<SetServer>> {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// What this gateway has done of a deletion; `None` where it has done nothing, or does not lead group 0.
+    pub fn deletion_progress(&self, set: SetId) -> Option<Progress> {
+        lock(&self.deletions).get(&set).cloned()
     }
 
     /// Gives this gateway its place in a cluster, for ever, and starts group 0. Goes on to its end when nobody waits for it any more: opening the journal may take
@@ -311,6 +325,7 @@ impl Node {
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
         tokio::spawn(boots::register(self.clone(), adopted.clone()));
+        tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile_loop(self.clone(), adopted));
         Ok(())
     }
@@ -460,6 +475,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
     let mut book = BTreeMap::new();
     let mut healing = BTreeMap::new();
     let mut members = members::Follower::default();
+    let mut ender = ended::Ender::default();
     let mut tick = tokio::time::interval(Duration::from_millis(500));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -474,14 +490,17 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         }
         adopted.raft.set_lives(boots::known_lives(&state), MemberId(state.next_member));
         note_peers(&node, &state, &mut book);
+        // Before what is new: a new set may have the name of one that is gone.
+        ender.round(&node, &adopted, &state, &mut healing).await;
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
-            if let Some(set) = node.set(&entry.name) {
+            if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 // The same data key under another cluster key: heads are written with it from now on.
                 set.head.set_keyring(node.keys.keyring_of(entry));
                 continue;
             }
-            if waits {
+            // Ended here already: group 0 is behind on this gateway.
+            if waits || adopted.raft.is_over(*id) {
                 continue;
             }
             let outcome = start_set::start_set(&node, &adopted, *id, entry, &state).await;

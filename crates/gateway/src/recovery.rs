@@ -14,7 +14,7 @@ use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOption
 
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
-use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
+use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
 use holdfast_volume::map::open_root;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -103,6 +103,8 @@ pub struct Survey {
     pub sets: Vec<Found>,
     /// Sets that are there and cannot be opened: another cluster key, or damage.
     pub bad: Vec<(SetId, String)>,
+    /// Sets that were there: tombstones stand in their places (ADR 0029).
+    pub deleted: Vec<SetId>,
 }
 
 /// The cluster key from where `config` says; how it comes from a passphrase, each head says.
@@ -142,6 +144,7 @@ pub async fn survey(url: &str, store: Arc<dyn ObjectStore>, key: &ClusterKeys) -
             Ok(None) => {}
             Ok(Some(found)) => survey.sets.push(found),
             Err(ReadError::Store(e)) => return Err(e.into()),
+            Err(ReadError::Deleted) => survey.deleted.push(set),
             Err(ReadError::Bad(why)) => survey.bad.push((set, why)),
         }
     }
@@ -180,6 +183,9 @@ pub enum ReadError {
     /// It does not open.
     #[error("{0}")]
     Bad(String),
+    /// The set was deleted, and its key is destroyed.
+    #[error("the set was deleted: a tombstone stands in the place of its head, and its key is destroyed")]
+    Deleted,
 }
 
 /// Reads and opens one set's head; `None` where there is none.
@@ -204,6 +210,9 @@ pub async fn read(
         )));
     }
     let (header, keyring) = read_keyring(&object.body).map_err(|e| bad(&e))?;
+    if is_tombstone(&object.body) {
+        return Err(ReadError::Deleted);
+    }
     let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
     let key = SetKey { set, key_id: header.key_id, key };
     let head = open(&key, &object.body).map_err(|e| bad(&e))?;

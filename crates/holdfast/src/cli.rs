@@ -5,8 +5,8 @@ mod keys;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, HistoryArgs, RecoverArgs, SnapshotCommand, StandbyCommand, VerifyArgs,
-    VolumeCommand, WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, RecoverArgs, SET_DELETE, SnapshotCommand,
+    StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -343,6 +343,9 @@ pub enum SetCommand {
         #[arg(long)]
         any_view: bool,
     },
+    /// Delete a set: its volumes, its key, its objects, what gateways have of it on their disks
+    #[command(after_long_help = with_codes(SET_DELETE))]
+    Delete(DeleteArgs),
     /// Put everything that was acknowledged so far into the store, and say up to where it is
     #[command(after_long_help = with_codes(CHECKPOINT))]
     Checkpoint {

@@ -531,6 +531,12 @@ impl Group {
         }
     }
 
+    /// [`Group::stop`], for ever: nothing of it is written to the disk any more.
+    pub(crate) async fn end(&self) {
+        self.stop().await;
+        self.inner.shared.end().await;
+    }
+
     pub(crate) fn refused(&self, e: impl std::fmt::Display) -> GroupError {
         GroupError::Refused { group: self.inner.id, reason: e.to_string() }
     }

@@ -16,6 +16,7 @@
 mod change;
 mod clock;
 mod config;
+mod ended;
 mod group;
 mod lives;
 mod log_store;
@@ -37,6 +38,8 @@ mod wire;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
+mod ended_tests;
+#[cfg(test)]
 mod group_tests;
 #[cfg(test)]
 mod heal_tests;
@@ -55,6 +58,7 @@ mod proto {
 pub use change::Roll;
 pub use clock::{Clocks, boot_now, monotonic_now, replace_clocks};
 pub use config::{RaftTiming, TypeConfig};
+pub use ended::Ended;
 pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,
 };

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     unsaved: Mutex<Option<String>>,
     /// The group is being stopped: nothing is tried again.
     closing: AtomicBool,
+    /// The group is ended for ever: nothing is written any more.
+    over: AtomicBool,
     memberships: Mutex<Vec<RaftStoredMembership>>,
     applied_term: AtomicU64,
     applied_index: AtomicU64,
@@ -85,6 +87,13 @@ impl Shared {
 
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// From the return on no snapshot is written any more: what is on the disk can be removed.
+    pub(crate) async fn end(&self) {
+        self.close();
+        self.over.store(true, Ordering::Release);
+        drop(self.saving.lock().await);
     }
 
     pub(crate) fn snapshot_last(&self) -> Option<LogId> {
@@ -125,6 +134,7 @@ impl Adapter {
             saving: tokio::sync::Mutex::new(()),
             unsaved: Mutex::new(None),
             closing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             memberships: Mutex::new(memberships),
             applied_term: AtomicU64::new(0),
             applied_index: AtomicU64::new(0),
@@ -235,6 +245,9 @@ impl RaftStateMachine<TypeConfig> for Adapter {
 /// newer one would loop on the older. Answers what is current then.
 async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<StoredSnapshot> {
     let _one_at_a_time = shared.saving.lock().await;
+    if shared.over.load(Ordering::Acquire) {
+        return Err(io::Error::other("the group is ended"));
+    }
     if let Some(current) = lock(&shared.current).clone()
         && current.last() >= snapshot.last()
     {

@@ -2,6 +2,7 @@
 
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, openraft_config};
+use crate::ended;
 use crate::group::Group;
 use crate::lives::{KnownLife, Life};
 use crate::log_store::LogStore;
@@ -52,6 +53,9 @@ pub enum NodeError {
     /// The group runs already.
     #[error("group {0} runs already")]
     Running(GroupId),
+    /// It was ended here for ever: what it was for is deleted.
+    #[error("group {0} was ended here: it belongs to a set that is deleted")]
+    Ended(GroupId),
     /// Snapshot or journal.
     #[error("group {group}: {source}")]
     Io {
@@ -239,6 +243,10 @@ impl RaftNode {
         let config = openraft_config(format!("holdfast-{id}"), inner.config.timing, snapshot_every)
             .map_err(|reason| NodeError::Raft { group: id, reason })?;
         let io = |source| NodeError::Io { group: id, source };
+        // E1: group 0 may not have told this process yet.
+        if ended::is_over(&inner.config.snapshots, id).map_err(io)? {
+            return Err(NodeError::Ended(id));
+        }
         let note = quarantine::load(&inner.config.snapshots, id).map_err(io)?;
         if let Some(Quarantine { record, stage: Stage::Out }) = note {
             return Err(self.damaged(id, record));
@@ -352,6 +360,23 @@ impl RaftNode {
 
     pub(crate) fn healed_count(&self) -> u64 {
         self.inner.healed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+        self.inner.config.sealing.as_ref()
+    }
+
+    /// The group is healed no more: it is gone.
+    pub(crate) fn forget_healing(&self, id: GroupId) {
+        self.inner.healing.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Ends one group, if it runs; peers find it no more.
+    pub(crate) async fn stop_group(&self, id: GroupId) {
+        let group = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(group) = group {
+            group.end().await;
+        }
     }
 
     /// Stops every group, then closes the journal for every handle to it.

@@ -292,6 +292,14 @@ impl Peer for Handler {
         Ok(self.answer(proto::RollReply { result: Some(outcome) }))
     }
 
+    async fn ended(&self, request: Request<proto::EndedRequest>) -> Result<Response<proto::EndedReply>, Status> {
+        let meta = request.metadata();
+        let from = self.sender(meta)?;
+        self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        let reply = self.node.ended_reply(GroupId(number(meta, META_GROUP)?)).map_err(fatal)?;
+        Ok(self.answer(reply))
+    }
+
     async fn transfer(
         &self,
         request: Request<proto::TransferRequest>,

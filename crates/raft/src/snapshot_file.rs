@@ -124,12 +124,16 @@ fn open(sealing: Option<&Sealing>, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
     Ok(body)
 }
 
-/// Takes the snapshot of `group` away; durable on return.
+/// Takes the snapshot of `group` away, and what a crash left of one beside it; durable on return.
 pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
-    match std::fs::remove_file(path(dir, group)) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => std::fs::File::open(dir)?.sync_all(),
+    let target = path(dir, group);
+    for path in [target.with_extension("snapshot.new"), target] {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
     }
+    std::fs::File::open(dir)?.sync_all()
 }
 
 /// Reads the snapshot of `group`; `None` where there never was one.

@@ -10,6 +10,7 @@
 
 mod broken;
 mod client;
+mod deletion;
 mod histories;
 mod host;
 mod libc;

@@ -25,6 +25,8 @@ pub enum Scene {
     FailoverAgain,
     /// A call that creates a set is given up at any moment, and the next one creates another: both open.
     SetsGivenUp,
+    /// The set is deleted while gateways die, stand still and are cut off, and PUTs arrive late; nothing of it is left.
+    DeletedSet,
 }
 
 impl Scene {
@@ -36,6 +38,7 @@ impl Scene {
             Scene::TwoLeave => "two-leave",
             Scene::FailoverAgain => "failover-again",
             Scene::SetsGivenUp => "sets-given-up",
+            Scene::DeletedSet => "deleted-set",
         }
     }
 }
@@ -53,6 +56,7 @@ impl World {
             Scene::TwoLeave => self.two_leave(),
             Scene::FailoverAgain => self.failover_again(),
             Scene::SetsGivenUp => self.sets_given_up(),
+            Scene::DeletedSet => self.deleted_set(),
         }
     }
 

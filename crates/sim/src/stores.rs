@@ -278,7 +278,7 @@ impl World {
     /// # Errors
     /// A broken rule.
     pub fn tend_stores(&mut self) -> Result<()> {
-        if !self.stores.several() {
+        if !self.stores.several() || self.set_goes {
             return Ok(());
         }
         while let Some(at) = self.stores.later.iter().position(|(at, _)| *at <= self.now) {

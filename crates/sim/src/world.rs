@@ -64,6 +64,8 @@ pub struct World {
     enough: u64,
     /// Few seconds of faults, and content sooner.
     pub short: bool,
+    /// The set goes: what clients, stores and replicas have of it is compared no more.
+    pub set_goes: bool,
     pub stats: Stats,
 }
 
@@ -105,6 +107,7 @@ impl World {
             keeper: Keeper::new(seed),
             enough: 100,
             short: false,
+            set_goes: false,
             broken,
             places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),
             administrator: Administrator::default(),
@@ -486,6 +489,13 @@ impl World {
         let opened = self.clients[self.active].opened;
         self.busy = true;
         self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)
+    }
+
+    /// From here on the set is not looked at any more: it is to be deleted.
+    pub fn model_ends(&mut self) {
+        self.busy = false;
+        self.set_goes = true;
+        self.clients.clear();
     }
 
     /// Nobody writes, and everything that was written is in the store.

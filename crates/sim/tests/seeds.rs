@@ -81,8 +81,12 @@ fn several_stores_with_a_bug_fail() {
 
 /// What chance plays too seldom: the same course, whatever the seed.
 fn scene(name: &str) {
-    for seed in ["1", "2"] {
-        let run = sim(&["one", "--seed", seed, "--scene", name]);
+    scenes(name, 2);
+}
+
+fn scenes(name: &str, seeds: u64) {
+    for seed in 1..=seeds {
+        let run = sim(&["one", "--seed", &seed.to_string(), "--scene", name]);
         assert!(run.status.success(), "{}", text(&run));
     }
 }
@@ -111,4 +115,10 @@ fn a_failover_that_is_asked_for_again_ends_no_lease_that_was_granted_since() {
 #[test]
 fn sets_that_are_created_in_calls_that_were_given_up_open() {
     scene("sets-given-up");
+}
+
+/// D1 to D4 of `control::cluster::deletion`, E1 and E2 of `raft::ended`, T1 and T2 of the removal.
+#[test]
+fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
+    scenes("deleted-set", 12);
 }

@@ -120,6 +120,16 @@ pub fn objects(set: SetId, kind: Kind) -> String {
     format!("sets/{}/{}/", set.0, kind.part())
 }
 
+/// Prefix of all that a set ever writes.
+pub fn of_set(set: SetId) -> String {
+    format!("sets/{}/", set.0)
+}
+
+/// Whether a set wrote this, and it goes with the set: everything that gateways write but the head. Other keys are not ours to judge, nor to delete.
+pub fn is_of(set: SetId, key: &str) -> bool {
+    parse(key).is_some_and(|(of, _, _)| of == set) || key == manifest(set)
+}
+
 /// Reads the key of an immutable object. `None` for any other key: it is not ours to judge, nor to delete.
 pub fn parse(key: &str) -> Option<(SetId, Kind, ObjectId)> {
     let parts: Vec<&str> = key.split('/').collect();
@@ -150,6 +160,13 @@ mod tests {
         assert_eq!(map_pack(set, ID), format!("sets/12/map/{id}"));
         assert_eq!(root(set, ID), format!("sets/12/root/{id}"));
         assert_eq!(head(set), "sets/12/head");
+        assert_eq!(of_set(set), "sets/12/");
+        for (key, goes) in [(segment(set, ID), true), (root(set, ID), true), (manifest(set), true), (head(set), false)]
+        {
+            assert!(key.starts_with(&of_set(set)));
+            assert_eq!(is_of(set, &key), goes, "{key}");
+        }
+        assert!(!is_of(set, &segment(GroupId(1), ID)) && !is_of(set, "sets/12/notes.txt"));
         assert_eq!(set_of(&head(set)), Some(set));
         assert_eq!((set_of("sets/012/head"), set_of("check/1/x")), (None, None));
         assert_eq!(manifest(set), "sets/12/manifest");

@@ -13,6 +13,8 @@
 //!     been replaced, and serves nothing any more.
 //! H2  Within a generation the log id that the head covers only grows, and everything that its root names was in the store before.
 //! H3  What the head names is the state at one log id, whole: a prefix of the set's order of writes (R4).
+//! H4  A head whose keyring has no key stands where a set was, for ever: a tombstone. Its generation is one that no life has, so whoever lived the set
+//!     finds that it has been replaced (H1), and no PUT of a life that is over takes its place.
 
 use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::segment::seal_frame;
@@ -28,6 +30,9 @@ const HEAD_MAGIC: &[u8] = b"HFH\x01";
 
 /// Bytes of a head at most: 256 volumes with the longest names take a tenth of it.
 pub const HEAD_BYTES_MAX: usize = 512 << 10;
+
+/// The generation of a tombstone (H4).
+pub const DELETED_GENERATION: u64 = u64::MAX;
 
 /// What opens a set's data, given the cluster key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +164,20 @@ pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> By
     object.extend_from_slice(&write(KEYRING_MAGIC, keyring));
     seal_frame(ObjectKind::Head, &mut sealer, Part::Header, &write(HEAD_MAGIC, &(keyring, head)), &mut object);
     Bytes::from(object)
+}
+
+/// What takes the place of a deleted set's head (H4), sealed by the set's own key as long as there is one: who still has it can tell that this is no forgery.
+pub fn seal_tombstone(cluster: u128, name: Name, sealer: ObjectSealer) -> Bytes {
+    let life = SetLife { cluster, generation: DELETED_GENERATION };
+    let content = Restored::default();
+    let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content };
+    let keyring = Keyring { wrapped_key: Vec::new(), passphrase: Argon2id::ours([0; 16]) };
+    seal_head(&head, &keyring, sealer)
+}
+
+/// Whether this stands where a set was (H4), as far as can be told without a key.
+pub fn is_tombstone(object: &[u8]) -> bool {
+    read_keyring(object).is_ok_and(|(_, keyring)| keyring.wrapped_key.is_empty())
 }
 
 /// The part of a head that can be read without its key: the header and the keyring. Not authentic before [`open_head`].

@@ -3,6 +3,7 @@
 mod cluster;
 mod control;
 mod data;
+mod deletion;
 mod gateway;
 mod histories;
 mod raft;
@@ -19,6 +20,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     gateway::MUTATIONS,
     space::MUTATIONS,
     volumes::MUTATIONS,
+    deletion::MUTATIONS,
     histories::MUTATIONS,
     cluster::MUTATIONS,
 ];

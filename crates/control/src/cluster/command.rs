@@ -1,9 +1,11 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
+use super::deletion::GroupVoters;
 use super::state::{Member, Standing};
 use crate::set::Restored;
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Members at most: beyond a few voters, more gateways only slow the quorum down.
 pub const MEMBERS_MAX: usize = 32;
@@ -16,7 +18,9 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 2;
+pub const FEATURE_LEVEL: u32 = 3;
+/// The feature level from which on sets are deleted.
+pub const DELETION_LEVEL: u32 = 3;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -137,6 +141,38 @@ pub enum ClusterCommand {
         /// Which data key seals from now on.
         key_id: u32,
     },
+    /// A set goes, for ever: it is started, granted and served nowhere from this entry on (D1).
+    DeleteSet {
+        /// The set.
+        set: SetId,
+        /// Its name, as whoever asks has seen it.
+        name: Name,
+        /// Sent again after an unknown outcome (R12): answered alike.
+        request: RequestId,
+    },
+    /// A member has ended the group of a set that is being deleted, for ever: durable on its disk before this was proposed.
+    SetEnded {
+        /// The set.
+        set: SetId,
+        /// The member.
+        member: MemberId,
+        /// The group's voters as it had them in its log; `None` where it had none, or could not read them.
+        voters: Option<GroupVoters>,
+    },
+    /// The wrapped key of a set that is being deleted is destroyed. Refused before the set is fenced (D2).
+    ForgetSet {
+        /// The set.
+        set: SetId,
+        /// Another cluster has taken the set over in its store: nothing is removed there.
+        store_left: bool,
+    },
+    /// The store showed nothing more of a set whose key is forgotten: its name is free (D3).
+    SetEmptied {
+        /// The set.
+        set: SetId,
+        /// Who had ended the group before that look at the store (D4).
+        ended: BTreeSet<MemberId>,
+    },
 }
 
 impl ClusterCommand {
@@ -154,6 +190,10 @@ impl ClusterCommand {
             | ClusterCommand::SetStanding { .. }
             | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
             ClusterCommand::SwapKeys { .. } => 2,
+            ClusterCommand::DeleteSet { .. }
+            | ClusterCommand::SetEnded { .. }
+            | ClusterCommand::ForgetSet { .. }
+            | ClusterCommand::SetEmptied { .. } => DELETION_LEVEL,
         }
     }
 }
@@ -187,6 +227,13 @@ pub enum ClusterAnswer {
     StandingSet,
     /// The cluster is at that level, or above it.
     LevelRaised,
+    /// The set is being deleted, or was.
+    SetDeleting {
+        /// Which.
+        set: SetId,
+    },
+    /// The step of a deletion is noted, or was before.
+    DeletionNoted,
 }
 
 /// Why group 0 did not do what it was asked. The text is meant for the person who asked.
@@ -395,10 +442,60 @@ pub enum ClusterRefusal {
         /// The set.
         set: SetId,
     },
+    /// The name is not free yet.
+    #[error(
+        "a set named {name} is being deleted ({set}): its name is free once `holdfast set list` does not show it any more"
+    )]
+    SetBeingDeleted {
+        /// As asked for.
+        name: Name,
+        /// Which.
+        set: SetId,
+    },
+    /// The number is another set's.
+    #[error("set {set}: found the name {found}, expected {expected}: another set is meant")]
+    OtherSet {
+        /// The set.
+        set: SetId,
+        /// As asked for.
+        found: Name,
+        /// As it is.
+        expected: Name,
+    },
+    /// Nobody asked for its deletion.
+    #[error("set {set} is not being deleted")]
+    NotBeingDeleted {
+        /// The set.
+        set: SetId,
+    },
+    /// D2.
+    #[error("set {set} may still be served: {} have not ended its group", members_text(.waits))]
+    SetNotFenced {
+        /// The set.
+        set: SetId,
+        /// Who has not.
+        waits: Vec<MemberId>,
+    },
+    /// D3.
+    #[error("the key of set {set} is not forgotten yet")]
+    KeyNotForgotten {
+        /// The set.
+        set: SetId,
+    },
+    /// A late copy of a creation (R12).
+    #[error("this request made set {set}, which was deleted since: draw a new one")]
+    SetDeleted {
+        /// Which.
+        set: SetId,
+    },
 }
 
 fn known_text(known: &Option<u32>) -> String {
     known.map_or("has not registered a start yet".to_owned(), |known| format!("knows {known} at most"))
+}
+
+fn members_text(members: &[MemberId]) -> String {
+    members.iter().map(MemberId::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn found_text(found: &Option<Name>) -> String {

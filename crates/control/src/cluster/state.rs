@@ -4,6 +4,7 @@ use super::command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX,
     STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
+use super::deletion::Deletions;
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,9 @@ pub struct ClusterState {
     pub requests: BTreeMap<RequestId, Made>,
     /// Entries up to this feature level may be proposed (C4).
     pub level: u32,
+    /// Sets that go or went. Not part of the form above: a snapshot has it behind that, where there is anything.
+    #[serde(skip)]
+    pub deletions: Deletions,
 }
 
 impl Default for ClusterState {
@@ -146,6 +150,7 @@ impl ClusterState {
             retired_disks: BTreeSet::new(),
             requests: BTreeMap::new(),
             level: FIRST_LEVEL,
+            deletions: Deletions::default(),
         }
     }
 
@@ -195,6 +200,10 @@ impl ClusterState {
             ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id } => {
                 self.swap_keys(*set, expected, wrapped_key, *key_id)
             }
+            ClusterCommand::DeleteSet { set, name, request } => self.delete_set(*set, name, *request),
+            ClusterCommand::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
+            ClusterCommand::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
+            ClusterCommand::SetEmptied { set, ended } => self.set_emptied(*set, ended),
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
                 let entry = SetEntry {
                     name: name.clone(),
@@ -227,6 +236,11 @@ impl ClusterState {
     /// The set of this name.
     pub fn set_named(&self, name: &Name) -> Option<(SetId, &SetEntry)> {
         self.sets.iter().find(|(_, set)| set.name == *name).map(|(id, set)| (*id, set))
+    }
+
+    /// Those that go are work still.
+    fn sets_counted(&self) -> usize {
+        self.sets.len() + self.deletions.under_way.len()
     }
 
     fn init(&mut self, cluster_id: u128) -> Result<ClusterAnswer, ClusterRefusal> {
@@ -376,13 +390,13 @@ impl ClusterState {
 
     fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
         match self.requests.get(&request).copied() {
+            // A late copy: what is gone is not made anew by it.
+            Some(Made::Set(set)) if self.was_deleted(set) => return Err(ClusterRefusal::SetDeleted { set }),
             Some(Made::Set(set)) => return Ok(ClusterAnswer::SetCreated { set }),
             Some(Made::Member(_)) => return Err(ClusterRefusal::RequestReused { request }),
             None => {}
         }
-        if let Some((by, _)) = self.set_named(&entry.name) {
-            return Err(ClusterRefusal::SetNameTaken { name: entry.name, by });
-        }
+        self.name_is_free(&entry.name)?;
         check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
         check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
         let voters: BTreeSet<MemberId> = if entry.initial_members.is_empty() {
@@ -399,7 +413,7 @@ impl ClusterState {
                 return Err(ClusterRefusal::NoSuchMember { id: *id });
             }
         }
-        let Some(next) = self.next_set.checked_add(1).filter(|_| self.sets.len() < SETS_MAX) else {
+        let Some(next) = self.next_set.checked_add(1).filter(|_| self.sets_counted() < SETS_MAX) else {
             return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
         };
         let set = GroupId(self.next_set);
@@ -421,9 +435,7 @@ impl ClusterState {
         let Some(next) = set.0.checked_add(1).filter(|_| set.0 >= self.next_set) else {
             return Err(ClusterRefusal::SetIdTaken { set, found: None });
         };
-        if let Some((by, _)) = self.set_named(&entry.name) {
-            return Err(ClusterRefusal::SetNameTaken { name: entry.name, by });
-        }
+        self.name_is_free(&entry.name)?;
         check_length("store URL", entry.store_url.len(), STORE_URL_BYTES_MAX)?;
         check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
         if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
@@ -432,7 +444,7 @@ impl ClusterState {
         if !self.members.contains_key(&entry.created_by) {
             return Err(ClusterRefusal::NoSuchMember { id: entry.created_by });
         }
-        if self.sets.len() >= SETS_MAX {
+        if self.sets_counted() >= SETS_MAX {
             return Err(ClusterRefusal::TooManySets { max: SETS_MAX as u32 });
         }
         self.next_set = next;
@@ -482,13 +494,15 @@ impl ClusterState {
         assert_eq!(disks.len(), self.members.len(), "C2: two members on one disk");
         assert!(disks.is_disjoint(&self.retired_disks), "C2: a retired disk came back");
         assert!(self.boots.keys().all(|id| self.members.contains_key(id)), "C3: a start of nobody");
-        assert!(self.requests.len() <= self.members.len() + self.sets.len(), "a request that made nothing");
+        let made = self.members.len() + self.sets_counted() + self.deletions.finished.len();
+        assert!(self.requests.len() <= made, "a request that made nothing");
         let stay: Vec<&Member> = self.members.values().filter(|member| member.standing != Standing::Leaving).collect();
         let names: BTreeSet<&Name> = stay.iter().map(|member| &member.name).collect();
         assert_eq!(names.len(), stay.len(), "two members of one name");
         assert!(self.members.is_empty() || !stay.is_empty(), "every member is leaving");
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets of one name");
+        self.check_deletions();
     }
 }
 

@@ -3,14 +3,16 @@
 mod words;
 
 use holdfast_control::Utc;
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
+use holdfast_control::cluster::{
+    ClusterAnswer, ClusterCommand, ClusterState, GroupVoters, Member, MemberRole, Standing,
+};
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
 use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState};
 use holdfast_types::{
     Epoch, GroupId, LogId, LogIndex, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, Sectors, Term, Token,
     VolumeId, WriteSeq,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use words::Words;
 
@@ -188,6 +190,20 @@ impl World {
                 wrapped_key: vec![8; w.number_or("bytes", 64) as usize],
                 key_id: w.number("key") as u32,
             },
+            "delete-set" => ClusterCommand::DeleteSet {
+                set: GroupId(w.number("set")),
+                name: name(w, "name"),
+                request: RequestId(u128::from(w.number("req"))),
+            },
+            "set-ended" => ClusterCommand::SetEnded {
+                set: GroupId(w.number("set")),
+                member: member(w),
+                voters: w.maybe("voters").map(|list| GroupVoters { at: log_id(w.text("at")), sets: vec![ids(list)] }),
+            },
+            "forget-set" => {
+                ClusterCommand::ForgetSet { set: GroupId(w.number("set")), store_left: w.flag("store-left") }
+            }
+            "set-emptied" => ClusterCommand::SetEmptied { set: GroupId(w.number("set")), ended: ids(w.text("ended")) },
             _ => return None,
         };
         let id = self.next_id();
@@ -203,6 +219,8 @@ impl World {
             ClusterAnswer::BootRegistered => "may take part".to_owned(),
             ClusterAnswer::SetCreated { set } => format!("created {set}, voters {:?}", voters(&self.cluster, set)),
             ClusterAnswer::KeyRewrapped => "rewrapped".to_owned(),
+            ClusterAnswer::SetDeleting { set } => format!("{set} is being deleted, or was"),
+            ClusterAnswer::DeletionNoted => "noted".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }
@@ -217,6 +235,7 @@ impl World {
             "index" => self.index = w.number("next") - 1,
             "new-set" => self.set = SetState::new(Epoch(w.number("base"))),
             "state" => return Some(self.state()),
+            "deletions" => return Some(self.deletions()),
             "replay-from-snapshot" => return Some(self.snapshot_state()),
             "timing" => return Some(timing_text(&timing(w))),
             "gateway" => {
@@ -361,6 +380,17 @@ impl World {
         )
     }
 
+    fn deletions(&self) -> String {
+        let told = self.cluster.deletions.under_way.iter().map(|(id, found)| {
+            let members = self.cluster.members.keys().copied();
+            let waits: Vec<String> = found.waits_for(members).iter().map(MemberId::to_string).collect();
+            let key = if found.entry.wrapped_key.is_empty() { "no key" } else { "its key" };
+            format!("{id} {:?}, {key}, waits for [{}]", found.stage, waits.join(" "))
+        });
+        let told: Vec<String> = told.collect();
+        if told.is_empty() { "none".to_owned() } else { told.join("; ") }
+    }
+
     fn snapshot_state(&self) -> String {
         let (Some(copy), Some(done)) = (&self.copy, self.set.checkpoint) else { return "no snapshot".to_owned() };
         let snapshot = SetState::after_checkpoint(copy, done.root, done.upto);
@@ -398,6 +428,10 @@ fn object(random: u64) -> ObjectId {
 fn log_id(text: &str) -> LogId {
     let (term, index) = text.split_once('-').unwrap();
     LogId::new(term.parse().unwrap(), index.parse().unwrap())
+}
+
+fn ids(list: &str) -> BTreeSet<MemberId> {
+    list.split(',').map(|id| MemberId(id.parse().unwrap())).collect()
 }
 
 fn voters(cluster: &ClusterState, set: GroupId) -> Vec<u64> {

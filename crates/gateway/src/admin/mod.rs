@@ -1,6 +1,7 @@
 //! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
 //! leader is refused elsewhere with the leader's address (crates/api, "refusal").
 
+mod deletion;
 mod diff;
 mod keys;
 mod lease;
@@ -95,6 +96,9 @@ impl AdminDoor {
             let message = format!("set {name} is being started here; ask again, or look at cluster status");
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
+        if self.node.cluster.state().deletion_named(&name).is_some() {
+            return Err(Refusal::new(RefusalCode::NotFound, format!("set {name} is being deleted")));
+        }
         // A follower may not have heard of it yet; the leader of group 0 has.
         let adopted = self.adopted()?;
         match (adopted.group.leading_term(), self.leader_api(&adopted.group)) {
@@ -182,6 +186,7 @@ impl AdminDoor {
                 ClusterRefusal::OtherCluster { .. } => RefusalCode::OtherCluster,
                 ClusterRefusal::MemberNameTaken { .. }
                 | ClusterRefusal::DiskInUse { .. }
+                | ClusterRefusal::SetBeingDeleted { .. }
                 | ClusterRefusal::SetNameTaken { .. } => RefusalCode::Exists,
                 ClusterRefusal::NoSuchMember { .. }
                 | ClusterRefusal::MemberRemoved { .. }
@@ -250,6 +255,7 @@ calls! {
     update_member: UpdateMemberRequest -> UpdateMemberReply;
     cluster_status: ClusterStatusRequest -> ClusterStatusReply;
     create_set: CreateSetRequest -> CreateSetReply;
+    delete_set: DeleteSetRequest -> DeleteSetReply;
     create_volume: CreateVolumeRequest -> CreateVolumeReply;
     change_volume: ChangeVolumeRequest -> ChangeVolumeReply;
     get_space: GetSpaceRequest -> GetSpaceReply;

@@ -52,6 +52,7 @@ impl AdminDoor {
                     "{why}; the gateways need the cluster key that the set was made with"
                 )));
             }
+            Ok(Err(deleted @ ReadError::Deleted)) => return Err(precondition(format!("set {set}: {deleted}"))),
             Ok(Err(ReadError::Store(e))) => return Err(Refusal::new(RefusalCode::Busy, format!("store: {e}"))),
             Err(_) => {
                 let message = format!("store: no answer within {HEAD_LIMIT:?}");

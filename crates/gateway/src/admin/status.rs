@@ -151,10 +151,15 @@ impl AdminDoor {
 
     pub(super) async fn list_sets(&self, _: v1::ListSetsRequest) -> Result<v1::ListSetsReply, Refusal> {
         self.adopted()?;
-        Ok(v1::ListSetsReply { sets: set_summaries(&self.node.cluster.state()) })
+        let state = self.node.cluster.state();
+        Ok(v1::ListSetsReply { sets: set_summaries(&state), deletions: self.deletion_messages(&state) })
     }
 
     pub(super) async fn get_set(&self, request: v1::GetSetRequest) -> Result<v1::SetStatus, Refusal> {
+        let name = holdfast_api::name("set", &request.set)?;
+        if let Some(deleting) = self.deleting_status(&name, request.any_view) {
+            return deleting;
+        }
         let set = if request.any_view { self.set(&request.set)? } else { self.led_set(&request.set)? };
         if !request.any_view {
             self.confirm(&set).await?;
@@ -192,6 +197,7 @@ impl AdminDoor {
             learners: message.learners,
             store_health: Some(store_health(&set)),
             scrub: Some(super::scrub::scrub_message(&set)),
+            deletion: None,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What runs for one set at one gateway: its group, and around it head, reader, server, uploader and space keeper.
 
-use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE};
+use super::ended::{Running, fence_note, scrub_note};
+use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock};
 use crate::config::Compression;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
@@ -34,6 +35,9 @@ pub(super) async fn start_set(
     state: &holdfast_control::cluster::ClusterState,
 ) -> Result<(), NodeError> {
     let config = &node.config;
+    // Ends this set alone, should it be deleted.
+    let stop = node.stop.child_token();
+    let mut tasks = Vec::new();
     let data_key = node.keys.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
@@ -51,12 +55,11 @@ pub(super) async fn start_set(
         store: store.clone(),
         member: adopted.member,
         boot,
-        note: config.data_dir.join(format!("fenced-{}", id.0)),
+        note: fence_note(&config.data_dir, id),
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
-    let mapping =
-        Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, read_ahead, node.stop.clone());
+    let mapping = Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
     let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
     let host = Arc::new(SetHost::new(entry));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
@@ -72,14 +75,14 @@ pub(super) async fn start_set(
         head: head.clone(),
         health,
         timing: node.timing,
-        stop: node.stop.clone(),
+        stop: stop.clone(),
     });
-    tokio::spawn(server.clone().run());
-    tokio::spawn(head.watch(server.clone(), node.stop.clone()));
+    tasks.push(tokio::spawn(server.clone().run()));
+    tasks.push(tokio::spawn(head.watch(server.clone(), stop.clone())));
     let election_max = node.timing.election_max();
     let inspector =
-        Inspector::new(server.clone(), node.cluster.clone(), adopted.raft.clone(), election_max, node.stop.clone());
-    tokio::spawn(inspector.run());
+        Inspector::new(server.clone(), node.cluster.clone(), adopted.raft.clone(), election_max, stop.clone());
+    tasks.push(tokio::spawn(inspector.run()));
     let settings = UploadSettings {
         bytes: config.upload.bytes.0,
         interval: Duration::from_millis(config.upload.interval_ms),
@@ -104,21 +107,22 @@ pub(super) async fn start_set(
     if let Some(mirror) = &node.mirror {
         let life = SetLife { cluster: state.cluster_id, generation: entry.generation };
         let told = Told::new(server.clone(), node.cluster.clone(), life, mirror.clone());
-        tokio::spawn(told.run(node.stop.clone()));
+        tasks.push(tokio::spawn(told.run(stop.clone())));
     }
-    tokio::spawn(schedule::run(server.clone(), node.stop.clone()));
+    tasks.push(tokio::spawn(schedule::run(server.clone(), stop.clone())));
     let scrub = ScrubSettings {
         bytes_per_second: config.scrub.bytes_per_second.0,
         interval: Duration::from_millis(config.scrub.interval_ms),
     };
-    let note = config.data_dir.join(format!("scrub-{}", id.0));
-    let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, node.stop.clone());
-    tokio::spawn(scrubber.run());
+    let note = scrub_note(&config.data_dir, id);
+    let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
+    tasks.push(tokio::spawn(scrubber.run()));
     if mapping.store.several().is_some() {
-        tokio::spawn(Repairer::new(server.clone(), mapping.clone(), node.stop.clone()).run());
+        tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
     }
-    tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, node.stop.clone()).run());
-    tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, node.stop.clone()).run());
+    tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
+    tasks.push(tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).run()));
+    lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
     // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.
     if entry.initial_members.contains(&adopted.member) && !adopted.raft.is_healing(id) {

@@ -17,7 +17,9 @@ use holdfast_control::set::{Restored, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
-use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head};
+use holdfast_volume::head::{
+    Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
+};
 use looks::{LOOK_LIMIT, Looks, Word};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -323,6 +325,16 @@ impl HeadKeeper {
                 Ok(())
             }
             Standing::Older => Err(KeepError::Stale { found: head.life.generation, expected: ours.generation }),
+            // H4.
+            Standing::Taken if head.life.generation == DELETED_GENERATION => {
+                let why = format!(
+                    "set {} is deleted: a tombstone stands in the place of its head in its store. It is never served again; this gateway \
+                     removes what it has of it as soon as it hears of the deletion from the others",
+                    self.parts.name
+                );
+                self.fence(&why);
+                Err(KeepError::Taken(why))
+            }
             Standing::Taken => {
                 let why = format!(
                     "set {} is fenced in its store: found generation {} of cluster {:032x}, expected generation {} of cluster {:032x}. It \

@@ -9,6 +9,7 @@
 //! ```
 
 mod ahead;
+pub mod burial;
 pub mod device;
 pub mod gate;
 pub mod head;

@@ -17,6 +17,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
             create(common, &name, &stores.to_string(), &volumes).await
         }
         SetCommand::List => list(common).await,
+        SetCommand::Delete(args) => super::deletion::run(common, args).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
         SetCommand::Scrub { set, start } => super::scrub::run(common, &set, start).await,
@@ -111,13 +112,20 @@ async fn list(common: &Common) -> Result<(), CliError> {
     let reply = door(common).call("list the sets", Effect::Reads, call).await?;
     output::show(common.output, &reply, || {
         let rows = reply.sets.iter().map(|set| [set.name.clone(), set.id.to_string(), set.store.clone()]);
-        output::table(["SET", "GROUP", "STORE"], rows)
+        let sets = output::table(["SET", "GROUP", "STORE"], rows);
+        match reply.deletions.as_slice() {
+            [] => sets,
+            deletions => format!("{sets}\n\n{}", super::deletion::table(deletions)),
+        }
     })
 }
 
 async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliError> {
     let mut door = door(common);
     let status = status(&mut door, set.as_str(), any_view).await?;
+    if let Some(deletion) = &status.deletion {
+        return output::show(common.output, &status, || super::deletion::describe(deletion));
+    }
     if any_view {
         // What it takes up only its leader knows.
         return output::show(common.output, &status, || {

@@ -392,6 +392,9 @@ impl Admin for Door {
     async fn rewrap_node_key(&self, _: Request<v1::RewrapNodeKeyRequest>) -> Answer<v1::RewrapNodeKeyReply> {
         Err(Status::unimplemented("rewrap_node_key"))
     }
+    async fn delete_set(&self, _: Request<v1::DeleteSetRequest>) -> Answer<v1::DeleteSetReply> {
+        Err(Status::unimplemented("delete_set"))
+    }
     async fn scrub_set(&self, _: Request<v1::ScrubSetRequest>) -> Answer<v1::Scrub> {
         Err(Status::unimplemented("scrub_set"))
     }
@@ -441,7 +444,7 @@ impl Admin for Door {
             .iter()
             .map(|(name, set)| v1::SetSummary { id: set.id, name: name.clone(), store: set.store.clone() })
             .collect();
-        Ok(Response::new(v1::ListSetsReply { sets }))
+        Ok(Response::new(v1::ListSetsReply { sets, deletions: Vec::new() }))
     }
 
     async fn get_set(&self, request: Request<v1::GetSetRequest>) -> Answer<v1::SetStatus> {
@@ -469,6 +472,7 @@ impl Admin for Door {
             voters: world.members.iter().map(|member| member.id).collect(),
             learners: Vec::new(),
             store_health: None,
+            deletion: None,
             scrub: None,
         }))
     }

@@ -79,6 +79,29 @@ async fn a_recovery_fences_whoever_lived_before() {
     assert!(new.fenced().is_none());
 }
 
+/// H4: a gateway that lived a deleted set finds the tombstone, whatever it was about to do, and a recovery finds nothing.
+#[tokio::test]
+async fn a_tombstone_ends_every_life_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for checkpoints in [0, 1] {
+        let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+        let old = keeper(store.clone(), FIRST, &dir.path().join(checkpoints.to_string()));
+        for index in 1..=checkpoints {
+            commit(&old, index).await.unwrap();
+        }
+        let (key, name) = (old.parts.key.clone(), Name::new("demo").unwrap());
+        let id = || ObjectId { term: Term(9), member: MemberId(2), boot: 3, random: crate::identity::random_u128() };
+        assert!(!crate::set::burial::bury(&*store, &key, FIRST, &name, id).await.unwrap());
+        let tombstone = store.get(&keys::head(SET)).await.unwrap();
+        let error = commit(&old, 20).await.unwrap_err();
+        assert!(matches!(&error, KeepError::Taken(why) if why.contains("is deleted")), "{error}");
+        assert!(old.before_answer().await.is_err(), "no answer leaves any more");
+        assert_eq!(store.get(&keys::head(SET)).await.unwrap(), tombstone, "T2");
+        let survey = recovery::survey("memory", store.clone(), &cluster_key()).await.unwrap();
+        assert_eq!((survey.sets.len(), survey.bad.len(), survey.deleted), (0, 0, vec![SET]));
+    }
+}
+
 /// The old leader has read the head, the recovery raises it, then the old leader's PUT arrives: only a conditional one is refused.
 #[tokio::test]
 async fn a_put_that_was_on_its_way_does_not_undo_a_recovery() {

@@ -1,0 +1,314 @@
+//! Sets on their way out of the cluster (ADR 0029): what group 0 remembers of each until nothing of it is anywhere.
+//!
+//! ```text
+//!   DeleteSet ─▶ Ending ── SetEnded by each gateway ──▶ fenced (D2) ── ForgetSet ─▶ Forgotten ── SetEmptied ─▶ Emptied ── SetEmptied ─▶ no record
+//!    out of `sets`,          its group is ended there,                  no key         │          name is free,      every gateway has
+//!    name still taken        for ever                                                  │          some gateways      ended it, and the
+//!                                                                                      │          were away          store was looked at since
+//!                                                                                      └── every gateway has ended it ──▶ no record
+//! ```
+//! D1  From `DeleteSet` on the set is not among the sets: no gateway that has applied it starts, grants or serves it. A number is never used again (C1).
+//! D2  The key is forgotten, and things are removed, only once the set is *fenced*: those of its voters that have not ended its group are no majority of
+//!     any set of voters that the group may have. Nothing can be committed in it any more, and nobody be elected.
+//! D3  A name is free only once the key is forgotten and the store showed nothing more.
+//! D4  The record stays until every member has ended the group, and the store was looked at since: what a gateway that was away put there late is found.
+//!     A gateway that comes back finds the record, and ends the group as well.
+
+use super::command::{ClusterAnswer, ClusterRefusal};
+use super::state::{ClusterState, Made, SetEntry};
+use holdfast_types::{LogId, MemberId, Name, RequestId, SetId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Deleted sets whose creation's request is remembered, so that a late copy of it makes nothing anew.
+pub const FINISHED_MAX: usize = 64;
+
+/// How far a deletion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DeletionStage {
+    /// The gateways end its group. The key is still there: it seals the last head.
+    Ending,
+    /// The key is forgotten here; what lies in the store opens for nobody.
+    Forgotten,
+    /// The store showed nothing more, and the name is free. Some gateway has not ended the group yet.
+    Emptied,
+}
+
+/// The voters of a set's group, as one of its members had them in its log when it ended the group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupVoters {
+    /// The entry that named them. Of two, the later one counts.
+    pub at: LogId,
+    /// One set of voters; two, while voters were being changed.
+    pub sets: Vec<BTreeSet<MemberId>>,
+}
+
+/// A set that is being deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deletion {
+    /// What it was. Without its key from `Forgotten` on.
+    pub entry: SetEntry,
+    /// Who asked for it.
+    pub request: RequestId,
+    /// How far it is.
+    pub stage: DeletionStage,
+    /// Members that have ended its group, for ever.
+    pub ended: BTreeSet<MemberId>,
+    /// The newest voters that one of them knew of.
+    pub voters: Option<GroupVoters>,
+    /// Nothing is removed in the store: another cluster has taken the set over there.
+    pub store_left: bool,
+}
+
+impl Deletion {
+    /// Members that have not ended the group.
+    pub fn waits_for(&self, members: impl IntoIterator<Item = MemberId>) -> BTreeSet<MemberId> {
+        members.into_iter().filter(|id| !self.ended.contains(id)).collect()
+    }
+
+    /// D2. With no word of any voters, only once every one of `members` has ended it.
+    ///
+    /// Why the newest voters that were told are enough: a later change of voters would have needed a majority of these, hence of somebody who has ended
+    /// the group and would have told of it.
+    pub fn fenced(&self, members: impl IntoIterator<Item = MemberId>) -> bool {
+        let minority = |voters: &BTreeSet<MemberId>| {
+            let left = voters.iter().filter(|id| !self.ended.contains(id)).count();
+            left * 2 <= voters.len() && left < voters.len()
+        };
+        let known = self.voters.as_ref().is_some_and(|known| known.sets.iter().all(minority));
+        known || self.waits_for(members).is_empty()
+    }
+}
+
+/// What group 0 knows of sets that go or went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deletions {
+    /// By number.
+    pub under_way: BTreeMap<SetId, Deletion>,
+    /// The last ones that came to their end, in that order.
+    pub finished: VecDeque<SetId>,
+}
+
+impl Deletions {
+    /// There never was one.
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty() && self.finished.is_empty()
+    }
+}
+
+/// What is found of a set that somebody wants to delete, by the leader of its group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Who holds its lease.
+    pub owner: Option<String>,
+    /// Clients that are connected to its volumes there.
+    pub connections: u32,
+    /// Snapshots that it has, those that are being taken included.
+    pub snapshots: u32,
+}
+
+/// What may be overridden.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anyway {
+    /// Also while it is held or clients are connected.
+    pub force: bool,
+    /// Its snapshots go with it.
+    pub with_snapshots: bool,
+}
+
+/// Why a set is not deleted now, and what would make it possible.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InTheWay {
+    /// Somebody has the lease.
+    #[error(
+        "it is held by {owner}: stop whoever uses it and release the lease, or force, which ends the lease (--force)"
+    )]
+    Held {
+        /// Who.
+        owner: String,
+    },
+    /// Clients.
+    #[error("{count} clients are connected to it: disconnect them, or force, which closes their connections (--force)")]
+    Connected {
+        /// How many.
+        count: u32,
+    },
+    /// Snapshots.
+    #[error("it has {count} snapshots: delete them, or say that they go with it (--with-snapshots)")]
+    Snapshots {
+        /// How many.
+        count: u32,
+    },
+}
+
+/// Whether what its leader found of a set stands in the way of deleting it.
+///
+/// # Errors
+/// The first thing that does.
+pub fn in_the_way(found: &Found, anyway: Anyway) -> Result<(), InTheWay> {
+    if let Some(owner) = found.owner.clone().filter(|_| !anyway.force) {
+        return Err(InTheWay::Held { owner });
+    }
+    if found.connections > 0 && !anyway.force {
+        return Err(InTheWay::Connected { count: found.connections });
+    }
+    if found.snapshots > 0 && !anyway.with_snapshots {
+        return Err(InTheWay::Snapshots { count: found.snapshots });
+    }
+    Ok(())
+}
+
+impl ClusterState {
+    /// Whether group 0 itself has a reason to keep a set, whoever wants it gone and however much. The place for whatever pins a set.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn may_be_deleted(&self, set: SetId) -> Result<(), ClusterRefusal> {
+        if self.sets.contains_key(&set) { Ok(()) } else { Err(ClusterRefusal::NoSuchSet { set }) }
+    }
+
+    /// The deletion that still has this name.
+    pub fn deletion_named(&self, name: &Name) -> Option<(SetId, &Deletion)> {
+        let named =
+            |(_, found): &(&SetId, &Deletion)| found.entry.name == *name && found.stage < DeletionStage::Emptied;
+        self.deletions.under_way.iter().find(named).map(|(id, found)| (*id, found))
+    }
+
+    /// Whether the number was a set's, and is no longer (C1).
+    pub fn was_deleted(&self, set: SetId) -> bool {
+        set.0 != 0 && set.0 < self.next_set && !self.sets.contains_key(&set)
+    }
+
+    /// D3: nobody has the name, and no deletion that is not far enough.
+    pub(super) fn name_is_free(&self, name: &Name) -> Result<(), ClusterRefusal> {
+        if let Some((by, _)) = self.set_named(name) {
+            return Err(ClusterRefusal::SetNameTaken { name: name.clone(), by });
+        }
+        match self.deletion_named(name) {
+            Some((set, _)) => Err(ClusterRefusal::SetBeingDeleted { name: name.clone(), set }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn delete_set(
+        &mut self,
+        set: SetId,
+        name: &Name,
+        request: RequestId,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        if self.was_deleted(set) {
+            // By an earlier copy of this request, or by another one: there is nothing to do that was not done (R12).
+            return Ok(ClusterAnswer::SetDeleting { set });
+        }
+        self.may_be_deleted(set)?;
+        let entry = self.sets.remove(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
+        if entry.name != *name {
+            let (found, expected) = (name.clone(), entry.name.clone());
+            self.sets.insert(set, entry);
+            return Err(ClusterRefusal::OtherSet { set, found, expected });
+        }
+        let deletion = Deletion {
+            entry,
+            request,
+            stage: DeletionStage::Ending,
+            ended: BTreeSet::new(),
+            voters: None,
+            store_left: false,
+        };
+        self.deletions.under_way.insert(set, deletion);
+        Ok(ClusterAnswer::SetDeleting { set })
+    }
+
+    fn deletion(&mut self, set: SetId) -> Result<Option<&mut Deletion>, ClusterRefusal> {
+        if !self.was_deleted(set) {
+            return Err(ClusterRefusal::NotBeingDeleted { set });
+        }
+        // None: it came to its end before; a late copy (R12).
+        Ok(self.deletions.under_way.get_mut(&set))
+    }
+
+    pub(super) fn set_ended(
+        &mut self,
+        set: SetId,
+        member: MemberId,
+        voters: Option<&GroupVoters>,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let is_member = self.members.contains_key(&member);
+        if let Some(deletion) = self.deletion(set)? {
+            if !is_member {
+                return Err(ClusterRefusal::NoSuchMember { id: member });
+            }
+            deletion.ended.insert(member);
+            let newer = voters.filter(|told| deletion.voters.as_ref().is_none_or(|known| told.at > known.at));
+            deletion.voters = newer.cloned().or(deletion.voters.take());
+        }
+        Ok(ClusterAnswer::DeletionNoted)
+    }
+
+    pub(super) fn forget_set(&mut self, set: SetId, store_left: bool) -> Result<ClusterAnswer, ClusterRefusal> {
+        let members: Vec<MemberId> = self.members.keys().copied().collect();
+        if let Some(deletion) = self.deletion(set)? {
+            if !deletion.fenced(members.iter().copied()) {
+                let waits = deletion.waits_for(members).into_iter().collect();
+                return Err(ClusterRefusal::SetNotFenced { set, waits });
+            }
+            if deletion.stage == DeletionStage::Ending {
+                deletion.stage = DeletionStage::Forgotten;
+                deletion.entry.wrapped_key = Vec::new();
+                deletion.store_left = store_left;
+            }
+        }
+        Ok(ClusterAnswer::DeletionNoted)
+    }
+
+    /// `ended`: who had ended the group before the look at the store that showed nothing.
+    pub(super) fn set_emptied(
+        &mut self,
+        set: SetId,
+        ended: &BTreeSet<MemberId>,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let members: Vec<MemberId> = self.members.keys().copied().collect();
+        if let Some(deletion) = self.deletion(set)? {
+            if deletion.stage == DeletionStage::Ending {
+                return Err(ClusterRefusal::KeyNotForgotten { set });
+            }
+            deletion.stage = DeletionStage::Emptied;
+            // D4: of those, each has said so here.
+            if members.iter().all(|id| ended.contains(id) && deletion.ended.contains(id)) {
+                self.deletions.under_way.remove(&set);
+                self.finish(set);
+            }
+        }
+        Ok(ClusterAnswer::DeletionNoted)
+    }
+
+    fn finish(&mut self, set: SetId) {
+        self.deletions.finished.push_back(set);
+        while self.deletions.finished.len() > FINISHED_MAX {
+            if let Some(old) = self.deletions.finished.pop_front() {
+                self.requests.retain(|_, made| *made != Made::Set(old));
+            }
+        }
+    }
+
+    pub(super) fn check_deletions(&self) {
+        let Deletions { under_way, finished } = &self.deletions;
+        for (id, deletion) in under_way {
+            assert!(self.was_deleted(*id), "D1: set {id} is deleted and there");
+            let has_key = !deletion.entry.wrapped_key.is_empty();
+            assert_eq!(has_key, deletion.stage == DeletionStage::Ending, "D2: the key of {id} at {:?}", deletion.stage);
+            let named = under_way.values().filter(|other| other.entry.name == deletion.entry.name);
+            let taken = named.filter(|other| other.stage < DeletionStage::Emptied).count();
+            let lives = usize::from(self.set_named(&deletion.entry.name).is_some());
+            assert!(taken + lives <= 1, "D3: two sets have the name {}", deletion.entry.name);
+        }
+        assert!(finished.len() <= FINISHED_MAX, "{} finished deletions", finished.len());
+        assert!(
+            finished.iter().all(|id| self.was_deleted(*id) && !under_way.contains_key(id)),
+            "a finished deletion that is not"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! The call that deletes a set (ADR 0029): the leader of the set looks at who uses it, the leader of group 0 commits.
+
+use super::AdminDoor;
+use super::status::FAN_OUT_LIMIT;
+use crate::set::server::SetServer;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage};
+use holdfast_types::{GroupId, Name, SetId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the leader of group 0 may take: an entry of a quorum.
+const COMMIT_LIMIT: Duration = Duration::from_secs(12);
+
+/// How long this gateway goes on granting nothing after a deletion was accepted, until it has heard of it itself.
+const HEARD_LIMIT: Duration = Duration::from_secs(5);
+
+fn stage_text(stage: DeletionStage) -> &'static str {
+    match stage {
+        DeletionStage::Ending => "ending",
+        DeletionStage::Forgotten => "forgotten",
+        DeletionStage::Emptied => "emptied",
+    }
+}
+
+impl AdminDoor {
+    fn deletion_message(&self, state: &ClusterState, id: SetId, deletion: &Deletion) -> v1::Deletion {
+        let progress = self.node.deletion_progress(id).unwrap_or_default();
+        let waits = deletion.waits_for(state.members.keys().copied());
+        v1::Deletion {
+            id: id.0,
+            name: deletion.entry.name.to_string(),
+            store: deletion.entry.store_url.clone(),
+            stage: stage_text(deletion.stage).to_string(),
+            ended: deletion.ended.iter().map(|id| id.0).collect(),
+            waits_for: waits.iter().filter_map(|id| state.members.get(id)).map(|m| m.name.to_string()).collect(),
+            objects_deleted: progress.objects_deleted,
+            trouble: progress.trouble,
+            store_left: deletion.store_left,
+        }
+    }
+
+    /// Every deletion under way, as far as applied here.
+    pub(super) fn deletion_messages(&self, state: &ClusterState) -> Vec<v1::Deletion> {
+        let all = state.deletions.under_way.iter();
+        all.map(|(id, deletion)| self.deletion_message(state, *id, deletion)).collect()
+    }
+
+    /// What is told of a set that is being deleted, by the leader of group 0, who does it, or with `any_view` by anyone.
+    pub(super) fn deleting_status(&self, name: &Name, any_view: bool) -> Option<Result<v1::SetStatus, Refusal>> {
+        let state = self.node.cluster.state();
+        let (id, deletion) = state.deletion_named(name)?;
+        let led = match any_view {
+            true => self.adopted(),
+            false => self.led_cluster(),
+        };
+        Some(led.map(|adopted| v1::SetStatus {
+            set: Some(v1::SetSummary {
+                id: id.0,
+                name: deletion.entry.name.to_string(),
+                store: deletion.entry.store_url.clone(),
+            }),
+            answered_by: adopted.member.0,
+            deletion: Some(self.deletion_message(&state, id, deletion)),
+            ..v1::SetStatus::default()
+        }))
+    }
+
+    fn deleted_reply(&self, id: SetId, already: bool) -> v1::DeleteSetReply {
+        let state = self.node.cluster.state();
+        let deletion = state.deletions.under_way.get(&id).map(|found| self.deletion_message(&state, id, found));
+        v1::DeleteSetReply { deletion, already }
+    }
+
+    pub(super) async fn delete_set(&self, request: v1::DeleteSetRequest) -> Result<v1::DeleteSetReply, Refusal> {
+        self.adopted()?;
+        let name = holdfast_api::name("set", &request.set)?;
+        holdfast_api::request_id(&request.request_id)?;
+        let id = GroupId(request.id);
+        let state = self.node.cluster.state();
+        if id.0 != 0 && state.was_deleted(id) {
+            return Ok(self.deleted_reply(id, true));
+        }
+        match state.set_named(&name) {
+            Some((found, _)) if found == id => {}
+            Some((found, _)) => {
+                // What is applied here may be old.
+                self.led_cluster()?;
+                let message =
+                    format!("set {name}: found number {}, expected {}: look again, then ask again", found.0, id.0);
+                return Err(Refusal::new(RefusalCode::Precondition, message));
+            }
+            // What this gateway does not know, another may.
+            None => {
+                self.led_cluster()?;
+                return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
+            }
+        }
+        if state.level < DELETION_LEVEL {
+            let message = format!(
+                "the cluster is at feature level {}, expected {DELETION_LEVEL}: it is raised once every gateway runs a build that knows how sets are \
+                 deleted",
+                state.level
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
+        state.may_be_deleted(id).map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))?;
+        let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
+        // Whatever may be found is overridden: a set without a leader, or one that runs nowhere, can be deleted too.
+        if request.looked || (anyway.force && anyway.with_snapshots) {
+            return self.commit_deletion(id, name, &request).await;
+        }
+        let set = self.led_set(name.as_str()).map_err(|refusal| match refusal.code {
+            RefusalCode::Busy => {
+                let message = format!(
+                    "{}; who uses the set cannot be looked at now. To delete it whoever does: --force --with-snapshots",
+                    refusal.message
+                );
+                Refusal::new(RefusalCode::Busy, message)
+            }
+            _ => refusal,
+        })?;
+        self.confirm(&set).await?;
+        // Nobody takes it between the look and the answer.
+        let _held_off = set.hold_off().await;
+        in_the_way(&found_of(&set), anyway)
+            .map_err(|why| Refusal::new(RefusalCode::Precondition, format!("set {name} is not deleted: {why}")))?;
+        let reply = self.forward_deletion(id, name, request).await?;
+        let mut changes = self.node.cluster.changes();
+        let heard =
+            async { while self.node.cluster.state().sets.contains_key(&id) && changes.changed().await.is_ok() {} };
+        // Granted to nobody until this gateway has heard of it; where that takes long, the grant ends with the group.
+        let _ = tokio::time::timeout(HEARD_LIMIT, heard).await;
+        Ok(reply)
+    }
+
+    /// At the leader of group 0.
+    async fn commit_deletion(
+        &self,
+        id: SetId,
+        name: Name,
+        request: &v1::DeleteSetRequest,
+    ) -> Result<v1::DeleteSetReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let request_id = holdfast_api::request_id(&request.request_id)?;
+        let (force, with_snapshots) = (request.force, request.with_snapshots);
+        tracing::warn!(set = %name, %id, force, with_snapshots, "a set is deleted");
+        let command = ClusterCommand::DeleteSet { set: id, name, request: request_id };
+        self.cluster_command(&adopted, &command).await?;
+        Ok(self.deleted_reply(id, false))
+    }
+
+    /// The leader of group 0 commits, be it this gateway or another.
+    async fn forward_deletion(
+        &self,
+        id: SetId,
+        name: Name,
+        request: v1::DeleteSetRequest,
+    ) -> Result<v1::DeleteSetReply, Refusal> {
+        let adopted = self.adopted()?;
+        let request = v1::DeleteSetRequest { looked: true, ..request };
+        if adopted.group.leading_term().is_some() {
+            return self.commit_deletion(id, name, &request).await;
+        }
+        let Some(leader) = self.leader_api(&adopted.group) else {
+            let message = "the cluster has no leader at the moment".to_string();
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        };
+        let client = tokio::time::timeout(FAN_OUT_LIMIT, self.client(&leader)).await;
+        let mut client = match client {
+            Ok(Ok(client)) => client,
+            Ok(Err(why)) => return Err(Refusal::new(RefusalCode::Busy, why)),
+            Err(_) => {
+                return Err(Refusal::new(RefusalCode::Busy, format!("{leader}: no answer within {FAN_OUT_LIMIT:?}")));
+            }
+        };
+        match tokio::time::timeout(COMMIT_LIMIT, client.delete_set(request)).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => match Refusal::from_status(&status) {
+                // Not for the caller to follow: who uses the set is looked at here.
+                Some(refusal) if refusal.code == RefusalCode::NotLeader => {
+                    Err(Refusal::new(RefusalCode::Busy, refusal.message))
+                }
+                Some(refusal) => Err(refusal),
+                None => Err(Refusal::new(RefusalCode::Unknown, format!("{leader}: {}", status.message()))),
+            },
+            Err(_) => Err(Refusal::new(RefusalCode::Unknown, format!("{leader}: no answer within {COMMIT_LIMIT:?}"))),
+        }
+    }
+}
+
+fn found_of(set: &Arc<SetServer>) -> Found {
+    let owner = set.lease().map(|lease| format!("{} (epoch {})", lease.owner, lease.epoch));
+    let connections = set.serving().map_or(0, |serving| u32::try_from(serving.connected()).unwrap_or(u32::MAX));
+    let snapshots = set.host.with(|m| m.state().snapshots.len() + m.state().pending.len());
+    Found { owner, connections, snapshots: u32::try_from(snapshots).unwrap_or(u32::MAX) }
+}

@@ -1,0 +1,292 @@
+//! Carries deletions of sets through, at the leader of group 0 (ADR 0029). What may be done when, group 0 decides (`control::cluster::deletion`, D1 to D4);
+//! this asks, removes, and proposes.
+//!
+//! ```text
+//!   who has ended the group? ─▶ SetEnded ─▶ fenced? ─▶ tombstone in the head's place ─▶ ForgetSet
+//!     ─▶ listing: something there? ─▶ the tombstone still stands? ─▶ delete ─┐ again until two looks show nothing ─▶ SetEmptied
+//!          ▲────────────────────────────────────────────────────────────────┘
+//! ```
+//! What is done in the store is `set::burial`'s (T1, T2).
+//!
+//! All of it may be done again, by this leader or the next: it is begun anew from what group 0 and the store say.
+
+use super::{Adopted, Node, lock};
+use crate::cluster::ClusterError;
+use crate::set::burial::{self, BurialError};
+use crate::set::head::NOTICED_AFTER;
+use crate::set::mapping::SetKey;
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, GroupVoters};
+use holdfast_seal::DataKey;
+use holdfast_store::{Health, ObjectStore, StoreError};
+use holdfast_types::{MemberId, ObjectId, SetId, Term};
+use holdfast_volume::head::SetLife;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Between two turns of a deletion that waits.
+const TURN: Duration = Duration::from_millis(300);
+/// The same after turns that failed: doubled each time, up to this.
+const TURN_MAX: Duration = Duration::from_secs(15);
+/// Between the two looks at the store that must both show nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// What this leader has done of a deletion, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Objects that it deleted.
+    pub objects_deleted: u64,
+    /// Why it does not go on, empty while it does.
+    pub trouble: String,
+}
+
+/// Why a turn came to no end. It is begun again.
+#[derive(Debug, thiserror::Error)]
+enum RemovalError {
+    #[error(transparent)]
+    Burial(#[from] BurialError),
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("not the leader of group 0 any more")]
+    NotLeading,
+}
+
+/// Watches group 0, and has one task for each deletion while this gateway leads it.
+pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
+    let mut tasks: BTreeMap<SetId, (Term, JoinHandle<()>)> = BTreeMap::new();
+    let mut changes = node.cluster.changes();
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => break,
+            changed = changes.changed() => if changed.is_err() { break },
+            () = tokio::time::sleep(TURN) => {}
+        }
+        let term = leading(&adopted);
+        let under_way: BTreeSet<SetId> = node.cluster.state().deletions.under_way.into_keys().collect();
+        tasks.retain(|id, (of, task)| {
+            let stays = term == Some(*of) && under_way.contains(id) && !task.is_finished();
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        lock(&node.deletions).retain(|id, _| term.is_some() && under_way.contains(id));
+        let Some(term) = term else { continue };
+        for id in under_way {
+            tasks.entry(id).or_insert_with(|| {
+                let removal = Removal::new(node.clone(), adopted.clone(), id, term);
+                (term, tokio::spawn(removal.run()))
+            });
+        }
+    }
+    for (_, task) in tasks.into_values() {
+        task.abort();
+    }
+}
+
+/// The term in which this gateway leads group 0, once it has applied an entry of it.
+fn leading(adopted: &Adopted) -> Option<Term> {
+    adopted.group.leading_term().filter(|term| adopted.group.applied().term == *term)
+}
+
+/// One deletion, while this gateway leads group 0 in one term.
+struct Removal {
+    node: Arc<Node>,
+    adopted: Adopted,
+    id: SetId,
+    term: Term,
+    store: Option<Arc<dyn ObjectStore>>,
+    /// Since when the tombstone stands for certain, as far as this leader knows.
+    buried: Option<Instant>,
+    /// The first of the looks that showed nothing, and who had ended the group before it.
+    empty: Option<(Instant, BTreeSet<MemberId>)>,
+    /// Who had ended the group before the looks that group 0 was told of.
+    told: Option<BTreeSet<MemberId>>,
+    said: String,
+}
+
+impl Removal {
+    fn new(node: Arc<Node>, adopted: Adopted, id: SetId, term: Term) -> Self {
+        let (store, buried, empty, told, said) = (None, None, None, None, String::new());
+        Self { node, adopted, id, term, store, buried, empty, told, said }
+    }
+
+    async fn run(mut self) {
+        let (mut pause, stop) = (TURN, self.node.stop.clone());
+        while let Some(deletion) = self.deletion() {
+            let turn = tokio::select! {
+                () = stop.cancelled() => return,
+                turn = self.turn(&deletion) => turn,
+            };
+            match turn {
+                Ok(()) => {
+                    pause = TURN;
+                    self.say(String::new());
+                }
+                Err(RemovalError::NotLeading) => return,
+                Err(e) => {
+                    pause = (pause * 2).min(TURN_MAX);
+                    self.say(e.to_string());
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        tracing::info!(set = %self.id, "nothing of the set is left that this cluster knows of");
+    }
+
+    fn say(&mut self, trouble: String) {
+        if trouble != self.said && !trouble.is_empty() {
+            tracing::warn!(set = %self.id, error = %trouble, "a deletion waits; tried again");
+        }
+        self.said.clone_from(&trouble);
+        lock(&self.node.deletions).entry(self.id).or_default().trouble = trouble;
+    }
+
+    fn state(&self) -> ClusterState {
+        self.node.cluster.state()
+    }
+
+    fn deletion(&self) -> Option<Deletion> {
+        self.state().deletions.under_way.get(&self.id).cloned()
+    }
+
+    async fn command(&self, command: ClusterCommand) -> Result<(), RemovalError> {
+        if leading(&self.adopted) != Some(self.term) {
+            return Err(RemovalError::NotLeading);
+        }
+        self.node.cluster.command(&self.adopted.group, &command).await?;
+        Ok(())
+    }
+
+    async fn turn(&mut self, deletion: &Deletion) -> Result<(), RemovalError> {
+        self.ask_members(deletion).await?;
+        let Some(deletion) = self.deletion() else { return Ok(()) };
+        let members: Vec<MemberId> = self.state().members.into_keys().collect();
+        match deletion.stage {
+            DeletionStage::Ending if deletion.fenced(members.iter().copied()) => {
+                let store_left = self.bury(&deletion).await?;
+                self.command(ClusterCommand::ForgetSet { set: self.id, store_left }).await?;
+                let name = &deletion.entry.name;
+                match store_left {
+                    false => tracing::info!(set = %self.id, %name, "the key of a deleted set is forgotten"),
+                    true => tracing::warn!(
+                        set = %self.id, %name,
+                        "the set was recovered by another cluster: nothing of it is deleted in its store"
+                    ),
+                }
+                Ok(())
+            }
+            DeletionStage::Ending => Ok(()),
+            DeletionStage::Forgotten => self.empty_store(&deletion, &members).await,
+            // D4: somebody has ended it since the store was looked at, or whoever had not is a member no more.
+            DeletionStage::Emptied => {
+                let waits = !deletion.waits_for(members.iter().copied()).is_empty();
+                if waits && self.told.as_ref() == Some(&deletion.ended) {
+                    return Ok(());
+                }
+                self.empty_store(&deletion, &members).await
+            }
+        }
+    }
+
+    /// Who has ended the group since, and whom they knew as its voters.
+    async fn ask_members(&self, deletion: &Deletion) -> Result<(), RemovalError> {
+        let state = self.state();
+        let asked = state.members.values().filter(|m| !deletion.ended.contains(&m.id)).map(async |m| {
+            let said = self.adopted.raft.ask_ended(self.id, m.id, &m.peer_addr).await;
+            (m.id, said)
+        });
+        for (member, said) in futures_util::future::join_all(asked).await {
+            match said {
+                Ok(Some(ended)) => {
+                    let voters = ended.voters.map(|(at, sets)| GroupVoters { at, sets });
+                    self.command(ClusterCommand::SetEnded { set: self.id, member, voters }).await?;
+                }
+                Ok(None) => {}
+                Err(why) => tracing::debug!(set = %self.id, %member, %why, "not known to have ended a deleted set"),
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, deletion: &Deletion) -> Result<Arc<dyn ObjectStore>, RemovalError> {
+        if let Some(store) = &self.store {
+            return Ok(store.clone());
+        }
+        let health = Arc::new(Health::new(deletion.entry.name.to_string()));
+        let store = (self.node.seams.store)(&self.node.config, &deletion.entry.store_url, health)?;
+        Ok(self.store.insert(store).clone())
+    }
+
+    /// Puts the tombstone in the place of the head, unless another cluster has taken the set over, which is answered by `true`.
+    async fn bury(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
+        let (store, entry) = (self.store(deletion)?, &deletion.entry);
+        let life = SetLife { cluster: self.state().cluster_id, generation: entry.generation };
+        // A set whose key never opened has no head of ours. What nobody can open fences nobody, and there is nobody to be fenced.
+        let opened = self.node.keys.unwrap(&entry.wrapped_key, self.id, entry.key_id);
+        let key = opened.unwrap_or_else(|_| DataKey::from_bytes(rand::random()));
+        let key = SetKey { set: self.id, key_id: entry.key_id, key };
+        let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
+        let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
+        Ok(burial::bury(&*store, &key, life, &entry.name, id).await?)
+    }
+
+    /// Deletes what the store shows; tells group 0 once two looks in a row showed nothing.
+    async fn empty_store(&mut self, deletion: &Deletion, members: &[MemberId]) -> Result<(), RemovalError> {
+        // Who has not ended the group may still live the set, and finds the tombstone with its next look.
+        let since = *self.buried.get_or_insert_with(Instant::now);
+        if !deletion.waits_for(members.iter().copied()).is_empty() && since.elapsed() < NOTICED_AFTER {
+            return Ok(());
+        }
+        if !deletion.store_left && !self.sweep(deletion).await? {
+            self.empty = None;
+            return Ok(());
+        }
+        let (at, ended) = self.empty.get_or_insert_with(|| (Instant::now(), deletion.ended.clone()));
+        if at.elapsed() < LOOK_AGAIN && !deletion.store_left {
+            return Ok(());
+        }
+        let ended = ended.clone();
+        self.forget_grants(deletion).await;
+        self.empty = None;
+        self.command(ClusterCommand::SetEmptied { set: self.id, ended: ended.clone() }).await?;
+        if deletion.stage < DeletionStage::Emptied {
+            tracing::info!(set = %self.id, name = %deletion.entry.name, "the store of a deleted set shows nothing more of it: its name is free");
+        }
+        self.told = Some(ended);
+        Ok(())
+    }
+
+    /// What an etcd was told of the set goes, once; nobody waits for an etcd (ADR 0027). Not while another set may have the name.
+    async fn forget_grants(&self, deletion: &Deletion) {
+        let Some(mut mirror) = self.node.mirror.clone() else { return };
+        let name = &deletion.entry.name;
+        if deletion.stage == DeletionStage::Emptied || deletion.store_left {
+            return;
+        }
+        let cluster = format!("{:032x}", self.state().cluster_id);
+        match mirror.forget(name.as_str(), &cluster, deletion.entry.generation).await {
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(set = %self.id, %name, %error, "an etcd still shows what it was told of the deleted set; its key has to be deleted by hand");
+            }
+        }
+    }
+
+    /// One look at the store, and what it showed deleted. `true`: it showed nothing.
+    async fn sweep(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
+        let store = self.store(deletion)?;
+        let per_second = self.node.config.space.deletes_per_second;
+        let deleted = || {
+            lock(&self.node.deletions).entry(self.id).or_default().objects_deleted += 1;
+            metrics::counter!("holdfast_deleted_set_objects_total").increment(1);
+        };
+        Ok(burial::sweep(&*store, self.id, per_second, deleted).await?)
+    }
+}

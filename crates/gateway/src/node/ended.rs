@@ -1,0 +1,165 @@
+//! Ends what runs here for a set that group 0 does not have any more, and removes what is left of it on this disk (ADR 0029).
+//!
+//! In this order: nobody finds the set here any more and its connections are closed; its tasks end, so that nothing here asks its store for anything;
+//! its Raft group is ended for ever, its log and snapshots are dropped (`holdfast_raft`, E1 to E3); its notes go. Only then is it said that
+//! the set is ended here. Each step may be done again; a crash anywhere is gone on with.
+
+use super::{Adopted, Node, NodeError, lock};
+use holdfast_control::cluster::ClusterState;
+use holdfast_types::{Name, SetId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How long one round waits for a set's tasks to end: a request of the store that is under way is given up at once, work off the runtime's threads
+/// is not.
+const TASKS_END_WITHIN: Duration = Duration::from_secs(2);
+
+/// What runs here for one set.
+pub(super) struct Running {
+    /// Its name.
+    pub(super) name: Name,
+    /// Ends it.
+    pub(super) stop: CancellationToken,
+    /// Its tasks.
+    pub(super) tasks: Vec<JoinHandle<()>>,
+}
+
+/// What the last rounds came to.
+#[derive(Default)]
+pub(super) struct Ender {
+    ended: BTreeSet<SetId>,
+    said: BTreeMap<SetId, String>,
+    /// Deletions whose key is known here to be forgotten.
+    forgotten: BTreeSet<SetId>,
+}
+
+impl Ender {
+    /// One round: sets that run here or lie on this disk, and are not the cluster's any more.
+    pub(super) async fn round(
+        &mut self,
+        node: &Node,
+        adopted: &Adopted,
+        state: &ClusterState,
+        healing: &mut BTreeMap<SetId, JoinHandle<bool>>,
+    ) {
+        let runs: Vec<SetId> = lock(&node.running).keys().copied().collect();
+        let gone = runs.into_iter().filter(|id| state.was_deleted(*id));
+        let gone: BTreeSet<SetId> = gone.chain(state.deletions.under_way.keys().copied()).collect();
+        self.ended.retain(|id| gone.contains(id));
+        for id in gone {
+            if self.ended.contains(&id) {
+                continue;
+            }
+            if let Some(task) = healing.remove(&id) {
+                task.abort();
+            }
+            let name = state.deletions.under_way.get(&id).map(|found| &found.entry.name);
+            match end_set(node, adopted, id, name).await {
+                Ok(()) => {
+                    self.said.remove(&id);
+                    self.ended.insert(id);
+                }
+                Err(e) => {
+                    let why = e.to_string();
+                    if self.said.get(&id) != Some(&why) {
+                        tracing::warn!(set = %id, error = %why, "a deleted set is not ended here yet; tried again");
+                        self.said.insert(id, why);
+                    }
+                }
+            }
+        }
+        self.purge_keys(adopted, state).await;
+    }
+
+    /// A key that is forgotten is still in the log of group 0 and in its last snapshot here: the next snapshot is without it, and the log in front of that goes.
+    async fn purge_keys(&mut self, adopted: &Adopted, state: &ClusterState) {
+        use holdfast_control::cluster::DeletionStage;
+        let without = state.deletions.under_way.iter().filter(|(_, found)| found.stage > DeletionStage::Ending);
+        let without: BTreeSet<SetId> =
+            without.map(|(id, _)| *id).chain(state.deletions.finished.iter().copied()).collect();
+        if without.is_subset(&self.forgotten) {
+            return;
+        }
+        match adopted.group.trigger_snapshot().await {
+            Ok(()) => self.forgotten = without,
+            Err(error) => tracing::debug!(%error, "no snapshot of group 0 yet"),
+        }
+    }
+}
+
+async fn end_set(node: &Node, adopted: &Adopted, id: SetId, name: Option<&Name>) -> Result<(), NodeError> {
+    let running = lock(&node.running).remove(&id);
+    if let Some(running) = running {
+        lock(&node.troubles).remove(running.name.as_str());
+        {
+            let mut sets = node.sets.write().unwrap_or_else(PoisonError::into_inner);
+            if sets.get(&running.name).is_some_and(|set| set.id == id) {
+                sets.remove(&running.name);
+            }
+        }
+        running.stop.cancel();
+        if let Some(left) = wait_for(running).await {
+            let tasks = left.tasks.len();
+            lock(&node.running).insert(id, left);
+            return Err(NodeError::Refused(format!("set {id}: {tasks} of its tasks have not ended yet")));
+        }
+        // What was opened lies in memory; whose it is the cache does not know. The others fetch theirs again.
+        node.cache.forget_opened();
+    }
+    if let Some(name) = name.filter(|name| node.cluster.set_named(name).is_none()) {
+        lock(&node.troubles).remove(name.as_str());
+    }
+    adopted.raft.end_group(id).await?;
+    let dir = node.config.data_dir.clone();
+    let io = |what: &str| {
+        let what = format!("{what} of set {id}");
+        move |source| NodeError::Io { what, source }
+    };
+    let remove = move || remove_notes(&dir, id);
+    let removed = holdfast_log::spawn_blocking(remove).await.map_err(|e| io("notes")(std::io::Error::other(e)))?;
+    removed.map_err(io("notes"))
+}
+
+/// The tasks that have not ended in time, if there are any.
+async fn wait_for(mut running: Running) -> Option<Running> {
+    let ends = Instant::now() + TASKS_END_WITHIN;
+    let mut left = Vec::new();
+    for mut task in running.tasks {
+        if tokio::time::timeout_at(ends, &mut task).await.is_err() {
+            left.push(task);
+        }
+    }
+    running.tasks = left;
+    (!running.tasks.is_empty()).then_some(running)
+}
+
+fn remove_notes(dir: &std::path::Path, id: SetId) -> std::io::Result<()> {
+    for path in notes(dir, id) {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    std::fs::File::open(dir)?.sync_all()
+}
+
+/// Files of a set beside its group's: [`fence_note`], [`scrub_note`], and what a crash left of the latter.
+fn notes(dir: &std::path::Path, id: SetId) -> [PathBuf; 3] {
+    let scrub = scrub_note(dir, id);
+    [fence_note(dir, id), scrub.with_extension("new"), scrub]
+}
+
+/// Where it is noted that a life of the set has ended.
+pub(super) fn fence_note(dir: &std::path::Path, id: SetId) -> PathBuf {
+    dir.join(format!("fenced-{}", id.0))
+}
+
+/// Where the background reading keeps its place.
+pub(super) fn scrub_note(dir: &std::path::Path, id: SetId) -> PathBuf {
+    dir.join(format!("scrub-{}", id.0))
+}

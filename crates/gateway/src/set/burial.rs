@@ -1,0 +1,271 @@
+//! What becomes of a deleted set in its store (ADR 0029): a tombstone takes the place of its head, then everything beneath it goes.
+//!
+//! T1  Nothing of a set is deleted in a store but beneath its tombstone, and that is looked at after the listing: what another cluster keeps there stays.
+//! T2  The tombstone stays, for ever: it is what keeps a gateway of a life that is over from writing a head again, and with it a key.
+
+use super::head;
+use super::mapping::SetKey;
+use futures_util::StreamExt;
+use futures_util::stream;
+use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
+use holdfast_types::{Name, ObjectId, SetId};
+use holdfast_volume::head::{HeadError, SetLife, Standing, is_tombstone, seal_tombstone};
+use std::time::Duration;
+
+/// Objects that one look deletes at most.
+const DELETIONS_PER_LOOK: usize = 512;
+/// Deletions under way at once at most.
+const DELETIONS_AT_ONCE: usize = 8;
+/// One request takes no longer: it is done again.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+/// Pages of a listing that one look reads at most.
+const LIST_PAGES_MAX: usize = 64;
+/// Times that the head is read and swapped anew within one call: each time somebody else was quicker, or it did not open.
+const SWAPS_MAX: u32 = 8;
+
+/// It is not done. Tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum BurialError {
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// It did not answer.
+    #[error("{key}: the store did not answer within {REQUEST_LIMIT:?}")]
+    Late {
+        /// Asked about this.
+        key: String,
+    },
+    /// What lies there may be another cluster's.
+    #[error(
+        "{key} in the store is no head of this set, or a damaged one: {error}; nothing is deleted there. If no other cluster keeps a set under that key, \
+         remove that one object, and the deletion goes on"
+    )]
+    Foreign {
+        /// Its key.
+        key: String,
+        /// Why not.
+        error: HeadError,
+    },
+    /// T1.
+    #[error(
+        "{key} in the store is not the tombstone any more: another cluster may keep a set there; nothing more is deleted"
+    )]
+    NotOurs {
+        /// The head's key.
+        key: String,
+    },
+    /// Others were quicker again and again.
+    #[error("the head in the store was replaced by somebody else {SWAPS_MAX} times")]
+    Contended,
+}
+
+async fn within<T>(key: &str, request: impl Future<Output = Result<T, StoreError>>) -> Result<T, BurialError> {
+    match tokio::time::timeout(REQUEST_LIMIT, request).await {
+        Ok(outcome) => Ok(outcome?),
+        Err(_) => Err(BurialError::Late { key: key.to_string() }),
+    }
+}
+
+fn not_found(error: &BurialError) -> bool {
+    matches!(error, BurialError::Store(e) if e.disposition() == Disposition::NotFound)
+}
+
+/// Puts the tombstone in the place of the head of `life`, unless another cluster has taken the set over since, which is answered by `true`.
+/// `id` gives each version of it an id of its own. Safe to repeat.
+///
+/// # Errors
+/// [`BurialError`]; it may stand there all the same (R12).
+pub async fn bury(
+    store: &dyn ObjectStore,
+    key: &SetKey,
+    life: SetLife,
+    name: &Name,
+    mut id: impl FnMut() -> ObjectId,
+) -> Result<bool, BurialError> {
+    let at = keys::head(key.set);
+    let mut last = BurialError::Contended;
+    for _ in 0..SWAPS_MAX {
+        let found = match within(&at, store.get_object(&at)).await {
+            Ok(object) => Some(object),
+            Err(e) if not_found(&e) => None,
+            Err(e) => return Err(e),
+        };
+        if let Some(object) = &found {
+            if is_tombstone(&object.body) {
+                return Ok(false);
+            }
+            match head::open(key, &object.body).map(|head| head.standing(life)) {
+                Ok(Standing::Taken) => return Ok(true),
+                Ok(Standing::Ours | Standing::Older) => {}
+                // Bytes may be spoilt on their way.
+                Err(error) => {
+                    last = BurialError::Foreign { key: at.clone(), error };
+                    continue;
+                }
+            }
+        }
+        let body = seal_tombstone(life.cluster, name.clone(), key.sealer(id()));
+        let version = found.map(|object| object.version);
+        match within(&at, store.swap(&at, version.as_ref(), body)).await {
+            Ok(_) => return Ok(false),
+            Err(BurialError::Store(e)) if e.disposition() == Disposition::Conflict => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+/// One look at what the store shows of the set, which is deleted, `per_second` at most; `each` is told of each object. `true`: it showed nothing.
+///
+/// # Errors
+/// [`BurialError`].
+pub async fn sweep(
+    store: &dyn ObjectStore,
+    set: SetId,
+    per_second: u32,
+    mut each: impl FnMut(),
+) -> Result<bool, BurialError> {
+    let prefix = keys::of_set(set);
+    let (mut shown, mut after) = (Vec::new(), None);
+    for _ in 0..LIST_PAGES_MAX {
+        let page = within(&prefix, store.list(&prefix, after.as_deref())).await?;
+        let ours = page.objects.into_iter().map(|listed| listed.key).filter(|key| keys::is_of(set, key));
+        shown.extend(ours.take(DELETIONS_PER_LOOK - shown.len()));
+        after = page.more;
+        if after.is_none() || shown.len() >= DELETIONS_PER_LOOK {
+            break;
+        }
+    }
+    if shown.is_empty() {
+        return Ok(after.is_none());
+    }
+    // T1.
+    let at = keys::head(set);
+    let stands = match within(&at, store.get_object(&at)).await {
+        Ok(object) => is_tombstone(&object.body),
+        Err(e) if not_found(&e) => false,
+        Err(e) => return Err(e),
+    };
+    if !stands {
+        return Err(BurialError::NotOurs { key: at });
+    }
+    let mut pace = tokio::time::interval(Duration::from_secs(1) / per_second.max(1));
+    pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let pace = tokio::sync::Mutex::new(pace);
+    let delete = |key: String| {
+        let pace = &pace;
+        async move {
+            pace.lock().await.tick().await;
+            within(&key, store.delete(&key)).await
+        }
+    };
+    let mut done = stream::iter(shown).map(delete).buffer_unordered(DELETIONS_AT_ONCE);
+    while let Some(outcome) = done.next().await {
+        outcome?;
+        each();
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use holdfast_control::set::Restored;
+    use holdfast_seal::DataKey;
+    use holdfast_store::Memory;
+    use holdfast_types::{Epoch, GroupId, MemberId, Term};
+    use holdfast_volume::head::{Argon2id, Head, Keyring, seal_head};
+
+    const LIFE: SetLife = SetLife { cluster: 77, generation: 1 };
+
+    fn key(byte: u8) -> SetKey {
+        SetKey { set: GroupId(4), key_id: 1, key: DataKey::from_bytes([byte; 32]) }
+    }
+
+    fn id(random: u128) -> ObjectId {
+        ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
+    }
+
+    fn head_of(life: SetLife, key: &SetKey) -> Bytes {
+        let (name, content) = (Name::new("demo").unwrap(), Restored::default());
+        let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content };
+        let keyring = Keyring { wrapped_key: vec![7; 90], passphrase: Argon2id::ours([1; 16]) };
+        seal_head(&head, &keyring, key.sealer(id(u128::from(life.generation))))
+    }
+
+    async fn buried(store: &Memory, key: &SetKey) -> Result<bool, BurialError> {
+        let mut next = 1000;
+        let name = Name::new("demo").unwrap();
+        bury(store, key, LIFE, &name, || {
+            next += 1;
+            id(next)
+        })
+        .await
+    }
+
+    async fn furnished(head: Option<Bytes>) -> Memory {
+        let store = Memory::new();
+        for n in 0..5 {
+            store.put_new(&keys::segment(GroupId(4), id(n)), Bytes::from_static(b"s")).await.unwrap();
+            store.put_new(&keys::root(GroupId(4), id(n)), Bytes::from_static(b"r")).await.unwrap();
+            store.put_new(&keys::segment(GroupId(41), id(n)), Bytes::from_static(b"another's")).await.unwrap();
+        }
+        store.put_new("sets/4/readme.txt", Bytes::from_static(b"a person's")).await.unwrap();
+        if let Some(head) = head {
+            store.put_new("sets/4/head", head).await.unwrap();
+        }
+        store
+    }
+
+    async fn shown(store: &Memory) -> Vec<String> {
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.list("", after.as_deref()).await.unwrap();
+            keys.extend(page.objects.into_iter().map(|listed| listed.key));
+            after = page.more;
+            if after.is_none() {
+                return keys;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn beneath_a_tombstone_everything_of_the_set_goes_and_nothing_else() {
+        for head in [None, Some(head_of(LIFE, &key(1)))] {
+            let store = furnished(head).await;
+            assert!(!buried(&store, &key(1)).await.unwrap());
+            assert!(!buried(&store, &key(1)).await.unwrap(), "R12");
+            let tombstone = store.get("sets/4/head").await.unwrap();
+            assert!(is_tombstone(&tombstone) && !tombstone.windows(8).any(|part| part == [7; 8]), "no key in it");
+            // Who still lives the set finds out, and can tell that it is no forgery.
+            assert_eq!(head::open(&key(1), &tombstone).unwrap().standing(LIFE), Standing::Taken, "H4");
+            let mut deleted = 0;
+            while !sweep(&store, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
+            assert_eq!(deleted, 10);
+            let left = shown(&store).await;
+            assert_eq!(left.len(), 7, "{left:?}");
+            assert!(
+                left.iter()
+                    .all(|key| key == "sets/4/head" || key == "sets/4/readme.txt" || key.starts_with("sets/41/"))
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn t1_without_its_tombstone_nothing_is_deleted() {
+        let taken = SetLife { cluster: 78, generation: 2 };
+        let store = furnished(Some(head_of(taken, &key(1)))).await;
+        assert!(buried(&store, &key(1)).await.unwrap(), "another cluster has recovered it");
+        let before = shown(&store).await;
+        assert!(matches!(sweep(&store, GroupId(4), 1000, || ()).await, Err(BurialError::NotOurs { .. })));
+        assert_eq!(shown(&store).await, before);
+        let store = furnished(Some(head_of(LIFE, &key(2)))).await;
+        let refused = buried(&store, &key(1)).await;
+        assert!(matches!(refused, Err(BurialError::Foreign { .. })), "a head that does not open: {refused:?}");
+        assert!(sweep(&store, GroupId(4), 1000, || ()).await.is_err());
+        let store = furnished(None).await;
+        assert!(sweep(&store, GroupId(4), 1000, || ()).await.is_err(), "no head at all");
+        assert_eq!(shown(&store).await.len(), before.len() - 1);
+    }
+}

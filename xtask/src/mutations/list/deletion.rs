@@ -1,0 +1,83 @@
+//! Sets that go: nothing of them is removed, forgotten or called free too early, and nothing brings them back.
+
+use super::{Edit, Layer, Mutation, Test, file, lib};
+
+const DELETION: &str = "crates/control/src/cluster/deletion.rs";
+
+const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::deletion::"]);
+const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
+const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["ended_tests::"]);
+/// The same course with each seed; the seeds are fixed.
+const SCENE: Test =
+    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "key-forgotten-before-the-fence",
+        bug: "a deleted set's key is forgotten, and its objects go, while a majority may still serve it",
+        rule: "R2",
+        edits: &[Edit {
+            file: DELETION,
+            old: "            if !deletion.fenced(members.iter().copied()) {",
+            new: "            if members.is_empty() {",
+        }],
+        tests: &[STEPS, STORIES],
+        smoke: true,
+    },
+    Mutation {
+        name: "fence-of-the-voters-before",
+        bug: "of the voters that were told the first counts, not the newest: a change of voters in the middle of a deletion goes unseen",
+        rule: "R2",
+        edits: &[Edit { file: DELETION, old: "|known| told.at > known.at", new: "|known| told.at < known.at" }],
+        tests: &[STEPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "deletion-forgets-who-was-away",
+        bug: "the record of a deletion goes before a gateway that was away has ended the group: nobody tells it, and what it put late stays",
+        rule: "R7",
+        edits: &[Edit {
+            file: DELETION,
+            old: "members.iter().all(|id| ended.contains(id) && deletion.ended.contains(id))",
+            new: "members.iter().any(|id| ended.contains(id) && deletion.ended.contains(id))",
+        }],
+        tests: &[STEPS, STORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "ended-group-starts-again",
+        bug: "a gateway whose group 0 is behind starts the group of a deleted set with the empty log that the deletion left",
+        rule: "R2",
+        edits: &[Edit {
+            file: "crates/raft/src/node.rs",
+            old: "        if ended::is_over(&inner.config.snapshots, id).map_err(io)? {",
+            new: "        if ended::is_over(&inner.config.snapshots, id).is_err() {",
+        }],
+        tests: &[ENDED],
+        smoke: false,
+    },
+    Mutation {
+        name: "late-objects-of-a-deleted-set-stay",
+        bug: "the store is not looked at again once a gateway that was away has ended a deleted set: what it was about to put stays",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/deletion.rs",
+            old: "        if !deletion.store_left && !self.sweep(deletion).await? {",
+            new: "        if deletion.stage < DeletionStage::Emptied && !deletion.store_left && !self.sweep(deletion).await? {",
+        }],
+        tests: &[Test::Scenario("set-delete"), SCENE],
+        smoke: false,
+    },
+    Mutation {
+        name: "deletes-without-a-tombstone",
+        bug: "the objects of a set that another cluster has recovered are deleted with the set of the old cluster",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/burial.rs",
+            old: "    if !stands {",
+            new: "    if !stands && at.is_empty() {",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::burial::"])],
+        smoke: false,
+    },
+];
