@@ -123,17 +123,59 @@ impl StateMachine for Cluster {
         if inner.applied == LogId::default() {
             return None;
         }
-        postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
+        encode(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
     fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        postcard::from_bytes::<ClusterState>(data).map(drop).map_err(|e| e.to_string())
+        decode(data).map(drop)
     }
 
     fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let state = postcard::from_bytes(data).map_err(|e| e.to_string())?;
+        let state = decode(data)?;
         *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };
         self.version.send_modify(|v| *v += 1);
+        Ok(())
+    }
+}
+
+/// The state, and behind it how sets hang together, where any do: without clones it is what a build before clones reads.
+fn encode(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
+    let mut bytes = postcard::to_stdvec(state)?;
+    if !state.links.is_empty() {
+        bytes.extend(postcard::to_stdvec(&state.links)?);
+    }
+    Ok(bytes)
+}
+
+fn decode(data: &[u8]) -> Result<ClusterState, String> {
+    let (mut state, rest): (ClusterState, &[u8]) = postcard::take_from_bytes(data).map_err(|e| e.to_string())?;
+    if !rest.is_empty() {
+        state.links = postcard::from_bytes(rest).map_err(|e| e.to_string())?;
+    }
+    Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::set::{CloneOf, Links, RootRef};
+    use holdfast_types::{GroupId, ObjectId, RequestId, Term};
+
+    #[test]
+    fn links_are_kept_and_cost_nothing_where_there_are_none() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState::new();
+        assert_eq!(encode(&state)?, postcard::to_stdvec(&state)?, "as before there were clones");
+        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 9 };
+        let clone_of = CloneOf {
+            origin: GroupId(1),
+            snapshot: Name::new("monday")?,
+            root: RootRef { object, bytes: 7 },
+            request: RequestId(3),
+        };
+        state.links.insert(GroupId(2), Links { clone_of: Some(clone_of), ..Links::default() });
+        assert_eq!(decode(&encode(&state)?)?, state);
+        let cut = encode(&state)?;
+        assert!(decode(&cut[..cut.len() - 1]).is_err());
         Ok(())
     }
 }

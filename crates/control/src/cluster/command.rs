@@ -1,7 +1,7 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
 use super::state::{Member, Standing};
-use crate::set::Restored;
+use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 2;
+pub const FEATURE_LEVEL: u32 = 3;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -137,6 +137,44 @@ pub enum ClusterCommand {
         /// Which data key seals from now on.
         key_id: u32,
     },
+    /// A new volume set that begins with what a snapshot of another one shows (ADR 0028). In its origin's store.
+    CloneSet {
+        /// The number that it gets: refused where that is not the next one (S14).
+        set: SetId,
+        /// Unique in the cluster.
+        name: Name,
+        /// What of; the origin has pinned it.
+        clone_of: CloneOf,
+        /// As in `CreateSet`.
+        wrapped_key: Vec<u8>,
+        /// As in `CreateSet`.
+        key_id: u32,
+        /// As in `CreateSet`.
+        created_by: MemberId,
+        /// The origin's volumes as of the snapshot, and a root of the clone's own that shows the origin's.
+        restored: Restored,
+    },
+    /// `RestoreSet` of a set that hangs together with others.
+    RestoreLinkedSet {
+        /// As in `RestoreSet`.
+        set: SetId,
+        /// As in `RestoreSet`.
+        name: Name,
+        /// As in `RestoreSet`.
+        store: String,
+        /// As in `RestoreSet`.
+        wrapped_key: Vec<u8>,
+        /// As in `RestoreSet`.
+        key_id: u32,
+        /// As in `RestoreSet`.
+        created_by: MemberId,
+        /// As in `RestoreSet`.
+        generation: u64,
+        /// As in `RestoreSet`.
+        restored: Restored,
+        /// Its pins, and what it is a clone of: that is there already.
+        links: Links,
+    },
 }
 
 impl ClusterCommand {
@@ -154,6 +192,7 @@ impl ClusterCommand {
             | ClusterCommand::SetStanding { .. }
             | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
             ClusterCommand::SwapKeys { .. } => 2,
+            ClusterCommand::CloneSet { .. } | ClusterCommand::RestoreLinkedSet { .. } => CLONES_LEVEL,
         }
     }
 }
@@ -394,6 +433,44 @@ pub enum ClusterRefusal {
     KeysChanged {
         /// The set.
         set: SetId,
+    },
+    /// S14: the number was given away meanwhile.
+    #[error(
+        "the clone was to be set {found}, and the next number is {next}: another set was made meanwhile; ask again"
+    )]
+    SetIdPassed {
+        /// As asked for.
+        found: SetId,
+        /// The lowest that is free.
+        next: SetId,
+    },
+    /// A clone without its origin shows nothing.
+    #[error(
+        "it is a clone of set {origin}, which this cluster has not got in that store: recover that one with it, or before it"
+    )]
+    OriginMissing {
+        /// What it is a clone of.
+        origin: SetId,
+    },
+    /// The origin's next sweep would delete what the clone shows.
+    #[error(
+        "it is a clone of set {origin}, which does not keep root {root} for it: what the clone shows would be deleted there"
+    )]
+    NotPinned {
+        /// What it is a clone of.
+        origin: SetId,
+        /// The object of the root.
+        root: holdfast_types::ObjectId,
+    },
+    /// Too many clones of clones.
+    #[error(
+        "set {origin} is a clone of a clone … {max} deep, which is the most there may be; copy its volumes into a new set instead"
+    )]
+    TooDeep {
+        /// What was to be cloned.
+        origin: SetId,
+        /// `CLONE_DEPTH_MAX`.
+        max: u32,
     },
 }
 

@@ -4,7 +4,7 @@ use super::command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX,
     STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
-use crate::set::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
+use crate::set::{CLONE_DEPTH_MAX, CloneOf, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +125,10 @@ pub struct ClusterState {
     pub requests: BTreeMap<RequestId, Made>,
     /// Entries up to this feature level may be proposed (C4).
     pub level: u32,
+    /// How sets hang together: those that are clones, and what recovered sets began with. Not written with the rest: a build that knows no clones reads
+    /// that still; whoever writes a snapshot appends this where there is any.
+    #[serde(skip)]
+    pub links: BTreeMap<SetId, Links>,
 }
 
 impl Default for ClusterState {
@@ -146,6 +150,7 @@ impl ClusterState {
             retired_disks: BTreeSet::new(),
             requests: BTreeMap::new(),
             level: FIRST_LEVEL,
+            links: BTreeMap::new(),
         }
     }
 
@@ -208,6 +213,44 @@ impl ClusterState {
                     restored: Some(restored.clone()),
                 };
                 self.restore_set(*set, entry)
+            }
+            ClusterCommand::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: String::new(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: self.staying(),
+                    base_epoch: Epoch(0),
+                    generation: FIRST_GENERATION,
+                    restored: Some(restored.clone()),
+                };
+                self.clone_set(*set, entry, clone_of)
+            }
+            ClusterCommand::RestoreLinkedSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+            } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: store.clone(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: self.members.keys().copied().collect(),
+                    base_epoch: epoch_base(*generation),
+                    generation: *generation,
+                    restored: Some(restored.clone()),
+                };
+                self.restore_linked_set(*set, entry, links)
             }
         };
         result.unwrap_or_else(ClusterAnswer::Refused)
@@ -440,6 +483,68 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
+    /// Members that do not leave.
+    fn staying(&self) -> Vec<MemberId> {
+        self.members.values().filter(|member| member.standing != Standing::Leaving).map(|member| member.id).collect()
+    }
+
+    /// How many origins there are below the set: 0 for one that is no clone.
+    pub fn clone_depth(&self, set: SetId) -> u32 {
+        let of = |set: &SetId| self.links.get(set).and_then(|links| links.clone_of.as_ref()).map(|of| of.origin);
+        // An origin has a lower number than its clone; the bound is for a state that is not what it should be.
+        let chain = std::iter::successors(of(&set), of).take(SETS_MAX);
+        chain.count() as u32
+    }
+
+    /// S14: made only under the number that its pin names, so that a pin whose number is passed can be judged.
+    fn clone_set(
+        &mut self,
+        set: SetId,
+        mut entry: SetEntry,
+        clone_of: &CloneOf,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let (origin, request) = (clone_of.origin, clone_of.request);
+        if let Some(Made::Set(set)) = self.requests.get(&request).copied() {
+            return Ok(ClusterAnswer::SetCreated { set });
+        }
+        if set.0 != self.next_set {
+            return Err(ClusterRefusal::SetIdPassed { found: set, next: GroupId(self.next_set) });
+        }
+        entry.store_url = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?.store_url.clone();
+        if self.clone_depth(origin) >= CLONE_DEPTH_MAX {
+            return Err(ClusterRefusal::TooDeep { origin, max: CLONE_DEPTH_MAX });
+        }
+        let answer = self.create_set(entry, request)?;
+        let links = Links { clone_of: Some(clone_of.clone()), ..Links::default() };
+        self.links.insert(set, links);
+        Ok(answer)
+    }
+
+    fn restore_linked_set(
+        &mut self,
+        set: SetId,
+        entry: SetEntry,
+        links: &Links,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
+        let there = self.sets.contains_key(&set);
+        if let Some(CloneOf { origin, root, request, .. }) = links.clone_of.as_ref().filter(|_| !there) {
+            let (origin, root) = (*origin, *root);
+            let found = self.sets.get(&origin).filter(|found| found.store_url == entry.store_url);
+            if found.is_none() {
+                return Err(ClusterRefusal::OriginMissing { origin });
+            }
+            let pin = self.links.get(&origin).and_then(|links| links.pins.get(request));
+            if pin.is_none_or(|pin| pin.clone != set || pin.root != root) {
+                return Err(ClusterRefusal::NotPinned { origin, root: root.object });
+            }
+        }
+        let answer = self.restore_set(set, entry)?;
+        if !there {
+            self.links.insert(set, links.inherited());
+        }
+        Ok(answer)
+    }
+
     fn rewrap(&mut self, set: SetId, wrapped_key: &[u8], key_id: u32) -> Result<ClusterAnswer, ClusterRefusal> {
         let entry = self.sets.get_mut(&set).ok_or(ClusterRefusal::NoSuchSet { set })?;
         check_length("wrapped key", wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
@@ -489,6 +594,11 @@ impl ClusterState {
         assert!(self.members.is_empty() || !stay.is_empty(), "every member is leaving");
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets of one name");
+        for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
+            assert!(self.sets.contains_key(set), "links of {set}, which is no set");
+            assert!(of.origin < *set, "S14: {set} is a clone of {}, which came after it", of.origin);
+            assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "S14: {set} has too many origins");
+        }
     }
 }
 

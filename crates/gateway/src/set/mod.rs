@@ -9,6 +9,8 @@
 //! ```
 
 mod ahead;
+pub mod bases;
+pub mod clones;
 pub mod device;
 pub mod gate;
 pub mod head;

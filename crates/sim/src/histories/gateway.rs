@@ -131,6 +131,7 @@ impl Gateway {
             boot,
             // Nothing is ever fenced here, and so nothing is noted.
             note: PathBuf::from("/nonexistent/fenced"),
+            clone_of: None,
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));

@@ -91,7 +91,7 @@ impl Seat {
     /// # Panics
     /// Where the saved state does not load.
     pub fn new(me: MemberId, journal: Arc<Journal>, entry: &SetEntry, base: Option<(LogId, Bytes)>) -> Arc<Self> {
-        let host = Arc::new(SetHost::new(entry));
+        let host = Arc::new(SetHost::new(entry, &holdfast_control::set::Links::default()));
         let mut at = At::default();
         if let Some((last, bytes)) = base {
             if let Err(e) = host.install(last, &bytes) {
