@@ -71,6 +71,12 @@ impl Cluster {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
     }
 
+    /// Takes a state that did not come by group 0's log: histories have one of their own.
+    pub fn adopt(&self, state: ClusterState) {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner).state = state;
+        self.version.send_modify(|v| *v += 1);
+    }
+
     /// Changes with every applied entry.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()

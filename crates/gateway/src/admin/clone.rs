@@ -10,6 +10,7 @@ use super::AdminDoor;
 use super::snapshot::snapshot_id;
 use crate::cluster::ClusterError;
 use crate::identity::random_u128;
+use crate::set::clones::first_root;
 use crate::set::mapping::SetKey;
 use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -19,8 +20,8 @@ use holdfast_control::set::{
 };
 use holdfast_seal::DataKey;
 use holdfast_store::keys;
-use holdfast_types::{GroupId, LogId, Name, ObjectId, RequestId, SetId, Term};
-use holdfast_volume::map::{Base, Root, seal_root};
+use holdfast_types::{GroupId, Name, ObjectId, RequestId, SetId, Term};
+use holdfast_volume::map::seal_root;
 use rand::RngExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,8 +161,7 @@ impl AdminDoor {
         pin: &Pin,
         found: &Snapshot,
     ) -> Result<RootRef, Refusal> {
-        let sizes = found.volumes.iter().map(|(id, volume)| (*id, volume.size));
-        let root = Root::over(LogId::default(), Base::new(origin.id, pin.root, pin.upto, sizes));
+        let root = first_root(origin.id, pin, found);
         let boot = self.node.identity().boot;
         let object = ObjectId { term: Term(0), member: origin.me(), boot, random: random_u128() };
         let body = seal_root(&root, key.sealer(object));

@@ -2,11 +2,14 @@
 //!
 //! A pin is let go where no set has it, and none ever will. Nothing is decided by time, and nothing need be known of a creation under way: group 0
 //! gives each number once, in order.
+//!
+//! And what a clone begins with: a root of its own that says nothing itself.
 
 use crate::cluster::Cluster;
 use crate::set::server::{SetError, SetServer};
-use holdfast_control::set::{Pin, PinStanding, SetCommand, SnapshotId};
-use holdfast_types::RequestId;
+use holdfast_control::set::{Pin, PinStanding, SetCommand, Snapshot, SnapshotId};
+use holdfast_types::{LogId, RequestId, SetId};
+use holdfast_volume::map::{Base, Root};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +36,12 @@ pub async fn run(server: Arc<SetServer>, cluster: Arc<Cluster>, stop: Cancellati
             pause = PAUSE;
         }
     }
+}
+
+/// The root that a clone of `found`, which its set `origin` has pinned, begins with.
+pub fn first_root(origin: SetId, pin: &Pin, found: &Snapshot) -> Root {
+    let sizes = found.volumes.iter().map(|(id, volume)| (*id, volume.size));
+    Root::over(LogId::default(), Base::new(origin, pin.root, pin.upto, sizes))
 }
 
 async fn turn(server: &SetServer, cluster: &Cluster) -> Result<(), SetError> {
