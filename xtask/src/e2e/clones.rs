@@ -6,10 +6,10 @@
 //!    ─▶ all disks are lost, all three come back from the store ─▶ the origin is written over and swept once more ─▶ each shows its own
 //! ```
 
+use super::Lab;
 use super::recover::{GONE, Hand, Known, must};
-use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
-use crate::nbd::{Client, Uri, pattern, tag_of};
+use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, wait_until};
 use crate::say::note;
 use anyhow::{Context, Result, bail};
@@ -60,38 +60,37 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut cluster = Cluster::start(options)?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let exports = cluster.exports();
-    write(&mut open(&exports, ORIGIN)?, |_, _| Some(1))?;
+    let (origin, clone) = (Side::new(&exports, ORIGIN), Side::new(&exports, CLONE));
+    origin.write(|_, _| Some(1))?;
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@first"), "--timeout", "90s"])?;
     cloned(&cluster, &exports)?;
 
-    let (mut origin, mut clone) = (open(&exports, ORIGIN)?, open(&exports, CLONE)?);
-    write(&mut clone, |place, block| (place == 0 && block % 2 == 1).then_some(2))?;
-    write(&mut origin, |_, block| (block % 4 == 0).then_some(3))?;
-    clone.trim(TRIMMED.start * BLOCK, ((TRIMMED.end - TRIMMED.start) * BLOCK) as u32)?;
-    clone.trim(32 * MIB, 32 << 20)?;
-    write(&mut clone, |place, block| (place == 1 && block < 4).then_some(5))?;
-    let both = |origin: &mut Client, clone: &mut Client, of: Expected| -> Result<()> {
-        check(origin, of).context("the origin")?;
-        check(clone, CLONED).context("the clone")
+    clone.write(|place, block| (place == 0 && block % 2 == 1).then_some(2))?;
+    origin.write(|_, block| (block % 4 == 0).then_some(3))?;
+    clone.trim(TRIMMED.start * BLOCK, (TRIMMED.end - TRIMMED.start) * BLOCK)?;
+    clone.trim(32 * MIB, 32 * MIB)?;
+    clone.write(|place, block| (place == 1 && block < 4).then_some(5))?;
+    let both = |of: Expected| -> Result<()> {
+        origin.check(of)?;
+        clone.check(CLONED)
     };
     let written: Expected = |_, block| if block % 4 == 0 { 3 } else { 1 };
-    both(&mut origin, &mut clone, written)?;
+    both(written)?;
     checkpoints(&cluster, &[SET, "try"])?;
-    both(&mut origin, &mut clone, written).context("from the store")?;
+    both(written).context("from the store")?;
 
     // Everything that only the snapshot would show is garbage of the origin now, but for what the clone shows.
     cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first")])?;
     let before = objects(&folder, 1)?;
-    write(&mut origin, |_, _| Some(4))?;
-    write(&mut origin, |_, _| Some(4))?;
+    origin.write(|_, _| Some(4))?;
+    origin.write(|_, _| Some(4))?;
     checkpoints(&cluster, &[SET])?;
     deletes(&folder, &before)?;
-    both(&mut origin, &mut clone, OVER).context("after the origin has deleted objects")?;
-    drop((origin, clone));
+    both(OVER).context("after the origin has deleted objects")?;
 
     cluster.holdfast(&["snapshot", "create", "try@second", "--timeout", "90s"])?;
     cluster.holdfast(&["set", "clone", "try@second", "again", "--timeout", "60s"])?;
-    write(&mut open(&exports, CLONE_OF_CLONE)?, |place, block| ((place, block) == (0, 0)).then_some(6))?;
+    Side::new(&exports, CLONE_OF_CLONE).write(|place, block| ((place, block) == (0, 0)).then_some(6))?;
     shown(&cluster)?;
     for index in 0..exports.len() {
         cluster.kill(index)?;
@@ -117,7 +116,7 @@ fn cloned(cluster: &Cluster, exports: &[Uri]) -> Result<()> {
     let made = cluster.holdfast(&["set", "clone", &first, "try", "--timeout", "60s"])?;
     let took = begun.elapsed();
     anyhow::ensure!(made["created"] == true && made["set"]["clone_of"] == first.as_str(), "the clone: {made}");
-    check(&mut open(exports, CLONE)?, FIRST).context("the clone, before anything was written to it")?;
+    Side::new(exports, CLONE).check(FIRST).context("before anything was written to it")?;
     let again = cluster.holdfast(&["set", "clone", &first, "try", "--timeout", "60s"])?;
     anyhow::ensure!(again["created"] == false && again["set"]["id"] == made["set"]["id"], "once more: {again}");
     for (what, args) in [
@@ -154,12 +153,11 @@ fn recovered(lab: &Lab, cluster: Cluster, known: &Known, folder: &Path, verify: 
     must(new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())?, "recover")?;
     all_three(&known.exports, OVER).context("recovered")?;
     let before = objects(folder, 1)?;
-    let mut origin = open(&known.exports, ORIGIN)?;
+    let origin = Side::new(&known.exports, ORIGIN);
     for _ in 0..3 {
-        write(&mut origin, |_, _| Some(7))?;
+        origin.write(|_, _| Some(7))?;
         must(new.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?, "checkpoint")?;
     }
-    drop(origin);
     deletes(folder, &before)?;
     let confirmed = || -> Result<bool> {
         let shown = must(new.holdfast(&["set", "show", SET])?, "set show")?;
@@ -174,25 +172,84 @@ fn recovered(lab: &Lab, cluster: Cluster, known: &Known, folder: &Path, verify: 
 }
 
 fn all_three(exports: &[Uri], origin: Expected) -> Result<()> {
-    check(&mut open(exports, ORIGIN)?, origin).context("the origin")?;
-    check(&mut open(exports, CLONE)?, CLONED).context("the clone")?;
-    check(&mut open(exports, CLONE_OF_CLONE)?, TWICE).context("the clone of the clone")
+    Side::new(exports, ORIGIN).check(origin)?;
+    Side::new(exports, CLONE).check(CLONED)?;
+    Side::new(exports, CLONE_OF_CLONE).check(TWICE)
 }
 
-/// A connection to whichever gateway serves the volume.
-fn open(exports: &[Uri], volume: &str) -> Result<Client> {
-    let begun = Instant::now();
-    let mut last = String::new();
-    while begun.elapsed() < TAKEOVER_LIMIT {
-        for uri in exports {
-            match Client::connect(&uri.with_export(volume), PATIENCE) {
-                Ok(client) => return Ok(client),
-                Err(e) => last = e.to_string(),
-            }
-        }
-        std::thread::sleep(POLL);
+/// A volume, by way of whichever gateway serves it. A gateway may close a connection at any time (R8): then it is all done again by another one, which
+/// comes to the same.
+struct Side {
+    exports: Vec<Uri>,
+    volume: &'static str,
+}
+
+impl Side {
+    fn new(exports: &[Uri], volume: &'static str) -> Self {
+        Self { exports: exports.to_vec(), volume }
     }
-    bail!("nobody serves {volume} after {TAKEOVER_LIMIT:?}: {last}")
+
+    /// What `act` says of a client that stayed connected for all of it.
+    fn with<T>(&self, mut act: impl FnMut(&mut Client) -> std::result::Result<T, NbdError>) -> Result<T> {
+        let begun = Instant::now();
+        let mut last = String::new();
+        while begun.elapsed() < LIMIT {
+            for uri in &self.exports {
+                let done =
+                    Client::connect(&uri.with_export(self.volume), PATIENCE).and_then(|mut client| act(&mut client));
+                match done {
+                    Ok(done) => return Ok(done),
+                    Err(NbdError::Errno(errno)) => bail!("R8: {} answers with error {errno}", self.volume),
+                    Err(e) => last = e.to_string(),
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        bail!("nobody serves {} after {LIMIT:?}: {last}", self.volume)
+    }
+
+    fn write(&self, which: impl Fn(usize, u64) -> Option<u64>) -> Result<()> {
+        self.with(|client| {
+            for (place, block, offset) in blocks() {
+                if let Some(tag) = which(place, block) {
+                    client.write(offset, &pattern(tag, offset, BLOCK as usize))?;
+                }
+            }
+            client.flush()
+        })
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        self.with(|client| client.trim(offset, len as u32))
+    }
+
+    /// Every block is the write that `expected` names, all of its bytes; what nobody wrote is zeroes.
+    fn check(&self, expected: Expected) -> Result<()> {
+        let read = self.with(|client| {
+            let read = blocks().map(|(_, _, offset)| client.read(offset, BLOCK as u32));
+            let read = read.collect::<std::result::Result<Vec<_>, _>>()?;
+            let behind = PLACES.map(|start| client.read(start + RANGE, BLOCK as u32));
+            Ok((read, behind.into_iter().collect::<std::result::Result<Vec<_>, _>>()?))
+        });
+        let (read, behind) = read.context(self.volume)?;
+        for ((place, block, offset), bytes) in blocks().zip(read) {
+            let (found, expected) = (tag_of(&bytes, offset)?, expected(place, block));
+            let volume = self.volume;
+            anyhow::ensure!(
+                found == expected,
+                "{volume}, place {place}, block {block}: found write {found}, expected {expected}"
+            );
+        }
+        let zeroes = behind.iter().flatten().all(|byte| *byte == 0);
+        anyhow::ensure!(zeroes, "{}: what was never written is not zeroes", self.volume);
+        Ok(())
+    }
+}
+
+/// Place, number, offset.
+fn blocks() -> impl Iterator<Item = (usize, u64, u64)> {
+    let places = PLACES.into_iter().enumerate();
+    places.flat_map(|(place, start)| (0..EACH).map(move |block| (place, block, start + block * BLOCK)))
 }
 
 fn checkpoints(cluster: &Cluster, sets: &[&str]) -> Result<()> {
@@ -229,36 +286,5 @@ fn deletes(store: &Path, before: &BTreeSet<String>) -> Result<()> {
         since.elapsed() > Duration::from_secs(5)
     });
     anyhow::ensure!(rests, "the origin never rests");
-    Ok(())
-}
-
-fn write(client: &mut Client, which: impl Fn(usize, u64) -> Option<u64>) -> Result<()> {
-    for (place, start) in PLACES.into_iter().enumerate() {
-        for block in 0..EACH {
-            let offset = start + block * BLOCK;
-            if let Some(tag) = which(place, block) {
-                client.write(offset, &pattern(tag, offset, BLOCK as usize))?;
-            }
-        }
-    }
-    client.flush()?;
-    Ok(())
-}
-
-/// Every block is the write that `expected` names, all of its bytes; what nobody wrote is zeroes.
-fn check(client: &mut Client, expected: Expected) -> Result<()> {
-    for (place, start) in PLACES.into_iter().enumerate() {
-        for block in 0..EACH {
-            let offset = start + block * BLOCK;
-            let found = tag_of(&client.read(offset, BLOCK as u32)?, offset)?;
-            let expected = expected(place, block);
-            anyhow::ensure!(
-                found == expected,
-                "place {place}, block {block}: found write {found}, expected {expected}"
-            );
-        }
-        let behind = client.read(start + RANGE, BLOCK as u32)?;
-        anyhow::ensure!(behind.iter().all(|byte| *byte == 0), "what was never written is not zeroes");
-    }
     Ok(())
 }

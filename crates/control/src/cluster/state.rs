@@ -4,7 +4,7 @@ use super::command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX,
     STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
-use crate::set::{CLONE_DEPTH_MAX, CloneOf, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -417,7 +417,11 @@ impl ClusterState {
         Ok(ClusterAnswer::LevelRaised)
     }
 
-    fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
+    pub(super) fn create_set(
+        &mut self,
+        mut entry: SetEntry,
+        request: RequestId,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
         match self.requests.get(&request).copied() {
             Some(Made::Set(set)) => return Ok(ClusterAnswer::SetCreated { set }),
             Some(Made::Member(_)) => return Err(ClusterRefusal::RequestReused { request }),
@@ -453,7 +457,7 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
-    fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
+    pub(super) fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
         if let Some(present) = self.sets.get(&set) {
             // An earlier copy of this request, or an earlier run of the same recovery (R12).
             let same = present.generation == entry.generation && present.name == entry.name;
@@ -486,63 +490,6 @@ impl ClusterState {
     /// Members that do not leave.
     fn staying(&self) -> Vec<MemberId> {
         self.members.values().filter(|member| member.standing != Standing::Leaving).map(|member| member.id).collect()
-    }
-
-    /// How many origins there are below the set: 0 for one that is no clone.
-    pub fn clone_depth(&self, set: SetId) -> u32 {
-        let of = |set: &SetId| self.links.get(set).and_then(|links| links.clone_of.as_ref()).map(|of| of.origin);
-        // An origin has a lower number than its clone; the bound is for a state that is not what it should be.
-        let chain = std::iter::successors(of(&set), of).take(SETS_MAX);
-        chain.count() as u32
-    }
-
-    /// S14: made only under the number that its pin names, so that a pin whose number is passed can be judged.
-    fn clone_set(
-        &mut self,
-        set: SetId,
-        mut entry: SetEntry,
-        clone_of: &CloneOf,
-    ) -> Result<ClusterAnswer, ClusterRefusal> {
-        let (origin, request) = (clone_of.origin, clone_of.request);
-        if let Some(Made::Set(set)) = self.requests.get(&request).copied() {
-            return Ok(ClusterAnswer::SetCreated { set });
-        }
-        if set.0 != self.next_set {
-            return Err(ClusterRefusal::SetIdPassed { found: set, next: GroupId(self.next_set) });
-        }
-        entry.store_url = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?.store_url.clone();
-        if self.clone_depth(origin) >= CLONE_DEPTH_MAX {
-            return Err(ClusterRefusal::TooDeep { origin, max: CLONE_DEPTH_MAX });
-        }
-        let answer = self.create_set(entry, request)?;
-        let links = Links { clone_of: Some(clone_of.clone()), ..Links::default() };
-        self.links.insert(set, links);
-        Ok(answer)
-    }
-
-    fn restore_linked_set(
-        &mut self,
-        set: SetId,
-        entry: SetEntry,
-        links: &Links,
-    ) -> Result<ClusterAnswer, ClusterRefusal> {
-        let there = self.sets.contains_key(&set);
-        if let Some(CloneOf { origin, root, request, .. }) = links.clone_of.as_ref().filter(|_| !there) {
-            let (origin, root) = (*origin, *root);
-            let found = self.sets.get(&origin).filter(|found| found.store_url == entry.store_url);
-            if found.is_none() {
-                return Err(ClusterRefusal::OriginMissing { origin });
-            }
-            let pin = self.links.get(&origin).and_then(|links| links.pins.get(request));
-            if pin.is_none_or(|pin| pin.clone != set || pin.root != root) {
-                return Err(ClusterRefusal::NotPinned { origin, root: root.object });
-            }
-        }
-        let answer = self.restore_set(set, entry)?;
-        if !there {
-            self.links.insert(set, links.inherited());
-        }
-        Ok(answer)
     }
 
     fn rewrap(&mut self, set: SetId, wrapped_key: &[u8], key_id: u32) -> Result<ClusterAnswer, ClusterRefusal> {

@@ -13,10 +13,10 @@ use crate::set::server::{SetServer, unix_ms};
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
-use holdfast_control::set::{CloneOf, Links, Pin, Restored, SetState};
+use holdfast_control::set::{CloneOf, Links, Restored, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys};
-use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Term};
+use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{Covered, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head};
 use looks::{LOOK_LIMIT, Looks, Word};
 use std::path::PathBuf;
@@ -297,51 +297,6 @@ impl HeadKeeper {
         *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some((keyring, links));
     }
 
-    /// The set's pins as they are here. Heads are written with them from now on, whatever checkpoint they name: a recovery must find every pin that a
-    /// clone may rest on (ADR 0028).
-    pub fn note_pins(&self, state: &SetState, applied: Option<LogId>) {
-        let applied = applied.unwrap_or_default();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|(at, _)| at.index <= applied.index) {
-            *known = Some((applied, Links { pins: state.pins.clone(), clone_of: self.parts.clone_of.clone() }));
-        }
-    }
-
-    /// What the head is to say where it says `stored` now. Before anything is known here, that.
-    fn links(&self, stored: &Links) -> Links {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
-            Some((applied, known)) => Links::for_head(stored, known, *applied),
-            None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
-        }
-    }
-
-    /// Whether the head in the store, as last read or written here, says of clones what this gateway knows. Where it names a pin that was let go, that
-    /// pin's objects stay until it does not.
-    pub fn links_settled(&self) -> bool {
-        self.stored().is_some_and(|(_, stored)| self.links(&stored) == stored)
-    }
-
-    /// Asks the store itself whether the head names this pin: a recovery would find it from now on.
-    ///
-    /// # Errors
-    /// [`KeepError`].
-    pub async fn names_pin(&self, request: RequestId, pin: &Pin) -> Result<bool, KeepError> {
-        let Some((head, _)) = self.read().await? else { return Ok(false) };
-        self.judge(&head)?;
-        Ok(head.links.pins.get(&request).is_some_and(|found| found.clone == pin.clone && found.root == pin.root))
-    }
-
-    /// Somebody waits for the head to say what is known here.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Whether the head in the store is known to have another keyring, or other links, than it should.
-    fn behind(&self) -> bool {
-        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links) != links)
-    }
-
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
         let key = self.key();
         let mut tries = 1;
@@ -487,37 +442,6 @@ impl HeadKeeper {
         }
     }
 
-    /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
-    /// is looked at again.
-    async fn replace_around(&self, term: Term) {
-        if !self.behind() {
-            return;
-        }
-        let replace = async {
-            let Some((head, version)) = self.read().await? else { return Ok(()) };
-            self.judge(&head)?;
-            if !self.behind() {
-                return Ok(());
-            }
-            let (keyring, links) = (self.keyring(), self.links(&head.links));
-            let head = Head { links, ..head };
-            let body = self.seal(&head, &keyring, term);
-            self.parts.store.swap(&self.key(), Some(&version), body).await?;
-            self.note_stored(keyring, head.links);
-            Ok::<(), KeepError>(())
-        };
-        match tokio::time::timeout(LOOK_LIMIT, replace).await {
-            Ok(Ok(())) => {
-                tracing::info!(set = %self.parts.name, "the head in the store has the keys and the pins that the cluster has")
-            }
-            // R12: the next look says what is there.
-            Ok(Err(error)) => {
-                tracing::warn!(set = %self.parts.name, %error, "keys or pins in the head are not replaced yet; tried again")
-            }
-            Err(_) => {}
-        }
-    }
-
     /// There is no head: a new set's leader makes the first. Where a checkpoint exists, the next one writes it.
     async fn begin(&self, server: &SetServer, term: Term) {
         if server.host.with(|m| m.state().checkpoint.is_some()) {
@@ -622,6 +546,7 @@ pub fn content_at(
     Some((state.epoch, Restored::of(state, Some(root))))
 }
 
+mod links;
 mod looks;
 #[cfg(test)]
 mod tests;
