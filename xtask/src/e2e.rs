@@ -4,6 +4,7 @@ mod agent;
 mod attach;
 mod attach_postgresql;
 mod blocks;
+mod clones;
 mod cold;
 mod damaged;
 mod etcd;
@@ -264,6 +265,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a set becomes one of its snapshots, through a kill as well; who used it goes on only under a new epoch (R4, R6)",
         needs: &[],
         run: rollback::run,
+    },
+    Scenario {
+        name: "clones",
+        shows: "a set is cloned: both are written, the snapshot goes, objects are deleted, all gateways die, all disks are lost: each shows its own (R4)",
+        needs: &[],
+        run: clones::run,
     },
     Scenario {
         name: "volumes",

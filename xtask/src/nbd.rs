@@ -86,6 +86,7 @@ const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;
 const CMD_FLUSH: u16 = 3;
+const CMD_TRIM: u16 = 4;
 
 /// One connection in transmission.
 #[derive(Debug)]
@@ -273,6 +274,15 @@ impl Client {
     /// As [`Client::read`].
     pub fn flush(&mut self) -> std::result::Result<(), NbdError> {
         let cookie = self.send_flush()?;
+        self.answer_to(cookie).map(drop)
+    }
+
+    /// Lets a range read as zeroes, and waits.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn trim(&mut self, offset: u64, len: u32) -> std::result::Result<(), NbdError> {
+        let cookie = self.send(CMD_TRIM, offset, len, &[])?;
         self.answer_to(cookie).map(drop)
     }
 

@@ -9,6 +9,7 @@
 //!     found at its first start and refused.
 //! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
+mod clones;
 mod command;
 pub mod deletion;
 mod state;

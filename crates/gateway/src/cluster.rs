@@ -13,6 +13,8 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
 /// Of what follows the state in a snapshot: the deletions.
 const DELETIONS: u8 = 1;
+/// … how sets hang together by clones.
+const LINKS: u8 = 2;
 
 /// A state as a snapshot has it: in the form that it always had, then a section for each thing that came later and is there: its mark, its length
 /// (4 bytes, little-endian), its content. A build that does not know a section knows no entry that could have led to it (C4).
@@ -21,6 +23,12 @@ fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
     if !state.deletions.is_empty() {
         let section = postcard::to_stdvec(&state.deletions)?;
         bytes.push(DELETIONS);
+        bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(&section);
+    }
+    if !state.links.is_empty() {
+        let section = postcard::to_stdvec(&state.links)?;
+        bytes.push(LINKS);
         bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(&section);
     }
@@ -38,7 +46,12 @@ fn of_image(data: &[u8]) -> Result<ClusterState, String> {
         };
         match *mark {
             DELETIONS => state.deletions = postcard::from_bytes(section).map_err(|e| e.to_string())?,
-            other => return Err(format!("found section {other}, expected {DELETIONS}: written by a newer build")),
+            LINKS => state.links = postcard::from_bytes(section).map_err(|e| e.to_string())?,
+            other => {
+                return Err(format!(
+                    "found section {other}, expected {DELETIONS} or {LINKS}: written by a newer build"
+                ));
+            }
         }
         rest = more;
     }
@@ -103,6 +116,12 @@ impl Cluster {
     /// A set by name.
     pub fn set_named(&self, name: &Name) -> Option<(SetId, SetEntry)> {
         self.read(|s| s.set_named(name).map(|(id, set)| (id, set.clone())))
+    }
+
+    /// Takes a state that did not come by group 0's log: histories have one of their own.
+    pub fn adopt(&self, state: ClusterState) {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner).state = state;
+        self.version.send_modify(|v| *v += 1);
     }
 
     /// Changes with every applied entry.
@@ -204,7 +223,8 @@ impl StateMachine for Cluster {
 mod tests {
     use super::*;
     use holdfast_control::cluster::{Deletion, DeletionStage};
-    use holdfast_types::{Epoch, GroupId, RequestId};
+    use holdfast_control::set::{CloneOf, Links, RootRef};
+    use holdfast_types::{Epoch, GroupId, ObjectId, RequestId, Term};
     use std::collections::BTreeSet;
 
     #[test]
@@ -237,6 +257,24 @@ mod tests {
         let mut unknown = whole;
         unknown[old] = 77;
         assert!(of_image(&unknown).is_err_and(|why| why.contains("section 77")));
+        Ok(())
+    }
+
+    #[test]
+    fn links_are_kept_and_cost_nothing_where_there_are_none() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState::new();
+        assert_eq!(image(&state)?, postcard::to_stdvec(&state)?, "as before there were clones");
+        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 9 };
+        let clone_of = CloneOf {
+            origin: GroupId(1),
+            snapshot: Name::new("monday")?,
+            root: RootRef { object, bytes: 7 },
+            request: RequestId(3),
+        };
+        state.links.insert(GroupId(2), Links { clone_of: Some(clone_of), ..Links::default() });
+        assert_eq!(of_image(&image(&state)?)?, state);
+        let cut = image(&state)?;
+        assert!(of_image(&cut[..cut.len() - 1]).is_err());
         Ok(())
     }
 }

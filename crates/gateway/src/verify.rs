@@ -8,7 +8,7 @@ use crate::set::mapping::SetKey;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use holdfast_control::set::RootRef;
+use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
 use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::Covered;
@@ -59,7 +59,7 @@ impl Sample {
 /// One damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// `root`, `page`, `extent` or `map`.
+    /// `root`, `page`, `extent`, `map`, or `base` where what a clone is a clone of is not there.
     pub part: &'static str,
     /// Key of the object.
     pub key: String,
@@ -220,13 +220,14 @@ fn is_damage(e: &StoreError) -> bool {
     matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
 }
 
-/// Checks one set. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `progress` hears of pages
+/// Checks one set; of a clone also what it is a clone of, for which `all` are the sets of its store. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `progress` hears of pages
 /// done and pages to do.
 ///
 /// # Errors
 /// The store did not answer or refused: nothing is known then. Damage is no error but part of the report.
 pub async fn verify(
     found: &Found,
+    all: &[Found],
     sample: Sample,
     copy: Option<usize>,
     progress: &(dyn Fn(u64, u64) + Sync),
@@ -241,18 +242,40 @@ pub async fn verify(
         seed: (!sample.is_all()).then_some(sample.seed),
         ..Report::default()
     };
-    let Some(at) = found.head.content.root else { return Ok(report) };
-    let (opened, bytes) = subject.check_root(at).await?;
-    report.bytes += bytes;
-    let root = match opened {
-        Ok(root) => root,
-        Err(damage) => {
-            report.note(damage);
-            return Ok(report);
+    let mut next = found.head.content.root.map(|root| (subject, root));
+    // A clone's root, then its base's, and so on: each with the key of its own set.
+    for _ in 0..=CLONE_DEPTH_MAX {
+        let Some((subject, at)) = next.take() else { break };
+        let (opened, bytes) = subject.check_root(at).await?;
+        report.bytes += bytes;
+        let root = match opened {
+            Ok(root) => root,
+            Err(damage) => {
+                report.note(damage);
+                return Ok(report);
+            }
+        };
+        report.objects += 1 + root.packs().len() as u64 + root.segments().count() as u64;
+        check_pages(&subject, &root, sample, progress, &mut report).await?;
+        if let Some(base) = root.base() {
+            match all.iter().find(|origin| origin.set == base.set && origin.url == found.url) {
+                Some(origin) => next = Some((Subject::of(origin, copy), base.root)),
+                None => report.note(Damage {
+                    part: "base",
+                    key: keys::root(base.set, base.root.object),
+                    object_bytes: None,
+                    volume: String::new(),
+                    lba: 0,
+                    sectors: 0,
+                    reason: format!(
+                        "found no head of set {} in the store that opens with this key, expected that of its origin",
+                        base.set
+                    ),
+                    store: subject.copy.clone(),
+                }),
+            }
         }
-    };
-    report.objects = 1 + root.packs().len() as u64 + root.segments().count() as u64;
-    check_pages(&subject, &root, sample, progress, &mut report).await?;
+    }
     Ok(report)
 }
 
@@ -270,7 +293,8 @@ async fn check_pages(
         chosen.extend(root.pages().nth(place as usize));
     }
     let total = chosen.len() as u64;
-    report.pages = count;
+    let before = report.pages_checked;
+    report.pages += count;
     progress(0, total);
     let mut live = Live::new();
     let mut whole = sample.is_all();
@@ -286,7 +310,7 @@ async fn check_pages(
             live.entry(object).or_default().0 += sectors.0;
         }
         checked.damaged.into_iter().for_each(|damage| report.note(damage));
-        progress(report.pages_checked, total);
+        progress(report.pages_checked - before, total);
     }
     if whole {
         check_sums(subject, root, &live, report);

@@ -5,8 +5,8 @@ mod keys;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, RecoverArgs, SET_DELETE, SnapshotCommand,
-    StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, RecoverArgs, SET_DELETE, SnapshotArg,
+    SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -347,7 +347,7 @@ pub enum SetCommand {
     #[command(after_long_help = with_codes(SET_DELETE))]
     Delete(DeleteArgs),
     /// Put everything that was acknowledged so far into the store, and say up to where it is
-    #[command(after_long_help = with_codes(CHECKPOINT))]
+    #[command(after_long_help = with_codes(crate::command::set::CHECKPOINT))]
     Checkpoint {
         /// The set
         set: Name,
@@ -370,6 +370,14 @@ pub enum SetCommand {
         #[arg(value_name = "RULES")]
         schedule: String,
     },
+    /// Make a new set that begins with what a snapshot of another one shows, at once whatever its size; both can be written from then on
+    #[command(after_long_help = with_codes(crate::command::clone::CLONE))]
+    Clone {
+        /// The snapshot, SET@SNAPSHOT
+        snapshot: SnapshotArg,
+        /// Name of the new set
+        name: Name,
+    },
 }
 
 const SCHEDULE: &str = "\
@@ -380,15 +388,6 @@ Snapshots that people took are left alone; `off` takes none any more and deletes
 Examples:
   holdfast set schedule demo 15mx8,1hx24,1dx30
   holdfast set schedule demo off
-";
-
-const CHECKPOINT: &str = "\
-Examples:
-  holdfast set checkpoint demo
-  holdfast set checkpoint demo --timeout 10m --output json | jq .checkpoint_index
-
-Writers go on meanwhile. What was acknowledged before the call is in the store when it returns with 0: `holdfast cluster recover` brings
-that back even if every gateway is lost in the next moment.
 ";
 
 /// `holdfast lease`.

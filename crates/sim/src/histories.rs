@@ -8,9 +8,11 @@
 //! ```
 //! H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
 //! H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
+//!     Of a clone that is also what its origin keeps for it; a clone's content is the snapshot's, and from then on its own.
 //! H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
 //!     of `PART` seeds that it is in: to repeat one, the ones of its part are run before it.
 
+mod clones;
 mod gateway;
 mod journal;
 mod model;
@@ -23,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use holdfast_log::NodeLog;
 use holdfast_raft::Clocks;
 use holdfast_types::MonoTime;
-use model::Counts;
+use model::{Counts, Stats};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::process::{Command, ExitCode, Stdio};
@@ -31,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use world::{Stats, World};
+use world::World;
 
 /// Gateways that a set moves between.
 pub const GATEWAYS: u64 = 3;
@@ -87,10 +89,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 24]);
+struct Sums([u64; 26]);
 
 impl Sums {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 26] = [
         "histories",
         "steps",
         "reads",
@@ -115,10 +117,12 @@ impl Sums {
         "stale listings",
         "entries missing in listings",
         "dropped roots damaged",
+        "clones",
+        "recoveries",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
-        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten } = stats;
+        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten, clones, recoveries } = stats;
         let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, retired, deleted } = counts;
         let [a, b, c, d, e, f, g, _] = played;
         Self([
@@ -146,6 +150,8 @@ impl Sums {
             f,
             g,
             rotten,
+            clones,
+            recoveries,
         ])
     }
 
@@ -195,6 +201,9 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
 
 async fn history(seed: u64, log: NodeLog, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
     let mut world = World::new(seed, log, loud).await;
+    if clones::in_history(seed) {
+        return clones::history(seed, world, steps, loud).await;
+    }
     let drawn = world.rng.range(STEPS.0, STEPS.1);
     let steps = steps.map_or(drawn, |steps| steps.min(drawn));
     for step in 0..steps {

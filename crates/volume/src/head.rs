@@ -6,6 +6,8 @@
 //! ```text
 //!   | header | keyring, in clear: "HFK" version(1), postcard of Keyring | sealed: "HFH" version(1), postcard of Keyring and Head |
 //! ```
+//! Version 2 of the sealed part, where the set is a clone or has clones (ADR 0028), has the links behind the head.
+//!
 //! The keyring must be readable before the data key is known; the wrapped key in it authenticates itself, and a copy of all of it is
 //! sealed, so that a forged one is found (R9, R10).
 //!
@@ -19,7 +21,7 @@
 use crate::object::{OBJECT_HEADER_BYTES, ObjectError, ObjectHeader, ObjectKind};
 use crate::segment::seal_frame;
 use bytes::Bytes;
-use holdfast_control::set::Restored;
+use holdfast_control::set::{Links, Restored};
 pub use holdfast_seal::Argon2id;
 use holdfast_seal::{ObjectOpener, ObjectSealer, Part, SealError};
 use holdfast_types::{Epoch, LogId, Name};
@@ -27,6 +29,8 @@ use serde::{Deserialize, Serialize};
 
 const KEYRING_MAGIC: &[u8] = b"HFK\x01";
 const HEAD_MAGIC: &[u8] = b"HFH\x01";
+/// Of a head with links: those of sets that stand alone stay as a build before clones reads them.
+const HEAD_MAGIC_LINKS: &[u8] = b"HFH\x02";
 
 /// Bytes of a head at most: 256 volumes with the longest names take a tenth of it.
 pub const HEAD_BYTES_MAX: usize = 512 << 10;
@@ -79,6 +83,10 @@ pub struct Head {
     pub covered: Option<Covered>,
     /// The set at that moment.
     pub content: Restored,
+    /// Its pins, and what it is a clone of: of the moment at which the head was written, not of the checkpoint's. What is pinned too long costs space;
+    /// a pin that a recovery did not find would cost the clone.
+    #[serde(skip)]
+    pub links: Links,
 }
 
 /// What a head says to somebody who lives `life`.
@@ -111,7 +119,8 @@ impl Head {
     /// The head of the life after this one, which begins with the same content.
     pub fn raised(&self, cluster: u128, raised_for: u128) -> Self {
         let life = SetLife { cluster, generation: self.life.generation.saturating_add(1) };
-        Self { life, raised_for, ..self.clone() }
+        // Places in the log of the life before mean nothing in the next.
+        Self { life, raised_for, links: self.links.inherited(), ..self.clone() }
     }
 }
 
@@ -150,9 +159,9 @@ fn write<T: Serialize>(magic: &[u8], value: &T) -> Vec<u8> {
 }
 
 fn read<T: for<'a> Deserialize<'a>>(what: &'static str, magic: &'static [u8], bytes: &[u8]) -> Result<T, HeadError> {
-    let body = bytes
-        .strip_prefix(magic)
-        .ok_or_else(|| form(what, format!("{:02x?}", &bytes[..bytes.len().min(4)]), "its magic and version 1"))?;
+    let body = bytes.strip_prefix(magic).ok_or_else(|| {
+        form(what, format!("{:02x?}", &bytes[..bytes.len().min(4)]), "its magic and a version that this build knows")
+    })?;
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|e| form(what, e.to_string(), "what a gateway wrote"))?;
     if rest.is_empty() { Ok(value) } else { Err(form(what, format!("{} bytes more", rest.len()), "its end")) }
@@ -162,7 +171,11 @@ fn read<T: for<'a> Deserialize<'a>>(what: &'static str, magic: &'static [u8], by
 pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> Bytes {
     let mut object = vec![0; OBJECT_HEADER_BYTES];
     object.extend_from_slice(&write(KEYRING_MAGIC, keyring));
-    seal_frame(ObjectKind::Head, &mut sealer, Part::Header, &write(HEAD_MAGIC, &(keyring, head)), &mut object);
+    let body = match head.links.is_empty() {
+        true => write(HEAD_MAGIC, &(keyring, head)),
+        false => write(HEAD_MAGIC_LINKS, &(keyring, head, &head.links)),
+    };
+    seal_frame(ObjectKind::Head, &mut sealer, Part::Header, &body, &mut object);
     Bytes::from(object)
 }
 
@@ -204,7 +217,12 @@ pub fn open_head(opener: &ObjectOpener, object: &[u8]) -> Result<Head, HeadError
     let (_, clear) = read_keyring(object)?;
     let (_, main) = ObjectHeader::of_whole(ObjectKind::Head, opener, object)?;
     let plain = opener.open_part(Part::Header, main)?;
-    let (keyring, head): (Keyring, Head) = read("body", HEAD_MAGIC, &plain)?;
+    let (keyring, head) = if plain.starts_with(HEAD_MAGIC_LINKS) {
+        let (keyring, head, links): (Keyring, Head, Links) = read("body", HEAD_MAGIC_LINKS, &plain)?;
+        (keyring, Head { links, ..head })
+    } else {
+        read("body", HEAD_MAGIC, &plain)?
+    };
     if keyring != clear {
         return Err(form("keyring", "another one in clear", "the one that was sealed with it"));
     }

@@ -229,7 +229,9 @@ impl SetMachine {
             | SetAnswer::SnapshotDeleted { .. }
             | SetAnswer::ScheduleSet
             | SetAnswer::Retired
-            | SetAnswer::DeletionNoted => Some(Event::SpaceChanged),
+            | SetAnswer::DeletionNoted
+            | SetAnswer::Pinned { .. }
+            | SetAnswer::Unpinned => Some(Event::SpaceChanged),
             SetAnswer::RolledBack { now: true } => {
                 retired = self.forget_unsaved();
                 Some(Event::RolledBack)

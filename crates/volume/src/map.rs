@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   root object --(volume, page number)--> page, inside a page pack --(sector)--> extent, inside a segment
-//!                        not there: zeroes             not there: zeroes
+//!                        not there: zeroes             not there: zeroes          (in a clone: what its base says, see `base`)
 //! ```
 //! A page covers a fixed range of [`PAGE_SECTORS`] sectors. Pages and roots are immutable once sealed: a checkpoint
 //! writes new pages where something changed, and a new root that names them and, for the rest, the old ones.
@@ -12,11 +12,14 @@
 //! M3  A root names every object that it needs, and no other: what no kept root names is garbage (R7).
 //! M4  A root's live sectors of a segment are the sum over all of its pages.
 
+mod base;
 mod diff;
 mod pack;
 mod page;
+mod ranges;
 mod root;
 
+pub use base::{BASE_DEPTH_MAX, Base};
 pub use diff::{Changed, Differing, changes, differing_pages};
 pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, pack_bytes_max, read_pack, seal_root};
 pub use page::{Live, Page};
@@ -115,6 +118,13 @@ pub enum MapPiece {
         /// Length.
         sectors: Sectors,
     },
+    /// The root's base says what it is, in a clone.
+    Below {
+        /// First sector.
+        lba: Lba,
+        /// Length.
+        sectors: Sectors,
+    },
 }
 
 impl MapPiece {
@@ -122,7 +132,7 @@ impl MapPiece {
     pub fn lba(&self) -> Lba {
         match self {
             MapPiece::Stored(extent) => extent.lba,
-            MapPiece::Zero { lba, .. } => *lba,
+            MapPiece::Zero { lba, .. } | MapPiece::Below { lba, .. } => *lba,
         }
     }
 
@@ -130,9 +140,30 @@ impl MapPiece {
     pub fn sectors(&self) -> Sectors {
         match self {
             MapPiece::Stored(extent) => extent.sectors,
-            MapPiece::Zero { sectors, .. } => *sectors,
+            MapPiece::Zero { sectors, .. } | MapPiece::Below { sectors, .. } => *sectors,
         }
     }
+}
+
+/// Appends zeroes, to those before where they only go on.
+fn push_zero(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba) {
+    if from >= to {
+        return;
+    }
+    let more = to.0 - from.0;
+    match pieces.last_mut() {
+        Some(MapPiece::Zero { lba, sectors }) if lba.0 + sectors.0 == from.0 => sectors.0 += more,
+        _ => pieces.push(MapPiece::Zero { lba: from, sectors: Sectors(more) }),
+    }
+}
+
+/// Appends what neither an extent nor a hidden range says: the base's up to `end`, zeroes beyond (O3).
+fn push_below(pieces: &mut Vec<MapPiece>, from: Lba, to: Lba, end: Lba) {
+    let cut = end.clamp(from, to.max(from));
+    if from < cut {
+        pieces.push(MapPiece::Below { lba: from, sectors: Sectors(cut.0 - from.0) });
+    }
+    push_zero(pieces, cut, to);
 }
 
 /// A page or root is not what it should be (R9). None of these goes away by trying the same bytes again.

@@ -113,7 +113,7 @@ pub(super) struct Known {
     pub(super) names: Vec<String>,
     regions: Vec<String>,
     pub(super) doors: Vec<String>,
-    exports: Vec<Uri>,
+    pub(super) exports: Vec<Uri>,
     pub(super) env: Vec<(String, String)>,
     pub(super) store: String,
 }

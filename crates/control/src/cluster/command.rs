@@ -2,7 +2,7 @@
 
 use super::deletion::GroupVoters;
 use super::state::{Member, Standing};
-use crate::set::Restored;
+use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -173,6 +173,44 @@ pub enum ClusterCommand {
         /// Who had ended the group before that look at the store (D4).
         ended: BTreeSet<MemberId>,
     },
+    /// A new volume set that begins with what a snapshot of another one shows (ADR 0028). In its origin's store.
+    CloneSet {
+        /// The number that it gets: refused where that is not the next one (S14).
+        set: SetId,
+        /// Unique in the cluster.
+        name: Name,
+        /// What of; the origin has pinned it.
+        clone_of: CloneOf,
+        /// As in `CreateSet`.
+        wrapped_key: Vec<u8>,
+        /// As in `CreateSet`.
+        key_id: u32,
+        /// As in `CreateSet`.
+        created_by: MemberId,
+        /// The origin's volumes as of the snapshot, and a root of the clone's own that shows the origin's.
+        restored: Restored,
+    },
+    /// `RestoreSet` of a set that hangs together with others.
+    RestoreLinkedSet {
+        /// As in `RestoreSet`.
+        set: SetId,
+        /// As in `RestoreSet`.
+        name: Name,
+        /// As in `RestoreSet`.
+        store: String,
+        /// As in `RestoreSet`.
+        wrapped_key: Vec<u8>,
+        /// As in `RestoreSet`.
+        key_id: u32,
+        /// As in `RestoreSet`.
+        created_by: MemberId,
+        /// As in `RestoreSet`.
+        generation: u64,
+        /// As in `RestoreSet`.
+        restored: Restored,
+        /// Its pins, and what it is a clone of: that is there already.
+        links: Links,
+    },
 }
 
 impl ClusterCommand {
@@ -194,6 +232,7 @@ impl ClusterCommand {
             | ClusterCommand::SetEnded { .. }
             | ClusterCommand::ForgetSet { .. }
             | ClusterCommand::SetEmptied { .. } => DELETION_LEVEL,
+            ClusterCommand::CloneSet { .. } | ClusterCommand::RestoreLinkedSet { .. } => CLONES_LEVEL,
         }
     }
 }
@@ -487,6 +526,52 @@ pub enum ClusterRefusal {
     SetDeleted {
         /// Which.
         set: SetId,
+    },
+    /// S14: the number was given away meanwhile.
+    #[error(
+        "the clone was to be set {found}, and the next number is {next}: another set was made meanwhile; ask again"
+    )]
+    SetIdPassed {
+        /// As asked for.
+        found: SetId,
+        /// The lowest that is free.
+        next: SetId,
+    },
+    /// A clone shows what it keeps.
+    #[error("set {clone} is a clone of set {set}, and reads what that has: delete the clone first")]
+    HasClone {
+        /// What was to be deleted.
+        set: SetId,
+        /// One of its clones.
+        clone: SetId,
+    },
+    /// A clone without its origin shows nothing.
+    #[error(
+        "it is a clone of set {origin}, which this cluster has not got in that store: recover that one with it, or before it"
+    )]
+    OriginMissing {
+        /// What it is a clone of.
+        origin: SetId,
+    },
+    /// The origin's next sweep would delete what the clone shows.
+    #[error(
+        "it is a clone of set {origin}, which does not keep root {root} for it: what the clone shows would be deleted there"
+    )]
+    NotPinned {
+        /// What it is a clone of.
+        origin: SetId,
+        /// The object of the root.
+        root: holdfast_types::ObjectId,
+    },
+    /// Too many clones of clones.
+    #[error(
+        "set {origin} is a clone of a clone … {max} deep, which is the most there may be; copy its volumes into a new set instead"
+    )]
+    TooDeep {
+        /// What was to be cloned.
+        origin: SetId,
+        /// `CLONE_DEPTH_MAX`.
+        max: u32,
     },
 }
 

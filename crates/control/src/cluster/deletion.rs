@@ -16,6 +16,7 @@
 
 use super::command::{ClusterAnswer, ClusterRefusal};
 use super::state::{ClusterState, Made, SetEntry};
+use crate::set::Links;
 use holdfast_types::{LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -164,7 +165,16 @@ impl ClusterState {
     /// # Errors
     /// The reason.
     pub fn may_be_deleted(&self, set: SetId) -> Result<(), ClusterRefusal> {
-        if self.sets.contains_key(&set) { Ok(()) } else { Err(ClusterRefusal::NoSuchSet { set }) }
+        if !self.sets.contains_key(&set) {
+            return Err(ClusterRefusal::NoSuchSet { set });
+        }
+        // A clone reads what its origin keeps, with its origin's key (ADR 0028). One that is being deleted counts until its head is a tombstone.
+        let of =
+            |(clone, links): (&SetId, &Links)| links.clone_of.as_ref().filter(|of| of.origin == set).map(|_| *clone);
+        match self.links.iter().filter_map(of).next() {
+            Some(clone) => Err(ClusterRefusal::HasClone { set, clone }),
+            None => Ok(()),
+        }
     }
 
     /// The deletion that still has this name.
@@ -172,6 +182,11 @@ impl ClusterState {
         let named =
             |(_, found): &(&SetId, &Deletion)| found.entry.name == *name && found.stage < DeletionStage::Emptied;
         self.deletions.under_way.iter().find(named).map(|(id, found)| (*id, found))
+    }
+
+    /// Whether the set is being deleted, and something of it may be left in the store.
+    pub fn is_going(&self, set: SetId) -> bool {
+        self.deletions.under_way.get(&set).is_some_and(|found| found.stage < DeletionStage::Emptied)
     }
 
     /// Whether the number was a set's, and is no longer (C1).
@@ -279,6 +294,8 @@ impl ClusterState {
                 self.finish(set);
             }
         }
+        // Its origin lets go of what was kept for it.
+        self.links.remove(&set);
         Ok(ClusterAnswer::DeletionNoted)
     }
 

@@ -5,7 +5,7 @@ use super::command::{
     STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 use super::deletion::Deletions;
-use crate::set::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
+use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +129,10 @@ pub struct ClusterState {
     /// Sets that go or went. Not part of the form above: a snapshot has it behind that, where there is anything.
     #[serde(skip)]
     pub deletions: Deletions,
+    /// How sets hang together: those that are clones, and what recovered sets began with. Not written with the rest: a build that knows no clones reads
+    /// that still; whoever writes a snapshot appends this where there is any.
+    #[serde(skip)]
+    pub links: BTreeMap<SetId, Links>,
 }
 
 impl Default for ClusterState {
@@ -151,6 +155,7 @@ impl ClusterState {
             requests: BTreeMap::new(),
             level: FIRST_LEVEL,
             deletions: Deletions::default(),
+            links: BTreeMap::new(),
         }
     }
 
@@ -217,6 +222,44 @@ impl ClusterState {
                     restored: Some(restored.clone()),
                 };
                 self.restore_set(*set, entry)
+            }
+            ClusterCommand::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: String::new(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: self.staying(),
+                    base_epoch: Epoch(0),
+                    generation: FIRST_GENERATION,
+                    restored: Some(restored.clone()),
+                };
+                self.clone_set(*set, entry, clone_of)
+            }
+            ClusterCommand::RestoreLinkedSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+            } => {
+                let entry = SetEntry {
+                    name: name.clone(),
+                    store_url: store.clone(),
+                    wrapped_key: wrapped_key.clone(),
+                    key_id: *key_id,
+                    created_by: *created_by,
+                    initial_members: self.members.keys().copied().collect(),
+                    base_epoch: epoch_base(*generation),
+                    generation: *generation,
+                    restored: Some(restored.clone()),
+                };
+                self.restore_linked_set(*set, entry, links)
             }
         };
         result.unwrap_or_else(ClusterAnswer::Refused)
@@ -388,7 +431,11 @@ impl ClusterState {
         Ok(ClusterAnswer::LevelRaised)
     }
 
-    fn create_set(&mut self, mut entry: SetEntry, request: RequestId) -> Result<ClusterAnswer, ClusterRefusal> {
+    pub(super) fn create_set(
+        &mut self,
+        mut entry: SetEntry,
+        request: RequestId,
+    ) -> Result<ClusterAnswer, ClusterRefusal> {
         match self.requests.get(&request).copied() {
             // A late copy: what is gone is not made anew by it.
             Some(Made::Set(set)) if self.was_deleted(set) => return Err(ClusterRefusal::SetDeleted { set }),
@@ -424,7 +471,7 @@ impl ClusterState {
         Ok(ClusterAnswer::SetCreated { set })
     }
 
-    fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
+    pub(super) fn restore_set(&mut self, set: SetId, entry: SetEntry) -> Result<ClusterAnswer, ClusterRefusal> {
         if let Some(present) = self.sets.get(&set) {
             // An earlier copy of this request, or an earlier run of the same recovery (R12).
             let same = present.generation == entry.generation && present.name == entry.name;
@@ -450,6 +497,11 @@ impl ClusterState {
         self.next_set = next;
         self.sets.insert(set, entry);
         Ok(ClusterAnswer::SetCreated { set })
+    }
+
+    /// Members that do not leave.
+    fn staying(&self) -> Vec<MemberId> {
+        self.members.values().filter(|member| member.standing != Standing::Leaving).map(|member| member.id).collect()
     }
 
     fn rewrap(&mut self, set: SetId, wrapped_key: &[u8], key_id: u32) -> Result<ClusterAnswer, ClusterRefusal> {
@@ -503,6 +555,11 @@ impl ClusterState {
         let names: BTreeSet<&Name> = self.sets.values().map(|set| &set.name).collect();
         assert_eq!(names.len(), self.sets.len(), "two sets of one name");
         self.check_deletions();
+        for (set, of) in self.links.iter().filter_map(|(set, links)| Some((set, links.clone_of.as_ref()?))) {
+            assert!(self.sets.contains_key(set) || self.is_going(*set), "links of {set}, which is no set");
+            assert!(of.origin < *set, "S14: {set} is a clone of {}, which came after it", of.origin);
+            assert!(self.clone_depth(*set) <= CLONE_DEPTH_MAX, "S14: {set} has too many origins");
+        }
     }
 }
 

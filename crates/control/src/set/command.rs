@@ -8,7 +8,8 @@ use super::state::Lease;
 use super::volumes::VolumeChange;
 use crate::text::Utc;
 use holdfast_types::{
-    Epoch, Lba, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+    Epoch, Lba, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, SetId, Term, Token, VolumeId,
+    WriteSeq,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -198,6 +199,22 @@ pub enum SetCommand {
         /// As in `Acquire`.
         request: RequestId,
     },
+    /// The snapshot's root stays for a clone, whatever becomes of the snapshot. The same request again is answered alike (S13).
+    Pin {
+        /// The number that the clone has, or will have.
+        clone: SetId,
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// The request that makes the clone.
+        request: RequestId,
+    },
+    /// No clone needs that root any more (S13).
+    Unpin {
+        /// As in `Pin`: the number that was judged.
+        clone: SetId,
+        /// As in `Pin`: another one's pin stays.
+        request: RequestId,
+    },
 }
 
 /// What apply answers to one entry of the set's log.
@@ -261,6 +278,13 @@ pub enum SetAnswer {
         /// Ascending, never empty.
         outside: Vec<u32>,
     },
+    /// The root stays until it is unpinned.
+    Pinned {
+        /// Which.
+        root: RootRef,
+    },
+    /// That request's pin is not there any more.
+    Unpinned,
 }
 
 /// What to do with a write entry (R2).
@@ -506,5 +530,11 @@ pub enum SetRefusal {
         name: Name,
         /// Its size now.
         size: Sectors,
+    },
+    /// The set has as many clones as it may have.
+    #[error("the set has {max} clones already, which is the most it may have; clone one of those, or copy the volumes")]
+    TooManyPins {
+        /// `PINS_MAX`.
+        max: u32,
     },
 }

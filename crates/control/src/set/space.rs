@@ -5,7 +5,7 @@
 //!   root that nothing keeps ─▶ dropped ─Retire─▶ its objects that no kept root names: retired ─deleted in the store─▶ Deleted
 //! ```
 //! S6  A snapshot is the root of one checkpoint and the volumes as of that checkpoint's begin (R4).
-//! S7  The root of the current checkpoint and the roots of snapshots are kept; a root that was kept and is so no more is
+//! S7  The root of the current checkpoint, the roots of snapshots and pinned roots (S13) are kept; a root that was kept and is so no more is
 //!     in `dropped` until its objects are retired. So no change of leaders can forget garbage.
 //! S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
 //!     nothing of the entry's own term or a later one, for that may be on its way into a root. What is retired stays so.
@@ -16,6 +16,7 @@
 //! S12 Rollback: see `set/rollback.rs`.
 
 use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::pins::PINS_MAX;
 use super::schedule::Schedule;
 use super::state::{SetState, Volume, check_term};
 use holdfast_types::{LogId, Name, ObjectId, RequestId, Term, VolumeId};
@@ -118,15 +119,20 @@ impl SetState {
         }
     }
 
-    /// The roots whose objects must stay: the current one first, then those of snapshots, each once.
+    /// The roots whose objects must stay: the current one first, then those of snapshots and those that clones show, each once.
     pub fn kept_roots(&self) -> Vec<RootRef> {
         let mut kept: Vec<RootRef> = self.current_root().into_iter().collect();
-        for snapshot in self.snapshots.values() {
-            if !kept.contains(&snapshot.root) {
-                kept.push(snapshot.root);
+        for root in self.kept_by_name() {
+            if !kept.contains(&root) {
+                kept.push(root);
             }
         }
         kept
+    }
+
+    /// What is kept besides the current root: for snapshots and for clones.
+    fn kept_by_name(&self) -> impl Iterator<Item = RootRef> + '_ {
+        self.snapshots.values().map(|snapshot| snapshot.root).chain(self.pins.values().map(|pin| pin.root))
     }
 
     pub(super) fn snapshot_create(
@@ -204,7 +210,7 @@ impl SetState {
     }
 
     /// At the end of the checkpoint that began at `begin` over `base`: what it pinned becomes snapshots, and the root that it
-    /// replaced is dropped unless a snapshot keeps it.
+    /// replaced is dropped unless a snapshot or a clone keeps it.
     pub(super) fn root_replaced(&mut self, begin: LogId, base: Option<RootRef>, root: RootRef) {
         let pinned: Vec<Name> =
             self.pending.iter().filter(|(_, p)| p.pinned_at(begin)).map(|(n, _)| n.clone()).collect();
@@ -218,7 +224,7 @@ impl SetState {
         }
         if let Some(base) = base
             && base != root
-            && !self.snapshots.values().any(|snapshot| snapshot.root == base)
+            && !self.kept_by_name().any(|kept| kept == base)
         {
             self.drop_root(base);
         }
@@ -288,6 +294,7 @@ impl SetState {
             assert!(!self.retired.contains_key(object), "S8: {object} is dropped and retired");
         }
         assert!(self.snapshots.len() + self.pending.len() <= SNAPSHOTS_MAX, "more snapshots than the limit");
+        assert!(self.pins.len() <= PINS_MAX, "S13: more pins than the limit");
         assert!(self.dropped.len() <= DROPPED_MAX, "more dropped roots than the limit");
         assert!(self.space_requests.len() <= SPACE_REQUESTS_REMEMBERED, "S11: more requests than the limit");
         assert!(self.retired.len() <= RETIRED_MAX, "more retired objects than the limit");

@@ -4,6 +4,7 @@ use super::command::{
     Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_MS_MAX,
     TTL_MS_MIN,
 };
+use super::pins::Pin;
 use super::schedule::Schedule;
 use super::space::{PendingSnapshot, Snapshot, StoredKind};
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
@@ -118,6 +119,10 @@ pub struct SetState {
     pub rolled_back: Option<LogId>,
     /// Which snapshots the leader takes by itself, and lets go.
     pub schedule: Schedule,
+    /// Roots that clones show, by the request that made each (S13). Not written with the rest: a build that knows no clones reads that still, and `volume`'s
+    /// snapshot appends them where there are any.
+    #[serde(skip)]
+    pub pins: OrdMap<RequestId, Pin>,
 }
 
 /// What a new lease is made of.
@@ -154,6 +159,7 @@ impl SetState {
             last_change: LogIndex(0),
             rolled_back: None,
             schedule: Schedule::default(),
+            pins: OrdMap::new(),
         }
     }
 
@@ -212,6 +218,8 @@ impl SetState {
             SetCommand::Rollback { to, safety, request } => self.rollback(id, to, safety, *request),
             SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
             SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
+            SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
+            SetCommand::Unpin { clone, request } => Ok(self.unpin(*clone, *request)),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }

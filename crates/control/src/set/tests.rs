@@ -6,7 +6,8 @@ use super::{
 };
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId, WriteSeq,
+    Epoch, GroupId, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Sectors, Term, Token, VolumeId,
+    WriteSeq,
 };
 use serde::Serialize;
 
@@ -92,6 +93,8 @@ fn the_bytes_of_each_command_are_pinned() {
             epoch: Epoch(5),
         }),
         volume(VolumeChange::Delete { volume: VolumeId(1), name: Name::new("b").unwrap(), epoch: Epoch(5) }),
+        SetCommand::Pin { clone: GroupId(6), snapshot: snapshot("s1", 9), request: RequestId(11) },
+        SetCommand::Unpin { clone: GroupId(6), request: RequestId(11) },
     ];
     let expected = "\
 0004766f6c3108
@@ -115,6 +118,8 @@ fn the_bytes_of_each_command_are_pinned() {
 0f0201ac0208050b
 0f030101610162050b
 0f04010162050b
+1006027331090b
+11060b
 ";
     assert_eq!(hex_lines(&commands), expected);
     for command in commands {

@@ -7,7 +7,7 @@ use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, GroupVoters, Member, MemberRole, Standing,
 };
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
-use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState};
+use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState, SnapshotId};
 use holdfast_types::{
     Epoch, GroupId, LogId, LogIndex, MemberId, MonoTime, Name, ObjectId, Owner, RequestId, Sectors, Term, Token,
     VolumeId, WriteSeq,
@@ -115,6 +115,24 @@ impl World {
                 begin: log_id(w.text("begin")),
                 root: RootRef { object: object(w.number("root")), bytes: 4096 },
             },
+            "snapshot" => SetCommand::SnapshotCreate {
+                name: name(w, "name"),
+                request: RequestId(u128::from(w.number("req"))),
+                at_unix_ms: 0,
+                scheduled: false,
+            },
+            "delete-snapshot" => SetCommand::SnapshotDelete {
+                name: name(w, "name"),
+                made_by: RequestId(u128::from(w.number("made-by"))),
+            },
+            "pin" => SetCommand::Pin {
+                clone: GroupId(w.number("clone")),
+                snapshot: SnapshotId { name: name(w, "snapshot"), made_by: RequestId(u128::from(w.number("made-by"))) },
+                request: RequestId(u128::from(w.number("req"))),
+            },
+            "unpin" => {
+                SetCommand::Unpin { clone: GroupId(w.number("clone")), request: RequestId(u128::from(w.number("req"))) }
+            }
             "write" => {
                 let id = self.next_id();
                 let (epoch, seq) = (Epoch(w.number("epoch")), WriteSeq(w.number("seq")));
@@ -236,6 +254,10 @@ impl World {
             "new-set" => self.set = SetState::new(Epoch(w.number("base"))),
             "state" => return Some(self.state()),
             "deletions" => return Some(self.deletions()),
+            "kept" => {
+                let roots: Vec<u128> = self.set.kept_roots().iter().map(|root| root.object.random).collect();
+                return Some(format!("kept roots {roots:?}"));
+            }
             "replay-from-snapshot" => return Some(self.snapshot_state()),
             "timing" => return Some(timing_text(&timing(w))),
             "gateway" => {
@@ -481,6 +503,8 @@ fn set_answer(answer: &SetAnswer) -> String {
             format!("changed {volume}, discarded from {from}")
         }
         SetAnswer::VolumeChangedBefore => "changed before".to_owned(),
+        SetAnswer::Pinned { root } => format!("pinned root {}", root.object.random),
+        SetAnswer::Unpinned => "not pinned by it".to_owned(),
         SetAnswer::WrittenExcept { outside } => format!("written except {outside:?}"),
         SetAnswer::Refused(refusal) => format!("refused: {refusal}"),
     }

@@ -66,7 +66,7 @@ impl AdminDoor {
                 Some(place) => Some(mapping.page(place, id, number).await.map_err(|e| failed(&e))?),
                 None => None,
             };
-            let found = changes(before.as_deref(), after.as_deref(), first, sectors);
+            let found = changes((&a, before.as_deref()), (&b, after.as_deref()), id, first, sectors);
             ranges.extend(found.iter().map(range));
         }
         Ok(v1::DiffSnapshotsReply {

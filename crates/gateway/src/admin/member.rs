@@ -245,7 +245,12 @@ impl AdminDoor {
     ) -> Result<v1::CreateSetReply, Refusal> {
         let name = holdfast_api::name("name", &request.name)?;
         let request_id = holdfast_api::request_id(&request.request_id)?;
-        let summary = |id: u64| v1::SetSummary { id, name: name.to_string(), store: request.store.clone() };
+        let summary = |id: u64| v1::SetSummary {
+            id,
+            name: name.to_string(),
+            store: request.store.clone(),
+            clone_of: String::new(),
+        };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {
             if entry.store_url != request.store {

@@ -1,6 +1,7 @@
 //! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
 //! leader is refused elsewhere with the leader's address (crates/api, "refusal").
 
+mod clone;
 mod deletion;
 mod diff;
 mod keys;
@@ -190,7 +191,8 @@ impl AdminDoor {
                 | ClusterRefusal::SetNameTaken { .. } => RefusalCode::Exists,
                 ClusterRefusal::NoSuchMember { .. }
                 | ClusterRefusal::MemberRemoved { .. }
-                | ClusterRefusal::NoSuchSet { .. } => RefusalCode::NotFound,
+                | ClusterRefusal::NoSuchSet { .. }
+                | ClusterRefusal::OriginMissing { .. } => RefusalCode::NotFound,
                 ClusterRefusal::BadLength { .. } => RefusalCode::Invalid,
                 _ => RefusalCode::Precondition,
             },
@@ -280,4 +282,6 @@ calls! {
     rotate_cluster_key: RotateClusterKeyRequest -> ListKeysReply;
     rewrap_node_key: RewrapNodeKeyRequest -> RewrapNodeKeyReply;
     scrub_set: ScrubSetRequest -> Scrub;
+    pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;
+    clone_set: CloneSetRequest -> CloneSetReply;
 }

@@ -6,7 +6,7 @@ use crate::node::Adopted;
 use crate::recovery::{ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
-use holdfast_control::set::SetState;
+use holdfast_control::set::{CLONES_LEVEL, SetState};
 use holdfast_store::Health;
 use holdfast_types::{GroupId, Term};
 use std::sync::Arc;
@@ -68,20 +68,36 @@ impl AdminDoor {
             )));
         }
         let name = found.head.name.clone();
-        let command = ClusterCommand::RestoreSet {
-            set,
-            name: name.clone(),
-            store: request.store.clone(),
-            wrapped_key: found.keyring.wrapped_key,
-            key_id: found.key.key_id,
-            created_by: adopted.member,
-            generation: life.generation,
-            restored: found.head.content,
+        let links = found.head.links;
+        let (store, wrapped_key, key_id) = (request.store.clone(), found.keyring.wrapped_key, found.key.key_id);
+        let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
+        let command = if links.is_empty() {
+            ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }
+        } else {
+            // A new cluster begins at the first level, and is raised by itself once its gateways have said what they know.
+            if state.level < CLONES_LEVEL {
+                let message = format!(
+                    "the cluster is at feature level {}, expected {CLONES_LEVEL} for a set with clones",
+                    state.level
+                );
+                return Err(Refusal::new(RefusalCode::Busy, message));
+            }
+            ClusterCommand::RestoreLinkedSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+            }
         };
         match self.cluster_command_in(adopted, term, &command).await? {
             ClusterAnswer::SetCreated { set } => {
-                let summary = v1::SetSummary { id: set.0, name: name.to_string(), store: request.store };
-                Ok(v1::RestoreSetReply { set: Some(summary), created })
+                let summary = super::status::summary(&self.node.cluster.state(), set);
+                Ok(v1::RestoreSetReply { set: summary, created })
             }
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
         }

@@ -4,8 +4,10 @@ use super::stores::store_health;
 use super::{AdminDoor, member_message};
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
-use holdfast_control::cluster::FEATURE_LEVEL;
+use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
+use holdfast_control::set::Pin;
 use holdfast_raft::GroupStatus;
+use holdfast_types::{RequestId, SetId};
 use std::time::Duration;
 use tonic::transport::Channel;
 
@@ -165,11 +167,10 @@ impl AdminDoor {
             self.confirm(&set).await?;
         }
         let status = set.group.status();
-        let summary = self.node.cluster.set_named(&set.name).map(|(id, entry)| v1::SetSummary {
-            id: id.0,
-            name: entry.name.to_string(),
-            store: entry.store_url,
-        });
+        let cluster = self.node.cluster.state();
+        let summary = summary(&cluster, set.id);
+        let clones =
+            set.host.with(|m| m.state().pins().map(|(request, pin)| clone_message(&cluster, request, pin)).collect());
         let (epoch, checkpoint, backlog, snapshot_schedule) = set.host.with(|m| {
             let state = m.state();
             let upto = state.checkpoint.as_ref().map_or(0, |c| c.upto.index.0);
@@ -198,20 +199,37 @@ impl AdminDoor {
             store_health: Some(store_health(&set)),
             scrub: Some(super::scrub::scrub_message(&set)),
             deletion: None,
+            clones,
         })
     }
 }
 
-fn set_summaries(state: &holdfast_control::cluster::ClusterState) -> Vec<v1::SetSummary> {
-    let sets = state.sets.iter();
-    sets.map(|(id, s)| v1::SetSummary { id: id.0, name: s.name.to_string(), store: s.store_url.clone() }).collect()
+fn set_summaries(state: &ClusterState) -> Vec<v1::SetSummary> {
+    state.sets.keys().filter_map(|id| summary(state, *id)).collect()
+}
+
+/// A set in a few words.
+pub(super) fn summary(state: &ClusterState, id: SetId) -> Option<v1::SetSummary> {
+    let entry = state.sets.get(&id)?;
+    let of = state.links.get(&id).and_then(|links| links.clone_of.as_ref());
+    let clone_of = of.map(|of| {
+        let origin = state.sets.get(&of.origin).map_or_else(|| of.origin.to_string(), |origin| origin.name.to_string());
+        format!("{origin}@{}", of.snapshot)
+    });
+    let (name, store) = (entry.name.to_string(), entry.store_url.clone());
+    Some(v1::SetSummary { id: id.0, name, store, clone_of: clone_of.unwrap_or_default() })
+}
+
+fn clone_message(state: &ClusterState, request: RequestId, pin: &Pin) -> v1::Clone {
+    let id = pin.clone;
+    let ours = state.links.get(&id).and_then(|links| links.clone_of.as_ref()).is_some_and(|of| of.request == request);
+    let name = state.sets.get(&id).filter(|_| ours).map(|clone| clone.name.to_string()).unwrap_or_default();
+    let (snapshot, index) = (pin.snapshot.to_string(), pin.upto.index.0);
+    v1::Clone { id: id.0, name, snapshot, index, inherited: pin.is_inherited() }
 }
 
 /// Per group the newest view among the answers: the leader's own where there is one.
-fn summaries<'a>(
-    nodes: impl Iterator<Item = &'a v1::Node>,
-    state: &holdfast_control::cluster::ClusterState,
-) -> Vec<v1::GroupSummary> {
+fn summaries<'a>(nodes: impl Iterator<Item = &'a v1::Node>, state: &ClusterState) -> Vec<v1::GroupSummary> {
     let mut best: std::collections::BTreeMap<u64, (bool, &v1::GroupStatus)> = std::collections::BTreeMap::new();
     for group in nodes.flat_map(|n| n.groups.iter()) {
         let leads = group.role == i32::from(v1::Role::Leader);

@@ -3,6 +3,8 @@
 use super::ended::{Running, fence_note, scrub_note};
 use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock};
 use crate::config::Compression;
+use crate::set::bases::KeyOf;
+use crate::set::clones;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
@@ -17,6 +19,7 @@ use crate::set::suspects::Inspector;
 use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
+use holdfast_control::set::Links;
 use holdfast_store::Health;
 use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::SetLife;
@@ -25,6 +28,21 @@ use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+/// The data keys of sets that others are clones of, as group 0 has them: an origin is there as long as its clones are, and a recovery brings it back before
+/// them.
+fn key_of(node: &Arc<Node>) -> KeyOf {
+    let node = Arc::downgrade(node);
+    Arc::new(move |set| {
+        let node = node.upgrade().ok_or("stopping")?;
+        let state = node.cluster.state();
+        let entry = state.sets.get(&set).ok_or_else(|| format!("the cluster has no set {set}, and a clone of it"))?;
+        let key = node.keys.unwrap(&entry.wrapped_key, set, entry.key_id);
+        let key =
+            key.map_err(|e| format!("the data key of set {set} does not unwrap with this gateway's cluster key: {e}"))?;
+        Ok(SetKey { set, key_id: entry.key_id, key })
+    })
+}
 
 /// Starts what group 0 says should run here.
 pub(super) async fn start_set(
@@ -56,12 +74,14 @@ pub(super) async fn start_set(
         member: adopted.member,
         boot,
         note: fence_note(&config.data_dir, id),
+        clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
     let mapping = Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
-    let mapping = Arc::new(mapping.map_err(|e| NodeError::Cache(e.to_string()))?);
-    let host = Arc::new(SetHost::new(entry));
+    let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
+    let mapping = Arc::new(mapping.with_origins(key_of(node)));
+    let host = Arc::new(SetHost::new(entry, state.links.get(&id).unwrap_or(&Links::default())));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());
     let pace = Arc::new(JournalPace::new(adopted.raft.log().clone(), host.clone()));
@@ -110,6 +130,7 @@ pub(super) async fn start_set(
         tasks.push(tokio::spawn(told.run(stop.clone())));
     }
     tasks.push(tokio::spawn(schedule::run(server.clone(), stop.clone())));
+    tasks.push(tokio::spawn(clones::run(server.clone(), node.cluster.clone(), stop.clone())));
     let scrub = ScrubSettings {
         bytes_per_second: config.scrub.bytes_per_second.0,
         interval: Duration::from_millis(config.scrub.interval_ms),

@@ -13,7 +13,7 @@ use crate::set::server::{SetServer, unix_ms};
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
-use holdfast_control::set::{Restored, SetState};
+use holdfast_control::set::{CloneOf, Links, Restored, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
@@ -64,6 +64,8 @@ pub struct HeadParts {
     pub boot: u64,
     /// Where it is noted that this life has ended.
     pub note: PathBuf,
+    /// What the set is a clone of.
+    pub clone_of: Option<CloneOf>,
 }
 
 /// Why a head was not read or not replaced.
@@ -131,8 +133,10 @@ pub struct HeadKeeper {
     /// Somebody waits for a checkpoint.
     wanted: AtomicBool,
     covered: Mutex<Option<Covered>>,
-    /// Which keyring the head in the store has, as last read or written here.
-    stored: Mutex<Option<Keyring>>,
+    /// Which keyring and which links the head in the store has, as last read or written here.
+    stored: Mutex<Option<(Keyring, Links)>>,
+    /// The set's pins, as of an entry that was applied here; see [`HeadKeeper::note_pins`].
+    known: Mutex<Option<(LogId, Links)>>,
     /// The last term whose checkpoint the head was made to name here.
     committed: Mutex<Option<Term>>,
     looks: Looks,
@@ -159,6 +163,7 @@ impl HeadKeeper {
             wanted: AtomicBool::new(false),
             covered: Mutex::new(None),
             stored: Mutex::new(None),
+            known: Mutex::new(None),
             committed: Mutex::new(None),
             looks: Looks::default(),
             wake: Notify::new(),
@@ -283,16 +288,15 @@ impl HeadKeeper {
 
     /// The keyring of the head in the store, as last read or written here.
     pub fn stored_keyring(&self) -> Option<Keyring> {
+        self.stored().map(|(keyring, _)| keyring)
+    }
+
+    fn stored(&self) -> Option<(Keyring, Links)> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note_stored(&self, keyring: Keyring) {
-        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some(keyring);
-    }
-
-    /// Whether the head in the store is known to have another keyring than it should.
-    fn other_keyring(&self) -> bool {
-        self.stored_keyring().is_some_and(|stored| stored != self.keyring())
+    fn note_stored(&self, keyring: Keyring, links: Links) {
+        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = Some((keyring, links));
     }
 
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
@@ -306,7 +310,7 @@ impl HeadKeeper {
             };
             match open_all(&self.parts.key, &object.body) {
                 Ok((head, keyring)) => {
-                    self.note_stored(keyring);
+                    self.note_stored(keyring, head.links.clone());
                     return Ok(Some((head, object.version)));
                 }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
@@ -416,6 +420,7 @@ impl HeadKeeper {
         let mut tried = None;
         while self.fenced().is_none() {
             let led = server.leading_ready();
+            server.host.with(|m| self.note_pins(m.state(), m.applied()));
             let begins = led.is_some() && led != led_in;
             led_in = led.or(led_in);
             let due = led.is_some() && self.looks.due(boot_now(), chance);
@@ -432,7 +437,7 @@ impl HeadKeeper {
                     self.begin(&server, term).await;
                 }
                 if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
-                    self.replace_keyring(term).await;
+                    self.replace_around(term).await;
                 }
                 chance = rand::random::<f64>();
             }
@@ -442,39 +447,10 @@ impl HeadKeeper {
                 () = tokio::time::sleep(IDLE_LOOK) => false,
             };
             let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
-            if waits && self.other_keyring() && server.leading_ready().is_some() {
+            if waits && self.behind() && server.leading_ready().is_some() {
                 tried = Some(Instant::now());
                 waited_for = true;
             }
-        }
-    }
-
-    /// The head in the store as it is, with the keyring that group 0 has. What another gateway wrote meanwhile stays: it is looked at again.
-    async fn replace_keyring(&self, term: Term) {
-        if !self.other_keyring() {
-            return;
-        }
-        let replace = async {
-            let Some((head, version)) = self.read().await? else { return Ok(()) };
-            self.judge(&head)?;
-            let keyring = self.keyring();
-            if self.stored_keyring().is_some_and(|stored| stored == keyring) {
-                return Ok(());
-            }
-            let body = self.seal(&head, &keyring, term);
-            self.parts.store.swap(&self.key(), Some(&version), body).await?;
-            self.note_stored(keyring);
-            Ok::<(), KeepError>(())
-        };
-        match tokio::time::timeout(LOOK_LIMIT, replace).await {
-            Ok(Ok(())) => {
-                tracing::info!(set = %self.parts.name, "the head in the store has the keys that the cluster has")
-            }
-            // R12: the next look says what is there.
-            Ok(Err(error)) => {
-                tracing::warn!(set = %self.parts.name, %error, "the keys in the head are not replaced yet; tried again")
-            }
-            Err(_) => {}
         }
     }
 
@@ -484,7 +460,7 @@ impl HeadKeeper {
             self.want_checkpoint();
             return;
         }
-        let head = self.head(Epoch(0), None, Restored::default());
+        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default()));
         let body = self.seal(&head, &self.keyring(), term);
         let key = self.key();
         match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {
@@ -497,8 +473,8 @@ impl HeadKeeper {
         }
     }
 
-    fn head(&self, epoch: Epoch, covered: Option<Covered>, content: Restored) -> Head {
-        Head { life: self.parts.life, raised_for: 0, name: self.parts.name.clone(), epoch, covered, content }
+    fn head(&self, epoch: Epoch, covered: Option<Covered>, content: Restored, links: Links) -> Head {
+        Head { life: self.parts.life, raised_for: 0, name: self.parts.name.clone(), epoch, covered, content, links }
     }
 
     /// A version of the head under an id of its own: no two versions have the same bytes (R12).
@@ -513,7 +489,7 @@ impl HeadKeeper {
     /// # Errors
     /// [`KeepError`]; one that may pass is to be tried again with the same content.
     pub async fn commit(&self, term: Term, covered: Covered, epoch: Epoch, content: Restored) -> Result<(), KeepError> {
-        let head = self.head(epoch, Some(covered), content);
+        let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default()));
         let mut keyring = self.keyring();
         let mut body = self.seal(&head, &keyring, term);
         let key = self.key();
@@ -533,9 +509,12 @@ impl HeadKeeper {
                     return Err(KeepError::Superseded);
                 }
             }
+            // What it says of clones is not the checkpoint's: what a newer leader has pinned stays.
+            let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links));
             let version = found.map(|(_, version)| version);
-            if keyring != self.keyring() {
+            if keyring != self.keyring() || links != head.links {
                 keyring = self.keyring();
+                head.links = links;
                 body = self.seal(&head, &keyring, term);
             }
             let sent = boot_now();
@@ -543,7 +522,7 @@ impl HeadKeeper {
                 Ok(_) => {
                     // What it replaced was this life's, or nothing.
                     self.looks.told(sent, Word::Ours);
-                    self.note_stored(keyring);
+                    self.note_stored(keyring, head.links);
                     self.note_committed(term, covered);
                     return Ok(());
                 }
@@ -579,6 +558,7 @@ pub fn content_at(
     Some((state.epoch, Restored::of(state, Some(root))))
 }
 
+mod links;
 mod looks;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
-use holdfast_control::set::{Lease, RootRef, SetAnswer, SetState};
+use holdfast_control::set::{Lease, Links, RootRef, SetAnswer, SetState};
 use holdfast_raft::StateMachine;
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
 use holdfast_volume::entry;
@@ -61,12 +61,13 @@ pub struct SetHost {
 }
 
 impl SetHost {
-    /// A set before its first entry: empty, or as it was found in its store. Every replica begins alike.
-    pub fn new(entry: &SetEntry) -> Self {
-        let machine = SetMachine::new(match &entry.restored {
+    /// A set before its first entry: empty, or as it was found in its store, or as a clone. Every replica begins alike.
+    pub fn new(entry: &SetEntry, links: &Links) -> Self {
+        let state = match &entry.restored {
             None => SetState::new(entry.base_epoch),
             Some(restored) => SetState::restored(entry.base_epoch, restored),
-        });
+        };
+        let machine = SetMachine::new(state.with_pins(links));
         let (changed, checkpoint, unfinished) = (Notify::new(), Notify::new(), Mutex::default());
         Self { inner: Mutex::new(Inner { machine, grant: None }), changed, checkpoint, unfinished }
     }

@@ -4,6 +4,7 @@
 //! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
 
 use crate::cache::{BlockKey, Cache, CacheError, ReadCache};
+use crate::set::bases::{At, KeyOf, Origins};
 use crate::set::reader::Part;
 use crate::set::roots::Roots;
 use crate::set::scrub::in_trouble;
@@ -14,7 +15,7 @@ use holdfast_control::set::RootRef;
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, SetId, VolumeId};
-use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, open_root, split_by_page};
+use holdfast_volume::map::{MapExtent, Page, PageRef, Root, open_page, open_root};
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
@@ -95,6 +96,7 @@ pub struct Mapping {
     cache: Cache,
     roots: Roots,
     pages: ReadCache<Arc<Page>>,
+    pub(super) origins: Origins,
     /// How far exports are read ahead of their readers.
     pub(super) read_ahead: Sectors,
     stop: CancellationToken,
@@ -115,7 +117,14 @@ impl Mapping {
         stop: CancellationToken,
     ) -> Result<Self, CacheError> {
         let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
-        Ok(Self { key, store, health, cache, roots: Roots::default(), pages, read_ahead, stop })
+        let (roots, origins) = (Roots::default(), Origins::none());
+        Ok(Self { key, store, health, cache, roots, pages, origins, read_ahead, stop })
+    }
+
+    /// Of a set that may be a clone: where its origins' keys come from.
+    #[must_use]
+    pub fn with_origins(self, key_of: KeyOf) -> Self {
+        Self { origins: Origins::new(key_of), ..self }
     }
 
     /// Reads the range as `root` has it.
@@ -130,30 +139,24 @@ impl Mapping {
         sectors: Sectors,
         out: &mut Vec<Part>,
     ) -> Result<(), MapError> {
-        let root = self.root(root).await?;
         // What is not in memory is fetched several at once: a large read would else wait for one answer of the store after the other.
         let mut missing = Vec::new();
-        for (number, lba, sectors) in split_by_page(lba, sectors) {
-            let Some(place) = root.page(volume, number) else {
-                out.push(Part::Zeroes(sectors));
-                continue;
-            };
-            let page = self.page(place, volume, number).await?;
-            for piece in page.lookup(lba, sectors) {
-                out.push(match piece {
-                    MapPiece::Zero { sectors, .. } => Part::Zeroes(sectors),
-                    MapPiece::Stored(extent) => match self.cache.get(&extent_key(&extent)) {
-                        Some(raw) => Part::Data(part_of(&raw, &extent)?),
-                        None => {
-                            missing.push((out.len(), extent));
-                            Part::Data(Bytes::new())
-                        }
-                    },
-                });
-            }
+        for place in self.places(root, volume, lba, sectors).await? {
+            out.push(match place {
+                At::Zeroes(sectors) => Part::Zeroes(sectors),
+                At::Extent(key, extent) => match self.cache.get(&extent_key(&extent)) {
+                    Some(raw) => Part::Data(part_of(&raw, &extent)?),
+                    None => {
+                        missing.push((out.len(), key, extent));
+                        Part::Data(Bytes::new())
+                    }
+                },
+            });
         }
         let mut fetched = stream::iter(missing)
-            .map(|(at, extent)| async move { self.extent(volume, &extent).await.map(|data| (at, data)) })
+            .map(|(at, key, extent)| async move {
+                self.extent(key.as_deref(), volume, &extent).await.map(|data| (at, data))
+            })
             .buffer_unordered(EXTENTS_AT_ONCE);
         while let Some((at, data)) = fetched.try_next().await? {
             out[at] = Part::Data(data);
@@ -172,21 +175,18 @@ impl Mapping {
         lba: Lba,
         sectors: Sectors,
     ) -> Result<u64, MapError> {
-        let root = self.root(root).await?;
-        let mut missing = Vec::new();
-        for (number, lba, sectors) in split_by_page(lba, sectors) {
-            let Some(place) = root.page(volume, number) else { continue };
-            let page = self.page(place, volume, number).await?;
-            missing.extend(page.lookup(lba, sectors).into_iter().filter_map(|piece| match piece {
-                MapPiece::Stored(extent) if !self.cache.has(&extent_key(&extent)) => Some(extent),
+        let places = self.places(root, volume, lba, sectors).await?.into_iter();
+        let mut missing: Vec<_> = places
+            .filter_map(|place| match place {
+                At::Extent(key, extent) if !self.cache.has(&extent_key(&extent)) => Some((key, extent)),
                 _ => None,
-            }));
-        }
+            })
+            .collect();
         // Several pieces of one extent are one request.
-        missing.dedup_by_key(|extent| extent_key(extent));
+        missing.dedup_by_key(|(_, extent)| extent_key(extent));
         let extents = missing.len() as u64;
         let mut fetched = stream::iter(missing)
-            .map(|extent| async move { self.extent(volume, &extent).await.map(drop) })
+            .map(|(key, extent)| async move { self.extent(key.as_deref(), volume, &extent).await.map(drop) })
             .buffer_unordered(EXTENTS_AT_ONCE);
         while fetched.try_next().await?.is_some() {}
         Ok(extents)
@@ -217,14 +217,21 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn root_once(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        self.roots.get_or_load(at, || self.fetch_root(at)).await
+        self.roots.get_or_load(at, || self.fetch_root(&self.key, at)).await
     }
 
-    async fn fetch_root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        let key = keys::root(self.key.set, at.object);
+    /// An origin's root, from memory or the store.
+    pub(super) async fn base_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
+        let root = self.roots.get_or_load(at, || self.fetch_root(of, at)).await?;
+        self.adopt_root(at, root.clone());
+        Ok(root)
+    }
+
+    async fn fetch_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
+        let key = keys::root(of.set, at.object);
         let open = |bytes: &Bytes| {
             let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
-            open_root(&self.key.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
+            open_root(&of.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
         };
         self.unspoilt(|| async { open(&self.patient(|| self.store.get(&key)).await?).map(Arc::new) }).await
     }
@@ -243,14 +250,26 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Result<Arc<Page>, MapError> {
+        self.page_of(None, place, volume, number).await
+    }
+
+    /// A page of an origin's map, whose key this is, or of the set's own.
+    pub(super) async fn page_of(
+        &self,
+        of: Option<&SetKey>,
+        place: &PageRef,
+        volume: VolumeId,
+        number: u32,
+    ) -> Result<Arc<Page>, MapError> {
+        let of = of.unwrap_or(&self.key);
         let key = BlockKey { object: place.object, number: place.number };
         let open = |sealed: &Bytes| {
-            open_page(&self.key.opener(place.object), place, volume, number, sealed)
+            open_page(&of.opener(place.object), place, volume, number, sealed)
                 .map(Arc::new)
                 .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })
         };
         let fetch = || async {
-            let object_key = keys::map_pack(self.key.set, place.object);
+            let object_key = keys::map_pack(of.set, place.object);
             self.patient(|| self.store.get_range(&object_key, place.range())).await
         };
         self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await
@@ -276,16 +295,17 @@ impl Mapping {
     }
 
     /// The part of a sealed extent that the map names.
-    async fn extent(&self, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
+    async fn extent(&self, of: Option<&SetKey>, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
+        let of = of.unwrap_or(&self.key);
         // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
         let open = |sealed: &Bytes| {
-            let opener = self.key.opener(extent.object);
+            let opener = of.opener(extent.object);
             open_extent(&opener, &extent.place, volume, extent.sealed_lba(), sealed)
                 .map(Bytes::from)
                 .map_err(|e| MapError::Bad { what: "extent", object: extent.object, reason: e.to_string() })
         };
         let fetch = || async {
-            let object_key = keys::segment(self.key.set, extent.object);
+            let object_key = keys::segment(of.set, extent.object);
             let range: Range<u64> = extent.place.range();
             self.patient(|| self.store.get_range(&object_key, range.clone())).await
         };

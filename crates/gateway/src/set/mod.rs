@@ -9,7 +9,9 @@
 //! ```
 
 mod ahead;
+pub mod bases;
 pub mod burial;
+pub mod clones;
 pub mod device;
 pub mod gate;
 pub mod head;

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Roots kept.
-const ROOTS_MAX: usize = 6;
+/// Roots kept: those of the set, and of a clone's origins the ones that its reads go through.
+const ROOTS_MAX: usize = 6 + holdfast_control::set::CLONE_DEPTH_MAX as usize;
 
 #[derive(Default)]
 pub(super) struct Roots {

@@ -86,6 +86,8 @@ fn named_by(state: &SetState, at: RootRef) -> String {
     let current = state.current_root().is_some_and(|root| root.object == at.object);
     let snapshots = state.snapshots.iter().filter(|(_, found)| found.root.object == at.object);
     let names = snapshots.map(|(name, _)| format!("snapshot {name}"));
+    let pins = state.pins().filter(|(_, pin)| pin.root.object == at.object);
+    let names = names.chain(pins.map(|(_, pin)| format!("its clone, set {}", pin.clone)));
     let all: Vec<String> = current.then(|| "the last checkpoint".to_string()).into_iter().chain(names).collect();
     all.join(", ")
 }
@@ -154,8 +156,10 @@ impl SpaceKeeper {
             let deleted = self.delete_retired(term).await;
             return shown.and(deleted);
         }
-        // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
-        let looked = waits_if_full(self.look_through_dropped(term).await);
+        // One that cannot go on keeps none of the others from it: what is full is emptied by the last. What the head still names for a clone that is gone
+        // stays so long: a recovery would keep that root, and must find it.
+        let settled = self.server.head.links_settled();
+        let looked = if settled { waits_if_full(self.look_through_dropped(term).await) } else { Ok(()) };
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
         shown.and(looked).and(swept).and(deleted)

@@ -337,7 +337,9 @@ impl Uploader {
         // A large unmapping visits the pages that there are, not all that there could be.
         for unmap in unmaps(generation) {
             let numbers: Vec<u32> = root.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| n).collect();
-            for number in numbers {
+            // In a clone it stands before the base as well, from this root on: in the root itself, but for the pages at its ends.
+            let ends = root.hide(unmap.volume, unmap.lba, unmap.sectors);
+            for number in numbers.into_iter().chain(ends) {
                 touched.entry((unmap.volume, number)).or_default();
             }
         }
@@ -390,10 +392,19 @@ impl Uploader {
             };
             moved |= collected.pages.contains(&(volume, number));
             let before = old.as_ref().map_or_else(Live::new, |page| page.live());
-            let old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
-            let page = fold_page(old, generation, &extents, moves);
+            let below = root.below(volume, number);
+            let given_up = old.is_none() && base.page(volume, number).is_some();
+            let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
+            if given_up && below.is_some() {
+                // What it hid is not known any more, and nothing of it is needed: nothing of the base may come up in its place.
+                old.hide(old.lba(), Sectors(old.end().0 - old.lba().0));
+            }
+            let page = fold_page(old, generation, &extents, moves, below);
             let after = page.live();
             let place = if page.is_empty() {
+                None
+            } else if below.is_some_and(|end| page.only_hides(end)) {
+                root.hide(volume, page.lba(), Sectors(page.end().0 - page.lba().0));
                 None
             } else {
                 let open = pack.get_or_insert_with(|| PackBuilder::new(self.mapping.key.sealer(self.new_object(term))));
@@ -425,6 +436,7 @@ impl Uploader {
         let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
         let mut pause = Duration::from_millis(100);
         loop {
+            self.host.with(|m| self.server.head.note_pins(m.state(), m.applied()));
             let outcome = tokio::select! {
                 outcome = self.server.head.commit(term, covered, epoch, content.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),

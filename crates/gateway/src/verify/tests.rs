@@ -1,7 +1,7 @@
 use super::*;
 use crate::keyring::ClusterKeys;
 use crate::set::mapping::SetKey;
-use holdfast_control::set::{Restored, RootRef, Volume};
+use holdfast_control::set::{Links, Restored, RootRef, Volume};
 use holdfast_seal::DataKey;
 use holdfast_store::{Memory, ObjectStore};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
@@ -64,6 +64,7 @@ impl World {
             epoch: Epoch(4),
             covered: Some(Covered { upto: LogId::new(2, 10), generation: 1, at_unix_ms: 5 }),
             content: Restored { volumes: vec![(V, volume)], next_volume: 2, root: Some(root) },
+            links: Links::default(),
         };
         let wrapped_key = key.current().wrap(&DataKey::from_bytes([6; 32]), SET, 1, [7; 24]);
         let keyring = Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) };
@@ -73,7 +74,7 @@ impl World {
 
     async fn verify(&self, sample: Sample) -> Report {
         let survey = crate::recovery::survey("memory", self.store.clone(), &self.key).await.unwrap();
-        verify(&survey.sets[0], sample, None, &|_, _| ()).await.unwrap()
+        verify(&survey.sets[0], &survey.sets, sample, None, &|_, _| ()).await.unwrap()
     }
 
     async fn replace(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {

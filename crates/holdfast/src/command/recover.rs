@@ -123,6 +123,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
             return Err(error.next("name one --from-store of the two; recover the other into a cluster of its own"));
         }
     }
+    check_origins(&found)?;
     for found in &found {
         tell(common, &format!("set {}: {}", found.head.name, moment(found)));
     }
@@ -182,6 +183,28 @@ async fn check_stored(common: &Common, found: &Found, fill: bool) -> Result<(), 
         }
         None => Ok(()),
     }
+}
+
+/// A clone shows what its origin keeps for it: without that one, and its pin, it is not brought back (ADR 0028).
+fn check_origins(found: &[Found]) -> Result<(), CliError> {
+    for clone in found {
+        let Some(of) = &clone.head.links.clone_of else { continue };
+        let what = format!("set {} is a clone of set {} (snapshot {})", clone.head.name, of.origin, of.snapshot);
+        let Some(origin) = found.iter().find(|origin| origin.set == of.origin && origin.url == clone.url) else {
+            let error =
+                CliError::refused(format!("{what}, whose head {} does not show; nothing was changed", clone.url));
+            return Err(
+                error.next("run it again, a listing may be old; `holdfast verify` says what of the clone is left")
+            );
+        };
+        let pin = origin.head.links.pins.get(&of.request);
+        if pin.is_none_or(|pin| pin.clone != clone.set || pin.root != of.root) {
+            let error =
+                CliError::refused(format!("{what}, {}, which does not keep it: nothing was changed", origin.head.name));
+            return Err(error.next("run it again, the head may be an old one; else restore the clone from a copy"));
+        }
+    }
+    Ok(())
 }
 
 /// All gateways of the plan must answer: which of them were there before decides what this run may do.

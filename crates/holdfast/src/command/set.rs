@@ -9,6 +9,15 @@ use holdfast_api::v1;
 use holdfast_gateway::recovery::Stores;
 use holdfast_types::{ByteSize, Name};
 
+pub const CHECKPOINT: &str = "\
+Examples:
+  holdfast set checkpoint demo
+  holdfast set checkpoint demo --timeout 10m --output json | jq .checkpoint_index
+
+Writers go on meanwhile. What was acknowledged before the call is in the store when it returns with 0: `holdfast cluster recover` brings
+that back even if every gateway is lost in the next moment.
+";
+
 /// Runs one of `holdfast set`'s commands.
 pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
     match command {
@@ -22,6 +31,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
         SetCommand::Scrub { set, start } => super::scrub::run(common, &set, start).await,
         SetCommand::Schedule { set, schedule } => schedule_snapshots(common, &set, &schedule).await,
+        SetCommand::Clone { snapshot, name } => super::clone::run(common, &snapshot, &name).await,
     }
 }
 
@@ -111,8 +121,14 @@ async fn list(common: &Common) -> Result<(), CliError> {
     let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
     let reply = door(common).call("list the sets", Effect::Reads, call).await?;
     output::show(common.output, &reply, || {
+        // A column more only where it says something.
         let rows = reply.sets.iter().map(|set| [set.name.clone(), set.id.to_string(), set.store.clone()]);
-        let sets = output::table(["SET", "GROUP", "STORE"], rows);
+        let sets = if reply.sets.iter().all(|set| set.clone_of.is_empty()) {
+            output::table(["SET", "GROUP", "STORE"], rows)
+        } else {
+            let rows = rows.zip(&reply.sets).map(|([name, id, store], set)| [name, id, store, set.clone_of.clone()]);
+            output::table(["SET", "GROUP", "STORE", "CLONE OF"], rows)
+        };
         match reply.deletions.as_slice() {
             [] => sets,
             deletions => format!("{sets}\n\n{}", super::deletion::table(deletions)),
@@ -205,6 +221,10 @@ pub fn describe(status: &v1::SetStatus) -> String {
         ["scrub".to_string(), status.scrub.as_ref().map_or(String::new(), super::scrub::line)],
         ["members".to_string(), status.voters.iter().map(|&id| member_text(id)).collect::<Vec<_>>().join(" ")],
     ];
+    if let Some(set) = status.set.as_ref().filter(|set| !set.clone_of.is_empty()) {
+        facts.push(["clone of".to_string(), set.clone_of.clone()]);
+    }
+    facts.extend(status.clones.iter().map(|clone| ["has a clone".to_string(), super::clone::line(clone)]));
     let replicas = status.store_health.iter().flat_map(|health| &health.replicas);
     for (at, replica) in replicas.enumerate() {
         facts.push([format!("store {}", at + 1), replica_text(replica)]);

@@ -81,23 +81,23 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
     let seed = args.seed.unwrap_or_else(rand::random);
     let sample = args.sample.map_or(Sample::ALL, |millionths| Sample { millionths, seed });
     let (mut reports, mut unreached) = (Vec::new(), Vec::new());
-    for found in found.iter().filter(chosen) {
-        let copies = found.store.several().filter(|_| args.each_store).map_or(0, |several| several.copies());
+    for one in found.iter().filter(chosen) {
+        let copies = one.store.several().filter(|_| args.each_store).map_or(0, |several| several.copies());
         let copies = if copies == 0 { vec![None] } else { (0..copies).map(Some).collect() };
         for copy in copies {
-            let bar = bar(common, found.head.name.as_str());
+            let bar = bar(common, one.head.name.as_str());
             let progress = |done: u64, total: u64| {
                 bar.set_length(total);
                 bar.set_position(done);
             };
-            let checked = verify(found, sample, copy, &progress).await;
+            let checked = verify(one, &found, sample, copy, &progress).await;
             bar.finish_and_clear();
             match checked {
-                Ok(report) => reports.push((report, moment(found))),
+                Ok(report) => reports.push((report, moment(one))),
                 // What the other stores have was worth reading, and is worth showing.
                 Err(error) => {
                     let which = copy.map_or(String::new(), |at| format!(" {}", at + 1));
-                    unreached.push(format!("set {}: store{which}: {error}", found.head.name));
+                    unreached.push(format!("set {}: store{which}: {error}", one.head.name));
                 }
             }
         }

@@ -326,11 +326,7 @@ impl Admin for Door {
         };
         let mut groups = vec![leads(0, "", world.leader)];
         groups.extend(world.sets.iter().map(|(name, set)| leads(set.id, name, set.leader)));
-        let sets = world
-            .sets
-            .iter()
-            .map(|(name, set)| v1::SetSummary { id: set.id, name: name.clone(), store: set.store.clone() })
-            .collect();
+        let sets = world.sets.iter().map(|(name, set)| node::summary(set.id, name, &set.store)).collect();
         let me = &world.gateways[self.me];
         Ok(Response::new(v1::ClusterStatusReply {
             level: 1,
@@ -347,7 +343,7 @@ impl Admin for Door {
         let request = request.into_inner();
         let mut world = self.world.lock().unwrap();
         self.lead(&world, world.leader)?;
-        let summary = |id| Some(v1::SetSummary { id, name: request.name.clone(), store: request.store.clone() });
+        let summary = |id| Some(node::summary(id, &request.name, &request.store));
         if let Some(set) = world.sets.get(&request.name) {
             let (id, same) = (set.id, set.store == request.store);
             return if same {
@@ -398,6 +394,12 @@ impl Admin for Door {
     async fn scrub_set(&self, _: Request<v1::ScrubSetRequest>) -> Answer<v1::Scrub> {
         Err(Status::unimplemented("scrub_set"))
     }
+    async fn pin_snapshot(&self, _: Request<v1::PinSnapshotRequest>) -> Answer<v1::PinSnapshotReply> {
+        Err(Status::unimplemented("pin_snapshot"))
+    }
+    async fn clone_set(&self, _: Request<v1::CloneSetRequest>) -> Answer<v1::CloneSetReply> {
+        Err(Status::unimplemented("clone_set"))
+    }
     async fn change_volume(&self, _: Request<v1::ChangeVolumeRequest>) -> Answer<v1::ChangeVolumeReply> {
         Err(Status::unimplemented("change_volume"))
     }
@@ -439,11 +441,7 @@ impl Admin for Door {
     async fn list_sets(&self, _: Request<v1::ListSetsRequest>) -> Answer<v1::ListSetsReply> {
         self.enter("list_sets").await?;
         let world = self.world.lock().unwrap();
-        let sets = world
-            .sets
-            .iter()
-            .map(|(name, set)| v1::SetSummary { id: set.id, name: name.clone(), store: set.store.clone() })
-            .collect();
+        let sets = world.sets.iter().map(|(name, set)| node::summary(set.id, name, &set.store)).collect();
         Ok(Response::new(v1::ListSetsReply { sets, deletions: Vec::new() }))
     }
 
@@ -456,7 +454,7 @@ impl Admin for Door {
             self.lead(&world, set.leader)?;
         }
         Ok(Response::new(v1::SetStatus {
-            set: Some(v1::SetSummary { id: set.id, name: request.set.clone(), store: set.store.clone() }),
+            set: Some(node::summary(set.id, &request.set, &set.store)),
             volumes: set.volumes.clone(),
             leader: Some(member(&world, set.leader)),
             term: set.term,
@@ -474,6 +472,7 @@ impl Admin for Door {
             store_health: None,
             deletion: None,
             scrub: None,
+            clones: Vec::new(),
         }))
     }
 

@@ -122,3 +122,8 @@ pub fn space(set: &Set) -> v1::GetSpaceReply {
         ..Default::default()
     }
 }
+
+/// A set in a few words.
+pub fn summary(id: u64, name: &str, store: &str) -> v1::SetSummary {
+    v1::SetSummary { id, name: name.to_string(), store: store.to_string(), clone_of: String::new() }
+}

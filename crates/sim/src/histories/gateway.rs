@@ -1,15 +1,17 @@
 //! One life of a gateway, as far as one set goes: what `start_set` of a real one starts, over a seat at the history's own order.
 
 use super::journal::{Journal, Seat, lock};
+use super::model::Volumes;
 use super::store::Server;
 use crate::rng::Rng;
 use bytes::Bytes;
-use holdfast_control::cluster::SetEntry;
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
 use holdfast_control::serve::Timing;
-use holdfast_control::set::FIRST_GENERATION;
+use holdfast_control::set::{FIRST_GENERATION, Links};
 use holdfast_gateway::cache::{Cache, MEMORY_BYTES_MIN};
 use holdfast_gateway::cluster::Cluster;
 use holdfast_gateway::front::device::{ConnInfo, Exports, OpenedExport, Peer, Refusal};
+use holdfast_gateway::set::clones;
 use holdfast_gateway::set::device::NodeExports;
 use holdfast_gateway::set::head::{HeadKeeper, HeadParts};
 use holdfast_gateway::set::mapping::{Mapping, SetKey};
@@ -29,7 +31,7 @@ use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -40,8 +42,13 @@ pub const LIFE: SetLife = SetLife { cluster: 7, generation: FIRST_GENERATION };
 /// Between gateways a millisecond apart that never hiccup: elections of 150 ms, so that takeovers cost little.
 pub const TIMING: Timing = Timing::with_floor(Duration::from_millis(1), Duration::from_millis(150));
 
-/// What all gateways of a history have alike.
+/// What all gateways of a set have alike.
 pub struct Common {
+    pub set: SetId,
+    pub life: SetLife,
+    pub links: Links,
+    /// Where the history has clones.
+    pub others: Option<Arc<Others>>,
     pub journal: Arc<Journal>,
     pub store: Server,
     pub key: SetKey,
@@ -94,7 +101,75 @@ impl Common {
             deletes_per_second: 1000,
             sweep_interval: Duration::from_millis(rng.pick(&[300, 1200])),
         };
-        Self { journal: Journal::new(SET, seed), store: Server::new(seed), key, entry, upload, space, log }
+        let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Server::new(seed));
+        let (set, life, links, others) = (SET, LIFE, Links::default(), None);
+        Self { set, life, links, others, journal, store, key, entry, upload, space, log }
+    }
+
+    /// The same store and settings for another set, or for the next life of one, as group 0 has it now, which begins with `volumes`.
+    ///
+    /// # Panics
+    /// Where group 0 has no such set.
+    pub fn next(&self, seed: u64, others: &Arc<Others>, set: SetId, volumes: Volumes) -> Self {
+        let (state, key) = (others.state(), others.key(set));
+        let entry = state.sets.get(&set).cloned().unwrap_or_else(|| panic!("no set {set}"));
+        Self {
+            set,
+            life: SetLife { generation: entry.generation, ..LIFE },
+            links: state.links.get(&set).cloned().unwrap_or_default(),
+            others: Some(others.clone()),
+            journal: Journal::new(set, seed, volumes),
+            store: self.store.clone(),
+            key: key.unwrap_or_else(|| panic!("no key of set {set}")),
+            entry,
+            upload: self.upload,
+            space: self.space,
+            log: self.log.clone(),
+        }
+    }
+}
+
+/// Group 0, and the keys that a gateway unwraps.
+pub struct Others {
+    state: Mutex<ClusterState>,
+    keys: Mutex<BTreeMap<SetId, SetKey>>,
+    /// As the gateways see it.
+    pub cluster: Arc<Cluster>,
+}
+
+impl Others {
+    /// A group 0 that begins with `state`.
+    pub fn new(state: ClusterState) -> Arc<Self> {
+        let others = Self { state: Mutex::new(state), keys: Mutex::default(), cluster: Arc::default() };
+        others.publish();
+        Arc::new(others)
+    }
+
+    pub fn state(&self) -> ClusterState {
+        lock(&self.state).clone()
+    }
+
+    pub fn key(&self, set: SetId) -> Option<SetKey> {
+        lock(&self.keys).get(&set).cloned()
+    }
+
+    pub fn note_key(&self, key: SetKey) {
+        lock(&self.keys).insert(key.set, key);
+    }
+
+    pub fn apply(&self, command: &ClusterCommand) -> ClusterAnswer {
+        let answer = {
+            let mut state = lock(&self.state);
+            let answer = state.apply(LogId::default(), command);
+            state.self_check();
+            answer
+        };
+        self.publish();
+        answer
+    }
+
+    fn publish(&self) {
+        self.cluster.adopt(self.state());
     }
 }
 
@@ -114,7 +189,7 @@ impl Gateway {
     /// Where the cache does not open.
     pub async fn start(common: &Common, me: MemberId, boot: u64, base: Option<(LogId, Bytes)>) -> Self {
         let stop = CancellationToken::new();
-        let seat = Seat::new(me, common.journal.clone(), &common.entry, base);
+        let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
         let group = Group::scripted(seat.clone());
         let health = Arc::new(Health::new("history"));
         // Waits of a millisecond, whatever is drawn for them: what a seed does must not hang on more than it.
@@ -124,7 +199,7 @@ impl Gateway {
         let keyring = Keyring { wrapped_key: common.entry.wrapped_key.clone(), passphrase: Argon2id::ours([0; 16]) };
         let head = HeadKeeper::new(HeadParts {
             name: common.entry.name.clone(),
-            life: LIFE,
+            life: common.life,
             keyring: keyring.into(),
             key: common.key.clone(),
             store: store.clone(),
@@ -132,6 +207,7 @@ impl Gateway {
             boot,
             // Nothing is ever fenced here, and so nothing is noted.
             note: PathBuf::from("/nonexistent/fenced"),
+            clone_of: common.links.clone_of.clone(),
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
@@ -144,10 +220,14 @@ impl Gateway {
             Sectors(2048),
             stop.clone(),
         );
-        let mapping = Arc::new(mapping.unwrap_or_else(|e| panic!("{e}")));
+        let mut mapping = mapping.unwrap_or_else(|e| panic!("{e}"));
+        if let Some(others) = common.others.clone() {
+            mapping = mapping.with_origins(Arc::new(move |set| others.key(set).ok_or_else(|| format!("no set {set}"))));
+        }
+        let mapping = Arc::new(mapping);
         let host = seat.host.clone();
         let server = SetServer::new(SetParts {
-            id: SET,
+            id: common.set,
             name: common.entry.name.clone(),
             group: group.clone(),
             host: host.clone(),
@@ -160,12 +240,15 @@ impl Gateway {
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(server.clone().run()),
             tokio::spawn(head.watch(server.clone(), stop.clone())),
             tokio::spawn(space.run()),
             tokio::spawn(uploader.run()),
         ];
+        if let Some(others) = &common.others {
+            tasks.push(tokio::spawn(clones::run(server.clone(), others.cluster.clone(), stop.clone())));
+        }
         let sets = BTreeMap::from([(common.entry.name.clone(), server.clone())]);
         let exports = NodeExports {
             cluster: Arc::new(Cluster::default()),

@@ -4,10 +4,11 @@
 //! still believes that it leads and hears nothing. Whoever starts takes one of the states that were ever saved, or none, and applies the
 //! entries behind it.
 
-use super::model::Model;
+use super::model::{Model, Volumes};
 use crate::rng::Rng;
 use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
+use holdfast_control::set::Links;
 use holdfast_gateway::set::host::{SetHost, decode_answer};
 use holdfast_raft::{
     GroupStatus, Leadership, MemberStatus, Outcome, ProposeError, Proposed, ReadLogError, ReadPlace, Script,
@@ -42,9 +43,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    pub fn new(set: SetId, seed: u64) -> Arc<Self> {
+    /// The order of a set that begins with these volumes.
+    pub fn new(set: SetId, seed: u64, volumes: Volumes) -> Arc<Self> {
         let (entries, saved) = (Vec::new(), Vec::new());
-        let order = Order { entries, saved, model: Model::default(), rng: Rng::new(seed, 2), lost: 0, late: 0 };
+        let model = Model::beginning(volumes);
+        let order = Order { entries, saved, model, rng: Rng::new(seed, 2), lost: 0, late: 0 };
         Arc::new(Self { set, order: Mutex::new(order) })
     }
 
@@ -90,8 +93,13 @@ impl Seat {
     ///
     /// # Panics
     /// Where the saved state does not load.
-    pub fn new(me: MemberId, journal: Arc<Journal>, entry: &SetEntry, base: Option<(LogId, Bytes)>) -> Arc<Self> {
-        let host = Arc::new(SetHost::new(entry));
+    pub fn new(
+        me: MemberId,
+        journal: Arc<Journal>,
+        (entry, links): (&SetEntry, &Links),
+        base: Option<(LogId, Bytes)>,
+    ) -> Arc<Self> {
+        let host = Arc::new(SetHost::new(entry, links));
         let mut at = At::default();
         if let Some((last, bytes)) = base {
             if let Err(e) = host.install(last, &bytes) {

@@ -69,6 +69,20 @@ pub struct Counts {
     pub deleted: u64,
 }
 
+/// What a history did beside what its model counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub steps: u64,
+    pub reads: u64,
+    pub snapshot_reads: u64,
+    pub unread: u64,
+    pub takeovers: u64,
+    pub ghosts: u64,
+    pub rotten: u64,
+    pub clones: u64,
+    pub recoveries: u64,
+}
+
 /// The parts of `range` that lie in windows, as places in a volume's list.
 fn cells(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     (0u64..).zip(WINDOWS).filter_map(move |(number, start)| {
@@ -147,6 +161,11 @@ impl Volume {
 }
 
 impl Model {
+    /// Of a set that begins with these volumes.
+    pub fn beginning(volumes: Volumes) -> Self {
+        Self { now: volumes, ..Self::default() }
+    }
+
     /// An entry was committed, and `answer` is what applying it gave.
     ///
     /// # Panics

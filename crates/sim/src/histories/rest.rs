@@ -1,6 +1,5 @@
 //! What the store must hold: at every step all that something names, and at rest nothing else.
 
-use super::gateway::{LIFE, SET};
 use super::model::{WINDOW, WINDOWS};
 use super::store::Weather;
 use super::world::{PATIENCE, World};
@@ -10,7 +9,7 @@ use holdfast_gateway::front::device::ReadPart;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::reader::Part;
 use holdfast_store::keys;
-use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::{Head, Standing};
 use holdfast_volume::map::open_root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +26,13 @@ pub struct Roots {
     head: Option<(Bytes, Head)>,
 }
 
-fn key_of(stored: StoredObject) -> String {
+fn key_of(set: SetId, stored: StoredObject) -> String {
     let kind = match stored.kind {
         StoredKind::Root => keys::Kind::Root,
         StoredKind::Pages => keys::Kind::MapPack,
         StoredKind::Segment => keys::Kind::Segment,
     };
-    keys::object(SET, kind, stored.object)
+    keys::object(set, kind, stored.object)
 }
 
 impl World {
@@ -42,24 +41,33 @@ impl World {
         if let Some(named) = self.roots.named.get(&root.object) {
             return Ok(named.clone());
         }
-        let key = keys::root(SET, root.object);
-        let bytes = self.common.store.object(&key).ok_or_else(|| format!("R7: root {key} is named, and not there"))?;
-        let opened = open_root(&self.common.key.opener(root.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
-        let mut named: Vec<String> = opened.names().map(key_of).collect();
-        named.push(key);
+        let (mut named, mut next) = (Vec::new(), Some((self.common.key.clone(), root)));
+        // Of a clone also what its origin, and that one's, keep for it.
+        while let Some((of, at)) = next.take() {
+            let key = keys::root(of.set, at.object);
+            let lost = || format!("R7: root {key} is named by set {}, and not there", self.common.set);
+            let bytes = self.common.store.object(&key).ok_or_else(lost)?;
+            let opened = open_root(&of.opener(at.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
+            named.extend(opened.names().map(|stored| key_of(of.set, stored)));
+            named.push(key);
+            if let Some(base) = opened.base() {
+                let key = self.common.others.as_ref().and_then(|others| others.key(base.set));
+                next = Some((key.ok_or_else(|| format!("no key of set {}", base.set))?, base.root));
+            }
+        }
         self.roots.named.insert(root.object, named.clone());
         Ok(named)
     }
 
-    fn head(&mut self) -> Result<Option<Head>, String> {
-        let Some(bytes) = self.common.store.object(&keys::head(SET)) else { return Ok(None) };
+    pub fn head(&mut self) -> Result<Option<Head>, String> {
+        let Some(bytes) = self.common.store.object(&keys::head(self.common.set)) else { return Ok(None) };
         if let Some((known, head)) = &self.roots.head
             && *known == bytes
         {
             return Ok(Some(head.clone()));
         }
         let head = head::open(&self.common.key, &bytes).map_err(|e| format!("R9: the head: {e}"))?;
-        if head.standing(LIFE) != Standing::Ours {
+        if head.standing(self.common.life) != Standing::Ours {
             return Err(format!("the head is another life's: {:?}", head.life));
         }
         self.roots.head = Some((bytes, head.clone()));
@@ -85,7 +93,7 @@ impl World {
     pub fn check_named(&mut self) -> Result<(), String> {
         self.state().self_check();
         let mut named = self.named()?;
-        named.extend(self.state().dropped.keys().map(|root| keys::root(SET, *root)));
+        named.extend(self.state().dropped.keys().map(|root| keys::root(self.common.set, *root)));
         match named.iter().find(|key| !self.common.store.has(key)) {
             Some(lost) => Err(format!("R7: {lost} was deleted, and something names it")),
             None => Ok(()),
@@ -100,7 +108,7 @@ impl World {
         let named = self.head()?.and_then(|head| head.content.root).map(|root| root.object);
         let dropped = self.state().dropped;
         let Some(object) = dropped.keys().copied().find(|object| Some(*object) != named) else { return Ok(()) };
-        let key = keys::root(SET, object);
+        let key = keys::root(self.common.set, object);
         if self.common.store.damage(&key) {
             self.say(|| format!("{key} is damaged"));
             self.stats.rotten += 1;
@@ -122,11 +130,12 @@ impl World {
             return Ok(None);
         }
         let mut named = self.named()?;
-        named.insert(keys::head(SET));
-        let there = self.common.store.present();
+        named.insert(keys::head(self.common.set));
+        let mut there = self.common.store.present();
         if let Some(lost) = named.difference(&there).next() {
             return Err(format!("R7: {lost} is named, and not there"));
         }
+        there.retain(|key| keys::set_of(key) == Some(self.common.set));
         Ok(Some(there.difference(&named).cloned().collect()))
     }
 

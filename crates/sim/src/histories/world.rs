@@ -1,7 +1,7 @@
 //! A history: what is done to a set, step by step, as its seed says, and what is compared on the way.
 
 use super::gateway::{Common, Gateway, TIMING, name};
-use super::model::{Counts, SIZE_MAX, Volumes, WINDOW, WINDOWS, content};
+use super::model::{Counts, SIZE_MAX, Stats, Volumes, WINDOW, WINDOWS, content};
 use super::store::Weather;
 use crate::rng::Rng;
 use futures_util::future::join_all;
@@ -32,9 +32,9 @@ pub struct World {
     ghost: Option<Gateway>,
     boots: Vec<u64>,
     term: u64,
-    tag: u32,
+    pub tag: u32,
     /// Its own, so that which step a seed has does not hang on it.
-    rot: Rng,
+    pub rot: Rng,
     open: BTreeMap<VolumeId, OpenedExport>,
     /// Requests that may arrive once more.
     late: Vec<SetCommand>,
@@ -43,29 +43,25 @@ pub struct World {
     loud: bool,
     pub stats: Stats,
     pub roots: super::rest::Roots,
-}
-
-/// What a history did beside what its model counts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    pub steps: u64,
-    pub reads: u64,
-    pub snapshot_reads: u64,
-    pub unread: u64,
-    pub takeovers: u64,
-    pub ghosts: u64,
-    pub rotten: u64,
+    /// What its log began with.
+    pub first: Volumes,
 }
 
 type Done = Result<(), String>;
 
 impl World {
-    /// A new set with one volume, led by the first gateway.
+    /// A new set, led by the first gateway.
     pub async fn new(seed: u64, log: NodeLog, loud: bool) -> Self {
         let mut rng = Rng::new(seed, 1);
         let common = Common::new(seed, &mut rng, log);
+        Self::begin(common, [rng, Rng::new(seed, 7)], Term(1), loud).await
+    }
+
+    /// A set, or a life of one, that begins at a log's first entry; `rngs`: for its steps, and for what rots.
+    pub async fn begin(common: Common, [rng, rot]: [Rng; 2], term: Term, loud: bool) -> Self {
         let gateway = Gateway::start(&common, MemberId(1), 1, None).await;
-        gateway.seat.lead(Term(1));
+        let first = common.journal.order().model.now.clone();
+        gateway.seat.lead(term);
         let mut boots = vec![0; super::GATEWAYS as usize];
         boots[0] = 1;
         Self {
@@ -74,15 +70,16 @@ impl World {
             gateway,
             ghost: None,
             boots,
-            term: 1,
+            term: term.0,
             tag: 0,
-            rot: Rng::new(seed, 7),
+            rot,
             open: BTreeMap::new(),
             late: Vec::new(),
             weather: Weather::default(),
             loud,
             stats: Stats::default(),
             roots: super::rest::Roots::default(),
+            first,
         }
     }
 
@@ -108,7 +105,7 @@ impl World {
         self.common.journal.order().model.now.clone()
     }
 
-    fn request(&mut self) -> RequestId {
+    pub fn request(&mut self) -> RequestId {
         RequestId(u128::from(self.rng.draw()) << 64 | u128::from(self.rng.draw()))
     }
 
@@ -116,7 +113,7 @@ impl World {
     ///
     /// # Errors
     /// No word for too long.
-    async fn command(&self, command: &SetCommand) -> Result<Option<SetAnswer>, String> {
+    pub async fn command(&self, command: &SetCommand) -> Result<Option<SetAnswer>, String> {
         let asked = async {
             loop {
                 match self.gateway.server.command("a step", command).await {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::object::tests::{OBJECT, assert_golden, framed, from_hex, object, opener, sealer};
-use holdfast_control::set::{RootRef, Volume};
-use holdfast_types::{Sectors, VolumeId};
+use holdfast_control::set::{CloneOf, Pin, RootRef, Volume};
+use holdfast_types::{GroupId, RequestId, Sectors, VolumeId};
 use proptest::prelude::*;
 
 fn keyring() -> Keyring {
@@ -21,7 +21,35 @@ fn head() -> Head {
             next_volume: 2,
             root: Some(RootRef { object: object(4), bytes: 500 }),
         },
+        links: Links::default(),
     }
+}
+
+/// Of a clone that has a clone itself.
+fn linked() -> Head {
+    let (root, request) = (RootRef { object: object(4), bytes: 500 }, RequestId(11));
+    let snapshot = Name::new("monday").unwrap();
+    let pin =
+        Pin { clone: GroupId(9), root, upto: LogId::new(3, 40), snapshot: snapshot.clone(), at: LogId::new(3, 300) };
+    let clone_of = CloneOf { origin: GroupId(1), snapshot, root, request: RequestId(12) };
+    let links = Links { pins: [(request, pin)].into_iter().collect(), clone_of: Some(clone_of) };
+    Head { links, ..head() }
+}
+
+#[test]
+fn bytes_of_a_head_with_links_are_pinned() {
+    let kept = include_str!("../../golden/head_links.hex");
+    assert_golden("head_links", &seal_head(&linked(), &keyring(), sealer(OBJECT)), kept);
+    assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), linked());
+}
+
+/// A place in the log of the life before means nothing in the next: what is pinned there is known to be of an earlier life.
+#[test]
+fn the_next_life_inherits_the_links() {
+    let raised = linked().raised(99, 5);
+    let pins: Vec<_> = raised.links.pins.iter().map(|(request, pin)| (*request, pin.at, pin.clone)).collect();
+    assert_eq!(pins, [(RequestId(11), LogId::default(), GroupId(9))]);
+    assert_eq!(raised.links.clone_of, linked().links.clone_of);
 }
 
 #[test]

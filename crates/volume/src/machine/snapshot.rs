@@ -3,12 +3,16 @@
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
 //! ```
-//! Little-endian, CRC32C. The version is the magic's last byte. The log id inside binds the bytes to the place that they are a snapshot of.
+//! Little-endian, CRC32C. The version is the magic's last byte: 3, or 4 where the set has pins (ADR 0028), which follow the state as postcard of
+//! request → pin. The log id inside binds the bytes to the place that they are a snapshot of.
 
-use holdfast_control::set::SetState;
-use holdfast_types::LogId;
+use holdfast_control::set::{Pin, SetState};
+use holdfast_types::{LogId, RequestId};
+use imbl::OrdMap;
 
 const MAGIC: [u8; 8] = *b"HFSETST3";
+/// Of a state with pins: those of sets without clones stay as a build before clones reads them.
+const MAGIC_PINS: [u8; 8] = *b"HFSETST4";
 const HEADER_BYTES: usize = 32;
 
 /// A snapshot's size at most, in bytes: far above what 256 volumes need, and a bound on what a peer can make us hold.
@@ -40,8 +44,13 @@ pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     let body = postcard::to_stdvec(state);
     // Postcard refuses only what has no length ahead, and nothing in the state is of that kind.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
-    let body = body.unwrap_or_default();
-    out[..8].copy_from_slice(&MAGIC);
+    let mut body = body.unwrap_or_default();
+    out[..8].copy_from_slice(if state.pins.is_empty() { &MAGIC } else { &MAGIC_PINS });
+    if !state.pins.is_empty() {
+        let pins = postcard::to_stdvec(&state.pins);
+        assert!(pins.is_ok(), "R4: pins at {upto} cannot be written: {:?}", pins.err());
+        body.extend_from_slice(&pins.unwrap_or_default());
+    }
     out[12..16].copy_from_slice(&(body.len() as u32).to_le_bytes());
     out[16..24].copy_from_slice(&upto.term.0.to_le_bytes());
     out[24..32].copy_from_slice(&upto.index.0.to_le_bytes());
@@ -59,7 +68,7 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let mut magic = [0_u8; 8];
     magic.copy_from_slice(&header[..8]);
-    if magic != MAGIC {
+    if magic != MAGIC && magic != MAGIC_PINS {
         return Err(SnapshotError::Magic { found: magic });
     }
     let expected = HEADER_BYTES + word(12) as usize;
@@ -74,7 +83,12 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     if place != upto {
         return Err(SnapshotError::Place { found: place, expected: upto });
     }
-    let (state, rest) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
+    let (mut state, mut rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
+    if magic == MAGIC_PINS {
+        let pins: OrdMap<RequestId, Pin>;
+        (pins, rest) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
+        state.pins = pins;
+    }
     if !rest.is_empty() {
         return Err(SnapshotError::Length { found: bytes.len(), expected: bytes.len() - rest.len() });
     }

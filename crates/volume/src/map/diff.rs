@@ -2,7 +2,7 @@
 //!
 //! A page that both roots find at the same place is the same page: it is not looked at. Where the places differ, the two pages are compared
 //! extent by extent: the same sealed extent at the same sector is the same content. What collection has moved in between is found at another
-//! place with the same content, and counts as changed: the answer may say more than changed, never less.
+//! place with the same content, and counts as changed: the answer may say more than changed, never less. What both take from one base is the same.
 
 use super::{MapPiece, PAGE_SECTORS, Page, PageRef, Root};
 use holdfast_types::limits::VOLUME_SECTORS_MAX;
@@ -22,7 +22,8 @@ pub struct Changed {
 /// A page that two roots have at different places: its number, where the earlier has it, where the later has it.
 pub type Differing = (u32, Option<PageRef>, Option<PageRef>);
 
-/// The pages of a volume, from page `from` on, that the two roots do not share, in order. Takes no memory in proportion to the volume.
+/// The pages of a volume, from page `from` on, that the two roots do not share, in order: they are at different places, or the base shows through one
+/// and not through the other. Takes no memory in proportion to the volume.
 pub fn differing_pages<'a>(
     earlier: &'a Root,
     later: &'a Root,
@@ -33,39 +34,55 @@ pub fn differing_pages<'a>(
     let rest = Sectors(VOLUME_SECTORS_MAX.saturating_sub(first.0));
     let mut a = earlier.pages_in(volume, first, rest).peekable();
     let mut b = later.pages_in(volume, first, rest).peekable();
+    let mut below = told_by_base(earlier, later, volume, from).peekable();
+    let mut above = told_by_base(later, earlier, volume, from).peekable();
     std::iter::from_fn(move || {
         loop {
-            let number = match (a.peek(), b.peek()) {
-                (Some((a, _)), Some((b, _))) => *a.min(b),
-                (Some((a, _)), None) => *a,
-                (None, Some((b, _))) => *b,
-                (None, None) => return None,
-            };
+            let pages = [a.peek().map(|(number, _)| *number), b.peek().map(|(number, _)| *number)];
+            let number = pages.into_iter().chain([below.peek().copied(), above.peek().copied()]).flatten().min()?;
             let before = a.next_if(|(found, _)| *found == number).map(|(_, place)| place);
             let after = b.next_if(|(found, _)| *found == number).map(|(_, place)| place);
-            if before != after {
+            below.next_if_eq(&number);
+            above.next_if_eq(&number);
+            if before != after || earlier.below(volume, number) != later.below(volume, number) {
                 return Some((number, before, after));
             }
         }
     })
 }
 
-/// Where two pages of one number differ within a range of theirs; `None` is a page of zeroes. In order, neighbours of one kind merged.
+/// Pages, from `from` on, of which `root` says something about its base that `other` may not: those that it hides; where the other has no base, all
+/// that show.
+fn told_by_base<'a>(root: &'a Root, other: &Root, volume: VolumeId, from: u32) -> impl Iterator<Item = u32> + 'a {
+    let alone = root.base().filter(|_| other.base().is_none());
+    let shown = alone
+        .into_iter()
+        .flat_map(move |base| (from..base.pages(volume)).filter(move |n| base.shows(volume, *n).is_some()));
+    let hidden = root.base().filter(|_| alone.is_none()).into_iter().flat_map(move |base| base.hidden(volume));
+    shown.chain(hidden.flat_map(move |(first, end)| first.max(from)..end))
+}
+
+/// Where two roots differ within a range of one page, whose pages, opened, are given with them. In order, neighbours of one kind merged.
 ///
 /// # Panics
-/// R9: as [`Page::lookup`], when the range is not within the page.
-pub fn changes(earlier: Option<&Page>, later: Option<&Page>, lba: Lba, sectors: Sectors) -> Vec<Changed> {
-    let pieces = |page: Option<&Page>| match page {
-        Some(page) => page.lookup(lba, sectors),
-        None => vec![MapPiece::Zero { lba, sectors }],
-    };
+/// R9: as [`Root::lookup`].
+pub fn changes(
+    earlier: (&Root, Option<&Page>),
+    later: (&Root, Option<&Page>),
+    volume: VolumeId,
+    lba: Lba,
+    sectors: Sectors,
+) -> Vec<Changed> {
+    let pieces = |(root, page): (&Root, Option<&Page>)| root.lookup(page, volume, lba, sectors);
     let (before, after) = (pieces(earlier), pieces(later));
+    let of = |root: &Root| root.base().map(|base| (base.set, base.root));
+    let one_base = of(earlier.0) == of(later.0);
     let (mut a, mut b) = (before.iter().peekable(), after.iter().peekable());
     let mut found: Vec<Changed> = Vec::new();
     let mut at = lba.0;
     while let (Some(left), Some(right)) = (a.peek(), b.peek()) {
         let end = end_of(left).min(end_of(right));
-        if !same(left, right) {
+        if !same(left, right, one_base) {
             push(&mut found, at, end, matches!(right, MapPiece::Zero { .. }));
         }
         at = end;
@@ -83,15 +100,13 @@ fn push(found: &mut Vec<Changed>, from: u64, to: u64, zero: bool) {
 }
 
 fn end_of(piece: &MapPiece) -> u64 {
-    match piece {
-        MapPiece::Zero { lba, sectors } => lba.0 + sectors.0,
-        MapPiece::Stored(extent) => extent.lba.0 + extent.sectors.0,
-    }
+    piece.lba().0 + piece.sectors().0
 }
 
 /// Whether both show the same where they overlap.
-fn same(a: &MapPiece, b: &MapPiece) -> bool {
+fn same(a: &MapPiece, b: &MapPiece, one_base: bool) -> bool {
     match (a, b) {
+        (MapPiece::Below { .. }, MapPiece::Below { .. }) => one_base,
         (MapPiece::Zero { .. }, MapPiece::Zero { .. }) => true,
         (MapPiece::Stored(a), MapPiece::Stored(b)) => {
             a.object == b.object && a.place == b.place && a.sealed_lba() == b.sealed_lba()
@@ -110,6 +125,12 @@ mod tests {
     use proptest::prelude::*;
 
     const V: VolumeId = VolumeId(1);
+
+    /// Of roots without a base.
+    fn changes(earlier: Option<&Page>, later: Option<&Page>, lba: Lba, sectors: Sectors) -> Vec<Changed> {
+        let root = Root::default();
+        super::changes((&root, earlier), (&root, later), V, lba, sectors)
+    }
 
     fn object(random: u128) -> ObjectId {
         ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }

@@ -1,6 +1,6 @@
 //! One page of the map, in memory and encoded.
 //!
-//! Encoded, version 1 (numbers are varints, see `wire`):
+//! Encoded, version 1, or 2 where the page hides anything of its set's base (numbers are varints, see `wire`):
 //!
 //! ```text
 //!   "HFP" version(1)  volume  page number
@@ -19,25 +19,27 @@
 //!     [bytes before sealing]                unless SAME_EXTENT
 //!     [raw sectors]                         unless WHOLE or SAME_EXTENT
 //!     [skip]                                unless WHOLE
+//!   version 2: the ranges that are hidden, in sectors of the page (see `ranges`)
 //! ```
 //! Extents of one checkpoint that are neighbours on the volume are neighbours in their segment, so most cost 4 to 5 bytes.
 
+use super::ranges::Ranges;
 use super::{
     MapError, MapExtent, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PAGE_SECTORS, put_object,
     read_object,
 };
 use crate::segment::{Codec, EXTENT_SECTORS_MAX, ExtentPlace};
 use crate::wire::{self, Reader, WireError};
-use holdfast_seal::{EXTENT_NUMBER_MAX, TAG_BYTES};
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeMap;
 
+mod extent;
+
+use extent::{put_extent, read_extent};
+
 const MAGIC: &[u8] = b"HFP\x01";
-const SAME_OBJECT: u8 = 1 << 2;
-const NEXT: u8 = 1 << 3;
-const SAME_EXTENT: u8 = 1 << 4;
-const ADJACENT: u8 = 1 << 5;
-const WHOLE: u8 = 1 << 6;
+/// Of a page that hides something: pages of sets without a base never do.
+const MAGIC_HIDING: &[u8] = b"HFP\x02";
 /// Flags and sectors.
 const EXTENT_WIRE_BYTES_MIN: usize = 2;
 /// Flags 1, gap 3, sectors 2, object 3, number 5, offset 5, length 3, raw sectors 2, skip 2.
@@ -96,12 +98,17 @@ pub struct Page {
     /// Every object that an extent refers to, and possibly some that none does any more. May hold one twice.
     objects: Vec<ObjectId>,
     extents: BTreeMap<u32, Stored>,
+    /// In a set with a base: what reads as zeroes whatever the base says. No extent lies in it.
+    hidden: Ranges,
 }
 
 /// Pages are the same when they say the same; the order of their lists of objects does not matter.
 impl PartialEq for Page {
     fn eq(&self, other: &Self) -> bool {
-        self.volume == other.volume && self.number == other.number && self.extents().eq(other.extents())
+        self.volume == other.volume
+            && self.number == other.number
+            && self.hidden == other.hidden
+            && self.extents().eq(other.extents())
     }
 }
 
@@ -114,7 +121,7 @@ impl Page {
     /// R9: when no volume is large enough to have that page.
     pub fn new(volume: VolumeId, number: u32) -> Self {
         assert!(number <= PAGE_NUMBER_MAX, "R9: page {number} of {volume}, of at most {PAGE_NUMBER_MAX}");
-        Self { volume, number, objects: Vec::new(), extents: BTreeMap::new() }
+        Self { volume, number, objects: Vec::new(), extents: BTreeMap::new(), hidden: Ranges::default() }
     }
 
     /// Its volume.
@@ -137,9 +144,15 @@ impl Page {
         Lba(self.lba().0 + PAGE_SECTORS)
     }
 
-    /// Whether everything reads as zeroes: such a page is left out of the root.
+    /// Whether it says nothing: such a page is left out of the root.
     pub fn is_empty(&self) -> bool {
-        self.extents.is_empty()
+        self.extents.is_empty() && self.hidden.is_empty()
+    }
+
+    /// Whether it says of all that shows of the base, up to `end`, that it reads as zeroes, and nothing else: a root says that without a page.
+    pub fn only_hides(&self, end: Lba) -> bool {
+        let (_, to) = self.clip(self.lba(), Sectors(end.0.saturating_sub(self.lba().0)));
+        self.extents.is_empty() && self.hidden.covers(0, to)
     }
 
     /// How many extents it has.
@@ -153,6 +166,7 @@ impl Page {
         size_of::<Self>()
             + self.objects.len() * size_of::<ObjectId>()
             + self.extents.len() * size_of::<(u32, Stored)>() * 3 / 2
+            + self.hidden.len() * size_of::<(u32, u32)>() * 3 / 2
     }
 
     /// All extents, in order of place.
@@ -206,6 +220,38 @@ impl Page {
         pieces
     }
 
+    /// [`Page::lookup`] in a set with a base that shows up to `end`: what the page says nothing of is [`MapPiece::Below`] there.
+    ///
+    /// # Panics
+    /// As [`Page::lookup`].
+    pub fn lookup_over(&self, lba: Lba, sectors: Sectors, end: Lba) -> Vec<MapPiece> {
+        let mut pieces = Vec::new();
+        for piece in self.lookup(lba, sectors) {
+            let MapPiece::Zero { lba, sectors } = piece else {
+                pieces.push(piece);
+                continue;
+            };
+            let (from, to) = self.clip(lba, sectors);
+            let mut at = from;
+            for (hidden, until) in self.hidden.within(from, to) {
+                self.push_below(&mut pieces, at, hidden, end);
+                super::push_zero(
+                    &mut pieces,
+                    Lba(self.lba().0 + u64::from(hidden)),
+                    Lba(self.lba().0 + u64::from(until)),
+                );
+                at = until;
+            }
+            self.push_below(&mut pieces, at, to, end);
+        }
+        pieces
+    }
+
+    fn push_below(&self, pieces: &mut Vec<MapPiece>, from: u32, to: u32, end: Lba) {
+        let place = |at: u32| Lba(self.lba().0 + u64::from(at));
+        super::push_below(pieces, place(from), place(to), end);
+    }
+
     /// Lets the extent's range be found in the store from now on; whatever it covers is forgotten. Of an extent that
     /// reaches beyond the page, the part within it.
     ///
@@ -223,6 +269,7 @@ impl Page {
             return;
         }
         self.clear(from, to);
+        self.hidden.remove(from, to);
         let cut = self.lba().0 + u64::from(from) - extent.lba.0;
         let stored = Stored {
             object: self.intern(extent.object),
@@ -243,6 +290,20 @@ impl Page {
         if from < to {
             self.clear(from, to);
         }
+    }
+
+    /// [`Page::unmap`] in a set with a base: the base shows no more there either (O1).
+    pub fn hide(&mut self, lba: Lba, sectors: Sectors) {
+        let (from, to) = self.clip(lba, sectors);
+        if from < to {
+            self.clear(from, to);
+            self.hidden.insert(from, to);
+        }
+    }
+
+    /// Forgets what it hides: the root says it of the whole page, or there is no base.
+    pub fn hide_nothing(&mut self) {
+        self.hidden.clear();
     }
 
     /// Lets what the page has of `from`, still and only that, be found in `to` from now on, which holds the same content; says how
@@ -355,13 +416,17 @@ impl Page {
             end = start + u32::from(stored.sectors);
         }
         assert!(u64::from(end) <= PAGE_SECTORS, "M1: {end}");
+        for (start, stored) in &self.extents {
+            let hidden = self.hidden.within(*start, start + u32::from(stored.sectors)).next();
+            assert!(hidden.is_none(), "O1: {hidden:?} is hidden and has an extent");
+        }
     }
 
     /// The page's bytes, before sealing.
     pub fn encode(&self) -> Vec<u8> {
         let (objects, places) = self.used_objects();
         let mut out = Vec::with_capacity(32 + objects.len() * 20 + self.extents.len() * 12);
-        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(if self.hidden.is_empty() { MAGIC } else { MAGIC_HIDING });
         wire::put(&mut out, self.volume.0.into());
         wire::put(&mut out, self.number.into());
         wire::put(&mut out, objects.len() as u64);
@@ -377,6 +442,9 @@ impl Page {
             put_extent(&mut out, &stored, start - end, last.as_ref());
             (end, last) = (start + u32::from(stored.sectors), Some(stored));
         }
+        if !self.hidden.is_empty() {
+            self.hidden.put(&mut out);
+        }
         out
     }
 
@@ -387,7 +455,7 @@ impl Page {
     pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
         let wire = |error| MapError::Wire { what: "page", error };
         let mut reader = Reader::new(bytes);
-        let mut page = Self::decode_head(&mut reader).map_err(wire)?;
+        let (mut page, hides) = Self::decode_head(&mut reader).map_err(wire)?;
         let count = reader.count("count of extents", EXTENT_WIRE_BYTES_MIN, PAGE_SECTORS).map_err(wire)?;
         let mut extents = Vec::with_capacity(count);
         let (mut end, mut last): (u32, Option<Stored>) = (0, None);
@@ -399,14 +467,35 @@ impl Page {
             extents.push((start, stored));
             (end, last) = (start + u32::from(stored.sectors), Some(stored));
         }
+        if hides {
+            page.hidden = Self::read_hidden(&mut reader, &extents).map_err(wire)?;
+        }
         reader.end().map_err(wire)?;
         // Sorted already, so the tree is built in bulk, with full nodes.
         page.extents = extents.into_iter().collect();
         Ok(page)
     }
 
-    fn decode_head(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        reader.magic("magic and version of the page", MAGIC)?;
+    /// One or more ranges, and none that an extent lies in: a page has one form.
+    fn read_hidden(reader: &mut Reader<'_>, extents: &[(u32, Stored)]) -> Result<Ranges, WireError> {
+        let at = reader.at();
+        let hidden = Ranges::read(reader, PAGE_SECTORS as u32)?;
+        let inside =
+            |(start, stored): &(u32, Stored)| hidden.within(*start, start + u32::from(stored.sectors)).next().is_some();
+        if hidden.is_empty() || extents.iter().any(inside) {
+            let (field, found) = ("hidden ranges beside extents", hidden.len() as u64);
+            return Err(WireError::Range { field, at, found, least: 1, most: PAGE_SECTORS });
+        }
+        Ok(hidden)
+    }
+
+    /// With whether hidden ranges follow the extents.
+    fn decode_head(reader: &mut Reader<'_>) -> Result<(Self, bool), WireError> {
+        let field = "magic and version of the page";
+        let hides = reader.magic(field, MAGIC_HIDING).is_ok();
+        if !hides {
+            reader.magic(field, MAGIC)?;
+        }
         let volume = VolumeId(reader.number("volume", 0, u32::MAX.into())? as u32);
         let number = reader.number("page number", 0, PAGE_NUMBER_MAX.into())? as u32;
         let count = reader.count("count of objects", OBJECT_WIRE_BYTES_MIN, PAGE_SECTORS)?;
@@ -416,134 +505,6 @@ impl Page {
             before = read_object(reader, before)?;
             objects.push(before);
         }
-        Ok(Self { volume, number, objects, extents: BTreeMap::new() })
+        Ok((Self { volume, number, objects, extents: BTreeMap::new(), hidden: Ranges::default() }, hides))
     }
-}
-
-fn put_extent(out: &mut Vec<u8>, stored: &Stored, gap: u32, last: Option<&Stored>) {
-    let mut flags = stored.codec.number();
-    let same_extent = last.is_some_and(|last| last.same_sealed_extent(stored));
-    let next = last.is_some_and(|last| {
-        last.object == stored.object
-            && last.number.checked_add(1) == Some(stored.number)
-            && last.offset.checked_add(last.sealed_len) == Some(stored.offset)
-    });
-    let same_object = last.is_some_and(|last| last.object == stored.object);
-    flags |= if same_extent {
-        SAME_EXTENT
-    } else if next {
-        NEXT
-    } else if same_object {
-        SAME_OBJECT
-    } else {
-        0
-    };
-    if gap == 0 {
-        flags |= ADJACENT;
-    }
-    if stored.is_whole() {
-        flags |= WHOLE;
-    }
-    out.push(flags);
-    if gap != 0 {
-        wire::put(out, gap.into());
-    }
-    wire::put(out, stored.sectors.into());
-    if flags & (SAME_OBJECT | NEXT | SAME_EXTENT) == 0 {
-        wire::put(out, stored.object.into());
-    }
-    if flags & (NEXT | SAME_EXTENT) == 0 {
-        wire::put_step(out, last.map_or(0, |last| last.number.into()), stored.number.into());
-        wire::put(out, stored.offset.into());
-    }
-    if !same_extent {
-        wire::put(out, u64::from(stored.sealed_len) - TAG_BYTES as u64);
-    }
-    if flags & (WHOLE | SAME_EXTENT) == 0 {
-        wire::put(out, stored.raw_sectors.into());
-    }
-    if flags & WHOLE == 0 {
-        wire::put(out, stored.skip.into());
-    }
-}
-
-/// One extent. `page_lba` is the page's first sector: an extent is sealed for a range that begins on the volume.
-fn read_extent(
-    reader: &mut Reader<'_>,
-    end: u32,
-    last: Option<&Stored>,
-    objects: usize,
-    page_lba: u64,
-) -> Result<(u32, Stored), WireError> {
-    let at = reader.at();
-    let flags = reader.u8("flags")?;
-    let range = |found: u64, least, most| WireError::Range { field: "flags", at, found, least, most };
-    if flags & 0x80 != 0 {
-        return Err(range(flags.into(), 0, 0x7f));
-    }
-    let codec = Codec::from_number(flags & 3).ok_or(range((flags & 3).into(), 0, 2))?;
-    let refers = flags & (SAME_OBJECT | NEXT | SAME_EXTENT);
-    // At most one of the three, and each refers to an extent before.
-    if refers.count_ones() > 1 || (refers != 0 && last.is_none()) {
-        return Err(range(flags.into(), 0, (ADJACENT | WHOLE | 3).into()));
-    }
-    let room = PAGE_SECTORS - u64::from(end);
-    let gap = if flags & ADJACENT != 0 { 0 } else { reader.number("gap", 1, room)? };
-    let sectors = reader.number("sectors", 1, EXTENT_SECTORS_MAX.min(room - gap))?;
-    let start = end + gap as u32;
-    let same = last.filter(|_| refers != 0);
-    let object = match same {
-        Some(last) => last.object,
-        None => match objects.checked_sub(1) {
-            Some(most) => reader.number("object", 0, most as u64)? as u32,
-            None => return Err(WireError::Range { field: "object", at, found: 0, least: 1, most: 0 }),
-        },
-    };
-    let (number, offset) = match same.filter(|_| flags & (NEXT | SAME_EXTENT) != 0) {
-        Some(last) if flags & NEXT != 0 => {
-            let number = u64::from(last.number) + 1;
-            let offset = u64::from(last.offset) + u64::from(last.sealed_len);
-            if number > EXTENT_NUMBER_MAX.into() || offset > u32::MAX.into() {
-                return Err(range(flags.into(), 0, (flags & !NEXT).into()));
-            }
-            (number as u32, offset as u32)
-        }
-        Some(last) => (last.number, last.offset),
-        None => {
-            let before = last.map_or(0, |last| last.number.into());
-            let number = reader.step("number of the extent", before, 0, EXTENT_NUMBER_MAX.into())?;
-            (number as u32, reader.number("offset", 0, u32::MAX.into())? as u32)
-        }
-    };
-    let same_extent = same.filter(|_| flags & SAME_EXTENT != 0);
-    let most = EXTENT_SECTORS_MAX * SECTOR_BYTES;
-    let sealed_len = match same_extent {
-        Some(last) => last.sealed_len,
-        None => reader.number("bytes before sealing", 1, most)? as u32 + TAG_BYTES as u32,
-    };
-    let raw_sectors = match same_extent {
-        Some(last) => u64::from(last.raw_sectors),
-        None if flags & WHOLE != 0 => sectors,
-        None => reader.number("raw sectors", sectors, EXTENT_SECTORS_MAX)?,
-    };
-    let spare = raw_sectors.checked_sub(sectors).ok_or(WireError::Range {
-        field: "sectors",
-        at,
-        found: sectors,
-        least: 1,
-        most: raw_sectors,
-    })?;
-    let place = page_lba + u64::from(start);
-    let skip = if flags & WHOLE != 0 { 0 } else { reader.number("skip", 0, spare.min(place))? };
-    let stored = Stored {
-        object,
-        number,
-        offset,
-        sealed_len,
-        raw_sectors: raw_sectors as u16,
-        sectors: sectors as u16,
-        skip: skip as u16,
-        codec,
-    };
-    Ok((start, stored))
 }

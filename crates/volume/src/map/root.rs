@@ -1,6 +1,6 @@
 //! The root of the map: which page is where, and how much of each segment is still in use.
 //!
-//! Encoded, version 2 (numbers are varints, see `wire`):
+//! Encoded, version 2, or 3 where the set has a base (numbers are varints, see `wire`):
 //!
 //! ```text
 //!   "HFR" version(1)  term and index of the log entry that it covers everything up to
@@ -10,11 +10,13 @@
 //!     2 × pages left out before it, + 1 if it stands right behind the page before, in the same pack
 //!     [place in the list of packs (step), number, offset]   unless it does
 //!     bytes before sealing
+//!   version 3: the base (see `base`)
 //! ```
 
+use super::base::Base;
 use super::{
-    Live, MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, page_numbers, put_object,
-    read_object,
+    Live, MapError, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, page_number,
+    page_numbers, push_below, put_object, read_object,
 };
 use crate::wire::{self, Reader, WireError};
 use holdfast_control::set::{StoredKind, StoredObject};
@@ -23,8 +25,11 @@ use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{Lba, LogId, LogIndex, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use imbl::OrdMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const MAGIC: &[u8] = b"HFR\x02";
+/// Of a root with a base: those of sets that are no clones have none.
+const MAGIC_BASE: &[u8] = b"HFR\x03";
 /// A page's gap and length, where it stands right behind the one before.
 const PAGE_WIRE_BYTES_MIN: usize = 2;
 /// A volume's id and count of pages.
@@ -108,12 +113,55 @@ pub struct Root {
     segments: OrdMap<ObjectId, SegmentUse>,
     /// Lengths of page packs.
     pack_bytes: OrdMap<ObjectId, u64>,
+    /// What shows where this root and its pages say nothing.
+    base: Option<Arc<Base>>,
 }
 
 impl Root {
     /// A root that maps nothing.
     pub fn new(upto: LogId) -> Self {
         Self { upto, ..Self::default() }
+    }
+
+    /// A root that shows what its base does.
+    pub fn over(upto: LogId, base: Base) -> Self {
+        Self { upto, base: Some(Arc::new(base)), ..Self::default() }
+    }
+
+    /// What shows where this root and its pages say nothing; `None` in a set that is no clone.
+    pub fn base(&self) -> Option<&Base> {
+        self.base.as_deref()
+    }
+
+    /// Where what shows of the base within a page ends; `None` where nothing of it does: what the page does not map reads as zeroes.
+    pub fn below(&self, volume: VolumeId, number: u32) -> Option<Lba> {
+        self.base()?.shows(volume, number)
+    }
+
+    /// An unmapping: of pages that it covers the base shows nothing any more (O1). Answers those at its ends that have to say the rest themselves.
+    pub fn hide(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<u32> {
+        self.base.as_mut().map_or_else(Vec::new, |base| Arc::make_mut(base).hide(volume, lba, sectors))
+    }
+
+    /// What a range within one page is made of; `page` is what this root has there, opened.
+    ///
+    /// # Panics
+    /// R9: when the range is not within the page, or it is another page.
+    pub fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
+        let number = page_number(lba);
+        let end = self.below(volume, number);
+        match (page, end) {
+            (Some(page), _) if (page.volume(), page.number()) != (volume, number) => {
+                panic!("R9: page {} of {} is not page {number} of {volume}", page.number(), page.volume())
+            }
+            (Some(page), Some(end)) => page.lookup_over(lba, sectors, end),
+            (Some(page), None) => page.lookup(lba, sectors),
+            (None, end) => {
+                let mut pieces = Vec::new();
+                push_below(&mut pieces, lba, Lba(lba.0 + sectors.0), end.unwrap_or(Lba(0)));
+                pieces
+            }
+        }
     }
 
     /// Where a page is; `None` where all of it reads as zeroes.
@@ -258,7 +306,7 @@ impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let packs: Vec<ObjectId> = self.packs().into_iter().collect();
         let mut out = Vec::with_capacity(64 + self.segments.len() * 30 + packs.len() * 20);
-        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(if self.base.is_some() { MAGIC_BASE } else { MAGIC });
         wire::put(&mut out, self.upto.term.0);
         wire::put(&mut out, self.upto.index.0);
         wire::put(&mut out, self.segments.len() as u64);
@@ -284,6 +332,9 @@ impl Root {
             volume_before = volume.0.into();
             put_pages(&mut out, &packs, pages);
         }
+        if let Some(base) = &self.base {
+            base.put(&mut out);
+        }
         out
     }
 
@@ -297,7 +348,11 @@ impl Root {
 
     fn decode_wire(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
-        reader.magic("magic and version of the root", MAGIC)?;
+        let field = "magic and version of the root";
+        let over = reader.magic(field, MAGIC_BASE).is_ok();
+        if !over {
+            reader.magic(field, MAGIC)?;
+        }
         let term = Term(reader.number("term", 0, u64::MAX)?);
         let index = LogIndex(reader.number("index", 0, u64::MAX)?);
         let mut root = Self::new(LogId { term, index });
@@ -330,6 +385,9 @@ impl Root {
             volume = reader.step("volume", volume, least, u32::MAX.into())?;
             let pages = read_pages(&mut reader, &packs)?;
             root.volumes.insert(VolumeId(volume as u32), pages);
+        }
+        if over {
+            root.base = Some(Arc::new(Base::read(&mut reader)?));
         }
         reader.end()?;
         Ok(root)

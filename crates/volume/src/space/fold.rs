@@ -106,13 +106,27 @@ pub fn open_run(opener: &ObjectOpener, segment: &[u8], run: &Run) -> Result<Vec<
 }
 
 /// The page after a checkpoint: `old` without what `generation` zeroed, under the checkpoint's own `extents`, with `moves` taken where
-/// the page still names what was copied (G2).
-pub fn fold_page(old: Page, generation: &Generation, extents: &[MapExtent], moves: &[Move]) -> Page {
+/// the page still names what was copied (G2). `below` is where what shows of the set's base within the page ends ([`Root::below`], of the new
+/// root): what is zeroed hides it from now on (O1). Where nothing of a base shows, nothing need be hidden.
+///
+/// [`Root::below`]: crate::map::Root::below
+pub fn fold_page(
+    old: Page,
+    generation: &Generation,
+    extents: &[MapExtent],
+    moves: &[Move],
+    below: Option<Lba>,
+) -> Page {
     let mut page = old;
+    if below.is_none() {
+        page.hide_nothing();
+    }
     let (volume, start, len) = (page.volume(), page.lba(), Sectors(page.end().0 - page.lba().0));
     for piece in generation.pieces(volume, start, len) {
-        if piece.source == Source::Zero {
-            page.unmap(piece.lba, piece.sectors);
+        match (piece.source, below) {
+            (Source::Zero, Some(_)) => page.hide(piece.lba, piece.sectors),
+            (Source::Zero, None) => page.unmap(piece.lba, piece.sectors),
+            _ => {}
         }
     }
     for extent in extents {

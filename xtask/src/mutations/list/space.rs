@@ -1,19 +1,76 @@
 //! What may be moved, and what may be deleted: the only thing that loses data for good.
 
-use super::{Edit, Layer, Mutation, Test, lib};
+use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
 const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
 const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
+const PINNED: &str = "crates/control/src/set/pins.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
 const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"]);
 const KEPT: Test = lib(Layer::Unit, "holdfast-control", &["set::space::"]);
 const SPACE: Test = lib(Layer::Unit, "holdfast-volume", &["space::"]);
+const PINS: Test = lib(Layer::Unit, "holdfast-control", &["set::pins::"]);
+const BASES: Test = lib(Layer::Property, "holdfast-volume", &["map::base::"]);
+const CLONES: Test = file(
+    Layer::Property,
+    "holdfast-sim",
+    &["--test", "histories"],
+    &["volumes_read_as_written_and_the_store_holds_what_is_named"],
+);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "pin-keeps-nothing",
+        bug: "a clone's object is deleted by its origin: a pinned root does not count as kept",
+        rule: "R7",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "self.snapshots.values().map(|snapshot| snapshot.root).chain(self.pins.values().map(|pin| pin.root))",
+            new: "self.snapshots.values().map(|snapshot| snapshot.root)",
+        }],
+        tests: &[PINS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "pin-let-go-too-early",
+        bug: "the pin of a clone that is being made is let go: its number was not passed yet",
+        rule: "R7",
+        edits: &[Edit {
+            file: PINNED,
+            old: "if cluster.next_set > self.clone.0 => PinStanding::Over",
+            new: "if cluster.next_set >= self.clone.0 => PinStanding::Over",
+        }],
+        tests: &[PINS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-loses-a-pin",
+        bug: "a gateway that was cut off writes a head without what a newer leader has pinned: a recovery sweeps the clone's objects",
+        rule: "R7",
+        edits: &[Edit {
+            file: PINNED,
+            old: "pin.at.index > applied.index && !known.pins.contains_key(*request)",
+            new: "pin.at.index > applied.index && known.pins.contains_key(*request)",
+        }],
+        tests: &[PINS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "trim-shows-the-base",
+        bug: "what a clone trimmed shows its origin's content again",
+        rule: "R3",
+        edits: &[Edit {
+            file: FOLD,
+            old: "(Source::Zero, Some(_)) => page.hide(piece.lba, piece.sectors)",
+            new: "(Source::Zero, Some(_)) => page.unmap(piece.lba, piece.sectors)",
+        }],
+        tests: &[BASES, CLONES],
+        smoke: false,
+    },
     Mutation {
         name: "old-leader-deletes",
         bug: "a leader that was paused deletes what it had decided to delete, without looking whether it still leads",
@@ -111,7 +168,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: CONTROL_SPACE,
-            old: "            && base != root\n            && !self.snapshots.values().any(|snapshot| snapshot.root == base)\n",
+            old: "            && base != root\n            && !self.kept_by_name().any(|kept| kept == base)\n",
             new: "            && base != root\n",
         }],
         tests: &[KEPT, HISTORIES],

@@ -1,10 +1,10 @@
 use super::*;
 use crate::keyring::ClusterKeys;
 use crate::recovery;
-use holdfast_control::set::{RootRef, Volume};
+use holdfast_control::set::{Pin, RootRef, Volume};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying};
-use holdfast_types::{GroupId, Sectors, VolumeId};
+use holdfast_types::{GroupId, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
 const SET: holdfast_types::SetId = GroupId(3);
@@ -29,6 +29,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
         member: MemberId(1),
         boot: 1,
         note: dir.join("fenced"),
+        clone_of: None,
     })
 }
 
@@ -50,6 +51,62 @@ async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
     let mut survey = recovery::survey("memory", store.clone(), &cluster_key()).await.unwrap();
     assert!(survey.bad.is_empty(), "{:?}", survey.bad);
     survey.sets.remove(0)
+}
+
+fn pin(random: u128, at: LogId) -> Pin {
+    let object = ObjectId { term: Term(2), member: MemberId(1), boot: 1, random };
+    let (root, snapshot) = (RootRef { object, bytes: 9 }, Name::new("monday").unwrap());
+    Pin { clone: GroupId(9), root, upto: LogId::new(1, 4), snapshot, at }
+}
+
+/// What a state with these pins would say, as of entry `index`.
+fn know(keeper: &HeadKeeper, pins: &[(u128, LogId)], index: u64) {
+    let mut state = SetState::new(Epoch(0));
+    state.pins = pins.iter().map(|(request, at)| (RequestId(*request), pin(*request, *at))).collect();
+    keeper.note_pins(&state, Some(LogId::new(2, index)));
+}
+
+async fn pinned(store: &Arc<dyn ObjectStore>) -> Vec<u128> {
+    found(store).await.head.links.pins.keys().map(|request| request.0).collect()
+}
+
+/// A recovery must find every pin that a clone may rest on: the head names it before the clone is made, whatever checkpoint it names, and whoever
+/// writes it next.
+#[tokio::test]
+async fn a_head_names_pins_and_who_was_cut_off_takes_none_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let (old, new) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
+    know(&old, &[], 10);
+    commit(&old, 10).await.unwrap();
+    assert!(!old.behind() && old.links_settled());
+    let first = (5, LogId::new(2, 12));
+    know(&old, &[first], 12);
+    assert!(old.behind() && !old.links_settled(), "known here, and not in the store");
+    assert!(!old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
+    old.replace_around(Term(2)).await;
+    assert!(!old.behind() && old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
+    assert_eq!(found(&store).await.head.covered, Some(covered(10)), "the checkpoint is what it was");
+    // Another leader pins more; the old one, which knows nothing of it, ends its checkpoint.
+    let second = (6, LogId::new(3, 20));
+    new.read().await.unwrap();
+    know(&new, &[first, second], 20);
+    new.replace_around(Term(3)).await;
+    commit(&old, 15).await.unwrap();
+    assert_eq!(pinned(&store).await, [5, 6], "R12, H1: what it cannot know of stays");
+    // The new one lets go of the first.
+    know(&new, &[second], 25);
+    know(&new, &[first, second], 24);
+    commit(&new, 25).await.unwrap();
+    assert_eq!(pinned(&store).await, [6], "applied, and let go");
+    // The next life begins with it, and keeps it whatever its log says.
+    let raised = recovery::raise(&found(&store).await, 8, 99).await.unwrap();
+    let third = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
+    let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
+    third.commit(Term(1), next, Epoch(5), content(30)).await.unwrap();
+    assert_eq!(pinned(&store).await, [6], "before anything is known of the state");
+    know(&third, &[(6, LogId::default())], 4);
+    assert!(third.links_settled());
 }
 
 #[tokio::test]
@@ -264,10 +321,10 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
         ..keyring()
     };
     keeper.set_keyring(by(&new, 8));
-    assert!(keeper.other_keyring());
+    assert!(keeper.behind());
     keeper.look().await;
-    keeper.replace_keyring(Term(2)).await;
-    assert!(!keeper.other_keyring());
+    keeper.replace_around(Term(2)).await;
+    assert!(!keeper.behind());
     let opened = async |keys: &ClusterKeys| {
         let survey = recovery::survey("memory", store.clone(), keys).await.unwrap();
         (survey.sets.into_iter().map(|found| found.head).collect::<Vec<_>>(), survey.bad)
@@ -278,13 +335,13 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     // The change comes between two checkpoints: the next one has it.
     keeper.set_keyring(by(&old, 10));
     commit(&keeper, 20).await.unwrap();
-    assert!(!keeper.other_keyring());
+    assert!(!keeper.behind());
     assert_eq!(opened(&old).await.0.len(), 1);
     // Another gateway's checkpoint with the keys from before is seen, and put right.
     keeper.set_keyring(by(&new, 11));
     keeper.look().await;
-    assert!(keeper.other_keyring());
-    keeper.replace_keyring(Term(2)).await;
+    assert!(keeper.behind());
+    keeper.replace_around(Term(2)).await;
     assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
@@ -314,6 +371,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         member: MemberId(1),
         boot: 1,
         note: dir.join("other"),
+        clone_of: None,
     }
 }
 

@@ -350,7 +350,7 @@ impl World {
             let of = |map: &BTreeMap<(VolumeId, u32), Vec<MapExtent>>| map.get(&(volume, number)).cloned();
             let old = old.unwrap_or_else(|| Page::new(volume, number));
             let taken = moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
-            let page = fold_page(old, &generation, &of(&extents).unwrap_or_default(), taken);
+            let page = fold_page(old, &generation, &of(&extents).unwrap_or_default(), taken, None);
             let place = if page.is_empty() {
                 None
             } else {

@@ -1,0 +1,374 @@
+//! What a pin keeps, when it is let go, and what a head says of pins.
+
+use super::{CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Links, PINS_MAX, Pin, PinStanding};
+use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
+use crate::set::{Restored, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId};
+use crate::set::{StoredKind, StoredObject};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, SetId, Term};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn root(random: u128) -> RootRef {
+    RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, bytes: 9 }
+}
+
+/// A set whose entries are numbered one after the other, and whose checkpoints have the roots 1, 2, …
+struct Run {
+    state: SetState,
+    index: u64,
+    roots: u128,
+}
+
+impl Run {
+    fn new(state: SetState) -> Self {
+        Self { state, index: 0, roots: 0 }
+    }
+
+    fn apply(&mut self, command: &SetCommand) -> SetAnswer {
+        self.index += 1;
+        let answer = self.state.apply(LogId::new(1, self.index), command);
+        self.state.self_check();
+        answer
+    }
+
+    fn checkpoint(&mut self) {
+        self.apply(&SetCommand::CheckpointBegin { term: Term(1) });
+        let begin = LogId::new(1, self.index);
+        self.roots += 1;
+        let answer = self.apply(&SetCommand::CheckpointEnd { term: Term(1), begin, root: root(self.roots) });
+        assert_eq!(answer, SetAnswer::CheckpointEnded);
+    }
+
+    fn snapshot(&mut self, text: &str, request: u128) {
+        let request = RequestId(request);
+        self.apply(&SetCommand::SnapshotCreate { name: name(text), request, at_unix_ms: 7, scheduled: false });
+        self.checkpoint();
+    }
+
+    fn pin(&mut self, clone: u64, snapshot: &str, made_by: u128, request: u128) -> SetAnswer {
+        let snapshot = SnapshotId { name: name(snapshot), made_by: RequestId(made_by) };
+        self.apply(&SetCommand::Pin { clone: GroupId(clone), snapshot, request: RequestId(request) })
+    }
+
+    fn unpin(&mut self, clone: u64, request: u128) -> SetAnswer {
+        self.apply(&SetCommand::Unpin { clone: GroupId(clone), request: RequestId(request) })
+    }
+
+    fn delete(&mut self, text: &str, made_by: u128) {
+        self.apply(&SetCommand::SnapshotDelete { name: name(text), made_by: RequestId(made_by) });
+    }
+
+    fn keeps(&self, random: u128) -> bool {
+        let kept = self.state.kept_roots().contains(&root(random));
+        assert!(!kept || !self.state.dropped.contains_key(&root(random).object));
+        kept
+    }
+}
+
+/// S13: the snapshot goes, checkpoints come, and the root stays, until its pin goes.
+#[test]
+fn a_pinned_root_outlives_its_snapshot() {
+    let mut run = Run::new(SetState::new(Epoch(0)));
+    run.snapshot("monday", 5);
+    assert_eq!(run.pin(9, "monday", 5, 77), SetAnswer::Pinned { root: root(1) });
+    run.delete("monday", 5);
+    run.checkpoint();
+    run.checkpoint();
+    assert!(run.keeps(1) && !run.keeps(2) && run.keeps(3));
+    let objects = vec![StoredObject { kind: StoredKind::Root, object: root(1).object }];
+    let retire = SetCommand::Retire { term: Term(1), of: RetireOf::Orphans, objects };
+    assert!(matches!(run.apply(&retire), SetAnswer::Refused(SetRefusal::StillInUse { .. })), "S8");
+    assert_eq!(
+        run.pin(9, "monday", 5, 77),
+        SetAnswer::Pinned { root: root(1) },
+        "R12: also after the snapshot has gone"
+    );
+    assert_eq!(run.unpin(8, 77), SetAnswer::Unpinned);
+    assert_eq!(run.unpin(9, 78), SetAnswer::Unpinned);
+    assert!(run.keeps(1), "another number, another request: nothing is let go");
+    run.unpin(9, 77);
+    assert!(!run.keeps(1) && run.state.dropped.contains_key(&root(1).object), "S7: to be looked through");
+    assert!(matches!(run.pin(9, "monday", 5, 78), SetAnswer::Refused(SetRefusal::NoSuchSnapshot { .. })));
+}
+
+#[test]
+fn a_root_stays_as_long_as_one_of_its_pins() {
+    let mut run = Run::new(SetState::new(Epoch(0)));
+    run.snapshot("monday", 5);
+    run.pin(9, "monday", 5, 77);
+    run.pin(9, "monday", 5, 78);
+    run.checkpoint();
+    run.delete("monday", 5);
+    run.unpin(9, 77);
+    assert!(run.keeps(1), "two that were to get one number");
+    assert_eq!(run.pin(11, "monday", 5, 78), SetAnswer::Pinned { root: root(1) }, "the lower number was passed");
+    run.unpin(9, 78);
+    assert!(run.keeps(1), "judged by the number that was passed");
+    run.unpin(11, 78);
+    assert!(!run.keeps(1));
+}
+
+#[test]
+fn so_many_pins_and_no_more() {
+    let mut run = Run::new(SetState::new(Epoch(0)));
+    run.snapshot("monday", 5);
+    for n in 0..PINS_MAX as u64 {
+        assert!(matches!(run.pin(n + 2, "monday", 5, u128::from(n)), SetAnswer::Pinned { .. }));
+    }
+    assert_eq!(run.pin(900, "monday", 5, 900), SetAnswer::Refused(SetRefusal::TooManyPins { max: 64 }));
+}
+
+fn pin(clone: u64, at: LogId) -> Pin {
+    Pin { clone: GroupId(clone), root: root(1), upto: LogId::new(1, 2), snapshot: name("monday"), at }
+}
+
+/// A gateway that was cut off has not applied what a newer leader pinned: its checkpoint must not take it out of the head.
+#[test]
+fn a_head_loses_no_pin_to_who_does_not_know_it() {
+    let links = |pins: &[(u128, LogId)]| Links {
+        pins: pins.iter().map(|(request, at)| (RequestId(*request), pin(*request as u64, *at))).collect(),
+        clone_of: None,
+    };
+    let (old, new) = ((4, LogId::new(1, 20)), (5, LogId::new(2, 40)));
+    let says =
+        |stored: &[_], known: &[_], applied| Links::for_head(&links(stored), &links(known), LogId::new(1, applied));
+    assert_eq!(says(&[old, new], &[old], 30), links(&[old, new]), "not applied here yet");
+    assert_eq!(says(&[old, new], &[old], 40), links(&[old]), "applied, and let go since");
+    assert_eq!(says(&[old], &[old, new], 40), links(&[old, new]));
+    assert_eq!(says(&[old], &[], 30), links(&[]));
+    let inherited = (6, LogId::default());
+    assert_eq!(says(&[inherited], &[inherited], 0), links(&[inherited]));
+    assert_eq!(links(&[old]).inherited(), links(&[(4, LogId::default())]));
+}
+
+fn cluster() -> ClusterState {
+    let mut state = ClusterState::new();
+    state.level = CLONES_LEVEL;
+    let member = Member {
+        id: MemberId(0),
+        name: name("g1"),
+        region: name("eu"),
+        disk: 5,
+        peer_addr: "a:1".to_owned(),
+        api_addr: "a:2".to_owned(),
+        nbd_addr: "a:3".to_owned(),
+        role: MemberRole::Gateway,
+        standing: Standing::Active,
+    };
+    let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(1) };
+    assert!(matches!(state.apply(LogId::new(1, 1), &add), ClusterAnswer::MemberAdded { .. }));
+    state
+}
+
+fn create(state: &mut ClusterState, text: &str, request: u128) -> ClusterAnswer {
+    let command = ClusterCommand::CreateSet {
+        name: name(text),
+        store: "file:///s".to_owned(),
+        wrapped_key: vec![1, 2],
+        key_id: 3,
+        members: vec![],
+        created_by: MemberId(1),
+        base_epoch: Epoch(0),
+        request: RequestId(request),
+    };
+    let answer = state.apply(LogId::new(1, 2), &command);
+    state.self_check();
+    answer
+}
+
+fn clone_of(origin: u64, request: u128) -> CloneOf {
+    CloneOf { origin: GroupId(origin), snapshot: name("monday"), root: root(1), request: RequestId(request) }
+}
+
+fn clone_set(state: &mut ClusterState, set: u64, text: &str, origin: u64, request: u128) -> ClusterAnswer {
+    let command = ClusterCommand::CloneSet {
+        set: GroupId(set),
+        name: name(text),
+        clone_of: clone_of(origin, request),
+        wrapped_key: vec![1, 2],
+        key_id: 3,
+        created_by: MemberId(1),
+        restored: Restored { root: Some(root(50)), next_volume: 2, ..Restored::default() },
+    };
+    let answer = state.apply(LogId::new(1, 3), &command);
+    state.self_check();
+    answer
+}
+
+const MADE: fn(u64) -> ClusterAnswer = |set| ClusterAnswer::SetCreated { set: GroupId(set) };
+
+#[test]
+fn a_clone_is_made_under_its_number_or_not_at_all() {
+    let mut state = cluster();
+    create(&mut state, "origin", 100);
+    let missing = ClusterAnswer::Refused(ClusterRefusal::OriginMissing { origin: GroupId(7) });
+    assert_eq!(clone_set(&mut state, 2, "copy", 7, 101), missing);
+    create(&mut state, "other", 102);
+    let passed = ClusterRefusal::SetIdPassed { found: GroupId(2), next: GroupId(3) };
+    assert_eq!(clone_set(&mut state, 2, "copy", 1, 103), ClusterAnswer::Refused(passed), "S14");
+    assert_eq!(clone_set(&mut state, 3, "copy", 1, 103), MADE(3));
+    assert_eq!(clone_set(&mut state, 3, "copy", 1, 103), MADE(3), "R12");
+    assert_eq!(clone_set(&mut state, 4, "another", 1, 103), MADE(3), "R12: by its request");
+    assert_eq!(state.sets[&GroupId(3)].store_url, "file:///s", "its origin's");
+    let taken = ClusterRefusal::SetNameTaken { name: name("copy"), by: GroupId(3) };
+    assert_eq!(clone_set(&mut state, 4, "copy", 1, 104), ClusterAnswer::Refused(taken));
+    assert!(!state.links.contains_key(&GroupId(4)), "a refusal leaves no trace");
+    state.level = CLONES_LEVEL - 1;
+    let needed = ClusterRefusal::LevelNeeded { needed: CLONES_LEVEL, found: CLONES_LEVEL - 1 };
+    assert_eq!(clone_set(&mut state, 4, "more", 1, 105), ClusterAnswer::Refused(needed));
+}
+
+#[test]
+fn clones_of_clones_have_an_end() {
+    let mut state = cluster();
+    create(&mut state, "s1", 100);
+    for depth in 1..=u64::from(CLONE_DEPTH_MAX) {
+        assert_eq!(
+            clone_set(&mut state, depth + 1, &format!("s{}", depth + 1), depth, 100 + u128::from(depth)),
+            MADE(depth + 1)
+        );
+        assert_eq!(u64::from(state.clone_depth(GroupId(depth + 1))), depth);
+    }
+    let deep = ClusterRefusal::TooDeep { origin: GroupId(9), max: CLONE_DEPTH_MAX };
+    assert_eq!(clone_set(&mut state, 10, "s10", 9, 200), ClusterAnswer::Refused(deep));
+    assert_eq!(clone_set(&mut state, 10, "s10", 8, 200), MADE(10));
+}
+
+/// A recovery brings an origin back before its clones, with their pins, or refuses the clone.
+#[test]
+fn a_recovered_clone_needs_its_origin_and_its_pin() {
+    let restore = |state: &mut ClusterState, set: u64, links: Links| {
+        let command = ClusterCommand::RestoreLinkedSet {
+            set: GroupId(set),
+            name: name(&format!("s{set}")),
+            store: "file:///s".to_owned(),
+            wrapped_key: vec![1, 2],
+            key_id: 3,
+            created_by: MemberId(1),
+            generation: 2,
+            restored: Restored { root: Some(root(50)), next_volume: 2, ..Restored::default() },
+            links,
+        };
+        let answer = state.apply(LogId::new(1, 3), &command);
+        state.self_check();
+        answer
+    };
+    let clone = Links { clone_of: Some(clone_of(3, 77)), ..Links::default() };
+    let pinned = |request: u128, random| {
+        let pin = Pin { root: root(random), ..pin(5, LogId::new(1, 9)) };
+        Links { pins: [(RequestId(request), pin)].into_iter().collect(), clone_of: None }
+    };
+    let missing = ClusterAnswer::Refused(ClusterRefusal::OriginMissing { origin: GroupId(3) });
+    assert_eq!(restore(&mut cluster(), 5, clone.clone()), missing);
+    let unpinned = ClusterAnswer::Refused(ClusterRefusal::NotPinned { origin: GroupId(3), root: root(1).object });
+    for links in [Links::default(), pinned(78, 1), pinned(77, 2)] {
+        let mut state = cluster();
+        assert_eq!(restore(&mut state, 3, links), MADE(3));
+        assert_eq!(restore(&mut state, 5, clone.clone()), unpinned);
+    }
+    let mut state = cluster();
+    assert_eq!(restore(&mut state, 3, pinned(77, 1)), MADE(3));
+    assert_eq!(restore(&mut state, 5, clone.clone()), MADE(5));
+    assert_eq!(restore(&mut state, 5, clone), MADE(5), "R12");
+    let begins = SetState::restored(Epoch(0), &Restored::default()).with_pins(&state.links[&GroupId(3)]);
+    assert!(begins.pins().all(|(request, pin)| request == RequestId(77) && pin.is_inherited()));
+    assert!(begins.kept_roots().contains(&root(1)));
+}
+
+/// What may still happen to a clone, as group 0 and the proposers see it, one step at a time.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Somebody asks the origin for a pin, under what it knows to be the next number.
+    Pin {
+        request: u8,
+        lags: u8,
+    },
+    /// A proposal for a clone that was pinned for, however late: it may be repeated, and one that was never answered may come.
+    Clone {
+        request: u8,
+    },
+    /// Another set takes a number.
+    Other,
+    /// The origin's leader compares, with a group 0 that may lag.
+    Compare {
+        lags: u8,
+    },
+    /// The snapshot goes; or another checkpoint comes.
+    Delete,
+    Checkpoint,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..6, 0u8..4).prop_map(|(request, lags)| Step::Pin { request, lags }),
+        4 => (0u8..6).prop_map(|request| Step::Clone { request }),
+        2 => Just(Step::Other),
+        4 => (0u8..4).prop_map(|lags| Step::Compare { lags }),
+        1 => Just(Step::Delete),
+        1 => Just(Step::Checkpoint),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// S14: whatever comes late or twice, and however far behind the origin's leader looks at group 0: a clone that is there has its root pinned, and in
+    /// the end nothing is pinned but for those.
+    #[test]
+    fn no_clone_loses_its_root(steps in vec(steps(), 1..60)) {
+        let mut origin = Run::new(SetState::new(Epoch(0)));
+        origin.snapshot("monday", 5);
+        let mut states = vec![cluster()];
+        create(&mut states[0], "origin", 1000);
+        // What each request was last told that its clone's number is.
+        let mut numbers: BTreeMap<u8, Vec<SetId>> = BTreeMap::new();
+        let behind = |states: &[ClusterState], lags: u8| states[states.len().saturating_sub(1 + usize::from(lags))].clone();
+        let request_of = |request: u8| 2000 + u128::from(request);
+        let compare = |origin: &mut Run, seen: &ClusterState| {
+            let pins: Vec<_> = origin.state.pins().map(|(request, pin)| (request, pin.clone())).collect();
+            for (request, pin) in pins {
+                if pin.standing(seen, GroupId(1), request) == PinStanding::Over {
+                    origin.unpin(pin.clone.0, request.0);
+                }
+            }
+        };
+        for (n, step) in steps.into_iter().enumerate() {
+            let mut now = states.last().cloned().unwrap();
+            match step {
+                Step::Pin { request, lags } => {
+                    let seen = behind(&states, lags);
+                    // As the door does: what was made by the request is looked for in the state that the number is taken from.
+                    let made = seen.links.values().any(|l| l.clone_of.as_ref().is_some_and(|of| of.request.0 == request_of(request)));
+                    if !made && matches!(origin.pin(seen.next_set, "monday", 5, request_of(request)), SetAnswer::Pinned { .. }) {
+                        numbers.entry(request).or_default().push(GroupId(seen.next_set));
+                    }
+                }
+                Step::Clone { request } => {
+                    let text = format!("c{n}");
+                    for number in numbers.get(&request).cloned().unwrap_or_default() {
+                        clone_set(&mut now, number.0, &text, 1, request_of(request));
+                    }
+                }
+                Step::Other => drop(create(&mut now, &format!("o{n}"), 5000 + n as u128)),
+                Step::Compare { lags } => compare(&mut origin, &behind(&states, lags)),
+                Step::Delete => origin.delete("monday", 5),
+                Step::Checkpoint => origin.checkpoint(),
+            }
+            for of in now.links.values().filter_map(|links| links.clone_of.as_ref()) {
+                prop_assert!(origin.state.pins.contains_key(&of.request), "{:?}: {:?} has no pin", step, of);
+                prop_assert!(origin.keeps(1), "its root is not kept");
+            }
+            states.push(now);
+        }
+        let mut last = states.pop().unwrap();
+        create(&mut last, "last", 9000);
+        compare(&mut origin, &last);
+        let made = last.links.values().filter(|links| links.clone_of.is_some()).count();
+        prop_assert_eq!(origin.state.pins().count(), made, "a pin of a clone that never was");
+    }
+}

@@ -1,0 +1,229 @@
+//! Calls that make a clone (ADR 0028), in the order in which they must happen.
+//!
+//! ```text
+//!   PinSnapshot, at the origin's leader: the root is kept for set number N ─▶ the head in the store says so
+//!   CloneSet, at group 0's leader: that head names the pin? ─▶ a root that shows the origin's ─▶ group 0 has set N
+//! ```
+//! Whatever ends in between leaves a pin that is let go once N is passed, and a root of some hundred bytes that a sweep of set N finds.
+
+use super::AdminDoor;
+use super::snapshot::snapshot_id;
+use crate::cluster::ClusterError;
+use crate::identity::random_u128;
+use crate::set::clones::first_root;
+use crate::set::mapping::SetKey;
+use crate::set::server::SetServer;
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
+use holdfast_control::set::{
+    CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Pin, Restored, RootRef, SetAnswer, SetCommand, Snapshot, SnapshotId,
+};
+use holdfast_seal::DataKey;
+use holdfast_store::keys;
+use holdfast_types::{GroupId, Name, ObjectId, RequestId, SetId, Term};
+use holdfast_volume::map::seal_root;
+use rand::RngExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The data key of a new set.
+const FIRST_KEY_ID: u32 = 1;
+/// How long the store may take for one request of these calls; the caller asks again.
+const STORE_LIMIT: Duration = Duration::from_secs(5);
+
+fn busy(text: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Busy, text)
+}
+
+fn precondition(text: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Precondition, text)
+}
+
+impl AdminDoor {
+    /// Clones need every gateway to know them, as far as applied here: the level never goes back.
+    fn check_clones(&self, state: &ClusterState) -> Result<(), Refusal> {
+        if state.level >= CLONES_LEVEL {
+            return Ok(());
+        }
+        Err(precondition(format!(
+            "the cluster is at feature level {}, expected {CLONES_LEVEL}: it is raised once every gateway runs a build that knows clones",
+            state.level
+        )))
+    }
+
+    pub(super) async fn pin_snapshot(&self, request: v1::PinSnapshotRequest) -> Result<v1::PinSnapshotReply, Refusal> {
+        let set = self.led_set(&request.set)?;
+        let snapshot = SnapshotId {
+            name: holdfast_api::name("snapshot", &request.snapshot)?,
+            made_by: snapshot_id(&request.snapshot_id)?,
+        };
+        let name = holdfast_api::name("clone", &request.clone_name)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let state = self.node.cluster.state();
+        self.check_clones(&state)?;
+        self.confirm(&set).await?;
+        let origin = set.id;
+        if let Some(clone) = there_already(&state, &set, &snapshot, &name, id)? {
+            return Ok(v1::PinSnapshotReply { clone: clone.0, origin: origin.0 });
+        }
+        if state.clone_depth(origin) >= CLONE_DEPTH_MAX {
+            return Err(precondition(format!(
+                "set {} is a clone of a clone … {CLONE_DEPTH_MAX} deep, which is the most there may be; copy its volumes into a new set instead",
+                set.name
+            )));
+        }
+        // The next number as known here. Where another set took it, `CloneSet` says so, and the caller begins again under the next.
+        let clone = GroupId(state.next_set);
+        match set.command("a clone's pin", &SetCommand::Pin { clone, snapshot, request: id }).await {
+            Ok(SetAnswer::Pinned { root }) => {
+                tracing::info!(set = %set.name, %clone, root = %root.object, "a root is kept for a clone");
+                set.head.wake();
+                Ok(v1::PinSnapshotReply { clone: clone.0, origin: origin.0 })
+            }
+            Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+            Err(e) => Err(self.of_set(&set, &e)),
+        }
+    }
+
+    pub(super) async fn clone_set(&self, request: v1::CloneSetRequest) -> Result<v1::CloneSetReply, Refusal> {
+        let adopted = self.led_cluster()?;
+        let set = self.set(&request.set)?;
+        let snapshot = SnapshotId {
+            name: holdfast_api::name("snapshot", &request.snapshot)?,
+            made_by: snapshot_id(&request.snapshot_id)?,
+        };
+        let name = holdfast_api::name("clone", &request.clone_name)?;
+        let id = holdfast_api::request_id(&request.request_id)?;
+        let clone: SetId = GroupId(request.clone);
+        let _one = self.node.changing_sets.lock().await;
+        let state = self.node.cluster.state();
+        self.check_clones(&state)?;
+        if let Some(made) = there_already(&state, &set, &snapshot, &name, id)? {
+            let created = state.links.get(&made).and_then(|l| l.clone_of.as_ref()).is_some_and(|of| of.request == id);
+            return Ok(v1::CloneSetReply { set: super::status::summary(&state, made), created, passed: false });
+        }
+        if clone.0 != state.next_set {
+            return Ok(passed());
+        }
+        let (pin, found, next_volume) = pinned(&set, clone, &snapshot, id)?;
+        // The pin must be where a recovery of the origin finds it, or that would sweep away what the clone shows (ADR 0013). The store itself is asked.
+        let named = tokio::time::timeout(STORE_LIMIT, set.head.names_pin(id, &pin)).await;
+        match named {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => {
+                return Err(busy(format!("the head of set {} in its store does not name the pin yet", set.name)));
+            }
+            Ok(Err(e)) => return Err(busy(format!("the head of set {}: {e}", set.name))),
+            Err(_) => return Err(busy(format!("store: no answer within {STORE_LIMIT:?}"))),
+        }
+        let by = self.node.keys().for_new_set(&state.sets).map_err(|by| {
+            precondition(format!(
+                "the newest set is wrapped by cluster key {by}, which this gateway has not got: name it in [key_previous], or end the change of \
+                 keys (holdfast key rotate-cluster)"
+            ))
+        })?;
+        let data_key = DataKey::from_bytes(rand::rng().random());
+        let wrapped_key = by.wrap(&data_key, clone, FIRST_KEY_ID, rand::rng().random());
+        let key = SetKey { set: clone, key_id: FIRST_KEY_ID, key: data_key };
+        let root = self.put_first_root(&set, &key, &pin, &found).await?;
+        let volumes = found.volumes.iter().map(|(id, volume)| (*id, volume.clone())).collect();
+        let clone_of = CloneOf { origin: set.id, snapshot: snapshot.name, root: pin.root, request: id };
+        let command = ClusterCommand::CloneSet {
+            set: clone,
+            name: name.clone(),
+            clone_of,
+            wrapped_key,
+            key_id: FIRST_KEY_ID,
+            created_by: adopted.member,
+            restored: Restored { volumes, next_volume, root: Some(root) },
+        };
+        let answer = match self.node.cluster.command(&adopted.group, &command).await {
+            Ok(answer) => answer,
+            Err(ClusterError::Refused(ClusterRefusal::SetIdPassed { .. })) => return Ok(passed()),
+            Err(e) => return Err(self.of_cluster(&adopted.group, &e)),
+        };
+        match answer {
+            ClusterAnswer::SetCreated { set: made } => {
+                tracing::info!(set = %set.name, clone = %name, id = %made, "set cloned");
+                let set = super::status::summary(&self.node.cluster.state(), made);
+                Ok(v1::CloneSetReply { set, created: true, passed: false })
+            }
+            other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// A root of the clone's own that says nothing itself: what the clone begins with. The object's term lies below every leader's, so that a sweep finds
+    /// one that nothing came to name.
+    async fn put_first_root(
+        &self,
+        origin: &Arc<SetServer>,
+        key: &SetKey,
+        pin: &Pin,
+        found: &Snapshot,
+    ) -> Result<RootRef, Refusal> {
+        let root = first_root(origin.id, pin, found);
+        let boot = self.node.identity().boot;
+        let object = ObjectId { term: Term(0), member: origin.me(), boot, random: random_u128() };
+        let body = seal_root(&root, key.sealer(object));
+        let bytes = body.len() as u64;
+        let at = keys::root(key.set, object);
+        let put = origin.reader.mapping().store.put_new(&at, body);
+        match tokio::time::timeout(STORE_LIMIT, put).await {
+            Ok(Ok(())) => Ok(RootRef { object, bytes }),
+            Ok(Err(e)) => Err(busy(format!("store: {e}"))),
+            Err(_) => Err(busy(format!("store: no answer within {STORE_LIMIT:?}"))),
+        }
+    }
+}
+
+/// Another set was made meanwhile.
+fn passed() -> v1::CloneSetReply {
+    v1::CloneSetReply { set: None, created: false, passed: true }
+}
+
+/// The pin and the snapshot, as applied here.
+fn pinned(
+    set: &SetServer,
+    clone: SetId,
+    snapshot: &SnapshotId,
+    request: RequestId,
+) -> Result<(Pin, Snapshot, u32), Refusal> {
+    set.host.with(|m| {
+        let state = m.state();
+        // This gateway may follow the origin's group, and be behind.
+        let pin = state.pins.get(&request).filter(|pin| pin.clone == clone).cloned();
+        let pin =
+            pin.ok_or_else(|| busy(format!("the pin of set {} for its clone is not known here yet", set.name)))?;
+        let found = state.finished(snapshot).map_err(|refusal| precondition(refusal.to_string()))?.clone();
+        if found.root != pin.root {
+            return Err(precondition(format!("the pin of set {} is of another snapshot; ask again", set.name)));
+        }
+        Ok((pin, found, state.next_volume))
+    })
+}
+
+/// The clone, where it is there: made by this very request, or of that name and showing that very snapshot.
+fn there_already(
+    state: &ClusterState,
+    origin: &SetServer,
+    snapshot: &SnapshotId,
+    name: &Name,
+    request: RequestId,
+) -> Result<Option<SetId>, Refusal> {
+    let made = |of: &CloneOf| of.origin == origin.id && of.request == request;
+    let by_request = state
+        .links
+        .iter()
+        .find(|(set, links)| state.sets.contains_key(set) && links.clone_of.as_ref().is_some_and(made));
+    if let Some((set, _)) = by_request {
+        return Ok(Some(*set));
+    }
+    let Some((set, _)) = state.set_named(name) else { return Ok(None) };
+    let root = origin.host.with(|m| m.state().finished(snapshot).map(|found| found.root).ok());
+    let of = state.links.get(&set).and_then(|links| links.clone_of.as_ref());
+    if of.is_some_and(|of| of.origin == origin.id && Some(of.root) == root) {
+        return Ok(Some(set));
+    }
+    let text = format!("a set named {name} exists already, and it is no clone of {}@{}", origin.name, snapshot.name);
+    Err(Refusal::new(RefusalCode::Exists, text))
+}

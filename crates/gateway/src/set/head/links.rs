@@ -1,0 +1,87 @@
+//! What a head says beside the checkpoint: the keyring, and how the set hangs together with others (ADR 0028). It is replaced as soon as it differs
+//! from what this gateway knows, without a checkpoint.
+
+use super::looks::LOOK_LIMIT;
+use super::{HeadKeeper, KeepError};
+use holdfast_control::set::{Links, Pin, SetState};
+use holdfast_types::{LogId, RequestId, Term};
+use holdfast_volume::head::Head;
+use std::sync::PoisonError;
+
+impl HeadKeeper {
+    /// The set's pins as they are here. Heads are written with them from now on, whatever checkpoint they name: a recovery must find every pin that a
+    /// clone may rest on (ADR 0028).
+    pub fn note_pins(&self, state: &SetState, applied: Option<LogId>) {
+        let applied = applied.unwrap_or_default();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_none_or(|(at, _)| at.index <= applied.index) {
+            *known = Some((applied, Links { pins: state.pins.clone(), clone_of: self.parts.clone_of.clone() }));
+        }
+    }
+
+    /// What the head is to say where it says `stored` now. Before anything is known here, that.
+    pub(super) fn links(&self, stored: &Links) -> Links {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*known {
+            Some((applied, known)) => Links::for_head(stored, known, *applied),
+            None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
+        }
+    }
+
+    /// Whether the head in the store, as last read or written here, says of clones what this gateway knows. Where it names a pin that was let go, that
+    /// pin's objects stay until it does not.
+    pub fn links_settled(&self) -> bool {
+        self.stored().is_some_and(|(_, stored)| self.links(&stored) == stored)
+    }
+
+    /// Asks the store itself whether the head names this pin: a recovery would find it from now on.
+    ///
+    /// # Errors
+    /// [`KeepError`].
+    pub async fn names_pin(&self, request: RequestId, pin: &Pin) -> Result<bool, KeepError> {
+        let Some((head, _)) = self.read().await? else { return Ok(false) };
+        self.judge(&head)?;
+        Ok(head.links.pins.get(&request).is_some_and(|found| found.clone == pin.clone && found.root == pin.root))
+    }
+
+    /// Somebody waits for the head to say what is known here.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Whether the head in the store is known to have another keyring, or other links, than it should.
+    pub(super) fn behind(&self) -> bool {
+        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links) != links)
+    }
+
+    /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
+    /// is looked at again.
+    pub(super) async fn replace_around(&self, term: Term) {
+        if !self.behind() {
+            return;
+        }
+        let replace = async {
+            let Some((head, version)) = self.read().await? else { return Ok(()) };
+            self.judge(&head)?;
+            if !self.behind() {
+                return Ok(());
+            }
+            let (keyring, links) = (self.keyring(), self.links(&head.links));
+            let head = Head { links, ..head };
+            let body = self.seal(&head, &keyring, term);
+            self.parts.store.swap(&self.key(), Some(&version), body).await?;
+            self.note_stored(keyring, head.links);
+            Ok::<(), KeepError>(())
+        };
+        match tokio::time::timeout(LOOK_LIMIT, replace).await {
+            Ok(Ok(())) => {
+                tracing::info!(set = %self.parts.name, "the head in the store has the keys and the pins that the cluster has")
+            }
+            // R12: the next look says what is there.
+            Ok(Err(error)) => {
+                tracing::warn!(set = %self.parts.name, %error, "keys or pins in the head are not replaced yet; tried again")
+            }
+            Err(_) => {}
+        }
+    }
+}

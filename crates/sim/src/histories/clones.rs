@@ -1,0 +1,348 @@
+//! Histories with clones: a set and a clone of it over one store, each with a world of its own; a group 0 that numbers sets; and now and then the loss
+//! of all gateways, after which both come back from the store (ADR 0028).
+//!
+//! ```text
+//!   origin: its steps ─▶ a snapshot ─▶ pin ─▶ the head names it ─▶ root, group 0 ─▶ clone: its steps, from the snapshot's content on
+//!                                       └─▶ nothing more comes of it: the pin is let go once its number is passed
+//!   all is lost ─▶ each set goes on from its head, in a new group 0, with a new log; pins and clones as before
+//! ```
+
+use super::gateway::{Common, Others, name};
+use super::model::Volumes;
+use super::store::Weather;
+use super::world::{PATIENCE, World};
+use super::{STEP, STEPS, Sums};
+use crate::rng::Rng;
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
+use holdfast_control::set::{CLONES_LEVEL, CloneOf, PinStanding, Restored, RootRef, SetAnswer, SetCommand, SnapshotId};
+use holdfast_gateway::set::clones::first_root;
+use holdfast_gateway::set::mapping::SetKey;
+use holdfast_seal::DataKey;
+use holdfast_store::{ObjectStore, keys};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, SetId, Term};
+use holdfast_volume::head::{Keyring, read_keyring, seal_head};
+use holdfast_volume::map::seal_root;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// One in so many histories has clones.
+const ONE_IN: u64 = 4;
+/// How long the store may take to name a pin before the one who asked goes away.
+const NAMED_TRIES: u32 = 100;
+/// Writes of a clone are told from its origin's by their numbers.
+const CLONE_TAGS: u32 = 1 << 24;
+
+/// Whether the history of this seed has clones.
+pub fn in_history(seed: u64) -> bool {
+    seed % ONE_IN == 3
+}
+
+struct Pair {
+    seed: u64,
+    rng: Rng,
+    others: Arc<Others>,
+    origin: World,
+    clone: Option<World>,
+    loud: bool,
+    clones: u64,
+    recoveries: u64,
+    sums: Sums,
+}
+
+/// The history of `seed`, whose origin is `world`.
+///
+/// # Errors
+/// What broke.
+pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
+    let mut pair = Pair::new(seed, world, loud).await;
+    let drawn = pair.rng.range(STEPS.0, STEPS.1) * 2;
+    let steps = steps.map_or(drawn, |steps| steps.min(drawn));
+    for step in 0..steps {
+        STEP.store(step, Relaxed);
+        pair.step().await.map_err(|e| format!("step {step} of {steps}: {e}"))?;
+    }
+    STEP.store(steps, Relaxed);
+    pair.come_to_rest().await.map_err(|e| format!("after {steps} steps: {e}"))?;
+    Ok(pair.sums())
+}
+
+fn first_state() -> ClusterState {
+    let mut state = ClusterState::new();
+    state.level = CLONES_LEVEL;
+    for id in (1..=super::GATEWAYS).map(MemberId) {
+        let member = Member {
+            id,
+            name: name(format!("g{}", id.0)),
+            region: name("region"),
+            disk: id.0.into(),
+            peer_addr: "a:1".to_string(),
+            api_addr: "a:2".to_string(),
+            nbd_addr: "a:3".to_string(),
+            role: MemberRole::Gateway,
+            standing: Standing::Active,
+        };
+        let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(id.0.into()) };
+        state.apply(LogId::default(), &add);
+    }
+    state
+}
+
+fn create(text: &str, request: u128) -> ClusterCommand {
+    ClusterCommand::CreateSet {
+        name: name(text),
+        store: "history".to_string(),
+        wrapped_key: vec![1; 108],
+        key_id: 1,
+        members: Vec::new(),
+        created_by: MemberId(1),
+        base_epoch: Epoch(0),
+        request: RequestId(request),
+    }
+}
+
+impl Pair {
+    /// The origin begins anew, as a set that group 0 knows.
+    async fn new(seed: u64, world: World, loud: bool) -> Self {
+        let others = Others::new(first_state());
+        // Numbers below the origin's are others'.
+        for number in 1..world.common.set.0 {
+            others.apply(&create(&format!("other-{number}"), 100 + u128::from(number)));
+        }
+        others.apply(&create("set", 200));
+        others.note_key(world.common.key.clone());
+        let common = world.common.next(seed, &others, world.common.set, Volumes::new());
+        drop(world.gateway);
+        let origin = World::begin(common, [world.rng, world.rot], Term(2), loud).await;
+        let rng = Rng::new(seed, 11);
+        Self { seed, rng, others, origin, clone: None, loud, clones: 0, recoveries: 0, sums: Sums::default() }
+    }
+
+    async fn step(&mut self) -> Result<(), String> {
+        match (self.rng.below(100), &mut self.clone) {
+            (0..=11, None) => self.make_clone().await?,
+            (0..=3, Some(_)) => self.pin_for_nothing().await?,
+            (4, _) => self.another_set(),
+            (5..=6, _) => self.lose_all().await?,
+            (7..=55, Some(clone)) => clone.step().await?,
+            _ => self.origin.step().await?,
+        }
+        // Whatever the one did, the other has all that it needs.
+        self.origin.check_named()?;
+        self.clone.as_mut().map_or(Ok(()), World::check_named)
+    }
+
+    fn another_set(&mut self) {
+        let request = self.rng.draw();
+        self.others.apply(&create(&format!("other-{request}"), request.into()));
+    }
+
+    fn a_snapshot(&mut self) -> Option<SnapshotId> {
+        let all: Vec<SnapshotId> = self
+            .origin
+            .state()
+            .snapshots
+            .iter()
+            .map(|(name, found)| SnapshotId { name: name.clone(), made_by: found.request })
+            .collect();
+        (!all.is_empty()).then(|| self.rng.pick(&all))
+    }
+
+    /// The pin of a snapshot for the next number; `None` where there is none to be had.
+    async fn pin(&mut self) -> Result<Option<(SnapshotId, RequestId, SetId)>, String> {
+        let Some(snapshot) = self.a_snapshot() else { return Ok(None) };
+        let (request, clone) = (RequestId(self.rng.draw().into()), GroupId(self.others.state().next_set));
+        let command = SetCommand::Pin { clone, snapshot: snapshot.clone(), request };
+        let answer = self.origin.command(&command).await?;
+        self.origin.say(|| format!("{command:?}: {answer:?}"));
+        Ok(matches!(answer, Some(SetAnswer::Pinned { .. })).then_some((snapshot, request, clone)))
+    }
+
+    /// Who asked ends right after the pin. Now and then another set takes the number.
+    async fn pin_for_nothing(&mut self) -> Result<(), String> {
+        if self.pin().await?.is_some() && self.rng.chance(500) {
+            self.another_set();
+        }
+        Ok(())
+    }
+
+    /// As the admin door does it.
+    async fn make_clone(&mut self) -> Result<(), String> {
+        let Some((snapshot, request, clone)) = self.pin().await? else { return Ok(()) };
+        let server = &self.origin.gateway.server;
+        let Some(pin) = server.host.with(|m| m.state().pins.get(&request).cloned()) else { return Ok(()) };
+        let mut named = false;
+        for _ in 0..NAMED_TRIES {
+            named = matches!(server.head.names_pin(request, &pin).await, Ok(true));
+            if named {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        let state = self.origin.state();
+        let found = state.finished(&snapshot).ok().filter(|found| named && found.root == pin.root).cloned();
+        let Some(found) = found else {
+            self.origin.say(|| {
+                "the store does not name the pin, or the snapshot is gone: nothing more comes of it".to_string()
+            });
+            return Ok(());
+        };
+        let key = SetKey { set: clone, key_id: 1, key: DataKey::from_bytes([clone.0 as u8; 32]) };
+        let object = ObjectId { term: Term(0), member: MemberId(1), boot: 1, random: u128::from(self.rng.draw()) };
+        let body = seal_root(&first_root(self.origin.common.set, &pin, &found), key.sealer(object));
+        let root = RootRef { object, bytes: body.len() as u64 };
+        let at = keys::root(clone, object);
+        let mut tries = 0;
+        while self.origin.common.store.put_new(&at, body.clone()).await.is_err() {
+            tries += 1;
+            if tries > NAMED_TRIES {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        let volumes = found.volumes.iter().map(|(id, volume)| (*id, volume.clone())).collect();
+        let clone_of = CloneOf { origin: self.origin.common.set, snapshot: snapshot.name, root: pin.root, request };
+        let command = ClusterCommand::CloneSet {
+            set: clone,
+            name: name(format!("clone-{}", clone.0)),
+            clone_of,
+            wrapped_key: vec![2; 108],
+            key_id: 1,
+            created_by: MemberId(1),
+            restored: Restored { volumes, next_volume: state.next_volume, root: Some(root) },
+        };
+        let answer = self.others.apply(&command);
+        self.origin.say(|| format!("clone {clone}: {answer:?}"));
+        if answer != (ClusterAnswer::SetCreated { set: clone }) {
+            return Ok(());
+        }
+        self.others.note_key(key);
+        self.clones += 1;
+        let then = self.origin.common.journal.order().model.at.get(&found.upto.index.0).cloned().unwrap_or_default();
+        let common = self.origin.common.next(self.seed + 1, &self.others, clone, then);
+        let mut world = self.begin(common, Term(1), CLONE_TAGS).await;
+        world.set_weather(self.origin.weather);
+        self.clone = Some(world);
+        Ok(())
+    }
+
+    async fn begin(&mut self, common: Common, term: Term, tag: u32) -> World {
+        let rngs = [Rng::new(self.rng.draw(), 1), Rng::new(self.rng.draw(), 7)];
+        let mut world = World::begin(common, rngs, term, self.loud).await;
+        world.tag = tag;
+        world
+    }
+
+    /// All gateways and disks are gone. What the heads name comes back, in a new cluster, with the pins of the heads.
+    async fn lose_all(&mut self) -> Result<(), String> {
+        let (Some(head), clone) = (self.origin.head()?, self.clone.as_mut()) else { return Ok(()) };
+        if head.covered.is_none() {
+            return Ok(());
+        }
+        // One that has no head yet, or no checkpoint, is lost: its origin keeps what it had for it, and nobody ever asks.
+        let clone_head = match clone {
+            Some(clone) => clone.head()?.filter(|head| head.covered.is_some()),
+            None => None,
+        };
+        self.origin.say(|| "everything is lost but the store".to_string());
+        self.recoveries += 1;
+        let mut sets = vec![(&mut self.origin, head)];
+        sets.extend(self.clone.as_mut().zip(clone_head));
+        let state = first_state();
+        let others = Others::new(state);
+        let mut begins = Vec::new();
+        for (world, head) in sets {
+            world.forget_ghost();
+            world.set_weather(Weather::default());
+            let covered = head.covered.ok_or("no checkpoint")?;
+            let then = if covered.generation == world.common.life.generation {
+                world.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default()
+            } else {
+                world.first.clone()
+            };
+            let set = world.common.set;
+            let raised = head.raised(world.common.life.cluster, 0);
+            let object = world.common.store.get_object(&keys::head(set)).await.map_err(|e| e.to_string())?;
+            let (_, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
+            let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: self.rng.draw().into() };
+            let body = seal_head(&raised, &keyring, world.common.key.sealer(id));
+            world.common.store.swap(&keys::head(set), Some(&object.version), body).await.map_err(|e| e.to_string())?;
+            others.note_key(world.common.key.clone());
+            let command = ClusterCommand::RestoreLinkedSet {
+                set,
+                name: raised.name.clone(),
+                store: "history".to_string(),
+                wrapped_key: keyring.wrapped_key,
+                key_id: 1,
+                created_by: MemberId(1),
+                generation: raised.life.generation,
+                restored: raised.content,
+                links: raised.links,
+            };
+            let answer = others.apply(&command);
+            if answer != (ClusterAnswer::SetCreated { set }) {
+                return Err(format!("R4: set {set} does not come back: {answer:?}"));
+            }
+            begins.push((set, then, world.term().0 + 1, world.tag));
+        }
+        // What is left of the life before ends here.
+        self.others = others;
+        let (seed, mut worlds) = (self.seed + 2 + self.recoveries, Vec::new());
+        for (set, then, term, tag) in begins {
+            let common = self.origin.common.next(seed, &self.others, set, then);
+            // A new cluster's terms begin anew; here they go on, so that what the life before left is swept before the end.
+            worlds.push(self.begin(common, Term(term), tag).await);
+        }
+        let mut worlds = worlds.into_iter();
+        let origin = worlds.next().ok_or("no origin")?;
+        let old =
+            [Some(std::mem::replace(&mut self.origin, origin)), std::mem::replace(&mut self.clone, worlds.next())];
+        for world in old.into_iter().flatten() {
+            self.sums.add(Sums::of(world.stats, world.counts(), [0; 8]));
+        }
+        Ok(())
+    }
+
+    /// Both come to rest, and nothing is pinned but what a clone shows.
+    async fn come_to_rest(&mut self) -> Result<(), String> {
+        self.another_set();
+        self.origin.come_to_rest().await.map_err(|e| format!("origin: {e}"))?;
+        if let Some(clone) = &mut self.clone {
+            clone.come_to_rest().await.map_err(|e| format!("clone: {e}"))?;
+        }
+        let mut waited = Duration::ZERO;
+        loop {
+            let (cluster, state) = (self.others.state(), self.origin.state());
+            let standings: Vec<PinStanding> =
+                state.pins().map(|(request, pin)| pin.standing(&cluster, self.origin.common.set, request)).collect();
+            let settled = self.origin.gateway.server.head.links_settled();
+            if settled && standings.iter().all(|standing| *standing == PinStanding::Needed) {
+                break;
+            }
+            if waited > PATIENCE {
+                return Err(format!("S14: pins are not looked after: {:?}, the head says so: {settled}", state.pins));
+            }
+            sleep(Duration::from_millis(200)).await;
+            waited += Duration::from_millis(200);
+        }
+        // What was let go is gone by now, and nothing else.
+        self.origin.come_to_rest().await.map_err(|e| format!("origin, without what no clone needs: {e}"))?;
+        match &mut self.clone {
+            Some(clone) => clone.come_to_rest().await.map_err(|e| format!("clone, at the end: {e}")),
+            None => Ok(()),
+        }
+    }
+
+    fn sums(&mut self) -> Sums {
+        let mut stats = self.origin.stats;
+        (stats.clones, stats.recoveries) = (self.clones, self.recoveries);
+        self.sums.add(Sums::of(stats, self.origin.counts(), self.origin.common.store.played()));
+        if let Some(clone) = &self.clone {
+            self.sums.add(Sums::of(clone.stats, clone.counts(), [0; 8]));
+        }
+        // One history, of however many lives.
+        self.sums.0[0] = 1;
+        self.sums
+    }
+}
