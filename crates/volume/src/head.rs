@@ -183,7 +183,8 @@ pub fn seal_head(head: &Head, keyring: &Keyring, mut sealer: ObjectSealer) -> By
 pub fn seal_tombstone(cluster: u128, name: Name, sealer: ObjectSealer) -> Bytes {
     let life = SetLife { cluster, generation: DELETED_GENERATION };
     let content = Restored::default();
-    let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content };
+    let links = Links::default();
+    let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content, links };
     let keyring = Keyring { wrapped_key: Vec::new(), passphrase: Argon2id::ours([0; 16]) };
     seal_head(&head, &keyring, sealer)
 }

@@ -60,6 +60,7 @@ impl AdminDoor {
                 id: id.0,
                 name: deletion.entry.name.to_string(),
                 store: deletion.entry.store_url.clone(),
+                clone_of: String::new(),
             }),
             answered_by: adopted.member.0,
             deletion: Some(self.deletion_message(&state, id, deletion)),

@@ -189,7 +189,8 @@ mod tests {
 
     fn head_of(life: SetLife, key: &SetKey) -> Bytes {
         let (name, content) = (Name::new("demo").unwrap(), Restored::default());
-        let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content };
+        let links = Default::default();
+        let head = Head { life, raised_for: 0, name, epoch: Epoch(0), covered: None, content, links };
         let keyring = Keyring { wrapped_key: vec![7; 90], passphrase: Argon2id::ours([1; 16]) };
         seal_head(&head, &keyring, key.sealer(id(u128::from(life.generation))))
     }

@@ -151,7 +151,12 @@ async fn before(door: &mut Door, args: &DeleteArgs) -> Result<Option<v1::SetStat
     let listed = door.call("list the sets", Effect::Reads, call).await?;
     let deleting = listed.deletions.into_iter().find(|found| found.name == set && found.stage != "emptied");
     if let Some(found) = deleting {
-        let summary = v1::SetSummary { id: found.id, name: found.name.clone(), store: found.store.clone() };
+        let summary = v1::SetSummary {
+            id: found.id,
+            name: found.name.clone(),
+            store: found.store.clone(),
+            clone_of: String::new(),
+        };
         return Ok(Some(v1::SetStatus { set: Some(summary), deletion: Some(found), ..Default::default() }));
     }
     if args.force && args.with_snapshots {
