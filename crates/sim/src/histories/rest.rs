@@ -80,8 +80,11 @@ impl World {
         for root in self.state().kept_roots() {
             named.extend(self.named_by(root)?);
         }
-        if let Some(root) = self.head()?.and_then(|head| head.content.root) {
-            named.extend(self.named_by(root)?);
+        // A recovery would keep what the head pins, also what was let go of meanwhile.
+        if let Some(head) = self.head()? {
+            for root in head.content.root.into_iter().chain(head.links.pins.values().map(|pin| pin.root)) {
+                named.extend(self.named_by(root)?);
+            }
         }
         Ok(named)
     }
@@ -105,9 +108,12 @@ impl World {
     /// # Errors
     /// The head cannot be read.
     pub fn spoil_a_dropped_root(&mut self) -> Result<(), String> {
-        let named = self.head()?.and_then(|head| head.content.root).map(|root| root.object);
+        let head = self.head()?;
+        let pinned = head.iter().flat_map(|head| head.links.pins.values().map(|pin| pin.root.object));
+        let named: Vec<ObjectId> =
+            head.iter().filter_map(|head| Some(head.content.root?.object)).chain(pinned).collect();
         let dropped = self.state().dropped;
-        let Some(object) = dropped.keys().copied().find(|object| Some(*object) != named) else { return Ok(()) };
+        let Some(object) = dropped.keys().copied().find(|object| !named.contains(object)) else { return Ok(()) };
         let key = keys::root(self.common.set, object);
         if self.common.store.damage(&key) {
             self.say(|| format!("{key} is damaged"));
