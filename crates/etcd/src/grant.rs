@@ -25,6 +25,9 @@ pub struct Grant {
     pub generation: u64,
     /// Index of the entry, in the log of that life, up to which this is true.
     pub index: u64,
+    /// The set's number: a set that was made after one of the same name was deleted has a higher one. 0 where an earlier build told of it.
+    #[serde(default)]
+    pub number: u64,
 }
 
 /// A lease that somebody holds.
@@ -58,9 +61,9 @@ pub(crate) enum Next {
 }
 
 impl Grant {
-    /// As of entry `index` of life `generation`.
-    pub fn new(set: String, cluster: String, held: Option<Held>, generation: u64, index: u64) -> Self {
-        Self { form: FORM, set, cluster, held, generation, index }
+    /// As of entry `index` of life `generation` of set `number`.
+    pub fn new(set: String, number: u64, cluster: String, held: Option<Held>, generation: u64, index: u64) -> Self {
+        Self { form: FORM, set, cluster, held, generation, index, number }
     }
 
     /// Whether two of them say the same about who holds the set, whenever it was.
@@ -68,11 +71,16 @@ impl Grant {
         Self { index: 0, ..self.clone() } == Self { index: 0, ..other.clone() }
     }
 
-    /// Whether what lies there was told of a set of this name by this cluster, in this life or an earlier one (G2): it goes with the set.
-    pub(crate) fn was_told_of(there: &[u8], set: &str, cluster: &str, generation: u64) -> bool {
+    /// Whether what lies there was told of this very set by this cluster, in this life or an earlier one (G2): it goes with the set. What a newer set of the name
+    /// was told stays, however late this comes.
+    pub(crate) fn was_told_of(there: &[u8], set: &str, number: u64, cluster: &str, generation: u64) -> bool {
         let found = serde_json::from_slice::<Grant>(there);
         found.is_ok_and(|found| {
-            found.form == FORM && found.set == set && found.cluster == cluster && found.generation <= generation
+            found.form == FORM
+                && found.set == set
+                && found.number == number
+                && found.cluster == cluster
+                && found.generation <= generation
         })
     }
 
@@ -94,7 +102,9 @@ impl Grant {
         if found.cluster != self.cluster && found.generation == self.generation {
             return Next::Foreign(format!("a grant of cluster {}", found.cluster));
         }
-        if (found.generation, found.index) > (self.generation, self.index) {
+        // Numbers only grow within a cluster. One that is not known orders by the rest alone.
+        let numbers = if found.number == 0 { (0, 0) } else { (found.number, self.number) };
+        if (found.generation, numbers.0, found.index) > (self.generation, numbers.1, self.index) {
             return Next::Newer;
         }
         if self.says_the_same(&found) { Next::Same } else { Next::Put }
@@ -111,7 +121,19 @@ mod tests {
     }
 
     fn grant(held: Option<Held>, generation: u64, index: u64) -> Grant {
-        Grant::new("demo".into(), "c1".into(), held, generation, index)
+        Grant::new("demo".into(), 4, "c1".into(), held, generation, index)
+    }
+
+    #[test]
+    fn a_set_that_came_after_a_deleted_one_of_its_name_begins_anew() {
+        let old = grant(held("db1", 4), 1, 100_000);
+        let new = Grant { number: 9, index: 7, ..old.clone() };
+        assert_eq!(new.next(Some(&old.to_bytes())), Next::Put);
+        assert_eq!(old.next(Some(&new.to_bytes())), Next::Newer, "G1: of a gateway that was cut off");
+        assert!(!Grant::was_told_of(&new.to_bytes(), "demo", 4, "c1", 1), "the newer set's");
+        let unknown = Grant { number: 0, ..old.clone() };
+        assert_eq!(grant(None, 1, 100_001).next(Some(&unknown.to_bytes())), Next::Put);
+        assert_eq!(grant(None, 1, 99_999).next(Some(&unknown.to_bytes())), Next::Newer);
     }
 
     #[test]
@@ -131,10 +153,12 @@ mod tests {
     #[test]
     fn of_a_deleted_set_only_what_was_told_of_it_goes() {
         let there = grant(held("db1", 4), 2, 100).to_bytes();
-        assert!(Grant::was_told_of(&there, "demo", "c1", 2) && Grant::was_told_of(&there, "demo", "c1", 3));
-        assert!(!Grant::was_told_of(&there, "demo", "c1", 1), "a later life's");
-        assert!(!Grant::was_told_of(&there, "demo", "c2", 2), "another cluster's");
-        assert!(!Grant::was_told_of(&there, "other", "c1", 2) && !Grant::was_told_of(b"10.0.0.1", "demo", "c1", 2));
+        assert!(Grant::was_told_of(&there, "demo", 4, "c1", 2) && Grant::was_told_of(&there, "demo", 4, "c1", 3));
+        assert!(!Grant::was_told_of(&there, "demo", 4, "c1", 1), "a later life's");
+        assert!(!Grant::was_told_of(&there, "demo", 4, "c2", 2), "another cluster's");
+        assert!(
+            !Grant::was_told_of(&there, "other", 4, "c1", 2) && !Grant::was_told_of(b"10.0.0.1", "demo", 4, "c1", 2)
+        );
     }
 
     #[test]
@@ -148,9 +172,9 @@ mod tests {
         ] {
             assert!(matches!(ours.next(Some(foreign)), Next::Foreign(_)), "{foreign:?}");
         }
-        let other = Grant::new("other".into(), "c1".into(), None, 1, 1).to_bytes();
+        let other = Grant::new("other".into(), 4, "c1".into(), None, 1, 1).to_bytes();
         assert_eq!(ours.next(Some(&other)), Next::Foreign("form 1 of set \"other\"".into()));
-        let elsewhere = |generation| Grant::new("demo".into(), "c2".into(), None, generation, 1).to_bytes();
+        let elsewhere = |generation| Grant::new("demo".into(), 4, "c2".into(), None, generation, 1).to_bytes();
         assert_eq!(ours.next(Some(&elsewhere(1))), Next::Foreign("a grant of cluster c2".into()));
         assert_eq!(ours.next(Some(&elsewhere(2))), Next::Newer, "the set was recovered there");
         assert_eq!(ours.next(Some(&elsewhere(0))), Next::Put);

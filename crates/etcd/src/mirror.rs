@@ -69,11 +69,11 @@ impl Mirror {
     ///
     /// # Errors
     /// [`EtcdError`], as [`Mirror::show`].
-    pub async fn forget(&mut self, set: &str, cluster: &str, generation: u64) -> Result<bool, EtcdError> {
+    pub async fn forget(&mut self, set: &str, number: u64, cluster: &str, generation: u64) -> Result<bool, EtcdError> {
         let key = self.key(set);
         for _ in 0..TRIES {
             let found = self.client.get(&key).await?;
-            let ours = found.value.is_some_and(|there| Grant::was_told_of(&there, set, cluster, generation));
+            let ours = found.value.is_some_and(|there| Grant::was_told_of(&there, set, number, cluster, generation));
             if !ours {
                 return Ok(false);
             }

@@ -11,6 +11,8 @@ use tokio::sync::watch;
 /// How long a command to group 0 may take before its outcome counts as unknown.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
+/// No number of 128 bits begins like this, which the state does: a build of before level 3 refuses it.
+const LATER: [u8; 20] = [0xFF; 20];
 /// Of what follows the state in a snapshot: the deletions.
 const DELETIONS: u8 = 1;
 /// … how sets hang together by clones.
@@ -18,8 +20,14 @@ const LINKS: u8 = 2;
 
 /// A state as a snapshot has it: in the form that it always had, then a section for each thing that came later and is there: its mark, its length
 /// (4 bytes, little-endian), its content. A build that does not know a section knows no entry that could have led to it (C4).
+///
+/// Where there is any section the whole begins with [`LATER`]: a build that knows no sections would read over them, and lose what keeps other sets' data.
 fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
-    let mut bytes = postcard::to_stdvec(state)?;
+    let mut bytes = Vec::new();
+    if !state.deletions.is_empty() || !state.links.is_empty() {
+        bytes.extend_from_slice(&LATER);
+    }
+    bytes.extend(postcard::to_stdvec(state)?);
     if !state.deletions.is_empty() {
         let section = postcard::to_stdvec(&state.deletions)?;
         bytes.push(DELETIONS);
@@ -36,6 +44,7 @@ fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
 }
 
 fn of_image(data: &[u8]) -> Result<ClusterState, String> {
+    let data = data.strip_prefix(&LATER).unwrap_or(data);
     let (mut state, mut rest) = postcard::take_from_bytes::<ClusterState>(data).map_err(|e| e.to_string())?;
     while let Some((mark, more)) = rest.split_first() {
         let section = more.split_first_chunk::<4>().and_then(|(len, more)| {
@@ -250,7 +259,8 @@ mod tests {
         state.deletions.finished.push_back(GroupId(3));
         let whole = image(&state)?;
         assert_eq!(of_image(&whole)?, state);
-        let old = postcard::to_stdvec(&state)?.len();
+        assert!(postcard::take_from_bytes::<ClusterState>(&whole).is_err(), "a build of before must not read over it");
+        let old = LATER.len() + postcard::to_stdvec(&state)?.len();
         for cut in old + 1..whole.len() {
             assert!(of_image(&whole[..cut]).is_err(), "cut at {cut}");
         }

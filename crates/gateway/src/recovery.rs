@@ -23,7 +23,7 @@ use std::sync::Arc;
 const NUMBERS_PROBED: u64 = 32;
 
 /// Sets that a listing may name: as many as a cluster may have, and some that are gone.
-const SETS_LISTED_MAX: usize = 4096;
+const SETS_LISTED_MAX: usize = 65_536;
 
 /// Heads that are read at once.
 const READS: usize = 8;

@@ -211,6 +211,11 @@ pub enum ClusterCommand {
         /// Its pins, and what it is a clone of: that is there already.
         links: Links,
     },
+    /// Numbers up to this one are given to no set any more: something lies in their place in a store, such as the tombstone of a set that was deleted before a recovery.
+    PassSets {
+        /// The last of them.
+        upto: SetId,
+    },
 }
 
 impl ClusterCommand {
@@ -231,7 +236,8 @@ impl ClusterCommand {
             ClusterCommand::DeleteSet { .. }
             | ClusterCommand::SetEnded { .. }
             | ClusterCommand::ForgetSet { .. }
-            | ClusterCommand::SetEmptied { .. } => DELETION_LEVEL,
+            | ClusterCommand::SetEmptied { .. }
+            | ClusterCommand::PassSets { .. } => DELETION_LEVEL,
             ClusterCommand::CloneSet { .. } | ClusterCommand::RestoreLinkedSet { .. } => CLONES_LEVEL,
         }
     }

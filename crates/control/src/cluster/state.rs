@@ -209,6 +209,10 @@ impl ClusterState {
             ClusterCommand::SetEnded { set, member, voters } => self.set_ended(*set, *member, voters.as_ref()),
             ClusterCommand::ForgetSet { set, store_left } => self.forget_set(*set, *store_left),
             ClusterCommand::SetEmptied { set, ended } => self.set_emptied(*set, ended),
+            ClusterCommand::PassSets { upto } => {
+                self.next_set = self.next_set.max(upto.0.saturating_add(1));
+                Ok(ClusterAnswer::DeletionNoted)
+            }
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
                 let entry = SetEntry {
                     name: name.clone(),

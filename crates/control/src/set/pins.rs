@@ -8,6 +8,7 @@
 //! S14 Whether a clone can still come to be is decided by order, never by time: `CloneSet` names the number that the clone will have, and is refused
 //!     once that number is passed ([`Pin::standing`]).
 
+use super::FIRST_GENERATION;
 use super::command::{RootRef, SetAnswer, SetRefusal};
 use super::space::SnapshotId;
 use super::state::SetState;
@@ -61,6 +62,11 @@ impl Pin {
         // One that is being deleted has a head until its store was emptied: a recovery in between brings it back.
         let ours = (cluster.sets.contains_key(&self.clone) || cluster.is_going(self.clone))
             && made.is_some_and(|of| of.origin == origin && of.request == request);
+        // One that was made as a clone and has no word of what: the word was lost (a build that knows no clones), and what it shows must stay.
+        let entry = cluster.sets.get(&self.clone);
+        if made.is_none() && entry.is_some_and(|e| e.restored.is_some() && e.generation == FIRST_GENERATION) {
+            return PinStanding::Needed;
+        }
         match (ours, self.is_inherited()) {
             (true, true) => PinStanding::Confirm,
             // A clone that a recovery has not brought back yet: its objects stay.
@@ -111,10 +117,12 @@ impl Links {
     /// that such a state cannot know of: who was cut off must not take a newer leader's pin out of the head.
     #[must_use]
     pub fn for_head(stored: &Links, known: &Links, applied: LogId) -> Self {
-        let unknown =
-            |(request, pin): &(&RequestId, &Pin)| pin.at.index > applied.index && !known.pins.contains_key(*request);
+        // Also of a pin that such a state has in an older form.
+        let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index;
         let mut links = known.clone();
-        links.pins.extend(stored.pins.iter().filter(unknown).map(|(request, pin)| (*request, pin.clone())));
+        for (request, pin) in stored.pins.iter().filter(newer) {
+            links.pins.insert(*request, pin.clone());
+        }
         links
     }
 }
@@ -140,10 +148,10 @@ impl SetState {
     ) -> Result<SetAnswer, SetRefusal> {
         if let Some(pin) = self.pins.get_mut(&request) {
             // Also where the snapshot is gone by now: the pin is what counts. A higher number is asked for where the lower one was passed.
-            pin.clone = pin.clone.max(clone);
-            if pin.is_inherited() {
+            if pin.is_inherited() || clone > pin.clone {
                 pin.at = id;
             }
+            pin.clone = pin.clone.max(clone);
             return Ok(SetAnswer::Pinned { root: pin.root });
         }
         let found = self.finished(snapshot)?;

@@ -105,6 +105,13 @@ impl AdminDoor {
         if clone.0 != state.next_set {
             return Ok(passed());
         }
+        let store = set.reader.mapping().store.clone();
+        if let Ok(Ok(_)) = tokio::time::timeout(STORE_LIMIT, store.get_object(&keys::head(clone))).await {
+            // Something lies in that number's place, such as a tombstone of before a recovery.
+            let command = ClusterCommand::PassSets { upto: clone };
+            self.cluster_command(&adopted, &command).await?;
+            return Ok(passed());
+        }
         let (pin, found, next_volume) = pinned(&set, clone, &snapshot, id)?;
         // The pin must be where a recovery of the origin finds it, or that would sweep away what the clone shows (ADR 0013). The store itself is asked.
         let named = tokio::time::timeout(STORE_LIMIT, set.head.names_pin(id, &pin)).await;

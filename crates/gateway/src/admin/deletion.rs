@@ -5,7 +5,8 @@ use super::status::FAN_OUT_LIMIT;
 use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage, SetEntry};
+use holdfast_store::Stores;
 use holdfast_types::{GroupId, Name, SetId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,10 @@ use std::time::Duration;
 /// How long the leader of group 0 may take: an entry of a quorum.
 const COMMIT_LIMIT: Duration = Duration::from_secs(12);
 
-/// How long this gateway goes on granting nothing after a deletion was accepted, until it has heard of it itself.
+/// After an answer that leaves it open whether the set is deleted.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long the answer to a deletion that was accepted waits for this gateway to have heard of it itself.
 const HEARD_LIMIT: Duration = Duration::from_secs(5);
 
 fn stage_text(stage: DeletionStage) -> &'static str {
@@ -107,6 +111,14 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         state.may_be_deleted(id).map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))?;
+        let several = |entry: &SetEntry| Stores::parse(&entry.store_url).is_ok_and(|stores| stores.single().is_none());
+        if state.sets.get(&id).is_some_and(several) {
+            // A store that is away meanwhile would keep its part of the head, with the wrapped key, and all objects (ADR 0029).
+            let message = format!(
+                "set {name} is in several stores: such a set is not deleted yet; delete its volumes and snapshots"
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
         let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
         // Whatever may be found is overridden: a set without a leader, or one that runs nowhere, can be deleted too.
         if request.looked || (anyway.force && anyway.with_snapshots) {
@@ -123,17 +135,59 @@ impl AdminDoor {
             _ => refusal,
         })?;
         self.confirm(&set).await?;
-        // Nobody takes it between the look and the answer.
+        // In a task of its own: who asked may go, and what is on its way to group 0 goes on.
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let door = self.clone();
+        tokio::spawn(async move { door.look_and_delete(id, name, set, request, tell).await });
+        let gone = || Refusal::new(RefusalCode::Unknown, "this gateway stops");
+        told.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Looks who uses the set, and grants it to nobody from that look until it is known that it is not deleted, or it has ended here: what somebody wrote meanwhile
+    /// would go with it.
+    async fn look_and_delete(
+        &self,
+        id: SetId,
+        name: Name,
+        set: Arc<SetServer>,
+        request: v1::DeleteSetRequest,
+        tell: tokio::sync::oneshot::Sender<Result<v1::DeleteSetReply, Refusal>>,
+    ) {
         let _held_off = set.hold_off().await;
-        in_the_way(&found_of(&set), anyway)
-            .map_err(|why| Refusal::new(RefusalCode::Precondition, format!("set {name} is not deleted: {why}")))?;
-        let reply = self.forward_deletion(id, name, request).await?;
+        let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
+        if let Err(why) = in_the_way(&found_of(&set), anyway) {
+            let _ =
+                tell.send(Err(Refusal::new(RefusalCode::Precondition, format!("set {name} is not deleted: {why}"))));
+            return;
+        }
+        let reply = loop {
+            match self.forward_deletion(id, name.clone(), request.clone()).await {
+                // R12: it may be on its way. The same request again has no other effect, and its answer says.
+                Err(refusal) if refusal.code == RefusalCode::Unknown && set.group.leading_term().is_some() => {
+                    tracing::warn!(set = %name, why = %refusal.message, "whether the set is deleted is not known yet; asked again");
+                    tokio::select! {
+                        () = tokio::time::sleep(ASK_AGAIN) => {}
+                        () = self.node.stop.cancelled() => return,
+                    }
+                }
+                reply => break reply,
+            }
+        };
+        let accepted = reply.is_ok();
         let mut changes = self.node.cluster.changes();
         let heard =
             async { while self.node.cluster.state().sets.contains_key(&id) && changes.changed().await.is_ok() {} };
-        // Granted to nobody until this gateway has heard of it; where that takes long, the grant ends with the group.
-        let _ = tokio::time::timeout(HEARD_LIMIT, heard).await;
-        Ok(reply)
+        let mut heard = std::pin::pin!(heard);
+        if accepted {
+            let _ = tokio::time::timeout(HEARD_LIMIT, &mut heard).await;
+        }
+        let _ = tell.send(reply);
+        if accepted {
+            tokio::select! {
+                () = heard => {}
+                () = self.node.stop.cancelled() => {}
+            }
+        }
     }
 
     /// At the leader of group 0.

@@ -4,7 +4,7 @@ use super::AdminDoor;
 use super::status::FAN_OUT_LIMIT;
 use crate::node_key;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, SetEntry};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, SetEntry};
 use holdfast_control::keys::{AtHand, Gateway, Set, Step, View, left, objections};
 use holdfast_seal::wrapped_by;
 use holdfast_types::{MemberId, SetId};
@@ -86,6 +86,15 @@ impl AdminDoor {
         let _one = self.node.changing_sets.lock().await;
         let target = self.node.keys().current().fingerprint();
         let (state, gateways) = self.asked().await?;
+        // Its head is still to be replaced, by its own key.
+        let ending = |found: &&Deletion| found.stage == DeletionStage::Ending;
+        if let Some(going) = state.deletions.under_way.values().find(ending) {
+            let message = format!(
+                "set {} is being deleted, and its key is not forgotten yet: wait for that (holdfast set list)",
+                going.entry.name
+            );
+            return Err(Refusal::new(RefusalCode::Precondition, message));
+        }
         let view = view_of(&state, &gateways);
         let objections: Vec<String> = objections(&view, target.0).iter().map(ToString::to_string).collect();
         if !objections.is_empty() {

@@ -5,16 +5,24 @@ use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, MEMBERS_MAX, Member, MemberRole, Standing};
+use holdfast_control::cluster::{
+    ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing,
+};
 use holdfast_seal::DataKey;
-use holdfast_store::Stores;
-use holdfast_types::{Epoch, MemberId, RequestId, Term};
+use holdfast_store::{ObjectStore, Stores};
+use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
 use rand::Rng;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long a new cluster may take to elect its first leader.
 const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long the store may take to show whether a number's place is taken.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long one call passes numbers.
+const PASS_LIMIT: Duration = Duration::from_secs(5);
 
 /// The data key of a new set: the only one yet.
 const FIRST_KEY_ID: u32 = 1;
@@ -237,6 +245,38 @@ impl AdminDoor {
         self.alone(&self.node.changing_sets, create).await
     }
 
+    /// Passes numbers whose place in the store is taken, as by the tombstone of a set that was deleted before a recovery: a new set there would never get a checkpoint.
+    /// A store that does not answer is no reason not to create the set (R8).
+    async fn number_free(
+        &self,
+        adopted: &Adopted,
+        term: Term,
+        store: &dyn ObjectStore,
+        mut state: ClusterState,
+    ) -> Result<ClusterState, Refusal> {
+        let begun = tokio::time::Instant::now();
+        while state.level >= DELETION_LEVEL {
+            let key = holdfast_store::keys::head(GroupId(state.next_set));
+            match tokio::time::timeout(LOOK_LIMIT, store.get_object(&key)).await {
+                Ok(Ok(_)) => {}
+                _ => return Ok(state),
+            }
+            if begun.elapsed() > PASS_LIMIT {
+                let message =
+                    format!("many numbers of sets are taken in that store, up to {} so far; ask again", state.next_set);
+                return Err(Refusal::new(RefusalCode::Busy, message));
+            }
+            tracing::info!(
+                number = state.next_set,
+                "a set's number is passed: something lies in its place in the store"
+            );
+            let command = ClusterCommand::PassSets { upto: GroupId(state.next_set) };
+            self.cluster_command_in(adopted, term, &command).await?;
+            state = self.node.cluster.state();
+        }
+        Ok(state)
+    }
+
     async fn create_alone(
         &self,
         request: v1::CreateSetRequest,
@@ -268,7 +308,8 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
-        open_within(&request.store, OPEN_LIMIT).await?;
+        let store = open_within(&request.store, OPEN_LIMIT).await?;
+        let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term
         // this is not.
         let id = holdfast_types::GroupId(state.next_set);

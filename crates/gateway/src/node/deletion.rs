@@ -271,7 +271,7 @@ impl Removal {
             return;
         }
         let cluster = format!("{:032x}", self.state().cluster_id);
-        match mirror.forget(name.as_str(), &cluster, deletion.entry.generation).await {
+        match mirror.forget(name.as_str(), self.id.0, &cluster, deletion.entry.generation).await {
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(set = %self.id, %name, %error, "an etcd still shows what it was told of the deleted set; its key has to be deleted by hand");

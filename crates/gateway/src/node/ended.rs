@@ -6,7 +6,7 @@
 
 use super::{Adopted, Node, NodeError, lock};
 use holdfast_control::cluster::ClusterState;
-use holdfast_types::{Name, SetId};
+use holdfast_types::{LogId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -34,8 +34,10 @@ pub(super) struct Running {
 pub(super) struct Ender {
     ended: BTreeSet<SetId>,
     said: BTreeMap<SetId, String>,
-    /// Deletions whose key is known here to be forgotten.
+    /// Deletions whose key is gone from this disk's group 0.
     forgotten: BTreeSet<SetId>,
+    /// Those whose key is to go, and the entry that a snapshot has to cover for it.
+    going: Option<(BTreeSet<SetId>, LogId)>,
 }
 
 impl Ender {
@@ -85,9 +87,17 @@ impl Ender {
         if without.is_subset(&self.forgotten) {
             return;
         }
-        match adopted.group.trigger_snapshot().await {
-            Ok(()) => self.forgotten = without,
-            Err(error) => tracing::debug!(%error, "no snapshot of group 0 yet"),
+        // A trigger is dropped while another snapshot is being built: it is done once one is there that covers what was applied when this was seen.
+        let applied = adopted.group.applied();
+        let (what, upto) = self.going.get_or_insert_with(|| (without.clone(), applied));
+        if *what != without {
+            (*what, *upto) = (without.clone(), applied);
+        }
+        if adopted.group.snapshot_last().is_some_and(|last| last.index >= upto.index) {
+            self.forgotten = without;
+            self.going = None;
+        } else if let Err(error) = adopted.group.trigger_snapshot().await {
+            tracing::debug!(%error, "no snapshot of group 0 yet");
         }
     }
 }
@@ -131,7 +141,11 @@ async fn wait_for(mut running: Running) -> Option<Running> {
     let mut left = Vec::new();
     for mut task in running.tasks {
         if tokio::time::timeout_at(ends, &mut task).await.is_err() {
-            left.push(task);
+            // Whatever it waits for comes no more.
+            task.abort();
+            if tokio::time::timeout(TASKS_END_WITHIN, &mut task).await.is_err() {
+                left.push(task);
+            }
         }
     }
     running.tasks = left;

@@ -111,6 +111,7 @@ impl Told {
         let index = applied.map_or(0, |id| id.index.0);
         Grant::new(
             self.server.name.to_string(),
+            self.server.id.0,
             format!("{:032x}", self.life.cluster),
             held,
             self.life.generation,

@@ -192,7 +192,12 @@ impl Uploader {
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }
-            match self.checkpoint(term).await {
+            // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered.
+            let done = tokio::select! {
+                done = self.checkpoint(term) => done,
+                () = self.stop.cancelled() => return,
+            };
+            match done {
                 Ok(()) => {
                     dirty_since = None;
                     pause = Duration::from_millis(100);
