@@ -178,14 +178,14 @@
 
       (= "corrupt" fault)
       (if (seq (:spoilt state))
-        [state :done-already]
+        [state {:done-already (first (:spoilt state)), :hit? false}]
         (let [n (draw dice nodes)
               r (on! test [n] (fn [t n]
                                 (jdb/kill! database t n)
                                 (let [what (db/corrupt! t n)]
                                   (jdb/start! database t n)
                                   what)))]
-          [(update state :spoilt conj n) r])))))
+          [(update state :spoilt conj n) {:flipped n, :what (get r n)}])))))
 
 (defn- end-more!
   "Ends those of `more` that last: [state {fault what}]."
