@@ -184,11 +184,11 @@ mod tests {
     fn its_text_is_what_the_page_says() {
         let text = String::from_utf8(grant(held("db1", 4), 1, 100).to_bytes()).unwrap();
         let expected = "{\"form\":1,\"set\":\"demo\",\"cluster\":\"c1\",\"held\":{\"owner\":\"db1\",\"epoch\":4,\"gateway\":\"g1\",\"nbd\":\"10.0.0.1:10809\",\
-                        \"ttl_ms\":3000,\"since_unix_ms\":7},\"generation\":1,\"index\":100}";
+                        \"ttl_ms\":3000,\"since_unix_ms\":7},\"generation\":1,\"index\":100,\"number\":4}";
         assert_eq!(text, expected);
         assert_eq!(
             grant(None, 1, 100).to_bytes(),
-            b"{\"form\":1,\"set\":\"demo\",\"cluster\":\"c1\",\"generation\":1,\"index\":100}"
+            b"{\"form\":1,\"set\":\"demo\",\"cluster\":\"c1\",\"generation\":1,\"index\":100,\"number\":4}"
         );
     }
 }
