@@ -51,6 +51,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "Jumps and gaps of the clock; each voids the read leases until a quorum has answered.",
     ),
     (Kind::Gauge, "holdfast_connections", "NBD connections to a set that is served here."),
+    (
+        Kind::Counter,
+        "holdfast_deleted_set_objects_total",
+        "Objects of deleted sets that were removed from their stores.",
+    ),
     (Kind::Counter, "holdfast_etcd_failures_total", "Grants that etcd could not be told."),
     (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that etcd was told."),
     (Kind::Counter, "holdfast_etcd_newer_total", "Grants that etcd knew a newer one of."),

@@ -172,8 +172,7 @@ fn with_one_away(lab: &Lab, cluster: &mut Cluster, known: &Known, folder: &Path,
     cluster.restart(away)?;
     // Whoever has just started may not have heard of the deletion, and lists none: what came late has to be gone as well. Were the record gone before that, nobody
     // would ever look again.
-    let over =
-        || !late.exists() && cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_none());
+    let over = || !late.exists() && cluster.holdfast(&["set", "list"]).is_ok_and(|said| deletion(&said, id).is_none());
     let over = wait_until(LIMIT, over);
     anyhow::ensure!(!late.exists(), "D4: what came late is still there");
     anyhow::ensure!(over, "{} is back, and the deletion goes on", known.names[away]);
