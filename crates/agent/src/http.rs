@@ -95,7 +95,7 @@ impl View {
             _ if !machine.database_may_run() => "gone",
             DatabaseView::Ready => "ready",
             DatabaseView::Standby => "standby",
-            DatabaseView::Busy => "busy",
+            DatabaseView::Busy | DatabaseView::Ending => "busy",
             DatabaseView::Silent => "silent",
             DatabaseView::Gone => "gone",
         };

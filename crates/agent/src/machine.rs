@@ -115,12 +115,23 @@ pub struct Machine {
     ttl: Duration,
     database: DatabaseView,
     silent_since: Option<MonoTime>,
+    /// PostgreSQL takes no queries since then, with its device well; and that was told.
+    busy_since: Option<(MonoTime, bool)>,
     way: Option<Way>,
     // What may be there: set before the action, cleared after its opposite succeeded.
     attached: bool,
     mounted: bool,
     running: bool,
     told_role: Role,
+}
+
+/// The history waits for a disk: nothing that has to be done in time stands behind it (A3), but for the end of the machine, which it must be written before.
+fn in_order(out: &mut [Action]) {
+    out.sort_by_key(|action| match action {
+        Action::Record(_) => 1,
+        Action::Reboot(_) => 2,
+        _ => 0,
+    });
 }
 
 impl Machine {
@@ -156,6 +167,7 @@ impl Machine {
             ttl,
             database: DatabaseView::Gone,
             silent_since: None,
+            busy_since: None,
             way: None,
             attached: false,
             mounted: false,
@@ -185,6 +197,7 @@ impl Machine {
             Input::Done { job, result } => self.done(now, job, result, out),
         }
         self.settle(now, out);
+        in_order(out);
     }
 
     /// Takes in a command; what it says is for the operator.
@@ -250,6 +263,7 @@ impl Machine {
             Command::Shutdown => Ok(self.shutdown(now, out)),
         };
         self.settle(now, out);
+        in_order(out);
         said
     }
 
@@ -329,6 +343,17 @@ impl Machine {
                 self.silent_since.get_or_insert(now);
             }
             _ => self.silent_since = None,
+        }
+        match view {
+            DatabaseView::Busy | DatabaseView::Ending if device_is_well => {
+                self.busy_since.get_or_insert((now, false));
+            }
+            DatabaseView::Busy | DatabaseView::Ending => {}
+            _ => {
+                if self.busy_since.take().is_some_and(|(_, told)| told) && self.state == State::Primary {
+                    self.why.clear();
+                }
+            }
         }
     }
 
@@ -444,7 +469,30 @@ impl Machine {
                     self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
                 }
             }
-            DatabaseView::Ready | DatabaseView::Busy | DatabaseView::Standby => {}
+            DatabaseView::Busy | DatabaseView::Ending => self.no_queries(now, out),
+            DatabaseView::Ready | DatabaseView::Standby => {}
+        }
+    }
+
+    /// PostgreSQL lives, and takes no queries. What recovers is waited for, for it would begin anew after a restart; people are told. What shuts down for so
+    /// long counts as ended.
+    fn no_queries(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+        let Some((since, told)) = self.busy_since else { return };
+        let time = now.saturating_since(since);
+        if time < self.policy.health_timeout {
+            return;
+        }
+        if self.database == DatabaseView::Ending {
+            return self.fell(now, &format!("PostgreSQL has been shutting down for {} ms", time.as_millis()), out);
+        }
+        if !told {
+            self.busy_since = Some((since, true));
+            let why = format!(
+                "PostgreSQL lives and has taken no queries for {} ms: its log says why (crash recovery, or nothing that listens at database.host)",
+                time.as_millis()
+            );
+            self.record(Event::Refusing, &why, out);
+            self.why = why;
         }
     }
 
@@ -453,6 +501,7 @@ impl Machine {
         self.since = now;
         self.stalled = Duration::ZERO;
         self.silent_since = None;
+        self.busy_since = None;
         self.why = why.into();
     }
 
@@ -539,7 +588,13 @@ impl Machine {
 
     /// When PostgreSQL has to be stopped unless the lease is renewed (A3).
     pub fn stop_at(&self) -> MonoTime {
-        self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))
+        self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))
+    }
+
+    /// How long before the lease could end PostgreSQL is stopped: as configured, but half of a lease at most. The gateways may grant a shorter one than the margin was
+    /// chosen for, and a margin as long as the lease would let PostgreSQL never start.
+    pub fn stop_margin(&self) -> Duration {
+        self.policy.stop_margin.min(self.ttl / 2)
     }
 
     /// When our lease was last renewed; `None` without one.

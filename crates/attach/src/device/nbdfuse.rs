@@ -96,14 +96,16 @@ fn nbdfuses_at(mount: &Path) -> Vec<rustix::process::Pid> {
     pids.filter(fits).filter_map(rustix::process::Pid::from_raw).collect()
 }
 
+/// As the kernel names it: without links. Does not touch what may be mounted there.
+fn real(mount: &Path) -> PathBuf {
+    let dir = mount.parent().and_then(|dir| dir.canonicalize().ok());
+    dir.zip(mount.file_name()).map_or_else(|| mount.into(), |(dir, name)| dir.join(name))
+}
+
 /// Takes away what a killed process left at this mount: its nbdfuse, its loop devices, the mount. A loop device that somebody still uses keeps the old mount
 /// busy, and a device that is made over it would be the dead one.
 async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
-    // The kernel names files without links.
-    let real = mount.canonicalize().unwrap_or_else(|_| {
-        let dir = mount.parent().and_then(|dir| dir.canonicalize().ok());
-        dir.zip(mount.file_name()).map_or_else(|| mount.into(), |(dir, name)| dir.join(name))
-    });
+    let real = real(mount);
     let left: Vec<_> = nbdfuses_at(mount);
     for pid in &left {
         let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
@@ -193,7 +195,7 @@ impl Device {
                     return Err(failed(format!("ended with {status}")));
                 }
                 // None was there before: this one is ours, and the file in it is not one that an earlier process left.
-                if mounted(mount)? && tokio::fs::metadata(file).await.is_ok_and(|meta| meta.len() > 0) {
+                if mounted(&real(mount))? && tokio::fs::metadata(file).await.is_ok_and(|meta| meta.len() > 0) {
                     return Ok(());
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
