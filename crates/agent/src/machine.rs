@@ -20,6 +20,7 @@
 //! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
 
+mod health;
 mod leave;
 mod types;
 mod way;
@@ -115,8 +116,8 @@ pub struct Machine {
     ttl: Duration,
     database: DatabaseView,
     silent_since: Option<MonoTime>,
-    /// PostgreSQL takes no queries since then, with its device well; and that was told.
-    busy_since: Option<(MonoTime, bool)>,
+    /// Busy or ending, since when with its device well, and whether that was told.
+    busy_since: Option<(DatabaseView, MonoTime, bool)>,
     way: Option<Way>,
     // What may be there: set before the action, cleared after its opposite succeeded.
     attached: bool,
@@ -335,28 +336,6 @@ impl Machine {
         }
     }
 
-    fn database_seen(&mut self, now: MonoTime, view: DatabaseView) {
-        self.database = view;
-        let device_is_well = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
-        match view {
-            DatabaseView::Silent if device_is_well => {
-                self.silent_since.get_or_insert(now);
-            }
-            _ => self.silent_since = None,
-        }
-        match view {
-            DatabaseView::Busy | DatabaseView::Ending if device_is_well => {
-                self.busy_since.get_or_insert((now, false));
-            }
-            DatabaseView::Busy | DatabaseView::Ending => {}
-            _ => {
-                if self.busy_since.take().is_some_and(|(_, told)| told) && self.state == State::Primary {
-                    self.why.clear();
-                }
-            }
-        }
-    }
-
     fn done(&mut self, now: MonoTime, job: Job, result: Result<(), String>, out: &mut Vec<Action>) {
         match (&mut self.state, result) {
             (State::Importing(expected), result) if *expected == job => match result {
@@ -453,46 +432,6 @@ impl Machine {
                 }
                 _ => {}
             }
-        }
-    }
-
-    /// PostgreSQL's health.
-    pub(super) fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.paused {
-            return;
-        }
-        match self.database {
-            DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
-            DatabaseView::Silent => {
-                let silent = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
-                if silent >= self.policy.health_timeout {
-                    self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
-                }
-            }
-            DatabaseView::Busy | DatabaseView::Ending => self.no_queries(now, out),
-            DatabaseView::Ready | DatabaseView::Standby => {}
-        }
-    }
-
-    /// PostgreSQL lives, and takes no queries. What recovers is waited for, for it would begin anew after a restart; people are told. What shuts down for so
-    /// long counts as ended.
-    fn no_queries(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        let Some((since, told)) = self.busy_since else { return };
-        let time = now.saturating_since(since);
-        if time < self.policy.health_timeout {
-            return;
-        }
-        if self.database == DatabaseView::Ending {
-            return self.fell(now, &format!("PostgreSQL has been shutting down for {} ms", time.as_millis()), out);
-        }
-        if !told {
-            self.busy_since = Some((since, true));
-            let why = format!(
-                "PostgreSQL lives and has taken no queries for {} ms: its log says why (crash recovery, or nothing that listens at database.host)",
-                time.as_millis()
-            );
-            self.record(Event::Refusing, &why, out);
-            self.why = why;
         }
     }
 

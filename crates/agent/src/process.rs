@@ -98,7 +98,9 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
     let name = shown(&command);
     if let Some(since) = left_since(&name) {
         let since = since.elapsed().as_secs();
-        return Err(NotRan::Late(format!("{name}: not started: an earlier one hangs in the kernel, killed {since} s ago")));
+        return Err(NotRan::Late(format!(
+            "{name}: not started: an earlier one hangs in the kernel, killed {since} s ago"
+        )));
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| NotRan::Unable(format!("{name}: {error}")))?;
@@ -212,11 +214,13 @@ fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
             found.insert(pid);
         } else if works_there {
             others.push(pid);
-        } else if is_server && of_living(std::fs::read(of.join("cmdline")))?.is_some_and(|args| names_data(&args, data)) {
+        } else if is_server && of_living(std::fs::read(of.join("cmdline")))?.is_some_and(|args| names_data(&args, data))
+        {
             found.insert(pid);
         }
     }
-    while let Some(at) = others.iter().position(|pid| parent(proc, *pid).is_some_and(|parent| found.contains(&parent))) {
+    while let Some(at) = others.iter().position(|pid| parent(proc, *pid).is_some_and(|parent| found.contains(&parent)))
+    {
         found.insert(others.swap_remove(at));
     }
     Ok(found)

@@ -201,9 +201,8 @@ impl Shared {
             let guest = guests.map(rank).min().filter(|_| connection.name.session.is_some());
             let Some((_, id)) = guest else {
                 let found = connections.serving.len();
-                let message = format!(
-                    "this gateway has {found} NBD connections, as many as it may: close some, or try again"
-                );
+                let message =
+                    format!("this gateway has {found} NBD connections, as many as it may: close some, or try again");
                 return Err(Refusal { kind: RefusalKind::NotHere, message });
             };
             if let Some(guest) = connections.serving.remove(&id) {

@@ -59,7 +59,12 @@ pub struct Database {
 impl Database {
     /// For these settings; nothing is started.
     pub fn new(config: &AgentConfig) -> Self {
-        Self { log: config.dir.join("postgresql.log"), config: config.clone(), ids: OnceCell::new(), complained: AtomicBool::new(false) }
+        Self {
+            log: config.dir.join("postgresql.log"),
+            config: config.clone(),
+            ids: OnceCell::new(),
+            complained: AtomicBool::new(false),
+        }
     }
 
     fn data(&self) -> &Path {
@@ -275,7 +280,10 @@ impl Database {
             Ok(Ran { code: Some(PSQL_NO_CONNECTION), err, .. }) => {
                 let (view, lets_nobody_in) = refused(&err);
                 if lets_nobody_in && !self.complained.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(err, "PostgreSQL is there and refuses the agent's login: its health is not known beyond that; see database.user, database.dbname, pg_hba.conf");
+                    tracing::warn!(
+                        err,
+                        "PostgreSQL is there and refuses the agent's login: its health is not known beyond that; see database.user, database.dbname, pg_hba.conf"
+                    );
                 }
                 view
             }
@@ -335,8 +343,15 @@ fn refused(words: &str) -> (DatabaseView, bool) {
         return (DatabaseView::Ending, false);
     }
     // It takes connections, and knows whom it does not want.
-    let logins = ["authentication failed", "no pg_hba.conf entry", "pg_hba.conf rejects", "does not exist", "permission denied for database"];
-    let logins = words.contains("FATAL") && any(&logins) || any(&["no password supplied", "is not permitted to log in"]);
+    let logins = [
+        "authentication failed",
+        "no pg_hba.conf entry",
+        "pg_hba.conf rejects",
+        "does not exist",
+        "permission denied for database",
+    ];
+    let logins =
+        words.contains("FATAL") && any(&logins) || any(&["no password supplied", "is not permitted to log in"]);
     if logins { (DatabaseView::Ready, true) } else { (DatabaseView::Busy, false) }
 }
 
@@ -378,7 +393,10 @@ mod tests {
             ("FATAL:  the database system is starting up", waits),
             ("FATAL:  the database system is in recovery mode", waits),
             ("FATAL:  the database system is not yet accepting connections", waits),
-            ("No such file or directory\n\tIs the server running locally and accepting connections on that socket?", waits),
+            (
+                "No such file or directory\n\tIs the server running locally and accepting connections on that socket?",
+                waits,
+            ),
             ("Connection refused", waits),
             ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
             ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),

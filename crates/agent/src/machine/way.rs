@@ -165,7 +165,7 @@ impl Machine {
     }
 
     /// What people are told of volumes that are lost.
-    fn lost_volumes(&self) -> Option<String> {
+    pub(super) fn lost_volumes(&self) -> Option<String> {
         let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
         let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
         Some(format!("{}: {rest}", lost.join("; ")))
@@ -292,7 +292,10 @@ impl Machine {
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
         if serving && spent >= self.policy.start_timeout && !self.paused {
             let (ttl, margin) = (millis(self.ttl), millis(self.stop_margin()));
-            let reason = format!("the lease of {ttl} ms is ours and was not renewed {margin} ms before its end for {} ms", millis(spent));
+            let reason = format!(
+                "the lease of {ttl} ms is ours and was not renewed {margin} ms before its end for {} ms",
+                millis(spent)
+            );
             self.give_away(now, reason, out);
         }
     }

@@ -118,7 +118,8 @@ async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
     loops.dedup();
     for name in &loops {
         // One that is in use goes with its last user: the mount tells.
-        if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(format!("/dev/{name}"))).await {
+        if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(format!("/dev/{name}"))).await
+        {
             tracing::warn!(device = name, %error, "a loop device of an earlier process stays");
         }
     }
@@ -254,7 +255,8 @@ mod tests {
 
     #[test]
     fn what_an_earlier_process_left_is_found() {
-        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:44 / /run/a\\040b/vol1 rw - fuse.nbdfuse nbdfuse rw\n";
+        let table =
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:44 / /run/a\\040b/vol1 rw - fuse.nbdfuse nbdfuse rw\n";
         assert!(is_mounted(table, Path::new("/run/a b/vol1")));
         assert!(!is_mounted(table, Path::new("/run/a b")));
         let sys = tempfile::tempdir().unwrap();

@@ -59,9 +59,10 @@ async fn checked<T>(
 /// and everything else of that host with it.
 fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
     match error {
-        ReadError::Map(MapError::Stopping) | ReadError::Journal(_) | ReadError::Operation { .. } | ReadError::Moving => {
-            (DeviceError::Disconnect, "connection closed")
-        }
+        ReadError::Map(MapError::Stopping)
+        | ReadError::Journal(_)
+        | ReadError::Operation { .. }
+        | ReadError::Moving => (DeviceError::Disconnect, "connection closed"),
         ReadError::Map(MapError::Store(_) | MapError::Bad { .. }) => {
             (DeviceError::Unreadable, "it waits and is asked again")
         }

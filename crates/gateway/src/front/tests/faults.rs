@@ -306,11 +306,8 @@ async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
     let (device, mut begun) = GateDevice::new(64 * MIB);
     let exports = Arc::new(MemoryExports::default());
     exports.put("s/v", device.clone(), Epoch(1), false);
-    let limits = FrontLimits {
-        connection_requests: 1,
-        unreadable_pause: Duration::from_millis(20),
-        ..FrontLimits::default()
-    };
+    let limits =
+        FrontLimits { connection_requests: 1, unreadable_pause: Duration::from_millis(20), ..FrontLimits::default() };
     let front = front(limits, &exports);
     let mut client = Client::connect(pipe(&front), "s/v").await;
     let damaged = client.send(0, 16 * MIB, READ, &[]).await.unwrap();

@@ -304,7 +304,8 @@ impl Link {
         // A gateway that cannot read what is there (R9) leaves the read unanswered and goes on with others.
         tokio::time::timeout(limit, read).await.unwrap_or_else(|_| {
             let text = format!("{}: {len} bytes at {offset} were not read within {limit:?}", self.volume);
-            Err(CliError::failed(text).next("the gateway's log and /healthz say why; `holdfast verify` names what cannot be read"))
+            Err(CliError::failed(text)
+                .next("the gateway's log and /healthz say why; `holdfast verify` names what cannot be read"))
         })
     }
 
