@@ -426,6 +426,10 @@ mod tests {
         let name = shown(&command());
         let child = hung.spawn().unwrap();
         let pid = child.id().unwrap().cast_signed();
+        let begun = Instant::now();
+        while of_name("sleep", "61.125").is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
         LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now()));
         for _ in 0..10 {
             let why = run(command(), Duration::from_millis(1)).await.unwrap_err();

@@ -71,7 +71,10 @@ fn is_mounted(table: &str, point: &Path) -> bool {
 }
 
 fn mounted(point: &Path) -> Result<bool, DeviceError> {
-    let failed = |error| DeviceError::Program { program: "nbdfuse", why: format!("/proc/self/mountinfo: {error}") };
+    let failed = |error: std::io::Error| DeviceError::Program {
+        program: "nbdfuse",
+        why: format!("/proc/self/mountinfo: {error}"),
+    };
     Ok(is_mounted(&std::fs::read_to_string("/proc/self/mountinfo").map_err(failed)?, point))
 }
 

@@ -435,7 +435,7 @@ impl Machine {
             true if worked && self.retry <= RETRY_MIN => Duration::ZERO,
             true => self.retry,
         };
-        self.retry = (pause * 2).clamp(RETRY_MIN, RETRY_MAX);
+        self.retry = (self.retry.max(pause) * 2).clamp(RETRY_MIN, RETRY_MAX);
         pause
     }
 
