@@ -440,7 +440,8 @@ mod tests {
 
     #[test]
     fn r8_only_what_another_gateway_may_have_right_closes_the_connection() {
-        let object = holdfast_types::ObjectId(7);
+        use holdfast_types::{MemberId, ObjectId, Term};
+        let object = ObjectId { term: Term(3), member: MemberId(1), boot: 9, random: 7 };
         let bad = MapError::Bad { what: "extent", object, reason: "found another tag".into() };
         assert_eq!(unanswered(&bad.into()).0, DeviceError::Unreadable);
         assert_eq!(unanswered(&MapError::Stopping.into()).0, DeviceError::Disconnect);
