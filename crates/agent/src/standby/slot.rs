@@ -71,7 +71,8 @@ impl Slot {
     pub fn new(standby: &StandbyConfig, which: StandbySlot) -> Self {
         let config = standby.slot(which, false);
         let attach = Attach::new(&config);
-        attach.adopt();
+        // What could not be looked at is looked at again by whoever asks how it is.
+        let _ = attach.adopt();
         Self {
             which,
             attach: Mutex::new(Arc::new(attach)),
