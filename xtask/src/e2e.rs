@@ -37,6 +37,7 @@ mod two_sites;
 mod unreadable;
 mod verified;
 mod volumes;
+mod waits;
 mod wiped;
 mod witness;
 
@@ -217,6 +218,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a flipped byte of an object, of the set or of a snapshot alone, is found by the background reading and named (R9)",
         needs: &[],
         run: scrub::run,
+    },
+    Scenario {
+        name: "waits",
+        shows: "reads of a damaged object wait, everything else of the attached host goes on, and nothing is reconnected (R8, R9)",
+        needs: &[],
+        run: waits::run,
     },
     Scenario {
         name: "agent-takeover",

@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod database;
 mod hooks;
+pub mod ours;
 pub mod pool;
 
 use crate::cluster::Gateways;
@@ -45,14 +46,21 @@ impl Real {
 }
 
 impl Host for Real {
-    async fn found(&self) -> Found {
-        let attach = self.attach.adopt();
+    async fn found(&self) -> Result<Found, String> {
+        let attach = self.attach.adopt()?;
         let mounted = match self.config.pool.kind {
             // Nothing of ours that could be missing.
             PoolKind::None => attach,
-            _ => pool::is_there(&self.config).await,
+            _ => ours::there(&self.config).await?,
         };
-        Found { attach, mounted, database: self.database.runs() }
+        let database = self.database.runs()?;
+        if database && !mounted && self.config.pool.kind != PoolKind::None {
+            let data = self.config.database.data.display();
+            return Err(format!(
+                "found processes of PostgreSQL at {data}, and no pool of this agent's that this could be on, expected none: stop them, or see database.data"
+            ));
+        }
+        Ok(Found { attach, mounted, database })
     }
 
     async fn lease(&self) -> LeaseView {
@@ -72,15 +80,25 @@ impl Host for Real {
     }
 
     async fn import(&self, _force: bool) -> Result<(), String> {
-        if pool::is_there(&self.config).await {
+        if ours::there(&self.config).await? {
             // Rests of an earlier attach: its devices are not today's.
             pool::export(&self.config, true).await?;
         }
-        pool::import(&self.config, &self.attach.devices()).await
+        pool::import(&self.config, &self.attach.devices()).await?;
+        ours::note(&self.config);
+        Ok(())
     }
 
     async fn export(&self, hard: bool) -> Result<(), String> {
-        pool::export(&self.config, hard).await
+        match ours::there(&self.config).await {
+            Ok(true) => pool::export(&self.config, hard).await,
+            Ok(false) => Ok(()),
+            // Ours is not there: it was not imported because of this one.
+            Err(why) => {
+                tracing::error!(why, "left where it is");
+                Ok(())
+            }
+        }
     }
 
     async fn start_database(&self) -> Result<(), String> {
@@ -91,7 +109,7 @@ impl Host for Real {
         self.database.stop(how).await
     }
 
-    async fn probe(&self) -> DatabaseView {
+    async fn probe(&self) -> Option<DatabaseView> {
         self.database.probe().await
     }
 
@@ -142,8 +160,8 @@ mod tests {
         config.database.data = dir.path().join("data");
         std::fs::create_dir_all(dir.path().join("attach")).unwrap();
         let real = Real::new(&config).unwrap();
-        assert_eq!(real.found().await, Found::default());
+        assert_eq!(real.found().await, Ok(Found::default()));
         let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
-        assert_eq!(real.found().await, Found { attach: true, mounted: true, database: false });
+        assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
     }
 }

@@ -21,7 +21,10 @@ pub enum AttachLook {
 /// attached succeed.
 pub trait Host: Send + Sync + 'static {
     /// What an earlier agent left.
-    fn found(&self) -> impl Future<Output = Found> + Send;
+    ///
+    /// # Errors
+    /// What is there is not ours, or could not be looked at: nothing may be touched.
+    fn found(&self) -> impl Future<Output = Result<Found, String>> + Send;
     /// Asks the cluster who holds the lease. Reads only.
     fn lease(&self) -> impl Future<Output = LeaseView> + Send;
     /// Starts the attach process and returns; [`Host::attach_look`] says how it goes.
@@ -56,8 +59,8 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// Some are left.
     fn stop_database(&self, how: Stop) -> impl Future<Output = Result<(), String>> + Send;
-    /// How it is. Reads only.
-    fn probe(&self) -> impl Future<Output = DatabaseView> + Send;
+    /// How it is; `None` where that could not be found out, which is no news. Reads only.
+    fn probe(&self) -> impl Future<Output = Option<DatabaseView>> + Send;
     /// A checkpoint while clients go on.
     ///
     /// # Errors

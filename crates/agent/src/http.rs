@@ -11,6 +11,7 @@ pub(crate) use moves::keep_schedule;
 use crate::clock;
 use crate::config::{AgentConfig, Mode};
 use crate::history::History;
+use crate::listen::{Bounded, Remote};
 use crate::machine::{AttachPhase, Command, DatabaseView, Event, LeaseView, Machine, Record, Refused, Role, StateName};
 use crate::plan::Plan;
 use crate::schedule::{Schedule, Scheduled};
@@ -95,7 +96,7 @@ impl View {
             _ if !machine.database_may_run() => "gone",
             DatabaseView::Ready => "ready",
             DatabaseView::Standby => "standby",
-            DatabaseView::Busy => "busy",
+            DatabaseView::Busy | DatabaseView::Ending => "busy",
             DatabaseView::Silent => "silent",
             DatabaseView::Gone => "gone",
         };
@@ -273,7 +274,7 @@ pub(crate) async fn serve(listener: tokio::net::TcpListener, door: Door) -> std:
         .fallback(health)
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(door);
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+    axum::serve(Bounded::new(listener), app.into_make_service_with_connect_info::<Remote>()).await
 }
 
 fn shown(view: &View) -> serde_json::Value {
@@ -312,7 +313,7 @@ async fn history(State(door): State<Door>) -> Response {
 
 async fn command(
     State(door): State<Door>,
-    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    ConnectInfo(Remote(from)): ConnectInfo<Remote>,
     headers: HeaderMap,
     uri: axum::http::Uri,
     body: Bytes,

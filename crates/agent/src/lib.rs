@@ -18,6 +18,7 @@ mod drivers;
 pub mod history;
 mod host;
 mod http;
+mod listen;
 pub mod machine;
 pub mod plan;
 mod process;

@@ -20,6 +20,7 @@
 //! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
 
+mod health;
 mod leave;
 mod types;
 mod way;
@@ -115,12 +116,23 @@ pub struct Machine {
     ttl: Duration,
     database: DatabaseView,
     silent_since: Option<MonoTime>,
+    /// Busy or ending, since when with its device well, and whether that was told.
+    busy_since: Option<(DatabaseView, MonoTime, bool)>,
     way: Option<Way>,
     // What may be there: set before the action, cleared after its opposite succeeded.
     attached: bool,
     mounted: bool,
     running: bool,
     told_role: Role,
+}
+
+/// The history waits for a disk: nothing that has to be done in time stands behind it (A3), but for the end of the machine, which it must be written before.
+fn in_order(out: &mut [Action]) {
+    out.sort_by_key(|action| match action {
+        Action::Record(_) => 1,
+        Action::Reboot(_) => 2,
+        _ => 0,
+    });
 }
 
 impl Machine {
@@ -156,6 +168,7 @@ impl Machine {
             ttl,
             database: DatabaseView::Gone,
             silent_since: None,
+            busy_since: None,
             way: None,
             attached: false,
             mounted: false,
@@ -185,6 +198,7 @@ impl Machine {
             Input::Done { job, result } => self.done(now, job, result, out),
         }
         self.settle(now, out);
+        in_order(out);
     }
 
     /// Takes in a command; what it says is for the operator.
@@ -250,6 +264,7 @@ impl Machine {
             Command::Shutdown => Ok(self.shutdown(now, out)),
         };
         self.settle(now, out);
+        in_order(out);
         said
     }
 
@@ -318,17 +333,6 @@ impl Machine {
             // It was being asked to end. That job still runs: it must not meet the attach of a next campaign.
             State::Demoting(ref leaving) if leaving.gives_back() => {}
             _ => self.fence(now, reason, out),
-        }
-    }
-
-    fn database_seen(&mut self, now: MonoTime, view: DatabaseView) {
-        self.database = view;
-        let device_is_well = self.attach.as_ref().is_some_and(|attach| attach.phase == AttachPhase::Serving);
-        match view {
-            DatabaseView::Silent if device_is_well => {
-                self.silent_since.get_or_insert(now);
-            }
-            _ => self.silent_since = None,
         }
     }
 
@@ -431,28 +435,12 @@ impl Machine {
         }
     }
 
-    /// PostgreSQL's health.
-    pub(super) fn watch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
-        if self.paused {
-            return;
-        }
-        match self.database {
-            DatabaseView::Gone => self.fell(now, "PostgreSQL ended", out),
-            DatabaseView::Silent => {
-                let silent = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
-                if silent >= self.policy.health_timeout {
-                    self.fell(now, &format!("PostgreSQL gave no answer for {} ms", silent.as_millis()), out);
-                }
-            }
-            DatabaseView::Ready | DatabaseView::Busy | DatabaseView::Standby => {}
-        }
-    }
-
     fn enter(&mut self, now: MonoTime, state: State, why: &str) {
         self.state = state;
         self.since = now;
         self.stalled = Duration::ZERO;
         self.silent_since = None;
+        self.busy_since = None;
         self.why = why.into();
     }
 
@@ -539,7 +527,13 @@ impl Machine {
 
     /// When PostgreSQL has to be stopped unless the lease is renewed (A3).
     pub fn stop_at(&self) -> MonoTime {
-        self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))
+        self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))
+    }
+
+    /// How long before the lease could end PostgreSQL is stopped: as configured, but half of a lease at most. The gateways may grant a shorter one than the margin was
+    /// chosen for, and a margin as long as the lease would let PostgreSQL never start.
+    pub fn stop_margin(&self) -> Duration {
+        self.policy.stop_margin.min(self.ttl / 2)
     }
 
     /// When our lease was last renewed; `None` without one.

@@ -1,14 +1,15 @@
 //! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL.
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// What is kept of what a program says, in bytes.
 const SAID_BYTES_MAX: usize = 16 << 10;
@@ -18,6 +19,34 @@ const AFTERWORDS: Duration = Duration::from_millis(100);
 
 /// Pause between two looks at processes that are ending.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the kernel shows processes.
+const PROC: &str = "/proc";
+
+/// Programs that were killed and are still there, by their whole command line: they stand in the kernel, for as long as a device does not answer.
+static LEFT: Mutex<BTreeMap<String, (Child, Instant)>> = Mutex::new(BTreeMap::new());
+
+/// Why there is no [`Ran`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotRan {
+    /// It could not be started, or not be looked at: nothing is known of what it was to find out.
+    Unable(String),
+    /// It did not end in time.
+    Late(String),
+}
+
+impl fmt::Display for NotRan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NotRan::Unable(why) | NotRan::Late(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<NotRan> for String {
+    fn from(not: NotRan) -> Self {
+        not.to_string()
+    }
+}
 
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +82,28 @@ fn shown(command: &Command) -> String {
     text
 }
 
-/// Runs `command` for at most `limit`, then kills it; whatever its exit code is.
+/// An earlier one of the same command line that was killed and is still there; since when.
+fn left_since(name: &str) -> Option<Instant> {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
+    left.get(name).map(|(_, since)| *since)
+}
+
+/// Runs `command` for at most `limit`, then kills it; whatever its exit code is. While an earlier one of the same command line hangs in the kernel, no further one
+/// is started: that would hang as well, and each would stay.
 ///
 /// # Errors
 /// It could not be started, or took too long.
-pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, String> {
+pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
     let name = shown(&command);
+    if let Some(since) = left_since(&name) {
+        let since = since.elapsed().as_secs();
+        return Err(NotRan::Late(format!(
+            "{name}: not started: an earlier one hangs in the kernel, killed {since} s ago"
+        )));
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+    let mut child = command.spawn().map_err(|error| NotRan::Unable(format!("{name}: {error}")))?;
     let (out, err) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let reading = tokio::spawn({
         let (stdout, stderr, out, err) = (child.stdout.take(), child.stderr.take(), out.clone(), err.clone());
@@ -73,11 +116,16 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, String> {
     };
     match waited {
         Ok(Ok(status)) => Ok(Ran { code: status.code(), out: text(&out), err: text(&err) }),
-        Ok(Err(error)) => Err(format!("{name}: {error}")),
+        Ok(Err(error)) => Err(NotRan::Unable(format!("{name}: {error}"))),
         Err(_) => {
-            // Not waited for: a process in an uninterruptible wait on a dead device ends when the device is let go of.
+            let late = NotRan::Late(format!("{name}: not within {} ms; {}", limit.as_millis(), text(&err)));
             let _ = child.start_kill();
-            Err(format!("{name}: not within {} ms; {}", limit.as_millis(), text(&err)))
+            // Hardly waited for: a process in an uninterruptible wait on a dead device ends when the device is let go of.
+            if tokio::time::timeout(AFTERWORDS, child.wait()).await.is_err() {
+                let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+                left.insert(name, (child, Instant::now()));
+            }
+            Err(late)
         }
     }
 }
@@ -104,40 +152,88 @@ pub fn system(program: &str) -> Command {
     full.iter().find(|path| path.is_file()).map_or_else(|| Command::new(program), Command::new)
 }
 
-fn pids() -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+/// What a process shows, `None` for one that has ended meanwhile.
+fn of_living<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        // The second: of a process that has ended and was not reaped yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        // Of another user, seen by one who is not root: none of ours.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
-fn parent(pid: i32) -> Option<i32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn pids(proc: &Path) -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(proc)? {
+        found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(found)
+}
+
+fn parent(proc: &Path, pid: i32) -> Option<i32> {
+    let text = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     // The second field is the program's name in brackets and may hold blanks: count from behind it.
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The processes of the PostgreSQL whose data directory is `data`: each server process works there; and what it started itself there, such as
-/// an archive command. Reads nothing from the device below `data`.
-pub fn of_postgres(data: &Path) -> BTreeSet<i32> {
-    let (mut found, mut others) = (BTreeSet::new(), Vec::new());
-    for pid in pids() {
-        if std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == data) {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            if name.trim_end() == "postgres" {
-                found.insert(pid);
-            } else {
-                others.push(pid);
-            }
+/// Whether these arguments name `data` as the data directory.
+fn names_data(args: &[u8], data: &Path) -> bool {
+    let mut args = args.split(|byte| *byte == 0).filter_map(|arg| std::str::from_utf8(arg).ok());
+    while let Some(arg) = args.next() {
+        let named = match arg.strip_prefix("-D") {
+            Some("") => args.next(),
+            other => other,
+        };
+        if named.is_some_and(|named| Path::new(named) == data) {
+            return true;
         }
     }
-    while let Some(at) = others.iter().position(|pid| parent(*pid).is_some_and(|parent| found.contains(&parent))) {
+    false
+}
+
+/// The processes of the PostgreSQL whose data directory is `data`: each server process works there, or was told to (`-D`) and has only its configuration to read
+/// before it goes there; and what it started itself there, such as an archive command. Reads nothing from the device below `data`.
+///
+/// # Errors
+/// It could not be looked (no more file descriptors): that says nothing of what there is.
+pub fn of_postgres(data: &Path) -> io::Result<BTreeSet<i32>> {
+    of_postgres_in(Path::new(PROC), data)
+}
+
+fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
+    let (mut found, mut others) = (BTreeSet::new(), Vec::new());
+    for pid in pids(proc)? {
+        let of = proc.join(pid.to_string());
+        let works_there = of_living(std::fs::read_link(of.join("cwd")))?.is_some_and(|cwd| cwd == data);
+        let Some(name) = of_living(std::fs::read_to_string(of.join("comm")))? else { continue };
+        let is_server = name.trim_end() == "postgres";
+        if works_there && is_server {
+            found.insert(pid);
+        } else if works_there {
+            others.push(pid);
+        } else if is_server && of_living(std::fs::read(of.join("cmdline")))?.is_some_and(|args| names_data(&args, data))
+        {
+            found.insert(pid);
+        }
+    }
+    while let Some(at) = others.iter().position(|pid| parent(proc, *pid).is_some_and(|parent| found.contains(&parent)))
+    {
         found.insert(others.swap_remove(at));
     }
-    found
+    Ok(found)
+}
+
+/// The words for not having been able to look.
+pub fn unlooked(error: &io::Error) -> String {
+    format!("could not look for processes of PostgreSQL: {error}")
 }
 
 /// The first of them: the one whose parent is none of them.
 pub fn postmaster(of: &BTreeSet<i32>) -> Option<i32> {
-    of.iter().copied().find(|pid| parent(*pid).is_some_and(|parent| !of.contains(&parent)))
+    of.iter().copied().find(|pid| parent(Path::new(PROC), *pid).is_some_and(|parent| !of.contains(&parent)))
 }
 
 /// Processes with `word` at the beginning of one of their arguments, and this name.
@@ -147,7 +243,7 @@ pub fn of_name(name: &str, word: &str) -> Vec<i32> {
         let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         comm.trim_end() == name && args.split(|byte| *byte == 0).any(|arg| arg.starts_with(word.as_bytes()))
     };
-    pids().into_iter().filter(fits).collect()
+    pids(Path::new(PROC)).unwrap_or_default().into_iter().filter(fits).collect()
 }
 
 /// Sends a signal. A process that is gone is no error.
@@ -160,14 +256,23 @@ pub fn signal(pid: i32, what: Signal) {
 /// SIGKILL to all of that PostgreSQL, also to what comes up meanwhile, until none is left. Blocks.
 ///
 /// # Errors
-/// Some are left after `limit`: they wait on the device.
+/// Some are left after `limit`: they wait on the device. Or it could not be looked whether any is.
 pub fn kill_postgres(data: &Path, limit: Duration) -> Result<(), String> {
+    kill_postgres_in(Path::new(PROC), data, limit)
+}
+
+fn kill_postgres_in(proc: &Path, data: &Path, limit: Duration) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let left = of_postgres(data);
-        if left.is_empty() {
-            return Ok(());
-        }
+        let left = match of_postgres_in(proc, data) {
+            Ok(left) if left.is_empty() => return Ok(()),
+            Ok(left) => left,
+            Err(error) if begun.elapsed() >= limit => return Err(unlooked(&error)),
+            Err(_) => {
+                std::thread::sleep(LOOK_PAUSE);
+                continue;
+            }
+        };
         left.iter().for_each(|pid| signal(*pid, Signal::KILL));
         if begun.elapsed() >= limit {
             return Err(format!(
@@ -180,10 +285,10 @@ pub fn kill_postgres(data: &Path, limit: Duration) -> Result<(), String> {
     }
 }
 
-/// Waits until none of that PostgreSQL is left; says whether.
+/// Waits until none of that PostgreSQL is left; says whether that was seen.
 pub async fn postgres_gone(data: &Path, limit: Duration) -> bool {
     let begun = Instant::now();
-    while !of_postgres(data).is_empty() {
+    while !of_postgres(data).is_ok_and(|left| left.is_empty()) {
         if begun.elapsed() >= limit {
             return false;
         }
@@ -240,10 +345,10 @@ mod tests {
         let mut server = command.spawn().unwrap();
         let mut bystander = Command::new("sleep").arg("600").current_dir(&data).spawn().unwrap();
         let begun = Instant::now();
-        while of_postgres(&data).len() < 2 && begun.elapsed() < Duration::from_secs(20) {
+        while of_postgres(&data).unwrap().len() < 2 && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
-        let found = of_postgres(&data);
+        let found = of_postgres(&data).unwrap();
         assert_eq!(found.len(), 2, "the server and what it started, not the bystander");
         assert_eq!(postmaster(&found), server.id().map(u32::cast_signed));
         let there = data.clone();
@@ -252,5 +357,91 @@ mod tests {
         assert!(bystander.try_wait().unwrap().is_none());
         bystander.kill().await.unwrap();
         server.wait().await.unwrap();
+    }
+
+    /// "Could not look" is not "nothing is there": who is told that none is left lets the lease go.
+    #[test]
+    fn what_cannot_be_looked_at_is_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, limit) = (Path::new("/nothing/works/here"), Duration::from_millis(20));
+        assert!(kill_postgres_in(&dir.path().join("proc"), data, limit).unwrap_err().contains("could not look"));
+        assert_eq!(kill_postgres_in(dir.path(), data, limit), Ok(()), "nobody is there");
+        // A process of which not all can be read.
+        std::fs::create_dir_all(dir.path().join("7/comm")).unwrap();
+        std::os::unix::fs::symlink(data, dir.path().join("7/cwd")).unwrap();
+        assert!(of_postgres_in(dir.path(), data).is_err());
+        assert!(kill_postgres_in(dir.path(), data, limit).is_err());
+        // One that has ended meanwhile.
+        std::fs::remove_dir_all(dir.path().join("7/comm")).unwrap();
+        assert_eq!(of_postgres_in(dir.path(), data).unwrap(), BTreeSet::new());
+    }
+
+    /// PostgreSQL reads its configuration before it goes into its data directory.
+    #[tokio::test]
+    async fn a_server_is_found_before_it_works_in_its_data_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().canonicalize().unwrap().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let program = dir.path().join("postgres");
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(&data).current_dir("/");
+        let mut server = command.spawn().unwrap();
+        let mut elsewhere = Command::new(&program);
+        elsewhere.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(dir.path().join("other")).current_dir("/");
+        let mut other = elsewhere.spawn().unwrap();
+        let begun = Instant::now();
+        while of_postgres(&data).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        assert_eq!(of_postgres(&data).unwrap(), BTreeSet::from([server.id().unwrap().cast_signed()]));
+        let there = data.clone();
+        let ended = tokio::task::spawn_blocking(move || kill_postgres(&there, Duration::from_secs(10))).await.unwrap();
+        ended.unwrap();
+        server.wait().await.unwrap();
+        assert!(other.try_wait().unwrap().is_none(), "another data directory's");
+        other.kill().await.unwrap();
+    }
+
+    #[test]
+    fn data_directories_are_named_in_either_way() {
+        let data = Path::new("/srv/pg/data");
+        for (args, named) in [
+            (&b"postgres\0-D\0/srv/pg/data\0-p\05432\0"[..], true),
+            (b"/usr/bin/postgres\0-D/srv/pg/data/\0", true),
+            (b"postgres\0-D\0/srv/pg/data2\0", false),
+            (b"postgres: checkpointer \0", false),
+            (b"postgres\0-D\0", false),
+        ] {
+            assert_eq!(names_data(args, data), named, "{}", String::from_utf8_lossy(args));
+        }
+    }
+
+    /// One that hangs in the kernel is imitated by one that was not killed: it is kept as if it had been, and does not end.
+    #[tokio::test]
+    async fn what_hangs_in_the_kernel_is_not_started_again_and_again() {
+        let command = || sh("exec sleep 61.125");
+        let mut hung = command();
+        hung.kill_on_drop(true);
+        let name = shown(&command());
+        let child = hung.spawn().unwrap();
+        let pid = child.id().unwrap().cast_signed();
+        let begun = Instant::now();
+        while of_name("sleep", "61.125").is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        LEFT.lock().unwrap().insert(name.clone(), (child, Instant::now()));
+        for _ in 0..10 {
+            let why = run(command(), Duration::from_millis(1)).await.unwrap_err();
+            assert!(why.contains("an earlier one hangs"), "{why}");
+        }
+        assert_eq!(of_name("sleep", "61.125"), [pid], "one, not eleven");
+        signal(pid, Signal::KILL);
+        let begun = Instant::now();
+        while left_since(&name).is_some() && begun.elapsed() < Duration::from_secs(20) {
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        let why = run(command(), Duration::from_millis(50)).await.unwrap_err();
+        assert!(why.contains("not within 50 ms"), "started anew: {why}");
     }
 }

@@ -62,6 +62,9 @@ pub enum RunError {
     /// Something in the settings that only shows when it is used.
     #[error("{0}")]
     Settings(String),
+    /// What is there already is not this agent's, or could not be looked at.
+    #[error("nothing was touched: {0}")]
+    Found(String),
 }
 
 fn dir_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
@@ -100,8 +103,7 @@ pub async fn run(
     let watched = config.watchdog.kind != WatchdogKind::Off;
     let agent = Agent::new(config, host, history, listener, token);
     let helper = move || if watched { helper() } else { Ok(()) };
-    agent.run(stop, helper).await;
-    Ok(())
+    agent.run(stop, helper).await
 }
 
 enum News {
@@ -130,6 +132,8 @@ struct Agent<H: Host> {
     job: Option<AbortHandle>,
     attach: Option<AttachPhase>,
     shown: (StateName, bool),
+    /// The stop margin that is used, as told last.
+    margin: Duration,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -173,6 +177,7 @@ impl<H: Host> Agent<H> {
         ];
         Self {
             shown: (machine.state(), machine.paused()),
+            margin: Duration::from_millis(config.lease.stop_margin_ms),
             config,
             host,
             machine,
@@ -190,14 +195,18 @@ impl<H: Host> Agent<H> {
         }
     }
 
-    async fn run(mut self, stop: impl Future<Output = ()> + Send, helper: impl Fn() -> std::io::Result<()> + Send) {
+    async fn run(
+        mut self,
+        stop: impl Future<Output = ()> + Send,
+        helper: impl Fn() -> std::io::Result<()> + Send,
+    ) -> Result<(), RunError> {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut helpers = tokio::time::interval(HELPER_INTERVAL);
         helpers.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
         let mut stopping = false;
-        let found = self.host.found().await;
+        let found = self.host.found().await.map_err(RunError::Found)?;
         tracing::info!(name = self.config.name, set = self.config.set, ?found, "the agent starts");
         self.step(Input::Found(found)).await;
         while self.machine.state() != StateName::Ended {
@@ -230,7 +239,7 @@ impl<H: Host> Agent<H> {
                     let _ = answer.send(said);
                 }
                 _ = helpers.tick() => {
-                    if !watchdog::is_locked(&self.config.run_dir, watchdog::HELPER_LOCK)
+                    if matches!(watchdog::is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
                         && let Err(error) = helper()
                     {
                         tracing::error!(%error, "the watchdog's helper could not be started");
@@ -256,6 +265,7 @@ impl<H: Host> Agent<H> {
             }
         }
         tracing::info!(why = self.machine.why(), "the agent ends");
+        Ok(())
     }
 
     async fn step(&mut self, input: Input) {
@@ -274,6 +284,15 @@ impl<H: Host> Agent<H> {
             tracing::info!(from = %self.shown.0, to = %self.machine.state(), why = self.machine.why(), epoch = self.machine.epoch(), "state");
         }
         self.shown = (self.machine.state(), self.machine.paused());
+        let margin = self.machine.stop_margin();
+        if margin != self.margin {
+            self.margin = margin;
+            let (found, used) = (self.config.lease.stop_margin_ms, margin.as_millis());
+            tracing::warn!(
+                "lease.stop_margin_ms: found {found} with leases of {} ms, expected half of one at most: {used} ms are used; see attach.args (--ttl)",
+                self.machine.ttl().as_millis()
+            );
+        }
         // N3
         let until = self.machine.watchdog_deadline().map_or(0, |at| at.0);
         let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
@@ -381,8 +400,9 @@ async fn prober<H: Host>(host: Arc<H>, mut plan: watch::Receiver<Probing>, news:
             }
             continue;
         };
-        let view = host.probe().await;
-        if news.send(News::Database(life, view)).await.is_err() {
+        if let Some(view) = host.probe().await
+            && news.send(News::Database(life, view)).await.is_err()
+        {
             return;
         }
         tokio::select! {

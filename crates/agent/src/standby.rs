@@ -323,7 +323,7 @@ impl Standby {
             port: config.database.port,
             own_snapshots: state.own,
             failure: state.failure,
-            running: watchdog::is_locked(&config.run_dir, RUN_LOCK),
+            running: watchdog::is_locked(&config.run_dir, RUN_LOCK).unwrap_or(true),
             current: state.current,
         };
         let Some(current) = &view.current else { return Ok(view) };
@@ -334,13 +334,13 @@ impl Standby {
         }
         let database = slot.probe().await;
         view.database = match database {
-            DatabaseView::Ready => "ready",
-            DatabaseView::Standby | DatabaseView::Busy => "busy",
-            DatabaseView::Silent => "silent",
-            DatabaseView::Gone => "gone",
+            Some(DatabaseView::Ready) => "ready",
+            Some(DatabaseView::Standby | DatabaseView::Busy | DatabaseView::Ending) => "busy",
+            Some(DatabaseView::Silent) | None => "silent",
+            Some(DatabaseView::Gone) => "gone",
         }
         .into();
-        view.serving = database == DatabaseView::Ready;
+        view.serving = database == Some(DatabaseView::Ready);
         if let Some(copy) = slot.copy() {
             view.scratch_bytes = copy.scratch_bytes;
             view.gateway = copy.source.gateway;

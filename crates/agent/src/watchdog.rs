@@ -17,7 +17,7 @@ use crate::drivers::attach;
 use crate::{clock, process};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -103,9 +103,20 @@ pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
 }
 
 /// Whether somebody holds that lock.
-pub fn is_locked(run_dir: &Path, name: &str) -> bool {
-    let Ok(file) = File::open(run_dir.join(name)) else { return false };
-    flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+///
+/// # Errors
+/// It could not be looked (no more file descriptors): that says nothing.
+pub fn is_locked(run_dir: &Path, name: &str) -> io::Result<bool> {
+    let file = match File::open(run_dir.join(name)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The lock of the helper.
@@ -188,10 +199,11 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         match &verdict {
             Verdict::Kill(why) => {
                 let data = &config.database.data;
-                let there = !process::of_postgres(data).is_empty();
+                // What cannot be looked at may be there.
+                let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
                 // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
-                if there || !left_alone && attach::running(&attach_dir) {
+                if there || !left_alone && attach::may_run(&attach_dir) {
                     if !killing {
                         let what =
                             if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
@@ -218,9 +230,9 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                 tracing::error!(%error, "the machine's watchdog takes nothing");
             }
         }
-        let over = !is_locked(&config.run_dir, AGENT_LOCK)
-            && over(now_ns, last, timeout_ns, attach::running(&attach_dir))
-            && process::of_postgres(&config.database.data).is_empty();
+        let over = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false))
+            && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
+            && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty());
         if over {
             if let Some(device) = &mut device {
                 // The word on which the kernel's watchdog stops waiting for more.
@@ -326,11 +338,11 @@ mod tests {
     #[test]
     fn one_helper_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!is_locked(dir.path(), HELPER_LOCK));
+        assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
         let held = lock(dir.path(), HELPER_LOCK).unwrap();
-        assert!(is_locked(dir.path(), HELPER_LOCK));
+        assert!(is_locked(dir.path(), HELPER_LOCK).unwrap());
         assert!(lock(dir.path(), HELPER_LOCK).is_err());
         drop(held);
-        assert!(!is_locked(dir.path(), HELPER_LOCK));
+        assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
     }
 }

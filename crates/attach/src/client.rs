@@ -1,7 +1,7 @@
 //! The device's side: an NBD server for whoever has the volume's Unix socket open.
 //!
 //! F1  Nothing is read from a client while its volume has no room (back-pressure), or while it does not take its answers.
-//! F2  A client that leaves is forgotten; what it wrote and was not answered is carried out all the same.
+//! F2  A client that leaves is forgotten, with what it asked for and was not answered; what it wrote and was not answered is carried out all the same.
 //! F3  A client is answered with an error only for a wrong request, or once the set is fenced (R8).
 
 use crate::machine::{Action, Intake, Reply, Ticket};
@@ -17,8 +17,9 @@ use holdfast_nbd::{Errno, ExportName, HeaderStyle};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
@@ -163,20 +164,28 @@ pub(crate) async fn transmit(
             Err(error) => error,
         }
     };
-    let writing = poll_fn(|cx| {
-        let sent = desk.poll_send(cx, &mut write);
-        let flows = |desk: &mut Desk| desk.replies.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut desk.clogged);
-        if desk.with(flows) {
-            reader.room.notify_waiters();
-        }
-        sent
-    });
+    let writing = poll_fn(|cx| poll_writing(cx, &desk, &mut write, reader.room.as_ref()));
     let ended = tokio::select! {
         why = reading => why,
         sent = writing => sent.err().map_or("it left".to_string(), |error| error.to_string()),
     };
     shared.leave(id);
     tracing::debug!(client = id, volume, why = ended, "a client is gone");
+}
+
+/// Sends what the client takes, and has it read from again once it has taken enough.
+fn poll_writing(
+    cx: &mut Context<'_>,
+    desk: &Outbox<Desk>,
+    socket: &mut (impl AsyncWrite + Unpin),
+    room: &Notify,
+) -> Poll<io::Result<()>> {
+    let sent = desk.poll_send(cx, socket);
+    // A look: with answers left over, a change would wake this very task, again and again until the client takes one.
+    if desk.look(|desk| desk.replies.len() < BACKLOG_BYTES_MAX && std::mem::take(&mut desk.clogged)) {
+        room.notify_waiters();
+    }
+    sent
 }
 
 /// Makes room for at least `more` bytes, in pieces that are worth a read.

@@ -116,3 +116,56 @@ async fn what_a_client_that_left_had_written_stays_asked_for() {
     }
     assert_eq!(shared.look(Machine::unanswered), 1, "F2");
 }
+
+/// A read, as it stands on the wire.
+fn read(cookie: u64, offset: u64) -> Vec<u8> {
+    let mut bytes = write(cookie, offset);
+    bytes.truncate(28);
+    bytes[7] = 0;
+    bytes
+}
+
+#[tokio::test]
+async fn what_a_client_that_left_had_asked_for_is_asked_for_no_more() {
+    let shared = shared();
+    let mut socket = begin(&shared);
+    socket.write_all(&[read(1, 0), write(2, 512)].concat()).await.unwrap();
+    until("both are taken", || shared.look(Machine::unanswered) == 2).await;
+    drop(socket);
+    until("the read is dropped", || shared.look(Machine::unanswered) == 1).await;
+}
+
+struct Wakes(std::sync::atomic::AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The client takes none of its answers: the task that sends them rests until it does.
+#[tokio::test]
+async fn a_writer_that_waits_for_its_client_does_not_wake_itself() {
+    let desk = Outbox::new(Desk::new(HeaderStyle::Simple));
+    let (_theirs, mut ours) = UnixStream::pair().unwrap();
+    let to = ReplyTo { cookie: 1, offset: 0, is_read: true };
+    let answer = vec![holdfast_nbd::server::ReadPart::Data(Bytes::from(vec![7; 8 << 20]))];
+    let ticket = Ticket { client: 1, to, narrow: false, len: 8 << 20 };
+    desk.with(|desk| {
+        desk.take();
+        desk.clogged = true;
+        desk.answer(&ticket, Ok(Reply::Read(answer)));
+    });
+    let wakes = Arc::new(Wakes(std::sync::atomic::AtomicUsize::new(0)));
+    let waker = std::task::Waker::from(wakes.clone());
+    let room = Notify::new();
+    let mut writing = poll_fn(|_| {
+        let cx = &mut Context::from_waker(&waker);
+        Poll::Ready(poll_writing(cx, &desk, &mut ours, &room).is_pending())
+    });
+    for _ in 0..3 {
+        assert!((&mut writing).await, "more than a socket takes");
+    }
+    assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert!(!desk.look(|desk| desk.clogged), "less than the bound is left: it may be read from");
+}

@@ -115,6 +115,11 @@ pub enum AttachError {
         /// How many.
         count: usize,
     },
+    /// All is answered and the devices are gone, but no gateway took the lease back.
+    #[error(
+        "the lease was not given back: found no gateway that answers within {RELEASE_LIMIT:?}; nothing is unanswered, and it expires by itself"
+    )]
+    LeaseLeft,
     /// A socket.
     #[error("{}: {source}", path.display())]
     Listen {
@@ -159,6 +164,11 @@ struct Keeper {
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The time of day that was `age` ago. A clock that was set to its beginning knows no such moment: then its beginning.
+fn before(unix_ms: u64, age: Duration) -> u64 {
+    unix_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Attaches a set, calls `on_ready` once its devices can be used, and stays until `stop`.
@@ -292,6 +302,9 @@ impl Keeper {
             }
             if phase == Phase::Detached {
                 self.show()?;
+                if self.shared.look(|machine| machine.view().lease_left) {
+                    return Err(AttachError::LeaseLeft);
+                }
                 return Ok(Ended::Detached);
             }
             if stopping.is_some_and(|limit| Instant::now() >= limit) {
@@ -365,10 +378,11 @@ impl Keeper {
                     };
                     let call = call!(release_lease, request);
                     let released = doors.ask_all(call, doors::is_final);
-                    if tokio::time::timeout(RELEASE_LIMIT, released).await.is_err() {
+                    let given = tokio::time::timeout(RELEASE_LIMIT, released).await.is_ok();
+                    if !given {
                         tracing::warn!(set = %options.set, "the lease could not be given back: it expires by itself");
                     }
-                    shared.act(|machine, _, out| machine.released(out));
+                    shared.act(|machine, _, out| machine.released(given, out));
                 });
             }
             Action::LookWho => self.spawn(async move {
@@ -471,7 +485,7 @@ impl Keeper {
         let whole = volumes.iter().all(|volume| volume.lost.is_none());
         self.shared.look(|machine| {
             let view = machine.view().clone();
-            let renewed = view.renewed.map(|at| unix_ms() - u64::try_from(now.since(at).as_millis()).unwrap_or(0));
+            let renewed = view.renewed.map(|at| before(unix_ms(), now.since(at)));
             Status {
                 set: self.options.set.to_string(),
                 phase: machine.phase(),

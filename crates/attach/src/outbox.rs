@@ -121,6 +121,11 @@ impl<T: Outgoing> Outbox<T> {
         result
     }
 
+    /// Looks at the state, or changes in it what is nothing to the writer: it is never woken. For the writer itself.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {
+        look(&mut self.lock().state)
+    }
+
     /// Sends as much as the socket takes. Ready with `Ok` once all is sent and nothing more will come.
     pub(crate) fn poll_send(
         &self,

@@ -184,7 +184,9 @@ impl Shared {
         id
     }
 
+    /// F2.
     pub(crate) fn leave(&self, client: u64) {
+        self.act(|machine, _, out| machine.forget(client, out));
         self.lock().clients.remove(&client);
     }
 }

@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod measure;
 pub mod memory;
+mod parked;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,7 @@ pub use slots::{SlotPlace, Slots, StaleGeneration};
 
 use budget::{Ledger, Pool};
 use conn::{Connection, End};
-use device::{ConnInfo, Exports, Peer};
+use device::{ConnInfo, Exports, Peer, Refusal, RefusalKind};
 use handshake::{Ready, shake_hands};
 use holdfast_nbd::ExportName;
 use measure::Measures;
@@ -187,15 +188,39 @@ impl Shared {
         connections.shaking.insert(id, stop.clone());
     }
 
-    /// From handshake to transmission. `false` where there are as many as may be.
-    fn promote(&self, connection: ServedConnection) -> bool {
+    /// From handshake to transmission. Where there are as many as may be, a connection with a session takes the place of one without: those need no token, and whoever
+    /// holds many of them must not keep an attached host out. First goes the oldest of a snapshot, which any gateway serves.
+    ///
+    /// # Errors
+    /// There are as many as may be.
+    fn promote(&self, connection: ServedConnection) -> Result<(), Refusal> {
         let mut connections = self.connections();
-        connections.shaking.remove(&connection.info.id);
         if connections.serving.len() >= self.limits.connections {
-            return false;
+            let rank = |c: &ServedConnection| (c.name.snapshot.is_none(), c.info.id);
+            let guests = connections.serving.values().filter(|c| c.name.session.is_none());
+            let guest = guests.map(rank).min().filter(|_| connection.name.session.is_some());
+            let Some((_, id)) = guest else {
+                let found = connections.serving.len();
+                let message =
+                    format!("this gateway has {found} NBD connections, as many as it may: close some, or try again");
+                return Err(Refusal { kind: RefusalKind::NotHere, message });
+            };
+            if let Some(guest) = connections.serving.remove(&id) {
+                tracing::info!(connection = id, export = %guest.name, "too many connections: closed for one with a token");
+                guest.close();
+            }
         }
+        connections.shaking.remove(&connection.info.id);
         connections.serving.insert(connection.info.id, connection);
-        true
+        Ok(())
+    }
+
+    /// Back to the handshake: it was refused after all.
+    fn demote(&self, id: u64) {
+        let mut connections = self.connections();
+        if let Some(connection) = connections.serving.remove(&id) {
+            connections.shaking.insert(id, connection.stop);
+        }
     }
 
     async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut socket: S, peer: Peer) {
@@ -204,7 +229,7 @@ impl Shared {
         self.admit(info.id, &stop);
         // Declared before all that a connection holds, so dropped after it.
         let _listed = Listed { shared: self, id: info.id };
-        let shaking = shake_hands(&mut socket, info, self.exports.as_ref(), &self.slots, &stop);
+        let shaking = shake_hands(&mut socket, info, self, &stop);
         let shaking = tokio::time::timeout(self.limits.handshake_timeout, shaking);
         let ready = match until(&stop, shaking).await {
             Some(Ok(Ok(ready))) => ready,
@@ -213,9 +238,6 @@ impl Shared {
             None => return,
         };
         let Ready { served, input, name, place } = ready;
-        if !self.promote(ServedConnection { info, name: name.clone(), stop }) {
-            return tracing::info!(connection = info.id, %peer, export = %name, "too many connections");
-        }
         tracing::info!(connection = info.id, %peer, export = %name, "connected");
         let measures = Measures::new();
         let ledger = Ledger::new(&self.limits, self.pool.clone());

@@ -6,10 +6,10 @@ use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, AttachView};
 use crate::process::{self, system};
 use holdfast_types::MonoTime;
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -102,10 +102,21 @@ impl Status {
     }
 }
 
-/// The process that holds the lock of a run directory.
-pub fn running(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join("attach.lock")) else { return false };
-    matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
+/// Whether a process holds the lock of a run directory.
+///
+/// # Errors
+/// It could not be looked (no more file descriptors).
+pub fn running(dir: &Path) -> io::Result<bool> {
+    crate::watchdog::is_locked(dir, "attach.lock")
+}
+
+/// The same for who has to go on: what could not be looked at may be there.
+pub fn may_run(dir: &Path) -> bool {
+    running(dir).unwrap_or(true)
+}
+
+fn unlooked(dir: &Path, error: &io::Error) -> String {
+    format!("{}: could not look whether attach runs: {error}", dir.display())
 }
 
 /// The driver.
@@ -172,10 +183,13 @@ impl Attach {
     }
 
     /// Whether one runs; from then on it counts as ours.
-    pub fn adopt(&self) -> bool {
-        let runs = running(&self.dir);
+    ///
+    /// # Errors
+    /// It could not be looked.
+    pub fn adopt(&self) -> Result<bool, String> {
+        let runs = running(&self.dir).map_err(|error| unlooked(&self.dir, &error))?;
         self.inner().expected = runs;
-        runs
+        Ok(runs)
     }
 
     /// Starts it.
@@ -183,7 +197,7 @@ impl Attach {
     /// # Errors
     /// It could not be started, or one runs already.
     pub async fn start(&self, force: bool) -> Result<(), String> {
-        if running(&self.dir) {
+        if running(&self.dir).map_err(|error| unlooked(&self.dir, &error))? {
             return Err(format!("{}: an attach process runs there already", self.dir.display()));
         }
         // One that was killed had no chance to.
@@ -213,7 +227,7 @@ impl Attach {
                 Ok(Some(status)) => Some(status.code()),
                 Err(_) => Some(None),
             },
-            None if running(&self.dir) => None,
+            None if may_run(&self.dir) => None,
             None => Some(None),
         };
         let pid = inner.child.as_ref().map(Child::id);
@@ -317,7 +331,7 @@ fn abandon_args(config: &AgentConfig) -> Vec<String> {
 
 /// Whether a process that is gone may have left devices in the kernel: attach keeps its lease there then.
 fn left_devices(dir: &Path) -> bool {
-    !running(dir) && dir.join("lease.json").exists()
+    !may_run(dir) && dir.join("lease.json").exists()
 }
 
 fn signal(dir: &Path, what: Signal) {
@@ -345,7 +359,7 @@ async fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
 
 async fn gone(dir: &Path, limit: Duration) -> bool {
     let begun = Instant::now();
-    while running(dir) {
+    while may_run(dir) {
         if begun.elapsed() >= limit {
             return false;
         }
@@ -355,7 +369,7 @@ async fn gone(dir: &Path, limit: Duration) -> bool {
 }
 
 async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
-    if !running(dir) {
+    if !may_run(dir) {
         return Ok(());
     }
     signal(dir, Signal::TERM);
@@ -369,14 +383,17 @@ async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
     Err(format!("{}: attach is still there after SIGKILL", dir.display()))
 }
 
+/// Of an earlier round of [`kill`], if it is still there.
+static ABANDONING: Mutex<Option<Child>> = Mutex::new(None);
+
 /// Ends attach and takes its devices away, from a process that has no runtime. Blocks.
 pub fn kill(config: &AgentConfig) {
     let dir = &config.run_dir.join("attach");
-    if running(dir) {
+    if may_run(dir) {
         signal(dir, Signal::KILL);
     }
     let begun = Instant::now();
-    while running(dir) && begun.elapsed() < KILL_LIMIT {
+    while may_run(dir) && begun.elapsed() < KILL_LIMIT {
         std::thread::sleep(LOOK_PAUSE);
     }
     if left_devices(dir) {
@@ -385,17 +402,25 @@ pub fn kill(config: &AgentConfig) {
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
         let left = || tracing::error!("devices that attach left in the kernel stay");
-        match command.spawn() {
-            Err(_) => left(),
-            Ok(mut child) => {
+        let mut hung = ABANDONING.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that hangs is not joined by another each round.
+        let begin = hung.as_mut().is_none_or(|earlier| !matches!(earlier.try_wait(), Ok(None)));
+        match begin.then(|| command.spawn()) {
+            None | Some(Err(_)) => left(),
+            Some(Ok(mut child)) => {
                 let begun = Instant::now();
                 // Whoever is called here has a host to fence, and no time for one that hangs.
                 while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < CLEAR_LIMIT {
                     std::thread::sleep(LOOK_PAUSE);
                 }
-                if !matches!(child.try_wait(), Ok(Some(status)) if status.success()) {
+                let ended = child.try_wait();
+                if !matches!(ended, Ok(Some(status)) if status.success()) {
                     left();
                 }
+                *hung = matches!(ended, Ok(None)).then(|| {
+                    let _ = child.kill();
+                    child
+                });
             }
         }
     }

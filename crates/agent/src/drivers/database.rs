@@ -1,16 +1,18 @@
 //! PostgreSQL: started by pg_ctl, a systemd unit or a command; asked through psql as its own system user; stopped by signals.
 //!
-//! D1  What runs is what works in the data directory ([`of_postgres`]), not what a pid file says: that file may be another host's.
+//! D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
+//!     looked at, nothing is known: a stop has failed then, and a probe says nothing.
 //! D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
 //!     (R2) and its number means nothing here.
 //! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
 
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
-use crate::process::{self, Ran, of_postgres, postmaster, ran, run, system};
+use crate::process::{self, NotRan, Ran, of_postgres, postmaster, ran, run, system, unlooked};
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -18,7 +20,8 @@ use tokio::sync::OnceCell;
 /// For giving the start; readiness is waited for elsewhere.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// From the start to its first process.
+/// From the start that was given to the first process that shows itself as PostgreSQL's, which is before it reads anything; a unit's may wait behind others' for
+/// as long as a start may take.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
 /// PostgreSQL kills its own processes five seconds after an immediate stop began. It is stopped so because its lease is about to end, and has to be
@@ -49,12 +52,19 @@ pub struct Database {
     config: AgentConfig,
     log: PathBuf,
     ids: OnceCell<(u32, u32)>,
+    /// That the login is refused was said.
+    complained: AtomicBool,
 }
 
 impl Database {
     /// For these settings; nothing is started.
     pub fn new(config: &AgentConfig) -> Self {
-        Self { log: config.dir.join("postgresql.log"), config: config.clone(), ids: OnceCell::new() }
+        Self {
+            log: config.dir.join("postgresql.log"),
+            config: config.clone(),
+            ids: OnceCell::new(),
+            complained: AtomicBool::new(false),
+        }
     }
 
     fn data(&self) -> &Path {
@@ -62,8 +72,11 @@ impl Database {
     }
 
     /// Whether any process of it is there.
-    pub fn runs(&self) -> bool {
-        !of_postgres(self.data()).is_empty()
+    ///
+    /// # Errors
+    /// It could not be looked.
+    pub fn runs(&self) -> Result<bool, String> {
+        of_postgres(self.data()).map(|found| !found.is_empty()).map_err(|error| unlooked(&error))
     }
 
     /// A program as PostgreSQL's own user.
@@ -78,9 +91,9 @@ impl Database {
         Ok(command)
     }
 
-    async fn psql(&self, statements: &[&str], limit: Duration) -> Result<Ran, String> {
+    async fn psql(&self, statements: &[&str], limit: Duration) -> Result<Ran, NotRan> {
         let settings = &self.config.database;
-        let mut command = self.program("psql").await?;
+        let mut command = self.program("psql").await.map_err(NotRan::Unable)?;
         command.args(["-X", "-A", "-t", "-q", "-w", "-v", "ON_ERROR_STOP=1", "-h", &settings.host]);
         command.args(["-p", &settings.port.to_string(), "-d", &settings.dbname, "-U", &settings.user]);
         command.env("PGCONNECT_TIMEOUT", limit.as_secs().max(2).to_string()).env("PGAPPNAME", "holdfast agent");
@@ -106,8 +119,12 @@ impl Database {
         self.give_start().await?;
         // Only from here on does "no process" mean that it ended.
         let begun = Instant::now();
-        while !self.runs() {
-            if begun.elapsed() >= APPEAR_LIMIT {
+        let limit = match self.config.database.kind {
+            DatabaseKind::Systemd => Duration::from_secs(self.config.database.start_timeout_s),
+            DatabaseKind::PgCtl | DatabaseKind::Command => APPEAR_LIMIT,
+        };
+        while !self.runs()? {
+            if begun.elapsed() >= limit {
                 return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -130,7 +147,7 @@ impl Database {
     async fn clear(&self) -> Result<String, String> {
         let data = self.config.database.data.clone();
         let pid_file = data.join("postmaster.pid");
-        if self.runs() {
+        if self.runs()? {
             return Err(format!("processes of PostgreSQL work in {} already", data.display()));
         }
         // On the device: not on the runtime's own threads.
@@ -138,7 +155,7 @@ impl Database {
             let version = std::fs::read_to_string(data.join("PG_VERSION"))
                 .map_err(|error| format!("{}: expected a data directory, PG_VERSION: {error}", data.display()))?;
             // Looked at once more: that read may have waited for the device, and a later start have been quicker.
-            if !of_postgres(&data).is_empty() {
+            if !of_postgres(&data).map_err(|error| unlooked(&error))?.is_empty() {
                 return Err(format!("processes of PostgreSQL work in {} already", data.display()));
             }
             match std::fs::remove_file(&pid_file) {
@@ -197,10 +214,12 @@ impl Database {
         OpenOptions::new().create(true).append(true).open(&self.log)
     }
 
-    fn signal(&self, what: Signal) {
-        if let Some(first) = postmaster(&of_postgres(self.data())) {
+    fn signal(&self, what: Signal) -> Result<(), String> {
+        let found = of_postgres(self.data()).map_err(|error| unlooked(&error))?;
+        if let Some(first) = postmaster(&found) {
             process::signal(first, what);
         }
+        Ok(())
     }
 
     /// Stops it.
@@ -228,13 +247,15 @@ impl Database {
                     stopped?;
                 }
             }
-            _ => self.signal(what),
+            // Not being able to look keeps nobody from the SIGKILL below, which tries for longer.
+            (_, Stop::Fast) => self.signal(what)?,
+            _ => drop(self.signal(what)),
         }
         if how != Stop::Kill && process::postgres_gone(self.data(), limit).await {
             return Ok(());
         }
         if how == Stop::Fast {
-            let left = of_postgres(self.data()).len();
+            let left = of_postgres(self.data()).map_err(|error| unlooked(&error))?.len();
             return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {} s", limit.as_secs()));
         }
         let data = settings.data.clone();
@@ -242,24 +263,44 @@ impl Database {
         killed.await.map_err(|error| error.to_string())?
     }
 
-    /// How it is.
-    pub async fn probe(&self) -> DatabaseView {
-        if !self.runs() {
-            return DatabaseView::Gone;
+    /// How it is; `None` where it could not be looked or asked, which says nothing of it.
+    pub async fn probe(&self) -> Option<DatabaseView> {
+        let not_asked = |why: &str| tracing::warn!(why, "PostgreSQL could not be asked: nothing is known of it");
+        match self.runs() {
+            Ok(true) => {}
+            Ok(false) => return Some(DatabaseView::Gone),
+            Err(why) => {
+                not_asked(&why);
+                return None;
+            }
         }
-        match self.psql(&["select pg_is_in_recovery()"], PROBE_LIMIT).await {
+        let view = match self.psql(&["select pg_is_in_recovery()"], PROBE_LIMIT).await {
             Ok(Ran { code: Some(0), out, .. }) if out == "f" => DatabaseView::Ready,
             Ok(Ran { code: Some(0), .. }) => DatabaseView::Standby,
-            Ok(Ran { code: Some(PSQL_NO_CONNECTION), err, .. }) => refused(&err),
+            Ok(Ran { code: Some(PSQL_NO_CONNECTION), err, .. }) => {
+                let (view, lets_nobody_in) = refused(&err);
+                if lets_nobody_in && !self.complained.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        err,
+                        "PostgreSQL is there and refuses the agent's login: its health is not known beyond that; see database.user, database.dbname, pg_hba.conf"
+                    );
+                }
+                view
+            }
             Ok(Ran { err, .. }) => {
                 tracing::debug!(err, "PostgreSQL was asked");
                 DatabaseView::Busy
             }
-            Err(why) => {
+            Err(NotRan::Late(why)) => {
                 tracing::debug!(why, "PostgreSQL was asked");
                 DatabaseView::Silent
             }
-        }
+            Err(NotRan::Unable(why)) => {
+                not_asked(&why);
+                return None;
+            }
+        };
+        Some(view)
     }
 
     /// A checkpoint; none where that is switched off.
@@ -291,11 +332,27 @@ fn quick_sync(version: &str) -> &'static str {
     if major >= 14 { "-c recovery_init_sync_method=syncfs " } else { "" }
 }
 
-/// No connection: what that says of the server.
-fn refused(words: &str) -> DatabaseView {
+/// No connection: what that says of the server, and whether it refused the login itself.
+fn refused(words: &str) -> (DatabaseView, bool) {
+    let any = |texts: &[&str]| texts.iter().any(|text| words.contains(text));
     // All places taken: it is well enough to say so.
-    let full = ["too many clients", "remaining connection slots"].iter().any(|text| words.contains(text));
-    if full { DatabaseView::Ready } else { DatabaseView::Busy }
+    if any(&["too many clients", "remaining connection slots", "too many connections for"]) {
+        return (DatabaseView::Ready, false);
+    }
+    if any(&["is shutting down"]) {
+        return (DatabaseView::Ending, false);
+    }
+    // It takes connections, and knows whom it does not want.
+    let logins = [
+        "authentication failed",
+        "no pg_hba.conf entry",
+        "pg_hba.conf rejects",
+        "does not exist",
+        "permission denied for database",
+    ];
+    let logins =
+        words.contains("FATAL") && any(&logins) || any(&["no password supplied", "is not permitted to log in"]);
+    if logins { (DatabaseView::Ready, true) } else { (DatabaseView::Busy, false) }
 }
 
 fn shell(script: &str) -> Command {
@@ -329,7 +386,48 @@ mod tests {
     #[test]
     fn a_full_server_is_a_well_one() {
         let full = "psql: error: connection to server failed: FATAL:  sorry, too many clients already";
-        assert_eq!(refused(full), DatabaseView::Ready);
-        assert_eq!(refused("FATAL:  the database system is starting up"), DatabaseView::Busy);
+        assert_eq!(refused(full), (DatabaseView::Ready, false));
+        let socket = "psql: error: connection to server on socket \"/run/postgresql/.s.PGSQL.5432\" failed: ";
+        let waits = (DatabaseView::Busy, false);
+        for (words, view) in [
+            ("FATAL:  the database system is starting up", waits),
+            ("FATAL:  the database system is in recovery mode", waits),
+            ("FATAL:  the database system is not yet accepting connections", waits),
+            (
+                "No such file or directory\n\tIs the server running locally and accepting connections on that socket?",
+                waits,
+            ),
+            ("Connection refused", waits),
+            ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
+            ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),
+            ("FATAL:  no pg_hba.conf entry for host \"[local]\"", (DatabaseView::Ready, true)),
+            ("FATAL:  database \"app\" does not exist", (DatabaseView::Ready, true)),
+            ("fe_sendauth: no password supplied", (DatabaseView::Ready, true)),
+        ] {
+            assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
+        }
+    }
+
+    /// A PostgreSQL with a configuration that is slow to read has not "ended at once".
+    #[tokio::test]
+    async fn a_slow_start_is_a_start_and_can_be_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        let (data, program) = (place.join("data"), place.join("postgres"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+        config.database.kind = DatabaseKind::Command;
+        config.database.data = data.clone();
+        let script = "while :; do sleep 0.05; done";
+        config.database.start =
+            Some(format!("cd /; {} -c '{script}' -D {} >/dev/null 2>&1 &", program.display(), data.display()));
+        config.database.stop = Some("true".into());
+        let database = Database::new(&config);
+        database.start().await.unwrap();
+        assert_eq!(database.runs(), Ok(true));
+        database.stop(Stop::Kill).await.unwrap();
+        assert_eq!(database.runs(), Ok(false));
     }
 }

@@ -116,3 +116,31 @@ async fn asked_over_a_real_socket() {
     assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
     serving.abort();
 }
+
+/// Whoever opens connections and says nothing takes neither the agent's file descriptors nor a load balancer's place.
+#[tokio::test]
+async fn hundreds_of_idle_connections_keep_nobody_out() {
+    let (door, _asked, _dir) = door(None);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(serve(listener, door));
+    let mut idle = Vec::new();
+    for round in 0..6 {
+        for _ in 0..100 {
+            idle.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+        let limit = Duration::from_secs(20);
+        let answer = crate::client::ask(&address.to_string(), "/liveness", None, None, limit).await.unwrap();
+        assert_eq!(answer.code, 200, "round {round}");
+    }
+    // All but the newest were closed: their ends are to be seen here.
+    let mut closed = 0;
+    for socket in &mut idle[..600 - crate::listen::CONNECTIONS_MAX] {
+        let mut byte = [0];
+        let read = tokio::io::AsyncReadExt::read(socket, &mut byte);
+        let read = tokio::time::timeout(Duration::from_secs(20), read).await.expect("closed");
+        closed += usize::from(!matches!(read, Ok(1)));
+    }
+    assert_eq!(closed, 600 - crate::listen::CONNECTIONS_MAX);
+    serving.abort();
+}

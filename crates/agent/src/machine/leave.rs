@@ -11,8 +11,15 @@ use std::time::Duration;
 /// Rounds of a forced end before the history says "stuck", and the machine is rebooted where that is wanted.
 pub(super) const ROUNDS_BEFORE_STUCK: u32 = 5;
 
-/// Pause between two rounds.
+/// Pause between two rounds; once it is stuck twice as long after each, up to the longest.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
+const ROUND_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// After this round.
+fn pause_after(round: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(round.saturating_sub(ROUNDS_BEFORE_STUCK)).unwrap_or(u32::MAX);
+    ROUND_PAUSE.saturating_mul(doubled).min(ROUND_PAUSE_MAX)
+}
 
 /// What comes when all is let go of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +202,7 @@ impl Machine {
                         }
                     }
                     self.why = format!("{}; round {}: {}", leaving.reason, leaving.round, leaving.failed);
-                    leaving.step = Step::Rest(now.saturating_add(ROUND_PAUSE));
+                    leaving.step = Step::Rest(now.saturating_add(pause_after(leaving.round)));
                 }
                 Step::Detach => return self.gone(now, leaving, out),
                 Step::Rest(_) => {}

@@ -48,6 +48,7 @@ fn happens() -> impl Strategy<Value = Happens> {
     let database = prop_oneof![
         6 => Just(DatabaseView::Ready),
         1 => Just(DatabaseView::Busy),
+        1 => Just(DatabaseView::Ending),
         1 => Just(DatabaseView::Silent),
         1 => Just(DatabaseView::Gone),
         1 => Just(DatabaseView::Standby),

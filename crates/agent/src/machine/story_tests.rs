@@ -7,7 +7,7 @@
 //!   lease free | unreachable | OWNER EPOCH REMAINING_MS [TTL_MS]
 //!   attach PHASE EPOCH [by=OWNER] [lost=VOLUME]  renewed just now; `stale` keeps the last renewal
 //!   attach-ended refused|fenced|failed TEXT
-//!   db ready|standby|busy|silent|gone
+//!   db ready|standby|busy|ending|silent|gone
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
 //!   wait MS                        ticks every 100 ms
@@ -163,6 +163,7 @@ impl Teller {
                 "ready" => DatabaseView::Ready,
                 "standby" => DatabaseView::Standby,
                 "busy" => DatabaseView::Busy,
+                "ending" => DatabaseView::Ending,
                 "silent" => DatabaseView::Silent,
                 "gone" => DatabaseView::Gone,
                 other => panic!("db {other}"),
@@ -207,6 +208,7 @@ fn settings(policy: &mut Policy, words: &str) {
             "reboot" => policy.fence_reboot = value == "true",
             "start_timeout" => policy.start_timeout = ms(value),
             "follows" => policy.follows = value == "true",
+            "stop_margin" => policy.stop_margin = ms(value),
             "restarts_max" => policy.restarts_max = value.parse().unwrap(),
             "wait" => policy.campaign_wait = ms(value),
             "per_hour" => policy.takeovers_per_hour_max = value.parse().unwrap(),

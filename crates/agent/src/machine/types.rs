@@ -119,8 +119,10 @@ pub enum DatabaseView {
     Ready,
     /// It answers queries and is in recovery: a standby.
     Standby,
-    /// It lives and takes no queries yet: starting, recovering, shutting down.
+    /// It lives and takes no queries yet: starting, recovering.
     Busy,
+    /// It lives, takes no queries any more, and is shutting down.
+    Ending,
     /// It lives and gave no answer in time.
     Silent,
     /// There is no process.
@@ -338,6 +340,8 @@ pub enum Event {
     Adopted,
     /// PostgreSQL followed another one, and takes writes now.
     Promoted,
+    /// PostgreSQL lives and has taken no queries for long.
+    Refusing,
     /// Trying to become primary failed.
     TakeoverFailed,
     /// A volume is not what its device was made of any more: its device fails, PostgreSQL goes on as long as it can.
@@ -367,6 +371,7 @@ impl fmt::Display for Event {
             Event::Restart => "restart",
             Event::Adopted => "adopted",
             Event::Promoted => "promoted",
+            Event::Refusing => "refusing",
             Event::TakeoverFailed => "takeover-failed",
             Event::VolumeLost => "volume-lost",
             Event::CutOff => "cut-off",

@@ -165,7 +165,7 @@ impl Machine {
     }
 
     /// What people are told of volumes that are lost.
-    fn lost_volumes(&self) -> Option<String> {
+    pub(super) fn lost_volumes(&self) -> Option<String> {
         let lost = self.attach.as_ref().map(|attach| &attach.lost).filter(|lost| !lost.is_empty())?;
         let rest = "its device fails until the set is attached anew, as a switchover does; the others go on";
         Some(format!("{}: {rest}", lost.join("; ")))
@@ -286,7 +286,17 @@ impl Machine {
                 // A4: somebody may work on its files.
                 return self.hold(now, why, false);
             }
-            self.launch(now, out);
+            return self.launch(now, out);
+        }
+        // Ours, and of no use here: renewed too seldom, or too late, for PostgreSQL to run under it. Others may do better.
+        let spent = now.saturating_since(self.since).saturating_sub(self.stalled);
+        if serving && spent >= self.policy.start_timeout && !self.paused {
+            let (ttl, margin) = (millis(self.ttl), millis(self.stop_margin()));
+            let reason = format!(
+                "the lease of {ttl} ms is ours and was not renewed {margin} ms before its end for {} ms",
+                millis(spent)
+            );
+            self.give_away(now, reason, out);
         }
     }
 
@@ -326,7 +336,7 @@ impl Machine {
                     return;
                 }
                 DatabaseView::Gone => return self.fell(now, "PostgreSQL ended while it started", out),
-                DatabaseView::Busy | DatabaseView::Silent => {}
+                DatabaseView::Busy | DatabaseView::Ending | DatabaseView::Silent => {}
                 DatabaseView::Standby if self.policy.follows => {
                     self.mark(now, |phases, took| phases.recover_ms = Some(phases.recover_ms.unwrap_or(0) + took));
                     return self.settled(now, State::Following, "PostgreSQL is a standby: it follows another one", out);

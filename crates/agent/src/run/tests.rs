@@ -13,6 +13,8 @@ struct World {
     mounted: bool,
     running: bool,
     refuse_import: bool,
+    /// What is there and is somebody else's.
+    foreign: Option<String>,
     /// PostgreSQL as told last to the watchdog.
     may_run: bool,
     left_alone: bool,
@@ -33,8 +35,8 @@ impl Fake {
 }
 
 impl Host for Fake {
-    async fn found(&self) -> Found {
-        Found::default()
+    async fn found(&self) -> Result<Found, String> {
+        self.world(|world| world.foreign.clone().map_or(Ok(Found::default()), Err))
     }
 
     async fn lease(&self) -> LeaseView {
@@ -129,8 +131,8 @@ impl Host for Fake {
         Ok(())
     }
 
-    async fn probe(&self) -> DatabaseView {
-        self.world(|world| if world.running { DatabaseView::Ready } else { DatabaseView::Gone })
+    async fn probe(&self) -> Option<DatabaseView> {
+        self.world(|world| Some(if world.running { DatabaseView::Ready } else { DatabaseView::Gone }))
     }
 
     async fn checkpoint(&self) -> Result<(), String> {
@@ -166,7 +168,7 @@ struct Lab {
     fake: Fake,
     address: String,
     stop: Option<oneshot::Sender<()>>,
-    running: JoinHandle<()>,
+    running: JoinHandle<Result<(), RunError>>,
     dir: tempfile::TempDir,
 }
 
@@ -218,7 +220,7 @@ impl Lab {
 
     async fn end(&mut self) {
         drop(self.stop.take());
-        tokio::time::timeout(Duration::from_secs(30), &mut self.running).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(30), &mut self.running).await.unwrap().unwrap().unwrap();
     }
 }
 
@@ -301,4 +303,16 @@ async fn a_pause_outlives_the_agent_and_leaves_postgresql_alone() {
     lab.end().await;
     assert_eq!(lab.did(), Vec::<String>::new());
     assert!(lab.fake.world(|world| world.running && world.may_run && world.left_alone));
+}
+
+/// A file system that a person mounted there, or a pool that was there before: an agent that starts is no reason to stop what stands on it.
+#[tokio::test]
+async fn what_is_not_ours_is_named_and_left_alone() {
+    let fake = Fake::default();
+    fake.world(|world| world.foreign = Some("/srv/pg: found /dev/sda1 mounted there".into()));
+    let mut lab = lab(fake, |_| {}).await;
+    let ended = tokio::time::timeout(Duration::from_secs(30), &mut lab.running).await.unwrap().unwrap();
+    assert!(ended.unwrap_err().to_string().contains("nothing was touched: /srv/pg: found /dev/sda1"));
+    assert_eq!(lab.did(), Vec::<String>::new());
+    assert!(!lab.fake.world(|world| world.may_run || world.left_alone));
 }

@@ -69,7 +69,7 @@ fn metrics(view: &StandbyView) -> String {
 /// Answers until it is dropped.
 pub async fn serve(listener: tokio::net::TcpListener, looks: watch::Receiver<Arc<Look>>) -> std::io::Result<()> {
     let app = Router::new().fallback(answer).with_state(looks);
-    axum::serve(listener, app).await
+    axum::serve(crate::listen::Bounded::new(listener), app).await
 }
 
 async fn answer(State(looks): State<watch::Receiver<Arc<Look>>>, request: Request) -> Response {

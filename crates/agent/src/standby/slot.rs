@@ -6,12 +6,12 @@
 use super::guard;
 use super::swap::Place;
 use crate::config::{AgentConfig, StandbyConfig, StandbySlot};
-use crate::drivers::attach::{Attach, running};
+use crate::drivers::attach::{Attach, may_run};
 use crate::drivers::database::Database;
 use crate::drivers::pool::{self, Mounted};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
-use crate::process::{of_postgres, run, signal, system, tail};
+use crate::process::{of_postgres, run, signal, system, tail, unlooked};
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::path::Path;
@@ -71,7 +71,8 @@ impl Slot {
     pub fn new(standby: &StandbyConfig, which: StandbySlot) -> Self {
         let config = standby.slot(which, false);
         let attach = Attach::new(&config);
-        attach.adopt();
+        // What could not be looked at is looked at again by whoever asks how it is.
+        let _ = attach.adopt();
         Self {
             which,
             attach: Mutex::new(Arc::new(attach)),
@@ -94,7 +95,7 @@ impl Slot {
     }
 
     /// How its PostgreSQL is.
-    pub async fn probe(&self) -> DatabaseView {
+    pub async fn probe(&self) -> Option<DatabaseView> {
         self.database.probe().await
     }
 
@@ -194,8 +195,8 @@ impl Slot {
             let view = database.probe().await;
             let log = || tail(&self.config.dir.join("postgresql.log"), 3);
             match view {
-                DatabaseView::Ready => return Ok(()),
-                DatabaseView::Gone => return Err(format!("PostgreSQL ended: {}", log())),
+                Some(DatabaseView::Ready) => return Ok(()),
+                Some(DatabaseView::Gone) => return Err(format!("PostgreSQL ended: {}", log())),
                 _ if begun.elapsed() >= limit => {
                     let limit = limit.as_secs();
                     return Err(format!("PostgreSQL does not answer within {limit} s ({view:?}): {}", log()));
@@ -230,8 +231,8 @@ impl Slot {
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
     async fn force_down(&self) -> Result<(), String> {
         // By number: below a file system that was let go of they cannot be found by where they work.
-        let servers: Vec<(i32, String)> =
-            of_postgres(&self.config.database.data).into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
+        let servers = of_postgres(&self.config.database.data).map_err(|error| unlooked(&error))?;
+        let servers: Vec<(i32, String)> = servers.into_iter().filter_map(|pid| Some((pid, begun(pid)?))).collect();
         let exported = pool::export(&self.config, true).await;
         let detached = self.attach().detach(true).await;
         let same = |(pid, since): &&(i32, String)| begun(*pid).as_ref() == Some(since);
@@ -265,12 +266,12 @@ impl Place for Slot {
     fn is_up(&self) -> bool {
         // A child that has ended is reaped by being looked at.
         let looked = self.attach().look();
-        running(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs()
+        may_run(self.attach().dir()) && !matches!(looked, AttachLook::Ended(_)) && self.database.runs().unwrap_or(true)
     }
 
     async fn quiet(&self) -> Result<(), String> {
         // Without a mount, whatever works below that path is not ours.
-        if !self.there()? || !self.database.runs() {
+        if !self.there()? || !self.database.runs()? {
             return Ok(());
         }
         if let Err(why) = self.database.stop(Stop::Fast).await {
@@ -308,10 +309,10 @@ mod tests {
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let server = Server(Command::new(&program).arg("600").current_dir(data).spawn().unwrap());
         let began = Instant::now();
-        while of_postgres(data).is_empty() && began.elapsed() < Duration::from_secs(20) {
+        while of_postgres(data).unwrap().is_empty() && began.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();
         }
-        assert_eq!(of_postgres(data).len(), 1);
+        assert_eq!(of_postgres(data).unwrap().len(), 1);
         server
     }
 

@@ -54,6 +54,93 @@ async fn unmount(mount: &Path) -> bool {
     output("umount", Command::new("umount").arg(mount)).await.is_ok()
 }
 
+fn losetup() -> &'static str {
+    if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" }
+}
+
+/// A path as the kernel's table of mounts writes it.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_string(), |text, (escape, byte)| text.replace(escape, byte))
+}
+
+/// Pure: whether something is mounted at `point`, by the kernel's table of mounts. A dead mount must not be touched to find that out.
+fn is_mounted(table: &str, point: &Path) -> bool {
+    table.lines().filter_map(|line| line.split(' ').nth(4)).any(|at| Path::new(&unescaped(at)) == point)
+}
+
+fn mounted(point: &Path) -> Result<bool, DeviceError> {
+    let failed = |error: std::io::Error| DeviceError::Program {
+        program: "nbdfuse",
+        why: format!("/proc/self/mountinfo: {error}"),
+    };
+    Ok(is_mounted(&std::fs::read_to_string("/proc/self/mountinfo").map_err(failed)?, point))
+}
+
+/// Names of loop devices over a file below `dir`, as `sys` (/sys/block) shows them.
+fn loops_over(sys: &Path, dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(sys) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let backing = |name: &String| std::fs::read_to_string(sys.join(name).join("loop/backing_file"));
+    names.filter(|name| backing(name).is_ok_and(|file| Path::new(file.trim_end()).starts_with(dir))).collect()
+}
+
+/// Processes of nbdfuse that show a file below `mount`.
+fn nbdfuses_at(mount: &Path) -> Vec<rustix::process::Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let fits = |pid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let file = mount.join("device");
+        comm.trim_end() == "nbdfuse" && args.split(|b| *b == 0).any(|arg| arg == file.as_os_str().as_encoded_bytes())
+    };
+    pids.filter(fits).filter_map(rustix::process::Pid::from_raw).collect()
+}
+
+/// As the kernel names it: without links. Does not touch what may be mounted there.
+fn real(mount: &Path) -> PathBuf {
+    let dir = mount.parent().and_then(|dir| dir.canonicalize().ok());
+    dir.zip(mount.file_name()).map_or_else(|| mount.into(), |(dir, name)| dir.join(name))
+}
+
+/// Takes away what a killed process left at this mount: its nbdfuse, its loop devices, the mount. A loop device that somebody still uses keeps the old mount
+/// busy, and a device that is made over it would be the dead one.
+async fn clear_left(mount: &Path) -> Result<(), DeviceError> {
+    let real = real(mount);
+    let left: Vec<_> = nbdfuses_at(mount);
+    for pid in &left {
+        let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+    }
+    let mut loops = Vec::new();
+    for dir in [mount, &real] {
+        loops.extend(loops_over(Path::new("/sys/block"), dir));
+    }
+    loops.sort();
+    loops.dedup();
+    for name in &loops {
+        // One that is in use goes with its last user: the mount tells.
+        if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(format!("/dev/{name}"))).await
+        {
+            tracing::warn!(device = name, %error, "a loop device of an earlier process stays");
+        }
+    }
+    let begun = tokio::time::Instant::now();
+    while mounted(&real)? {
+        if !unmount(mount).await && begun.elapsed() >= STOP_LIMIT {
+            let over = if loops.is_empty() { "it".to_string() } else { format!("/dev/{}", loops.join(", /dev/")) };
+            let why = format!(
+                "{}: found the mount of an earlier process in use, expected none: unmount what stands on {over} first, then attach anew",
+                mount.display()
+            );
+            return Err(DeviceError::Program { program: "umount", why });
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+    Ok(())
+}
+
 impl Device {
     pub(super) async fn make(
         set: &Name,
@@ -64,8 +151,7 @@ impl Device {
     ) -> Result<Self, DeviceError> {
         let failed = |why: String| DeviceError::Program { program: "nbdfuse", why };
         let mount = dir.join(volume.as_str());
-        // What a killed process left behind.
-        while unmount(&mount).await {}
+        clear_left(&mount).await?;
         std::fs::create_dir_all(&mount).map_err(|error| failed(format!("{}: {error}", mount.display())))?;
         let file = mount.join("device");
         let socket = dir.join(format!("{volume}.sock"));
@@ -75,7 +161,7 @@ impl Device {
         // A group of its own: a Ctrl-C is for us, and we end it when the device is no longer in use.
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let path = match Self::come_up(&mut child, &file).await {
+        let path = match Self::come_up(&mut child, &mount, &file).await {
             Ok(path) => path,
             Err(error) => {
                 let _ = child.kill().await;
@@ -105,14 +191,15 @@ impl Device {
         Ok(Self { path, mount, stopping, stop })
     }
 
-    async fn come_up(child: &mut Child, file: &Path) -> Result<String, DeviceError> {
+    async fn come_up(child: &mut Child, mount: &Path, file: &Path) -> Result<String, DeviceError> {
         let failed = |why: String| DeviceError::Program { program: "nbdfuse", why };
         let there = async {
             loop {
                 if let Ok(Some(status)) = child.try_wait() {
                     return Err(failed(format!("ended with {status}")));
                 }
-                if tokio::fs::metadata(file).await.is_ok_and(|meta| meta.len() > 0) {
+                // None was there before: this one is ours, and the file in it is not one that an earlier process left.
+                if mounted(&real(mount))? && tokio::fs::metadata(file).await.is_ok_and(|meta| meta.len() > 0) {
                     return Ok(());
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
@@ -120,8 +207,7 @@ impl Device {
         };
         let limit = tokio::time::timeout(START_LIMIT, there).await;
         limit.map_err(|_| failed(format!("shows no file within {START_LIMIT:?}")))??;
-        let losetup = if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" };
-        output("losetup", Command::new(losetup).args(["--direct-io=on", "--find", "--show"]).arg(file)).await
+        output("losetup", Command::new(losetup()).args(["--direct-io=on", "--find", "--show"]).arg(file)).await
     }
 
     pub(super) fn path(&self) -> &str {
@@ -131,7 +217,6 @@ impl Device {
     /// Detaches the loop device, which waits for what is on its way, unmounts, and ends nbdfuse.
     pub(super) async fn stop(self) {
         self.stopping.store(true, Ordering::Relaxed);
-        let losetup = if Path::new("/usr/sbin/losetup").is_file() { "/usr/sbin/losetup" } else { "losetup" };
         // What the page cache holds of the device goes to the gateways while there is still a way.
         let cached = tokio::fs::File::open(&self.path).await;
         if let Ok(device) = cached
@@ -139,7 +224,7 @@ impl Device {
         {
             tracing::warn!(device = self.path, %error, "cached writes were not taken");
         }
-        if let Err(error) = output("losetup", Command::new(losetup).arg("--detach").arg(&self.path)).await {
+        if let Err(error) = output("losetup", Command::new(losetup()).arg("--detach").arg(&self.path)).await {
             tracing::warn!(device = self.path, %error, "the loop device does not go");
         }
         let gone = async {
@@ -164,5 +249,25 @@ async fn end(child: &mut Child) {
     }
     if tokio::time::timeout(STOP_LIMIT, child.wait()).await.is_err() {
         let _ = child.kill().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_process_left_is_found() {
+        let table =
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:44 / /run/a\\040b/vol1 rw - fuse.nbdfuse nbdfuse rw\n";
+        assert!(is_mounted(table, Path::new("/run/a b/vol1")));
+        assert!(!is_mounted(table, Path::new("/run/a b")));
+        let sys = tempfile::tempdir().unwrap();
+        for (name, file) in [("loop0", "/run/h/vol1/device\n"), ("loop1", "/run/h/vol10/device\n"), ("loop2", "/x\n")] {
+            std::fs::create_dir_all(sys.path().join(name).join("loop")).unwrap();
+            std::fs::write(sys.path().join(name).join("loop/backing_file"), file).unwrap();
+        }
+        std::fs::create_dir(sys.path().join("sda")).unwrap();
+        assert_eq!(loops_over(sys.path(), Path::new("/run/h/vol1")), ["loop0"]);
     }
 }

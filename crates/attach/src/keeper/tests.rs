@@ -87,3 +87,9 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     let ended = tokio::time::timeout(LIMIT, running).await.expect("ends at once").unwrap();
     assert_eq!(ended.unwrap(), Ended::Fenced { by: Some("held by db2".into()) });
 }
+
+#[test]
+fn a_clock_that_was_set_to_its_beginning_breaks_nothing() {
+    assert_eq!(before(10_000, Duration::from_millis(1)), 9_999);
+    assert_eq!(before(500, Duration::from_secs(3)), 0);
+}

@@ -24,6 +24,8 @@ const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// First and longest pause after a reconnect that came to nothing.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
+/// Connections that lasted for so long, and over which something was answered where something was asked, came to something.
+const STEADY: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SUSPICION.as_millis() + PATIENCE_MIN.as_millis() <= 1000);
 
@@ -63,6 +65,8 @@ pub struct View {
     pub renewed: Option<Moment>,
     /// Who took the set.
     pub fenced_by: Option<String>,
+    /// It ended, and nobody took the lease back: it expires by itself.
+    pub lease_left: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +108,9 @@ pub struct Machine {
     /// Admin address of a gateway that was given up for its silence.
     silent: Option<String>,
     calm_since: Moment,
+    /// Something was answered in this generation.
+    answered: bool,
+    /// The pause of the next reconnect that follows one that came to nothing; zero where the last one came to something.
     retry: Duration,
     retry_at: Option<Moment>,
     view: View,
@@ -134,7 +141,8 @@ impl Machine {
             lost_at: None,
             silent: None,
             calm_since: Moment(0),
-            retry: RETRY_MIN,
+            answered: false,
+            retry: Duration::ZERO,
             retry_at: None,
             view: View::default(),
         }
@@ -270,6 +278,7 @@ impl Machine {
     fn connect(&mut self, out: &mut Vec<Action>) {
         let Some(grant) = &self.grant else { return };
         self.generation += 1;
+        self.answered = false;
         self.missing.clear();
         for volume in (0..self.volumes).filter(|volume| !self.lost_volumes.contains_key(volume)) {
             for slot in 0..self.slots {
@@ -288,7 +297,6 @@ impl Machine {
         if !self.missing.is_empty() {
             return;
         }
-        self.retry = RETRY_MIN;
         self.calm_since = now;
         if let Some(lost_at) = self.lost_at.take() {
             let outage = u64::try_from(now.since(lost_at).as_millis()).unwrap_or(u64::MAX);
@@ -372,6 +380,7 @@ impl Machine {
         }
         let mut freed = Vec::new();
         let Some(entry) = self.table.remove(number, &mut freed) else { return };
+        self.answered = true;
         out.push(Action::Answer { ticket: entry.intake.ticket, outcome });
         for number in freed {
             self.send(now, number, out);
@@ -392,7 +401,7 @@ impl Machine {
         let token = grant.token;
         self.silent = matches!(why, Lost::Silent(_)).then(|| grant.api.clone());
         self.view.last_loss = Some(why.to_string());
-        let again = !self.missing.is_empty();
+        let pause = self.pause_after(now);
         self.missing.clear();
         // What waits for a silent gateway waits since it fell silent.
         let since = self.outstanding.filter(|_| matches!(why, Lost::Silent(_))).map_or(now, |asked| asked.first);
@@ -402,14 +411,44 @@ impl Machine {
         if !self.detach {
             self.go(Phase::Reconnecting, out);
         }
-        if again {
-            // It was there a moment ago and is not: not at once again.
-            self.retry_at = Some(now.plus(self.retry));
-            self.retry = (self.retry * 2).min(RETRY_MAX);
+        if !pause.is_zero() {
+            self.retry_at = Some(now.plus(pause));
             return;
         }
         let request = self.next_request(now);
         out.push(Action::Continue { request, token });
+    }
+
+    /// How long to wait after the loss of this generation. One that came to something is followed at once. What was not even connected was there a moment ago
+    /// and is not: not at once again. One whose connections end again and again over the same request must not be made forty times a second: each is a new
+    /// grant, and the set's other volumes lose theirs with it.
+    fn pause_after(&mut self, now: Moment) -> Duration {
+        let connected = self.missing.is_empty();
+        let worked = self.answered || self.table.len() == 0;
+        if connected && worked && now.since(self.calm_since) >= STEADY {
+            self.retry = Duration::ZERO;
+            return Duration::ZERO;
+        }
+        let pause = match connected {
+            false => self.retry.max(RETRY_MIN),
+            // Two gateways may be lost one right after the other.
+            true if worked && self.retry <= RETRY_MIN => Duration::ZERO,
+            true => self.retry,
+        };
+        self.retry = (self.retry.max(pause) * 2).clamp(RETRY_MIN, RETRY_MAX);
+        pause
+    }
+
+    /// A client left. What it only asked for is nobody's any more: a read that no gateway can answer would else be asked again for ever. What it wrote is carried
+    /// out all the same.
+    pub fn forget(&mut self, client: u64, out: &mut Vec<Action>) {
+        let mut volumes = BTreeSet::new();
+        for number in self.table.asked_only(client) {
+            // None of them holds a write back (M1).
+            volumes.extend(self.table.remove(number, &mut Vec::new()).map(|entry| entry.volume));
+        }
+        out.extend(volumes.into_iter().map(|volume| Action::Room { volume }));
+        self.end_if_drained(out);
     }
 
     /// A gateway's final word on `request`: the lease is not ours any more (M6).
@@ -535,9 +574,10 @@ impl Machine {
         }
     }
 
-    /// The lease was given back, or nobody took it back: it will expire.
-    pub fn released(&mut self, out: &mut Vec<Action>) {
+    /// The lease was given back (`given`), or nobody took it back: it will expire.
+    pub fn released(&mut self, given: bool, out: &mut Vec<Action>) {
         if self.phase == Phase::Detaching {
+            self.view.lease_left = !given;
             self.go(Phase::Detached, out);
         }
     }

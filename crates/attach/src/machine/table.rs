@@ -38,6 +38,11 @@ impl Intake {
         matches!(self.command, CommandOut::Write { .. } | CommandOut::Zero { .. } | CommandOut::Trim { .. })
     }
 
+    /// Nobody but who asked has anything from its answer.
+    fn only_asks(&self) -> bool {
+        matches!(self.command, CommandOut::Read { .. } | CommandOut::BlockStatus { .. } | CommandOut::Cache)
+    }
+
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.ticket.len)
     }
@@ -161,6 +166,12 @@ impl Table {
     pub(super) fn sendable(&self) -> Vec<u64> {
         let held = |number: &u64, entry: &Entry| self.volumes[entry.volume].held.binary_search(number).is_ok();
         self.entries.iter().filter(|(number, entry)| !held(number, entry)).map(|(number, _)| *number).collect()
+    }
+
+    /// Numbers of what a client asked for that changes nothing.
+    pub(super) fn asked_only(&self, client: u64) -> Vec<u64> {
+        let fits = |entry: &Entry| entry.intake.ticket.client == client && entry.intake.only_asks();
+        self.entries.iter().filter(|(_, entry)| fits(entry)).map(|(number, _)| *number).collect()
     }
 
     /// When the oldest unanswered request was sent, or came.

@@ -8,6 +8,9 @@ use holdfast_nbd::server::{ReadPart, ReplyTo};
 use holdfast_types::{Name, Token};
 use proptest::prelude::*;
 
+#[path = "loss_tests.rs"]
+mod losses;
+
 fn grant(epoch: u64) -> Grant {
     Grant {
         epoch: Epoch(epoch),
@@ -250,7 +253,7 @@ fn detaching_waits_for_answers_then_gives_the_lease_back() {
         step(|out| m.request(Moment(32), 0, write(8, 0, vec![1; 512]), out)).is_empty(),
         "too late: unanswered (R8)"
     );
-    step(|out| m.released(out));
+    step(|out| m.released(true, out));
     assert_eq!(m.phase(), Phase::Detached);
 }
 
@@ -270,7 +273,7 @@ fn a_resumed_set_that_is_told_to_end_first_continues_its_lease() {
     assert_eq!(step(|out| m.connected(Moment(60), lane, out)), ["send 1 gen=1 slot=0"]);
     let done = step(|out| m.answered(Moment(61), 1, 1, Ok(Reply::Done), out));
     assert_eq!(done, ["answer 7 ok", "shut gen=1", "release e9"]);
-    step(|out| m.released(out));
+    step(|out| m.released(true, out));
     assert_eq!(m.phase(), Phase::Detached);
 
     // Nobody continues it, and somebody else was granted the set.

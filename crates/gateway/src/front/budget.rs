@@ -94,6 +94,21 @@ impl Ledger {
         Poll::Ready(Charge { bytes, shared })
     }
 
+    /// Charges `bytes` now or not at all, without a place in the queue for the pool.
+    pub(super) fn try_charge(&mut self, bytes: u64) -> Option<Charge> {
+        let used = self.used.saturating_add(bytes);
+        if self.used > 0 && used > self.bound {
+            return None;
+        }
+        let mut shared = None;
+        if used > self.floor {
+            let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).min(self.pool.units);
+            shared = Some(self.pool.permits.clone().try_acquire_many_owned(units).ok()?);
+        }
+        self.used = used;
+        Some(Charge { bytes, shared })
+    }
+
     /// A request is over and nothing of it is held any more.
     pub(super) fn settle(&mut self, charge: Charge) {
         self.used -= charge.bytes;
@@ -145,6 +160,7 @@ mod tests {
         let kept = charge(&mut third, floor).unwrap();
         assert!(kept.shared.is_none());
         assert!(charge(&mut third, 4 << 20).is_none());
+        assert!(third.try_charge(4 << 20).is_none() && first.try_charge(5 << 20).is_none());
         first.settle(held.0);
         assert!(charge(&mut third, 4 << 20).is_some(), "the pool has room again");
         second.settle(held.1);

@@ -12,12 +12,14 @@
 //! C2  Nothing begins after the connection was declared closed, and nothing is answered then (R8).
 //! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held.
 //! C4  When the task ends, its operations are dropped before its place in the slot is given back (S1).
+//! C5  A read that cannot be answered at any gateway holds nothing but its own place, beside the running ones, until it can be or the connection ends.
 
 use super::budget::{Charge, Ledger};
 use super::device::{Device, DeviceError, Extent, ReadPart};
 use super::input::Input;
 use super::limits::{FrontLimits, STALL_BYTES_MIN};
 use super::measure::{Kind, Measures};
+use super::parked::{AGAIN_MAX, PARKED_MAX, Parked};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant as At, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Pieces of one vectored write at most.
@@ -104,12 +106,15 @@ enum Outcome {
 
 struct Running {
     asked: Asked,
+    /// Number of the try, from 0.
+    tries: u32,
     charge: Charge,
     work: Work,
 }
 
 struct Finished {
     asked: Asked,
+    tries: u32,
     charge: Charge,
     outcome: Result<Outcome, DeviceError>,
 }
@@ -123,7 +128,8 @@ impl Future for Running {
             Work::Read(work) => ready!(work.as_mut().poll(cx)).map(Outcome::Read),
             Work::Status(work) => ready!(work.as_mut().poll(cx)).map(Outcome::Status),
         };
-        Poll::Ready(Finished { asked: self.asked, charge: std::mem::take(&mut self.charge), outcome })
+        let (asked, tries) = (self.asked, self.tries);
+        Poll::Ready(Finished { asked, tries, charge: std::mem::take(&mut self.charge), outcome })
     }
 }
 
@@ -157,6 +163,12 @@ pub(super) struct Connection<'a, S> {
     awaited: Option<Charge>,
     open: bool,
     running: FuturesUnordered<Running>,
+    /// C5.
+    parked: Parked<At, Asked>,
+    /// Those of the running that are asked again.
+    again: usize,
+    /// For the next of the parked.
+    alarm: Pin<Box<Sleep>>,
     replies: ReplyQueue,
     ledger: Ledger,
     served: Served,
@@ -197,6 +209,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             awaited: None,
             open: true,
             running: FuturesUnordered::new(),
+            parked: Parked::new(limits.unreadable_pause),
+            again: 0,
+            alarm: Box::pin(tokio::time::sleep_until(At::now())),
             replies: ReplyQueue::new(style),
             ledger,
             closing: served.closed.clone().map(|token| Box::pin(token.cancelled_owned())),
@@ -238,6 +253,44 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
         self.turn = 0;
         loop {
+            self.work(cx)?;
+            if !self.ask_again(cx)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins a parked read whose time has come; whether it did. `cx` is woken for the next.
+    fn ask_again(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        loop {
+            // The end of one of them comes back here.
+            if self.again >= AGAIN_MAX || self.running.len() >= self.requests_max {
+                return Ok(false);
+            }
+            let Some(next) = self.parked.next() else { return Ok(false) };
+            if self.alarm.deadline() != next {
+                self.alarm.as_mut().reset(next);
+            }
+            if self.alarm.as_mut().poll(cx).is_pending() {
+                return Ok(false);
+            }
+            let Some((asked, tries)) = self.parked.due(next) else { return Ok(false) };
+            if self.is_closed() {
+                return Err(End::Closed);
+            }
+            let Some(charge) = self.ledger.try_charge(asked.len) else {
+                self.parked.keep(At::now(), asked, tries);
+                continue;
+            };
+            self.again += 1;
+            let work = Work::Read(self.served.device.clone().read(asked.to.offset, asked.len as u32));
+            self.run(Running { asked, tries, charge, work }, cx)?;
+            return Ok(true);
+        }
+    }
+
+    fn work(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        loop {
             while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(cx) {
                 self.finish(finished)?;
             }
@@ -266,7 +319,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Begins what stands in the buffer, as far as C3 allows.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<Intake, End> {
         loop {
-            if self.running.len() >= self.requests_max || self.replies.len() >= self.backlog_max {
+            let beyond = self.parked.len().saturating_sub(PARKED_MAX);
+            if self.running.len() + beyond >= self.requests_max || self.replies.len() >= self.backlog_max {
                 return Ok(Intake::Blocked);
             }
             if self.turn == TURN_REQUESTS {
@@ -380,7 +434,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         let asked = Asked { to, len, kind, narrow, since: Instant::now() };
-        let mut running = Running { asked, charge, work };
+        self.run(Running { asked, tries: 0, charge, work }, cx)
+    }
+
+    fn run(&mut self, mut running: Running, cx: &mut Context<'_>) -> Result<(), End> {
         // C1: begun here and now. What ends at once costs no queue, what does not is polled again from there.
         match Pin::new(&mut running).poll(cx) {
             Poll::Ready(finished) => self.finish(finished),
@@ -392,8 +449,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn finish(&mut self, finished: Finished) -> Result<(), End> {
-        let Finished { asked, charge, outcome } = finished;
+        let Finished { asked, tries, charge, outcome } = finished;
         let Asked { to, len, kind, narrow, since } = asked;
+        self.again -= usize::from(tries > 0);
         match outcome {
             Ok(Outcome::Plain) => self.replies.ok(to),
             Ok(Outcome::Read(parts)) => {
@@ -411,7 +469,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 self.replies.read(to, parts, narrow);
             }
             Ok(Outcome::Status(extents)) => self.replies.block_status(to, len, &extents, narrow),
-            Err(DeviceError::Disconnect) => return Err(End::Device),
+            Err(DeviceError::Unreadable) if kind == Kind::Read => {
+                // C5: it holds no bytes while it waits, its own or the pool's.
+                self.ledger.settle(charge);
+                self.parked.keep(At::now(), asked, tries);
+                return Ok(());
+            }
+            Err(DeviceError::Disconnect | DeviceError::Unreadable) => return Err(End::Device),
             Err(error) => {
                 self.measures.refused();
                 self.replies.error(to, errno(error, kind));
@@ -486,8 +550,8 @@ fn errno(error: DeviceError, kind: Kind) -> Errno {
         DeviceError::OutOfRange => Errno::Invalid,
         DeviceError::NotPermitted => Errno::NotPermitted,
         DeviceError::NotSupported => Errno::NotSupported,
-        // Disconnect never comes here; were it to, an I/O error would be the truth.
-        DeviceError::Fenced | DeviceError::Disconnect => Errno::Io,
+        // The last two never come here; were they to, an I/O error would be the truth.
+        DeviceError::Fenced | DeviceError::Disconnect | DeviceError::Unreadable => Errno::Io,
     }
 }
 

@@ -86,6 +86,10 @@ pub enum DeviceError {
     /// Another owner holds the set, for good: answered EIO. The one error that R8 allows for a request that is right in itself.
     #[error("another owner holds the set")]
     Fenced,
+    /// What a read asks for cannot be read now, here or at any other gateway: an object is missing, or not what was written (R9). Neither answered nor closed
+    /// (R8): the front gives back what the request holds and asks again, with growing pauses, for as long as the connection lasts. For reads only.
+    #[error("found nothing that can be read there, at whichever gateway")]
+    Unreadable,
     /// Everything else (shutdown, hand-over, lost leadership, no quorum, unknown outcome): the connection is closed unanswered (R8).
     #[error("the connection must be closed unanswered")]
     Disconnect,

@@ -1,9 +1,10 @@
 //! The handshake of one connection: carries questions from the protocol to [`Exports`] and answers back.
 
 use super::conn::Served;
-use super::device::{ConnInfo, Exports, OpenedExport, Refusal, RefusalKind};
+use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};
 use super::input::Input;
-use super::slots::{SlotPlace, Slots};
+use super::slots::SlotPlace;
+use super::{ServedConnection, Shared};
 use bytes::BytesMut;
 use holdfast_nbd::ExportName;
 use holdfast_nbd::server::{ExportFacts, Handshake, HandshakeError, Question, RefusalReason, Step};
@@ -41,15 +42,32 @@ fn refused(refusal: &Refusal) -> (RefusalReason, &str) {
 
 /// Opens the export and takes its slot: all older connections of the slot have ended when this returns (S1), and what they handed in under this epoch has its
 /// outcome (S4).
+///
+/// Before that it has its place among the gateway's connections: one that was told that it is served must not be closed for there being too many, and one
+/// that is refused for it must not disturb the slot.
 async fn open(
     name: &ExportName,
     info: ConnInfo,
-    exports: &dyn Exports,
-    slots: &Slots,
+    front: &Shared,
     stop: &CancellationToken,
 ) -> Result<(OpenedExport, Option<SlotPlace>), Refusal> {
-    let opened = exports.open(name, info).await?;
-    let place = slots
+    let opened = front.exports.open(name, info).await?;
+    front.promote(ServedConnection { info, name: name.clone(), stop: stop.clone() })?;
+    let place = take_slot(name, &opened, front, stop).await;
+    if place.is_err() {
+        front.demote(info.id);
+    }
+    Ok((opened, place?))
+}
+
+async fn take_slot(
+    name: &ExportName,
+    opened: &OpenedExport,
+    front: &Shared,
+    stop: &CancellationToken,
+) -> Result<Option<SlotPlace>, Refusal> {
+    let place = front
+        .slots
         .take(name, opened.epoch, stop)
         .await
         .map_err(|stale| Refusal { kind: RefusalKind::NotPermitted, message: stale.to_string() })?;
@@ -59,17 +77,17 @@ async fn open(
             message: format!("what an older connection of this slot handed in has no outcome here: {why}; find the gateway that serves, and try again"),
         })?;
     }
-    Ok((opened, place))
+    Ok(place)
 }
 
 /// Shakes hands. The caller bounds the time, and drops the future when `stop` is cancelled.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut S,
     info: ConnInfo,
-    exports: &dyn Exports,
-    slots: &Slots,
+    front: &Shared,
     stop: &CancellationToken,
 ) -> Result<Ready, Unserved> {
+    let exports = front.exports.as_ref();
     let mut handshake = Handshake::new();
     let mut input = Input::default();
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
@@ -100,7 +118,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                 });
                 handshake.answer_export(facts.as_ref().map_err(|refusal| refused(refusal)), &mut out)?;
             }
-            Step::Ask(Question::Open(name)) => match open(&name, info, exports, slots, stop).await {
+            Step::Ask(Question::Open(name)) => match open(&name, info, front, stop).await {
                 Err(refusal) => {
                     tracing::info!(connection = info.id, peer = %info.peer, export = %name, %refusal, "export refused");
                     handshake.answer_export(Err(refused(&refusal)), &mut out)?;
@@ -114,6 +132,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                         let served = Served { device, read_only, negotiated, closed };
                         return Ok(Ready { served, input, name, place });
                     }
+                    front.demote(info.id);
                 }
             },
         }

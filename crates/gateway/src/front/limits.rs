@@ -21,6 +21,8 @@ pub struct FrontLimits {
     pub handshake_timeout: Duration,
     /// A peer that sends a payload, or takes its replies, at less than [`STALL_BYTES_MIN`] in this time is closed.
     pub stall_timeout: Duration,
+    /// A read of what cannot be read anywhere is asked again after this pause, then after twice as long each time, up to half a minute.
+    pub unreadable_pause: Duration,
 }
 
 /// Progress that counts as such, in bytes per [`FrontLimits::stall_timeout`].
@@ -36,6 +38,7 @@ impl Default for FrontLimits {
             gateway_bytes: 512 << 20,
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
+            unreadable_pause: Duration::from_secs(1),
         }
     }
 }

@@ -4,7 +4,8 @@ use crate::cluster::Cluster;
 use crate::front::device::{
     ConnInfo, Device, DeviceError, ExportInfo, Exports, Extent, OpenedExport, Peer, ReadPart, Refusal, RefusalKind,
 };
-use crate::set::reader::Part;
+use crate::set::mapping::MapError;
+use crate::set::reader::{Part, ReadError};
 use crate::set::sequencer::{Op, WriteFailure};
 use crate::set::server::{Connection, SetError, SetServer, VolumeUse};
 use crate::set::snapshot::SnapshotDevice;
@@ -52,6 +53,20 @@ async fn checked<T>(
     let data = data.await?;
     check.await?;
     Ok(data)
+}
+
+/// What a read that came to nothing asks of its connection. What the store holds is the same for every gateway: closing would only have the same read asked again,
+/// and everything else of that host with it.
+fn unanswered(error: &ReadError) -> (DeviceError, &'static str) {
+    match error {
+        ReadError::Map(MapError::Stopping)
+        | ReadError::Journal(_)
+        | ReadError::Operation { .. }
+        | ReadError::Moving => (DeviceError::Disconnect, "connection closed"),
+        ReadError::Map(MapError::Store(_) | MapError::Bad { .. }) => {
+            (DeviceError::Unreadable, "it waits and is asked again")
+        }
+    }
 }
 
 impl VolumeDevice {
@@ -153,10 +168,11 @@ impl VolumeDevice {
             let (lba, sectors) = place(at, step)?;
             let parts = match self.server().reader.read(self.volume, lba, sectors).await {
                 Ok(parts) => parts,
+                // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
                 Err(e) => {
-                    // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
-                    tracing::error!(set = %self.server().name, volume = %self.volume, %lba, error = %e, "read failed; connection closed");
-                    return Err(DeviceError::Disconnect);
+                    let (failed, what) = unanswered(&e);
+                    tracing::error!(set = %self.server().name, volume = %self.volume, %lba, error = %e, "read failed; {what}");
+                    return Err(failed);
                 }
             };
             for part in parts {
@@ -421,6 +437,17 @@ impl Exports for NodeExports {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+
+    #[test]
+    fn r8_only_what_another_gateway_may_have_right_closes_the_connection() {
+        use holdfast_types::{MemberId, ObjectId, Term};
+        let object = ObjectId { term: Term(3), member: MemberId(1), boot: 9, random: 7 };
+        let bad = MapError::Bad { what: "extent", object, reason: "found another tag".into() };
+        assert_eq!(unanswered(&bad.into()).0, DeviceError::Unreadable);
+        assert_eq!(unanswered(&MapError::Stopping.into()).0, DeviceError::Disconnect);
+        let journal = ReadError::Operation { index: holdfast_types::LogIndex(7), reason: "of another volume".into() };
+        assert_eq!(unanswered(&journal).0, DeviceError::Disconnect);
+    }
 
     #[tokio::test]
     async fn r3_a_read_is_checked_when_its_data_is_there_and_before_it_is_answered() {

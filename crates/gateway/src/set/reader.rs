@@ -37,7 +37,7 @@ pub enum Part {
     Zeroes(Sectors),
 }
 
-/// A read that cannot be answered. None of them is told to a client (R8): the connection is closed.
+/// A read that cannot be answered. None of them is told to a client (R8): the connection is closed, or the read waits.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A bad record (R9).

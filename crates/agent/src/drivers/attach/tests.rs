@@ -106,7 +106,7 @@ async fn a_stubborn_one_is_killed_and_that_is_said() {
     wait_for(&attach, |look| matches!(look, AttachLook::Runs(view) if view.phase == AttachPhase::Serving));
     let why = attach.detach(false).await.unwrap_err();
     assert!(why.contains("was killed"), "{why}");
-    assert!(!running(&attach.dir));
+    assert!(!running(&attach.dir).unwrap());
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::gate::GateDevice;
 use super::harness::{Broken, Client, front, pipe, pipe_of, soon, until};
-use crate::front::device::Peer;
+use crate::front::device::{DeviceError, Peer};
 use crate::front::memory::{MemoryDevice, MemoryExports};
 use crate::front::{Front, FrontLimits};
 use holdfast_nbd::HeaderStyle;
@@ -261,13 +261,90 @@ async fn no_more_connections_than_may_be() {
     let front = front(FrontLimits { connections: 2, ..FrontLimits::default() }, &memory());
     let mut first = Client::connect(pipe(&front), "s/v").await;
     let second = Client::connect(pipe(&front), "s/v").await;
-    let mut third = Client::connect(pipe(&front), "s/v").await;
-    third.closed_unanswered().await;
+    let third = soon(Client::connect_as(pipe(&front), "s/v", HeaderStyle::Structured)).await;
+    assert!(matches!(third, Err(Broken::Handshake(_))), "told in the handshake");
     drop(second);
     until(|| front.connections().len() <= 1).await;
     let mut fourth = Client::connect(pipe(&front), "s/v").await;
     assert_eq!(fourth.read(0, 512).await, Ok(vec![0; 512]));
     assert_eq!(first.read(0, 512).await, Ok(vec![0; 512]));
+}
+
+/// Whoever needs no token cannot keep out who has one. A connection that finds no place is told so before it is told that it is served.
+#[tokio::test]
+async fn sessions_are_not_kept_out_by_connections_without() {
+    let exports = memory();
+    exports.put("s/old", Arc::new(MemoryDevice::new(MIB)), Epoch(0), true);
+    let front = front(FrontLimits { connections: 2, ..FrontLimits::default() }, &exports);
+    let mut guests = [Client::connect(pipe(&front), "s/old").await, Client::connect(pipe(&front), "s/v").await];
+    let refused = soon(Client::connect_as(pipe(&front), "s/old", HeaderStyle::Extended)).await;
+    assert!(matches!(refused, Err(Broken::Handshake(_))), "told, not closed");
+    let session = |slot: u8| format!("s/v?token=0000000000000000000000000000000{slot}&conn={slot}&gen=1");
+    let mut first = Client::connect(pipe(&front), &session(1)).await;
+    assert_eq!(first.write(0, &[1; 512]).await, Ok(vec![]));
+    guests[0].closed_unanswered().await;
+    assert_eq!(guests[1].read(0, 512).await, Ok(vec![1; 512]), "one place was enough");
+    let mut second = Client::connect(pipe(&front), &session(2)).await;
+    guests[1].closed_unanswered().await;
+    // Sessions do not make room for one another, and nobody else does.
+    for name in ["s/old", &session(3)] {
+        let refused = soon(Client::connect_as(pipe(&front), name, HeaderStyle::Extended)).await;
+        assert!(matches!(refused, Err(Broken::Handshake(_))), "{name}");
+    }
+    assert_eq!(second.read(0, 512).await, Ok(vec![1; 512]));
+    assert_eq!(first.read(0, 512).await, Ok(vec![1; 512]));
+    drop(first);
+    until(|| front.connections().len() <= 1).await;
+    let mut third = Client::connect(pipe(&front), &session(3)).await;
+    assert_eq!(third.read(0, 512).await, Ok(vec![1; 512]));
+}
+
+/// R8, R9: what no gateway can read is neither answered nor a reason to close the connection. It waits, without bytes and beside the running requests, and is
+/// asked again; everything else goes on.
+#[tokio::test]
+async fn r8_what_cannot_be_read_waits_and_the_rest_goes_on() {
+    let (device, mut begun) = GateDevice::new(64 * MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device.clone(), Epoch(1), false);
+    let limits =
+        FrontLimits { connection_requests: 1, unreadable_pause: Duration::from_millis(20), ..FrontLimits::default() };
+    let front = front(limits, &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    let damaged = client.send(0, 16 * MIB, READ, &[]).await.unwrap();
+    assert!(soon(begun.recv()).await.unwrap().go(Err(DeviceError::Unreadable)));
+    let mut tries = 0;
+    for round in 0..50_u64 {
+        let sent = client.send(32 * MIB + round * 512, 512, WRITE, &[7; 512]).await.unwrap();
+        // Whichever comes first has the one place.
+        loop {
+            let running = soon(begun.recv()).await.unwrap();
+            if running.what == "write" {
+                assert!(running.go(Ok(())));
+                break;
+            }
+            assert_eq!((running.what, running.offset, running.len), ("read", 0, 16 * MIB));
+            tries += 1;
+            assert!(running.go(Err(DeviceError::Unreadable)));
+        }
+        assert_eq!(soon(client.answer()).await.unwrap(), (sent, Ok(vec![])));
+    }
+    until(|| front.shared_bytes_held() == 0).await;
+    // What was damaged is written anew, or was only missing for a while.
+    let running = soon(begun.recv()).await.unwrap();
+    assert_eq!((running.what, running.offset), ("read", 0));
+    assert!(running.go(Ok(())));
+    let (cookie, answer) = soon(client.answer()).await.unwrap();
+    assert_eq!((cookie, answer.map(|data| data.len())), (damaged, Ok(16 << 20)));
+    assert!(tries < 20, "asked again {tries} times: the pauses grow");
+    // It ends with its connection.
+    client.send(0, 512, READ, &[]).await.unwrap();
+    assert!(soon(begun.recv()).await.unwrap().go(Err(DeviceError::Unreadable)));
+    drop(client);
+    until(|| front.connections().is_empty()).await;
+    while begun.try_recv().is_ok() {}
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(begun.try_recv().is_err(), "nobody asks for it any more");
+    assert_eq!(front.shared_bytes_held(), 0);
 }
 
 #[tokio::test]

@@ -27,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A request is asked again so often at least, however long each time took.
 const LOSSES_MIN: u32 = 4;
 
+/// How long one read may stay unanswered, at least: a store may be away for a while.
+const READ_LIMIT: Duration = Duration::from_secs(300);
+
 /// The lease of a copy.
 #[derive(Clone, Debug)]
 struct Held {
@@ -296,7 +299,14 @@ impl Link {
 
     /// Reads a range, whole, in parts.
     pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, CliError> {
-        self.until_answered(async |requests| requests.read(offset, len).await).await
+        let limit = READ_LIMIT.max(self.common.timeout());
+        let read = self.until_answered(async |requests| requests.read(offset, len).await);
+        // A gateway that cannot read what is there (R9) leaves the read unanswered and goes on with others.
+        tokio::time::timeout(limit, read).await.unwrap_or_else(|_| {
+            let text = format!("{}: {len} bytes at {offset} were not read within {limit:?}", self.volume);
+            Err(CliError::failed(text)
+                .next("the gateway's log and /healthz say why; `holdfast verify` names what cannot be read"))
+        })
     }
 
     /// What is allocated from `offset` on.

@@ -1,0 +1,198 @@
+//! What of a pool that is there an agent may touch.
+//!
+//! P1  Only a mount or pool over devices of this agent's attach is unmounted or exported, and only then is the PostgreSQL on it stopped; or the very mount, or the pool,
+//!     that this agent noted when it made it (its device may have lost its name by now).
+
+use super::attach::backing_file;
+use super::pool::{Mounted, mount_at};
+use crate::config::{AgentConfig, PoolKind};
+use crate::process::{NotRan, ran, system};
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Below the run directory: what was mounted or imported.
+const NOTE: &str = "pool.noted";
+
+/// For a question about a pool.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the kernel's nbd devices of an attach are connected with, before its run directory.
+const BACKEND: &str = "holdfast ";
+
+/// What stands behind a block device, as the kernel says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Behind {
+    /// What an nbd device was connected with.
+    Nbd(String),
+    /// The file of a loop device.
+    Loop(PathBuf),
+}
+
+fn behind(device: &Path) -> Option<Behind> {
+    // A pool's devices may be partitions: /dev/nbd0p1.
+    let name = device.file_name()?.to_str()?;
+    let whole = match name.strip_prefix("nbd") {
+        Some(rest) => format!("nbd{}", rest.split('p').next()?),
+        None => name.to_string(),
+    };
+    let nbd =
+        || read_to_string(format!("/sys/block/{whole}/backend")).ok().map(|text| Behind::Nbd(text.trim_end().into()));
+    backing_file(&whole).map(Behind::Loop).or_else(nbd)
+}
+
+/// Pure (P1). `attach_dirs`: the run directory of this agent's attach, by its names.
+fn is_ours(behind: Option<&Behind>, attach_dirs: &[PathBuf], noted: bool) -> bool {
+    let of_attach = |place: &Path| attach_dirs.iter().any(|dir| place.starts_with(dir));
+    noted
+        || match behind {
+            Some(Behind::Nbd(backend)) => {
+                backend.strip_prefix(BACKEND).is_some_and(|place| of_attach(Path::new(place)))
+            }
+            Some(Behind::Loop(file)) => of_attach(file),
+            None => false,
+        }
+}
+
+fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
+    let dir = config.run_dir.join("attach");
+    // The kernel names a file without links.
+    let real = config.run_dir.canonicalize().map(|run_dir| run_dir.join("attach"));
+    std::iter::once(dir).chain(real).collect()
+}
+
+/// What is noted; numbers of mounts come again after a boot.
+fn words(config: &AgentConfig, mounted: Option<&Mounted>) -> String {
+    let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match mounted {
+        Some(mounted) => format!("{} {} {}", boot.trim(), mounted.id, mounted.source),
+        None => format!("{} pool {}", boot.trim(), config.pool.name.as_deref().unwrap_or_default()),
+    }
+}
+
+/// Notes what was just mounted or imported as ours. What cannot be written is said, and found out by its devices.
+pub fn note(config: &AgentConfig) {
+    let mounted = match config.pool.kind {
+        PoolKind::None => return,
+        PoolKind::Ext4 | PoolKind::Xfs => mount_at(&config.pool.mount),
+        PoolKind::Zfs => None,
+    };
+    let path = config.run_dir.join(NOTE);
+    if let Err(error) = std::fs::write(&path, words(config, mounted.as_ref())) {
+        tracing::warn!(path = %path.display(), %error, "what was mounted is not noted");
+    }
+}
+
+fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>) -> bool {
+    read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted))
+}
+
+/// Whether the pool, or its file system, is there and is ours (P1).
+///
+/// # Errors
+/// What is there is not ours; or it could not be looked.
+pub async fn there(config: &AgentConfig) -> Result<bool, String> {
+    let dirs = attach_dirs(config);
+    match config.pool.kind {
+        PoolKind::None => Ok(false),
+        PoolKind::Ext4 | PoolKind::Xfs => {
+            let at = &config.pool.mount;
+            let Some(mounted) = mount_at(at) else { return Ok(false) };
+            let behind = behind(Path::new(&mounted.source));
+            if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted))) {
+                return Ok(true);
+            }
+            Err(format!(
+                "{}: found {} mounted there ({behind:?}), expected nothing, or a device of the attach in {}: unmount it, or see pool.mount and run_dir",
+                at.display(),
+                mounted.source,
+                dirs[0].display()
+            ))
+        }
+        PoolKind::Zfs => pool_there(config, &dirs).await,
+    }
+}
+
+async fn pool_there(config: &AgentConfig, dirs: &[PathBuf]) -> Result<bool, String> {
+    let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
+    let noted = is_noted(config, None);
+    let mut command = system("zpool");
+    command.args(["list", "-v", "-H", "-P", name]);
+    let devices = match ran(command, ASK_LIMIT).await {
+        Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
+        Ok(_) => return Ok(false),
+        // No answer: a suspended pool is there.
+        Err(NotRan::Late(_)) if noted => return Ok(true),
+        Err(NotRan::Late(why)) => {
+            return Err(format!(
+                "pool {name}: found one that does not answer and was not imported by this agent: {why}"
+            ));
+        }
+        Err(NotRan::Unable(why)) => return Err(format!("pool {name}: could not look for it: {why}")),
+    };
+    let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), dirs, noted));
+    match foreign {
+        None => Ok(true),
+        Some(device) => Err(format!(
+            "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: export it, or see pool.name and run_dir",
+            device.display(),
+            behind(device),
+            dirs[0].display()
+        )),
+    }
+}
+
+/// The devices in what `zpool list -v -H -P` prints.
+fn devices_of(listed: &str) -> Vec<PathBuf> {
+    let first = listed.lines().filter_map(|line| line.split_whitespace().next());
+    first.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_is_what_stands_on_our_attach_or_was_noted() {
+        let dirs = [PathBuf::from("/run/holdfast-agent/attach")];
+        let nbd = |text: &str| Some(Behind::Nbd(text.into()));
+        let looped = |text: &str| Some(Behind::Loop(text.into()));
+        for (behind, noted, ours) in [
+            (nbd("holdfast /run/holdfast-agent/attach/vol1"), false, true),
+            (nbd("holdfast /run/holdfast/other/vol1"), false, false),
+            (nbd("holdfast /run/holdfast-agent/attach2/vol1"), false, false),
+            (nbd("something /run/holdfast-agent/attach/vol1"), false, false),
+            (looped("/run/holdfast-agent/attach/vol1/device"), false, true),
+            (looped("/var/lib/images/a.img"), false, false),
+            // Let go of lazily: the file has lost its path.
+            (looped("/device"), false, false),
+            (looped("/device"), true, true),
+            (None, false, false),
+            (None, true, true),
+        ] {
+            assert_eq!(is_ours(behind.as_ref(), &dirs, noted), ours, "{behind:?} {noted}");
+        }
+    }
+
+    #[test]
+    fn a_pools_devices_are_those_with_a_path() {
+        let listed =
+            "tank\t9.5G\t1M\t-\n\tmirror-0\t9.5G\n\t  /dev/nbd0\t-\n\t  /dev/nbd1p1\t-\nlogs\t-\n\t/dev/loop4\t-";
+        assert_eq!(devices_of(listed), ["/dev/nbd0", "/dev/nbd1p1", "/dev/loop4"].map(PathBuf::from));
+    }
+
+    #[tokio::test]
+    async fn a_mount_that_is_not_ours_is_named() {
+        // Whatever this machine has at its root is none of an agent's.
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        config.pool.mount = "/".into();
+        let why = there(&config).await.unwrap_err();
+        assert!(why.contains("/: found ") && why.contains("expected nothing, or a device of the attach in"), "{why}");
+        // The very mount that was noted.
+        note(&config);
+        assert_eq!(there(&config).await, Ok(true));
+        config.pool.mount = dir.path().join("nothing");
+        assert_eq!(there(&config).await, Ok(false));
+    }
+}

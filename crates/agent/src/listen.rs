@@ -1,0 +1,187 @@
+//! Connections of a door that anybody may knock at: bounded in number and in patience, so that whoever opens many, or says nothing, takes neither the process's file
+//! descriptors nor others' places.
+//!
+//! L1  There are [`CONNECTIONS_MAX`] at most. One more, and the oldest is closed: who is asked about health a thousand times a second answers each at once, so the oldest
+//!     are those that say nothing.
+//! L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+/// Connections at once.
+pub const CONNECTIONS_MAX: usize = 128;
+
+/// Longer than any command takes.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// After a failure to accept (no more file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+struct Places {
+    next: u64,
+    taken: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A listener with bounds.
+#[derive(Debug)]
+pub struct Bounded {
+    listener: TcpListener,
+    places: Arc<Mutex<Places>>,
+    idle: Duration,
+}
+
+impl Bounded {
+    /// With the bounds of this module.
+    pub fn new(listener: TcpListener) -> Self {
+        Self { listener, places: Arc::default(), idle: IDLE_LIMIT }
+    }
+}
+
+impl Listener for Bounded {
+    type Io = Guest;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Guest, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((socket, from)) => return (Guest::new(socket, &self.places, self.idle), from),
+                // Of a single connection, which was gone before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept HTTP connections");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote(pub SocketAddr);
+
+impl Connected<IncomingStream<'_, Bounded>> for Remote {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        Self(*stream.remote_addr())
+    }
+}
+
+/// A connection with its place.
+#[derive(Debug)]
+pub struct Guest {
+    socket: TcpStream,
+    id: u64,
+    places: Arc<Mutex<Places>>,
+    /// Ready once a newer one takes the place.
+    evicted: oneshot::Receiver<()>,
+    idle: Duration,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Guest {
+    fn new(socket: TcpStream, places: &Arc<Mutex<Places>>, idle: Duration) -> Self {
+        let (evict, evicted) = oneshot::channel();
+        let mut inner = lock(places);
+        if inner.taken.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = inner.taken.pop_first()
+        {
+            let _ = oldest.send(());
+        }
+        inner.next += 1;
+        let id = inner.next;
+        inner.taken.insert(id, evict);
+        drop(inner);
+        Self { socket, id, places: places.clone(), evicted, idle, alarm: Box::pin(tokio::time::sleep(idle)) }
+    }
+
+    /// L1, L2: whether it may go on. `cx` is woken when it may not.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if Pin::new(&mut self.evicted).poll(cx).is_ready() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "a newer connection took its place"));
+        }
+        if self.alarm.as_mut().poll(cx).is_ready() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came or went"));
+        }
+        Ok(())
+    }
+
+    fn moved<T>(&mut self, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            let until = Instant::now() + self.idle;
+            self.alarm.as_mut().reset(until);
+        }
+        done
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        lock(&self.places).taken.remove(&self.id);
+    }
+}
+
+impl AsyncRead for Guest {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let done = Pin::new(&mut this.socket).poll_read(cx, buf);
+        this.moved(done)
+    }
+}
+
+impl AsyncWrite for Guest {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check(cx)?;
+        let done = Pin::new(&mut this.socket).poll_write(cx, bytes);
+        this.moved(done)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    #[tokio::test]
+    async fn who_says_nothing_is_closed_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = Bounded { idle: Duration::from_millis(50), ..Bounded::new(listener) };
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (mut guest, _) = bounded.accept().await;
+        let mut bytes = [0; 16];
+        let read = tokio::time::timeout(Duration::from_secs(20), guest.read(&mut bytes)).await.unwrap();
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(guest);
+        assert!(lock(&bounded.places).taken.is_empty(), "its place is free");
+    }
+}

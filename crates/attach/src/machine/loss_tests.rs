@@ -1,0 +1,95 @@
+//! Connections that end over and over, and clients that leave.
+
+use super::*;
+
+/// A gateway that ends its connections over one request, whatever the grant, is not asked forty times a second: each is a new grant, and the set's other
+/// volumes wait for it.
+#[test]
+fn connections_that_end_over_the_same_request_are_made_again_with_pauses() {
+    // With and without answers to others in between.
+    for others in [false, true] {
+        let mut m = serving(1);
+        let read = intake(1, 9, 0, 512, CommandOut::Read { unfragmented: false }, vec![]);
+        step(|out| m.request(Moment(5), 0, read, out));
+        let (mut now, mut continued, mut epoch) = (10, 0, 1);
+        let mut request = None;
+        while now < 3010 {
+            let mut out = Vec::new();
+            match request.take() {
+                None if m.carries() => {
+                    if others {
+                        m.request(Moment(now), 0, write(100 + now, 4096, vec![1; 512]), &mut out);
+                        let (generation, number) = (m.generation(), m.table.len() as u64);
+                        let last = m.table.sendable().pop().unwrap_or(number);
+                        m.answered(Moment(now), generation, last, Ok(Reply::Done), &mut out);
+                        out.clear();
+                    }
+                    let generation = m.generation();
+                    m.lost(Moment(now), generation, &Lost::Connection("closed".into()), &mut out);
+                }
+                None => m.tick(Moment(now), &mut out),
+                Some(id) => {
+                    epoch += 1;
+                    m.granted(Moment(now), id, grant(epoch), 1, &mut out);
+                    let lane = Lane { generation: m.generation(), volume: 0, slot: 0 };
+                    m.connected(Moment(now), lane, &mut out);
+                }
+            }
+            for action in out {
+                if let Action::Continue { request: id, .. } = action {
+                    (request, continued) = (Some(id), continued + 1);
+                }
+            }
+            now += 2;
+        }
+        assert!((5..=14).contains(&continued), "others {others}: continued {continued} times in three seconds");
+        // Once it has served for a while, the next loss is followed at once.
+        while !m.carries() {
+            let mut out = Vec::new();
+            m.tick(Moment(now), &mut out);
+            if let Some(id) = request.take() {
+                m.granted(Moment(now), id, grant(epoch + 1), 1, &mut out);
+                let lane = Lane { generation: m.generation(), volume: 0, slot: 0 };
+                m.connected(Moment(now), lane, &mut out);
+            }
+            request = out.iter().find_map(|action| match action {
+                Action::Continue { request, .. } => Some(*request),
+                _ => None,
+            });
+            now += 50;
+        }
+        let generation = m.generation();
+        step(|out| m.answered(Moment(now), generation, 1, Ok(Reply::Read(Vec::new())), out));
+        let lost = step(|out| m.lost(Moment(now + 2000), generation, &Lost::Connection("reset".into()), out));
+        assert!(lost.iter().any(|line| line.starts_with("continue")), "{lost:?}");
+    }
+}
+
+/// F2: what a client that left had only asked for is not asked for any more, and its late answer is nobody's. What it wrote is.
+#[test]
+fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
+    let mut m = serving(1);
+    let read = |client, cookie| intake(client, cookie, 0, 512, CommandOut::Read { unfragmented: false }, vec![]);
+    step(|out| m.request(Moment(5), 0, read(7, 1), out));
+    step(|out| m.request(Moment(5), 0, intake(7, 2, 0, 512, CommandOut::Cache, vec![]), out));
+    step(|out| m.request(Moment(5), 0, intake(7, 3, 0, 512, CommandOut::BlockStatus { one: false }, vec![]), out));
+    let kept = intake(7, 4, 0, 512, CommandOut::Write { fua: false }, vec![1; 512]);
+    step(|out| m.request(Moment(5), 0, kept, out));
+    step(|out| m.request(Moment(5), 0, read(8, 5), out));
+    let mut out = Vec::new();
+    m.forget(7, &mut out);
+    assert_eq!(out, [Action::Room { volume: 0 }]);
+    m.self_check();
+    assert_eq!(m.unanswered(), 2);
+    assert!(step(|out| m.answered(Moment(6), 1, 1, Ok(Reply::Read(Vec::new())), out)).is_empty(), "late");
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
+    let again = step(|out| m.connected(Moment(30), Lane { generation: 2, volume: 0, slot: 0 }, out));
+    assert_eq!(again, ["send 4 gen=2 slot=0", "send 5 gen=2 slot=0"]);
+    // Nobody waits for what is left of one that leaves in the end.
+    step(|out| m.answered(Moment(31), 2, 4, Ok(Reply::Done), out));
+    m.detach(&mut Vec::new());
+    assert_eq!(step(|out| m.forget(8, out)), ["shut gen=2", "release e2"]);
+    step(|out| m.released(false, out));
+    assert!(m.view().lease_left && m.phase() == Phase::Detached);
+}

@@ -1,0 +1,134 @@
+//! A byte of a segment is flipped while a host is attached to two volumes: reads of what it holds wait, every other one is answered, the other volume is written as
+//! ever, and nothing is reconnected (R8, R9). What a killed reader asked for is forgotten. Flipped back, the reads are answered.
+
+use super::attach::{Attached, export};
+use super::recover::flip;
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::binary::public_dir;
+use crate::bridge::Bridge;
+use crate::cluster::{Cluster, Options, SET};
+use crate::nbd::{Client, NbdError, pattern};
+use crate::process::wait_until;
+use crate::say::note;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 64 << 10;
+const BLOCKS: u64 = 128;
+const TAG: u64 = 7;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Of one who is not answered any more: an object is fetched three times before it is taken for damaged.
+const SILENCE: Duration = Duration::from_secs(8);
+/// The longest pause between two tries of a read, and some.
+const AGAIN: Duration = Duration::from_secs(60);
+const WRITES: u64 = 500;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let folder = std::path::absolute(lab.dir.join("store"))?;
+    let store = Some(format!("file://{}", folder.display()));
+    let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB", "cache.disk=0B"].map(String::from).into();
+    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("waits"), "64MiB".to_string(), Vec::new());
+    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store, size, settings, env })?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for block in 0..BLOCKS {
+        let offset = block * BLOCK as u64;
+        client.write(offset, &pattern(TAG, offset, BLOCK))?;
+    }
+    client.flush()?;
+    client.disconnect();
+    let other = format!("{SET}/vol2");
+    cluster.holdfast(&["volume", "create", &other, "--size", "64MiB"])?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    let segment = segment(&folder)?;
+    let at = std::fs::metadata(&segment)?.len() / 2;
+    // What is in memory is right: nothing of it is left.
+    let cluster = cluster.kill_all()?.start()?;
+    flip(&segment, at)?;
+
+    let (run_dir, _guard) = public_dir("waits")?;
+    let attached = Attached::start_knowing_all(lab, &cluster, &run_dir, "host-a")?;
+    let (hurt, well) = (Bridge::to(&attached.socket(), &export())?, Bridge::to(&run_dir.join("vol2.sock"), &other)?);
+    let mut reader = Client::connect(&hurt.uri, SILENCE)?;
+    let mut waiting = BTreeMap::new();
+    for block in 0..BLOCKS {
+        waiting.insert(reader.send_read(block * BLOCK as u64, BLOCK as u32)?, block);
+    }
+    let answered = answers(&mut reader, &mut waiting)?;
+    anyhow::ensure!(!waiting.is_empty() && answered > 0, "{answered} of {BLOCKS} blocks are answered, expected some");
+    note(format!("{answered} blocks are answered, {} wait", waiting.len()));
+
+    let mut writer = Client::connect(&well.uri, PATIENCE)?;
+    let begun = Instant::now();
+    for write in 0..WRITES {
+        let offset = write % BLOCKS * BLOCK as u64;
+        writer
+            .write(offset, &pattern(write, offset, 4096))
+            .with_context(|| format!("write {write} of the other volume"))?;
+    }
+    note(format!("{WRITES} writes of the other volume in {:?} meanwhile", begun.elapsed()));
+    let shown = attached.look()?;
+    anyhow::ensure!(shown["reconnects"] == 0, "reconnected for a read that no gateway can answer: {shown}");
+
+    // Of one who is killed nothing stays.
+    let before = waiting.len() as u64;
+    let block = *waiting.values().next().context("none waits")?;
+    let mut killed = Client::connect(&hurt.uri, PATIENCE)?;
+    killed.send_read(block * BLOCK as u64, BLOCK as u32)?;
+    let unanswered = |count: u64| wait_until(PATIENCE, || attached.look().is_ok_and(|now| now["unanswered"] == count));
+    anyhow::ensure!(unanswered(before + 1), "the second read is not there: {}", attached.look()?);
+    drop(killed);
+    anyhow::ensure!(unanswered(before), "a killed reader's read is kept: {}", attached.look()?);
+
+    flip(&segment, at)?;
+    let begun = Instant::now();
+    reader.set_patience(AGAIN)?;
+    while !waiting.is_empty() {
+        anyhow::ensure!(begun.elapsed() < 2 * AGAIN, "blocks {:?} are not answered after {AGAIN:?}", waiting.values());
+        answers(&mut reader, &mut waiting)?;
+    }
+    note(format!("flipped back: all are answered after {:?}", begun.elapsed()));
+    let shown = attached.look()?;
+    anyhow::ensure!(shown["reconnects"] == 0 && shown["unanswered"] == 0, "{shown}");
+    drop(attached);
+    cluster.stop()?;
+    Ok(())
+}
+
+/// Takes answers until all are there or none comes any more; how many came. Each must be what was written.
+fn answers(reader: &mut Client, waiting: &mut BTreeMap<u64, u64>) -> Result<u64> {
+    let mut count = 0;
+    while !waiting.is_empty() {
+        let reply = match reader.receive() {
+            Ok(reply) => reply,
+            Err(NbdError::Gone(e))
+                if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
+            {
+                break;
+            }
+            Err(e) => return Err(e).context("the connection of the read that waits"),
+        };
+        let block = waiting.remove(&reply.cookie).context("an answer to nothing")?;
+        let offset = block * BLOCK as u64;
+        match reply.result {
+            Ok(data) => {
+                anyhow::ensure!(data == pattern(TAG, offset, BLOCK), "R9: block {block} is not what was written")
+            }
+            Err(errno) => bail!("R8: block {block} is answered with errno {errno}"),
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The largest of the set's segments.
+fn segment(folder: &Path) -> Result<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder.join("sets/1/seg"))? {
+        let entry = entry?;
+        files.push((entry.metadata()?.len(), entry.path()));
+    }
+    files.sort();
+    Ok(files.pop().context("no segment")?.1)
+}
