@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
-use holdfast_raft::{Group, ProposeError, StateMachine};
+use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
 use holdfast_types::{LogId, MemberId, Name, SetId};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -95,6 +95,19 @@ impl Cluster {
     }
 }
 
+/// Group 0's state as a snapshot has it. It has no version of its own, and needs no checksum: the file and the message that it comes in have one. So
+/// bytes that do not decode, or go on behind the state, are not rotten: another build, whose state has other fields, wrote them.
+fn decode(data: &[u8]) -> Result<ClusterState, Unfit> {
+    match postcard::take_from_bytes::<ClusterState>(data) {
+        Ok((state, [])) => Ok(state),
+        Ok((_, rest)) => {
+            let known = data.len() - rest.len();
+            Err(Unfit::OtherBuild(format!("group 0's state: found {} bytes, expected {known}", data.len())))
+        }
+        Err(error) => Err(Unfit::OtherBuild(format!("group 0's state, {} bytes: {error}", data.len()))),
+    }
+}
+
 impl StateMachine for Cluster {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
         let answer = match postcard::from_bytes::<(u8, ClusterCommand)>(&payload) {
@@ -126,14 +139,37 @@ impl StateMachine for Cluster {
         postcard::to_stdvec(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
-    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        postcard::from_bytes::<ClusterState>(data).map(drop).map_err(|e| e.to_string())
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
+        decode(data).map(drop)
     }
 
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let state = postcard::from_bytes(data).map_err(|e| e.to_string())?;
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
+        let state = decode(data)?;
         *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };
         self.version.send_modify(|v| *v += 1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_with_other_fields_is_of_another_build_and_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState::new();
+        state.cluster_id = 7;
+        let bytes = postcard::to_stdvec(&state)?;
+        let cluster = Cluster::default();
+        let at = LogId::new(1, 1);
+        let longer = [&bytes[..], &[1]].concat();
+        for foreign in [&longer[..], &bytes[..bytes.len() - 1]] {
+            assert!(matches!(cluster.check(at, foreign), Err(Unfit::OtherBuild(_))), "{foreign:?}");
+            assert!(matches!(cluster.install(at, foreign), Err(Unfit::OtherBuild(_))), "{foreign:?}");
+            assert_eq!(cluster.state(), ClusterState::new());
+        }
+        cluster.install(at, &bytes)?;
+        assert_eq!(cluster.state(), state);
         Ok(())
     }
 }
