@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
-use holdfast_raft::{Group, ProposeError, StateMachine};
+use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
 use holdfast_types::{LogId, MemberId, Name, SetId, Term};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -216,12 +216,12 @@ impl StateMachine for Cluster {
         image(&inner.state).ok().map(|bytes| (inner.applied, Bytes::from(bytes)))
     }
 
-    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        of_image(data).map(drop)
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
+        of_image(data).map(drop).map_err(Unfit::OtherBuild)
     }
 
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let state = of_image(data)?;
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
+        let state = of_image(data).map_err(Unfit::OtherBuild)?;
         *self.inner.write().unwrap_or_else(PoisonError::into_inner) = Inner { state, applied: last };
         self.version.send_modify(|v| *v += 1);
         Ok(())
@@ -285,6 +285,24 @@ mod tests {
         assert_eq!(of_image(&image(&state)?)?, state);
         let cut = image(&state)?;
         assert!(of_image(&cut[..cut.len() - 1]).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_state_with_other_fields_is_of_another_build_and_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState::new();
+        state.cluster_id = 7;
+        let bytes = postcard::to_stdvec(&state)?;
+        let cluster = Cluster::default();
+        let at = LogId::new(1, 1);
+        let longer = [&bytes[..], &[1]].concat();
+        for foreign in [&longer[..], &bytes[..bytes.len() - 1]] {
+            assert!(matches!(cluster.check(at, foreign), Err(Unfit::OtherBuild(_))), "{foreign:?}");
+            assert!(matches!(cluster.install(at, foreign), Err(Unfit::OtherBuild(_))), "{foreign:?}");
+            assert_eq!(cluster.state(), ClusterState::new());
+        }
+        cluster.install(at, &bytes)?;
+        assert_eq!(cluster.state(), state);
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! `/metrics` for Prometheus and `/healthz` for load balancers and people.
 
+use crate::doors::{self, Door};
 use crate::node::Node;
 use axum::Router;
 use axum::extract::State;
@@ -29,7 +30,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>) -> std::i
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
         .route("/healthz", get(health))
         .with_state(node);
-    axum::serve(listener, app).await
+    axum::serve(Door::new("http", listener, doors::HTTP), app).await
 }
 
 async fn metrics_page(State(node): State<Arc<Node>>, recorder: Option<PrometheusHandle>) -> (StatusCode, String) {
@@ -44,8 +45,8 @@ async fn health(State(node): State<Arc<Node>>) -> (StatusCode, String) {
     match node.not_ready() {
         // A store in trouble stops no gateway from serving: said, but no reason to send clients elsewhere (R8).
         None => {
-            let warnings: String =
-                node.store_warnings().iter().map(|warning| format!("warning: {warning}\n")).collect();
+            let warnings = node.journal_warning().into_iter().chain(node.store_warnings());
+            let warnings: String = warnings.map(|warning| format!("warning: {warning}\n")).collect();
             (StatusCode::OK, format!("ok\n{warnings}"))
         }
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),

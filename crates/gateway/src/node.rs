@@ -19,6 +19,7 @@ use crate::heal;
 use crate::identity::{Identity, IdentityError};
 use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
+use crate::room;
 use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
@@ -27,7 +28,7 @@ use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boo
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -119,6 +120,8 @@ pub struct Node {
     cache: Cache,
     /// Why group 0 refused this start (C3).
     refused: Mutex<Option<String>>,
+    /// What the journal's disk lacked of its bound when it was opened.
+    lacks_room: OnceLock<String>,
     /// From the opening of the journal on; group 0 may still be waiting to be healed then.
     raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
@@ -195,6 +198,7 @@ impl Node {
             keys,
             cache,
             refused: Mutex::new(None),
+            lacks_room: OnceLock::new(),
             raft: RwLock::new(None),
             adopted: RwLock::new(None),
             adopting: tokio::sync::Mutex::new(()),
@@ -279,6 +283,7 @@ impl Node {
             tail_bytes: self.config.journal.tail.0,
         };
         identity.check_journal(&journal.dir)?;
+        let (dir, bound) = (journal.dir.clone(), journal.bound_bytes);
         let owner = holdfast_log::Identity { disk_uuid: identity.disk(), boot: identity.boot };
         let sealing = node_key::open(&self.config.data_dir, identity.disk(), &self.keys, self.config.journal.seal)?;
         let (open, of_journal) = (self.seams.journal.clone(), sealing.clone());
@@ -287,6 +292,11 @@ impl Node {
             .map_err(|e| NodeError::Refused(format!("opening the journal: {e}")))??;
         lock(&self.identity).journal_begun(&self.config.data_dir)?;
         tracing::info!(?report, "journal opened");
+        if let Some(why) = room::lacking(&dir, bound) {
+            tracing::warn!(dir = %dir.display(), "{why}");
+            // Opened once in the life of a process.
+            let _ = self.lacks_room.set(why);
+        }
         for bad in &report.corrupt {
             tracing::error!(
                 file = %bad.file, offset = bad.offset, found = %bad.found, expected = %bad.expected,
@@ -359,6 +369,11 @@ impl Node {
         let set_trouble = |set: &Arc<SetServer>| set.head.trouble().or_else(|| set.reader.suspects().trouble());
         let found = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().find_map(set_trouble);
         found.or_else(|| lock(&self.troubles).iter().next().map(|(set, why)| format!("set {set}: {why}")))
+    }
+
+    /// What is wrong with the journal and does not keep this gateway from serving.
+    pub fn journal_warning(&self) -> Option<String> {
+        self.lacks_room.get().cloned()
     }
 
     /// Why a group cannot make progress, as far as this member knows.

@@ -2,6 +2,7 @@
 
 use crate::admin::AdminDoor;
 use crate::config::GatewayConfig;
+use crate::doors::{self, Door};
 use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
 use crate::node::{Node, NodeError};
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::{Connected, TcpIncoming};
+use tonic::transport::server::Connected;
 
 /// How long open gRPC calls may take once the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -155,7 +156,7 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
     let door = admin_door(node);
     // A certificate of another authority does not come as far as this; one of ours that names no role does.
     let door = InterceptedService::new(door, require(tls.as_ref().map(|_| Role::ALL.as_slice())));
-    let builder = match with_tls(Server::builder(), tls.as_ref()) {
+    let builder = match with_tls(doors::server(), tls.as_ref()) {
         Ok(builder) => builder,
         Err(reason) => return ("admin door", Err(reason)),
     };
@@ -163,12 +164,13 @@ async fn serve_api(listener: TcpListener, node: Arc<Node>, stop: CancellationTok
         .timeout(Duration::from_secs(120))
         .concurrency_limit_per_connection(64)
         .add_service(door)
-        .serve_with_incoming_shutdown(incoming(listener), bounded(stop.clone()));
+        .serve_with_incoming_shutdown(Door::new("admin", listener, doors::ADMIN).incoming(), bounded(stop.clone()));
     ("admin door", finish(served, stop).await)
 }
 
 async fn serve_peers(listener: TcpListener, node: Arc<Node>, stop: CancellationToken) -> DoorEnd {
-    ("peer door", serve_peers_over(incoming(listener), node, None, stop).await)
+    let incoming = Door::new("peer", listener, doors::PEERS).incoming();
+    ("peer door", serve_peers_over(incoming, node, None, stop).await)
 }
 
 /// Serves the door between gateways and the admin door on the same connections, without TLS: a simulation has one way in.
@@ -209,7 +211,7 @@ where
     };
     // T3: only a gateway may vote, append and ask for votes.
     let door = InterceptedService::new(raft.service(), require(node.tls.as_ref().map(|_| GATEWAYS)));
-    let builder = with_tls(Server::builder(), node.tls.as_ref())?;
+    let builder = with_tls(doors::server(), node.tls.as_ref())?;
     let served = builder
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -218,12 +220,6 @@ where
         .add_optional_service(admin)
         .serve_with_incoming_shutdown(incoming, bounded(stop.clone()));
     finish(served, stop).await
-}
-
-/// Accepted sockets without Nagle's delay. `Server::tcp_nodelay` says nothing about sockets that come from outside of it,
-/// and a small answer that waits for the next one costs 40 ms (measured: it was the 99th percentile of every write).
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 async fn bounded(stop: CancellationToken) {

@@ -1,6 +1,6 @@
 //! `holdfast dev` with real gateways: announced, kept, ended with it, and back with the same cluster.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -91,6 +91,20 @@ fn is_gone(pid: i32) -> bool {
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
 }
 
+/// Lets this process, and what it starts, have few files open, as a login shell would; how many more it could ask for.
+fn lower_open_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(512), maximum: limit.maximum }).unwrap();
+    limit.maximum
+}
+
+/// How many files a process may have open.
+fn open_files(pid: i32) -> Option<u64> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    line.split_whitespace().nth(3).and_then(|soft| soft.parse().ok())
+}
+
 fn wait_until_gone(pids: &[i32]) {
     let until = Instant::now() + PATIENCE;
     while !pids.iter().all(|&pid| is_gone(pid)) {
@@ -102,7 +116,11 @@ fn wait_until_gone(pids: &[i32]) {
 #[test]
 fn a_cluster_comes_goes_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
+    let files = lower_open_files();
     let mut dev = Dev::start(dir.path(), &["--volume", "vol1=64MiB", "--volume", "vol2=32MiB"]);
+    for pid in dev.pids() {
+        assert_eq!(open_files(pid), files, "each raises its own limit again");
+    }
     assert_eq!([dev.list("nbd").len(), dev.list("api").len(), dev.pids().len()], [3, 3, 3]);
     for nbd in dev.list("nbd") {
         let (door, export) = nbd.strip_prefix("nbd://").and_then(|rest| rest.split_once('/')).unwrap();

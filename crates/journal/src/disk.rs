@@ -15,7 +15,7 @@ pub trait Disk {
 
     /// Makes a file of exactly `bytes` bytes, all of them allocated and written once, so that a later `sync_data` has no
     /// metadata to commit. The contents are zeroes, or those of a file that was removed earlier: the journal relies on
-    /// neither. MUST fail when the name exists. A failure (disk full) leaves nothing behind and may be retried.
+    /// neither. MUST fail when the name exists. A failure (disk full, no file descriptor) leaves nothing behind and may be retried.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
     /// Opens an existing file.
@@ -28,7 +28,7 @@ pub trait Disk {
     /// Renames; open handles follow the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes all names durable as they are now.
+    /// Makes all names durable as they are now. An error is final (J2), so it MUST NOT come from anything that passes, as the want of a file descriptor.
     fn sync_dir(&self) -> io::Result<()>;
 }
 

@@ -208,6 +208,27 @@ fn replay_waiting(
     Ok(())
 }
 
+/// The first block of a file, or why it is damaged. A lost header is a lost file, which damages every group of the node until peers heal them: so it is
+/// read a second time, and what the disk says of it counts only where it gives another block of the same file.
+///
+/// # Errors
+/// The disk does not answer, and nothing is known of what it holds.
+fn read_header(file: &impl DiskFile) -> io::Result<Result<AlignedBuf, io::Error>> {
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    let Err(_) = file.read_at(&mut block, 0) else { return Ok(Ok(block)) };
+    let Err(error) = file.read_at(&mut block, 0) else { return Ok(Ok(block)) };
+    // Shorter than a header: no disk is to blame.
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return Ok(Err(error));
+    }
+    let (bytes, block_bytes) = (file.bytes(), BLOCK_BYTES as u64);
+    // The block behind it may have gone with it; the last one is far away.
+    let others = [block_bytes, (bytes / block_bytes).saturating_sub(1) * block_bytes];
+    let answers =
+        others.into_iter().any(|at| at > 0 && at + block_bytes <= bytes && file.read_at(&mut block, at).is_ok());
+    if answers { Ok(Err(error)) } else { Err(error) }
+}
+
 fn open_file<D: Disk>(
     disk: &D,
     params: &Params,
@@ -218,10 +239,11 @@ fn open_file<D: Disk>(
     let bad =
         |expected: String, found: String| Found::Bad(CorruptRecord { file: name.clone(), offset: 0, expected, found });
     let file = disk.open(&name).map_err(io_error(format!("open of {name}")))?;
-    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-    if let Err(error) = file.read_at(&mut block, 0) {
-        return Ok(bad("a file header".to_string(), error.to_string()));
-    }
+    let block = match read_header(&file) {
+        Ok(Ok(block)) => block,
+        Ok(Err(error)) => return Ok(bad("a file header".to_string(), error.to_string())),
+        Err(source) => return Err(RecoverError::Io { what: format!("read of {name}"), source }),
+    };
     let header = match FileHeader::decode(&block) {
         Ok(header) => header,
         Err(HeaderError::Version { found }) => {

@@ -362,8 +362,7 @@ fn a_disk_that_does_not_answer_damages_no_group() {
     write_all(&mut journal, vec![entry(0, 100), entry(1, 100)]);
     drop(journal);
     let mut failed = 0;
-    // Behind the headers of both files: one that cannot be read is a lost file, whatever the reason.
-    for reads in 3..12 {
+    for reads in 0..12 {
         let disk = disk.crashed(Survives::Everything);
         disk.fail_read_after(reads);
         match common::open_with(&disk, 2, Some(common::sealing(1, true))) {
@@ -379,6 +378,30 @@ fn a_disk_that_does_not_answer_damages_no_group() {
         assert!(report.damaged.is_empty(), "{reads}: {report:?}");
     }
     assert_eq!(failed, 2, "each of the two entries was asked for");
+}
+
+/// A header that the disk does not give, and says so twice, is a lost file where the disk gives what is behind it. Where it gives nothing of the file, the
+/// disk is to be mended, not the groups.
+#[test]
+fn a_header_that_cannot_be_read_is_damage_only_where_the_disk_answers() {
+    let end = PARAMS.file_bytes - 4096;
+    for (unreadable, damaged) in [(vec![0], true), (vec![0, 4096], true), (vec![0, 4096, end], false)] {
+        let disk = SimDisk::new();
+        let (mut journal, _) = open(&disk, 1).expect("opens");
+        write_all(&mut journal, vec![entry(1, 100)]);
+        journal.finish().expect("ends");
+        let name = disk.names().remove(0);
+        unreadable.iter().for_each(|at| disk.make_unreadable(&name, *at));
+        match open(&disk, 2) {
+            Ok((_, report)) => {
+                assert!(damaged, "{unreadable:?}: {report:?}");
+                let lost = report.lost.map(|lost| lost.file);
+                assert_eq!(lost, Some(name), "{unreadable:?}");
+            }
+            Err(RecoverError::Io { what, .. }) => assert!(!damaged && what.contains(&name), "{unreadable:?}: {what}"),
+            Err(other) => panic!("{unreadable:?}: {other}"),
+        }
+    }
 }
 
 #[test]

@@ -37,6 +37,8 @@ struct Ready {
 
 struct Folder {
     dir: PathBuf,
+    /// Open for as long as the folder is: making names durable must not depend on a free file descriptor.
+    handle: File,
     direct: bool,
     file_bytes: u64,
     ready: Mutex<Ready>,
@@ -95,21 +97,20 @@ impl RealDisk {
                 ready.next_number = ready.next_number.max(number + 1);
             }
         }
-        let (ready, changed) = (Mutex::new(ready), Condvar::new());
-        let folder = Arc::new(Folder { dir: dir.to_path_buf(), direct, file_bytes, ready, changed });
+        let (ready, changed, handle) = (Mutex::new(ready), Condvar::new(), File::open(dir).map_err(failed)?);
+        let folder = Arc::new(Folder { dir: dir.to_path_buf(), handle, direct, file_bytes, ready, changed });
         let filled = folder.clone();
         let filler = std::thread::Builder::new().name("holdfast-jfill".to_string()).spawn(move || filled.fill_ahead());
         let filler = Some(filler.map_err(failed)?);
         Ok(RealDisk { folder, open: Mutex::default(), ready_max, filler, _lock: lock_file })
     }
 
-    fn handle(&self, name: &str) -> io::Result<RealFile> {
-        let file = open_file(&self.folder.dir.join(name), self.folder.direct)?;
-        let bytes = file.metadata()?.len();
+    /// The handle of `file`, whose name is `name` by now.
+    fn handle(&self, name: &str, file: File, bytes: u64) -> RealFile {
         let mut open = lock(&self.open);
         let token = open.get(name).and_then(Weak::upgrade).unwrap_or_default();
         open.insert(name.to_string(), Arc::downgrade(&token));
-        Ok(RealFile { file, direct: self.folder.direct, bytes, _open: token })
+        RealFile { file, direct: self.folder.direct, bytes, _open: token }
     }
 }
 
@@ -149,9 +150,21 @@ fn takes_direct(dir: &Path) -> io::Result<bool> {
     let path = dir.join("fill-probe");
     drop(File::create(&path)?);
     let block = AlignedBuf::zeroed(BLOCK_BYTES);
-    let works = open_file(&path, true).is_ok_and(|file| file.write_all_at(&block, 0).is_ok());
+    let tried = open_file(&path, true).and_then(|file| file.write_all_at(&block, 0));
     std::fs::remove_file(&path)?;
-    Ok(works)
+    direct_works(tried)
+}
+
+/// What the outcome of a direct write says. Only a refusal means no: a full disk took the request, and has no room for it now; to go through the page
+/// cache for the life of the process because of that would be wrong. Any other error says nothing, and the start fails with it.
+fn direct_works(tried: io::Result<()>) -> io::Result<bool> {
+    let Err(error) = tried else { return Ok(true) };
+    let refused = [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+    match error.kind() {
+        _ if refused.contains(&error.raw_os_error()) => Ok(false),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(true),
+        _ => Err(error),
+    }
 }
 
 impl Folder {
@@ -232,6 +245,15 @@ impl Folder {
             ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    /// Opens a ready file and gives it its name. In this order: what fails (no file descriptor, as a rule) leaves the file ready, and the name free.
+    fn begin(&self, ready: &str, path: &Path) -> io::Result<(File, u64)> {
+        let from = self.dir.join(ready);
+        let file = open_file(&from, self.direct)?;
+        let bytes = file.metadata()?.len();
+        std::fs::rename(from, path)?;
+        Ok((file, bytes))
+    }
 }
 
 impl Disk for RealDisk {
@@ -251,12 +273,19 @@ impl Disk for RealDisk {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
         let ready = self.folder.take_ready()?;
-        std::fs::rename(self.folder.dir.join(ready), path)?;
-        self.handle(name)
+        match self.folder.begin(&ready, &path) {
+            Ok((file, bytes)) => Ok(self.handle(name, file, bytes)),
+            Err(error) => {
+                lock(&self.folder.ready).names.push(ready);
+                Err(error)
+            }
+        }
     }
 
     fn open(&self, name: &str) -> io::Result<RealFile> {
-        self.handle(name)
+        let file = open_file(&self.folder.dir.join(name), self.folder.direct)?;
+        let bytes = file.metadata()?.len();
+        Ok(self.handle(name, file, bytes))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -287,7 +316,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        File::open(&self.folder.dir)?.sync_all()
+        self.folder.handle.sync_all()
     }
 }
 
@@ -318,5 +347,45 @@ impl DiskFile for RealFile {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_a_refusal_switches_direct_writes_off() {
+        let works = |errno: Errno| direct_works(Err(errno.into()));
+        assert!(direct_works(Ok(())).expect("it worked"));
+        assert!(!works(Errno::INVAL).expect("refused") && !works(Errno::OPNOTSUPP).expect("refused"));
+        assert!(works(Errno::NOSPC).expect("no refusal"), "a start on a full disk");
+        assert!(works(Errno::DQUOT).expect("no refusal"));
+        for says_nothing in [Errno::IO, Errno::MFILE] {
+            assert_eq!(works(says_nothing).expect_err("no answer").raw_os_error(), Some(says_nothing.raw_os_error()));
+        }
+    }
+
+    /// The contract of [`Disk::create`]: what fails leaves nothing behind and may be tried again.
+    #[test]
+    fn a_file_that_was_not_begun_is_ready_still() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = RealDisk::open(dir.path(), 1 << 20, 4).expect("opens");
+        disk.create("no such folder/begin-1", 1 << 20).err().expect("there is no place for it");
+        let begun = std::time::Instant::now();
+        loop {
+            let mut known = lock(&disk.folder.ready).names.clone();
+            let mut there = names(dir.path()).expect("lists");
+            there.retain(|name| name.starts_with("ready-"));
+            known.sort_unstable();
+            there.sort_unstable();
+            // The filling thread makes a file before it makes it known.
+            if known == there && known.len() >= READY_WANTED {
+                return;
+            }
+            assert!(begun.elapsed().as_secs() < 20, "on the disk are {there:?}, known are {known:?}");
+            std::thread::yield_now();
+        }
     }
 }

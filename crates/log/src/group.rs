@@ -223,15 +223,40 @@ impl GroupLog {
     /// # Errors
     /// When the journal failed or was closed.
     pub async fn purge(&self, upto: LogId) -> io::Result<()> {
-        self.change(|memory| {
-            if memory.purged.is_some_and(|purged| purged.index >= upto.index) {
-                return Ok((None, Removed::default()));
+        self.change(|memory| Ok(self.purge_in(memory, upto))).await
+    }
+
+    /// The same without waiting for the disk: a purge that a crash takes away is one that may be made again, and whatever is appended later becomes
+    /// durable no earlier (L1).
+    ///
+    /// # Errors
+    /// When the journal failed or was closed before. Where it fails later, whoever writes next is told.
+    pub fn purge_later(&self, upto: LogId) -> io::Result<()> {
+        if let Some(why) = self.shared.queue.failed() {
+            return Err(stopped(Some(why)));
+        }
+        let group = self.group.id;
+        let done: Done = Box::new(move |result| {
+            if let Err(error) = result {
+                tracing::warn!(%group, %upto, %error, "journal: a purge is not on the disk; the next start makes up for it");
             }
-            let gone = self.bytes_of(memory, memory.first()..memory.next().min(upto.index.0 + 1));
-            let removed = memory.purge(upto, gone);
-            Ok((Some(Op::Purge { group: self.group.id, upto }), removed))
-        })
-        .await
+        });
+        match self.queue_change(|memory| Ok(self.purge_in(memory, upto)), done)? {
+            None => Ok(()),
+            Some(closed) => {
+                self.fail_back(Some(closed));
+                Err(stopped(self.shared.queue.failed()))
+            }
+        }
+    }
+
+    fn purge_in(&self, memory: &mut Memory, upto: LogId) -> (Option<Op>, Removed) {
+        if memory.purged.is_some_and(|purged| purged.index >= upto.index) {
+            return (None, Removed::default());
+        }
+        let gone = self.bytes_of(memory, memory.first()..memory.next().min(upto.index.0 + 1));
+        let removed = memory.purge(upto, gone);
+        (Some(Op::Purge { group: self.group.id, upto }), removed)
     }
 
     /// Forgets the group: entries, vote, everything; durable on return. The handle may be used on, for an empty log.
@@ -389,6 +414,17 @@ impl GroupLog {
             // Nobody waits any more: nobody is told.
             let _ = sender.send(result);
         });
+        let back = self.queue_change(change, done)?;
+        self.fail_back(back);
+        receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
+    }
+
+    /// Changes memory and queues the record for it, both under the group's lock. What comes back was not queued: the journal is closed.
+    fn queue_change(
+        &self,
+        change: impl FnOnce(&mut Memory) -> io::Result<(Option<Op>, Removed)>,
+        done: Done,
+    ) -> io::Result<Option<Job>> {
         let (removed, back) = {
             let mut memory = lock(&self.group.memory);
             let (op, removed) = change(&mut memory)?;
@@ -398,9 +434,7 @@ impl GroupLog {
             (removed, self.shared.queue.push(Job { ops, bytes, evictable: None, done }))
         };
         self.shared.tail_bytes.fetch_sub(removed.bytes, Ordering::Relaxed);
-        drop(removed);
-        self.fail_back(back);
-        receiver.await.unwrap_or_else(|_| Err(stopped(self.shared.queue.failed())))
+        Ok(back)
     }
 
     fn submit(&self, ops: Vec<Op>, bytes: u64, evictable: Option<Evictable>, done: Done) {

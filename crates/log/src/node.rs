@@ -205,6 +205,12 @@ impl NodeLog {
         }
     }
 
+    /// Returns once no more than `bytes` of appends, of all groups, wait for the disk; at once where the journal failed or is closed. For who takes in
+    /// appends from elsewhere, and need not hold in memory what the disk does not take.
+    pub async fn queue_at_most(&self, bytes: u64) {
+        self.shared.queue.at_most(bytes).await;
+    }
+
     /// Writes what waits, calls back, ends the writer thread and frees the folder. Handles that are left get errors.
     /// MUST NOT be called from a callback.
     pub fn close(self) {

@@ -52,6 +52,8 @@ pub(crate) struct Queue {
     blocked: Mutex<Option<String>>,
     /// Bytes of records not written yet.
     pending_bytes: AtomicU64,
+    /// Rings when there are fewer of them.
+    fewer: tokio::sync::Notify,
     /// Bytes that the journal's files take.
     written_bytes: AtomicU64,
 }
@@ -145,12 +147,14 @@ impl Queue {
     pub fn mark_closed(&self) -> bool {
         let mut state = lock(&self.state);
         state.closed = state.jobs.is_empty();
+        self.fewer.notify_waiters();
         state.closed
     }
 
     pub fn fail(&self, why: String) {
         // The first reason stays.
         let _ = self.failed.set(why);
+        self.fewer.notify_waiters();
     }
 
     pub fn failed(&self) -> Option<&str> {
@@ -180,6 +184,23 @@ impl Queue {
     pub fn written(&self, job_bytes: u64, total: u64) {
         self.pending_bytes.fetch_sub(job_bytes, Ordering::Relaxed);
         self.written_bytes.store(total, Ordering::Relaxed);
+        if job_bytes > 0 {
+            self.fewer.notify_waiters();
+        }
+    }
+
+    /// Returns once no more than `bytes` of records wait to be written, or none of them ever will be.
+    pub async fn at_most(&self, bytes: u64) {
+        loop {
+            let mut fewer = std::pin::pin!(self.fewer.notified());
+            // From here on no ring is missed.
+            fewer.as_mut().enable();
+            let closed = lock(&self.state).closed;
+            if closed || self.failed().is_some() || self.pending_bytes.load(Ordering::Relaxed) <= bytes {
+                return;
+            }
+            fewer.await;
+        }
     }
 
     pub fn used_bytes(&self) -> u64 {

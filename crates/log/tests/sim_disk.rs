@@ -158,6 +158,56 @@ fn purged_files_are_freed_and_idle_groups_are_carried() {
     node.close();
 }
 
+/// Who purges without waiting gets the answer of the moment; what is appended behind it is durable no earlier, also for who recovers.
+#[test]
+fn a_purge_that_is_not_waited_for_keeps_its_place_and_tells_of_a_failed_journal() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) =
+        NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+    let log = node.group(GroupId(1));
+    let first = append(&log, (0..10).map(|index| entry(1, index, 100)).collect());
+    turns.turn(false);
+    first.recv().expect("called back").expect("durable");
+    log.purge_later(LogId::new(1, 6)).expect("queued");
+    assert_eq!(log.state().purged, Some(LogId::new(1, 6)), "seen at once");
+    assert!(turns.waits(), "nothing was written");
+    let behind = append(&log, vec![entry(1, 10, 100)]);
+    turns.turn(false);
+    behind.recv().expect("called back").expect("durable");
+    let (crashed, _) = NodeLog::open_on(disk.crashed(Survives::Nothing), config(), Identity::default()).expect("opens");
+    let state = crashed.group(GroupId(1)).state();
+    assert_eq!((state.purged, state.last), (Some(LogId::new(1, 6)), Some(LogId::new(1, 10))));
+    crashed.close();
+
+    disk.fail_sync_after(0);
+    log.purge_later(LogId::new(1, 7)).expect("queued");
+    turns.turn(false);
+    let failed = log.purge_later(LogId::new(1, 8)).expect_err("the journal failed");
+    assert!(failed.to_string().contains("stopped acknowledging"), "{failed}");
+}
+
+#[test]
+fn who_waits_for_the_queue_goes_on_when_the_disk_has_taken_it_or_never_will() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) =
+        NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+    let log = node.group(GroupId(1));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for fails in [false, true] {
+        let first = log.state().last.map_or(0, |last| last.index.0 + 1);
+        let done = append(&log, (first..first + 10).map(|index| entry(1, index, 1000)).collect());
+        assert!(std::pin::pin!(node.queue_at_most(64 << 10)).poll(&mut context).is_ready(), "few enough");
+        let mut waits = std::pin::pin!(node.queue_at_most(1000));
+        assert!(waits.as_mut().poll(&mut context).is_pending(), "too many");
+        if fails {
+            disk.fail_sync_after(0);
+        }
+        turns.turn(false);
+        assert_eq!(done.recv().expect("called back").is_err(), fails);
+        assert!(waits.as_mut().poll(&mut context).is_ready(), "it waits still, fails: {fails}");
+    }
+}
+
 #[test]
 fn a_dropped_group_is_empty_and_may_begin_again() {
     let disk = SimDisk::new();

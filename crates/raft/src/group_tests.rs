@@ -4,7 +4,7 @@ use crate::Group;
 use crate::config::RaftTiming;
 use crate::group::ProposeError;
 use crate::lives::Life;
-use crate::machine::StateMachine;
+use crate::machine::{StateMachine, Unfit};
 use crate::node::{NodeConfig, RaftNode};
 use bytes::Bytes;
 use holdfast_log::{LogConfig, NodeLog};
@@ -22,6 +22,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// Why processes would have ended.
 pub(crate) static ABORTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What a [`List`] of another build would begin with.
+const OTHER_BUILD: &[u8] = b"HFSETST4";
 
 /// Keeps every payload in order; answers with its number.
 #[derive(Default)]
@@ -61,12 +64,16 @@ impl StateMachine for List {
         postcard::to_stdvec(&image).ok().map(|bytes| (inner.1, Bytes::from(bytes)))
     }
 
-    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        postcard::from_bytes::<Vec<Vec<u8>>>(data).map(drop).map_err(|e| e.to_string())
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
+        if data.starts_with(OTHER_BUILD) {
+            return Err(Unfit::OtherBuild("found HFSETST4, expected HFSETST3".to_string()));
+        }
+        postcard::from_bytes::<Vec<Vec<u8>>>(data).map(drop).map_err(|e| Unfit::Damaged(e.to_string()))
     }
 
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let image: Vec<Vec<u8>> = postcard::from_bytes(data).map_err(|e| e.to_string())?;
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
+        self.check(last, data)?;
+        let image: Vec<Vec<u8>> = postcard::from_bytes(data).map_err(|e| Unfit::Damaged(e.to_string()))?;
         *self.inner() = (image.into_iter().map(Bytes::from).collect(), last);
         Ok(())
     }
@@ -318,6 +325,32 @@ async fn what_a_snapshot_covers_is_purged_at_the_next_start_where_a_crash_preven
     assert_eq!(propose(&hosts, "after").await?, 21, "nothing is lost by it");
     let [back] = hosts;
     back.end().await;
+    Ok(())
+}
+
+/// A build that was rolled back finds the snapshot of the newer one: the group is not started, and nobody is told that it is damaged. Two of three that
+/// were would be set down for ever, with everything there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_another_build_is_no_damage() -> anyhow::Result<()> {
+    use crate::node::NodeError;
+    use crate::snapshot_file::{StoredSnapshot, save};
+    let dir = tempfile::tempdir()?;
+    let snapshots = dir.path().join("raft-1");
+    for (data, damaged) in [(OTHER_BUILD, false), (&[0xff; 12][..], true)] {
+        let node = Host::node(dir.path(), 1)?;
+        let membership = crate::wire::RaftStoredMembership::default();
+        save(&snapshots, GROUP, &StoredSnapshot::new(LogId::new(2, 30), membership, Bytes::from_static(data)), None)?;
+        let list = Arc::new(List::default());
+        let refused = node.start_group(GROUP, list, None).await.err().ok_or_else(|| anyhow::anyhow!("it starts"))?;
+        assert_eq!(matches!(refused, NodeError::Damaged { .. }), damaged, "{refused}");
+        if !damaged {
+            let text = refused.to_string();
+            assert!(text.contains("another build wrote it") && text.contains("HFSETST4"), "{text}");
+        }
+        assert_eq!(snapshots.join(format!("group-{}.quarantine", GROUP.0)).exists(), damaged, "{refused}");
+        assert_eq!(node.healing().len(), usize::from(damaged));
+        node.stop().await;
+    }
     Ok(())
 }
 

@@ -341,3 +341,46 @@ async fn r9_a_leader_whose_record_rots_is_out_only_where_the_others_are_a_quorum
     }
     Ok(())
 }
+
+/// Q4: whoever reaches a group that is learnt anew meets its floor as well, from the first moment on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q4_a_group_that_is_learnt_anew_is_not_reached_before_its_floor() -> anyhow::Result<()> {
+    use crate::quarantine::{Quarantine, Stage, save};
+    use holdfast_types::{GroupId, LogId};
+    let dir = tempfile::tempdir()?;
+    let node = Host::node(dir.path(), 1)?;
+    let since = LogId::new(3, 77);
+    let record = holdfast_log::CorruptRecord {
+        file: "journal-1".into(),
+        offset: 4096,
+        expected: "crc 1".into(),
+        found: "crc 2".into(),
+    };
+    let ids: Vec<GroupId> = (100..160).map(GroupId).collect();
+    for id in &ids {
+        save(
+            &dir.path().join("raft-1"),
+            *id,
+            &Quarantine { record: record.clone(), stage: Stage::Rejoining { since } },
+        )?;
+    }
+    let (seen, asked) = (node.clone(), ids.clone());
+    let peer = std::thread::spawn(move || {
+        let meet = |id: &GroupId| {
+            let begun = std::time::Instant::now();
+            while seen.group(*id).is_none() {
+                assert!(begun.elapsed() < LIMIT, "{id} is not there");
+                std::hint::spin_loop();
+            }
+            seen.floor(*id)
+        };
+        asked.iter().map(meet).collect::<Vec<_>>()
+    });
+    for id in &ids {
+        node.start_group(*id, std::sync::Arc::<crate::group_tests::List>::default(), None).await?;
+    }
+    let floors = peer.join().map_err(|_| anyhow::anyhow!("a group was not there"))?;
+    assert_eq!(floors, vec![Some(since); ids.len()]);
+    node.stop().await;
+    Ok(())
+}

@@ -63,7 +63,7 @@ pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,
 };
 pub use lives::{KnownLife, Life};
-pub use machine::StateMachine;
+pub use machine::{StateMachine, Unfit};
 pub use node::{NodeConfig, NodeError, RaftNode};
 pub use protocol::{PROTOCOL, Protocol};
 pub use readmit::{Healing, ReadmitError};

@@ -34,14 +34,39 @@ pub trait StateMachine: Send + Sync + 'static {
     /// Whether [`StateMachine::install`] would take these bytes; changes nothing.
     ///
     /// # Errors
-    /// What was found and expected, where the bytes do not decode.
-    fn check(&self, last: LogId, data: &[u8]) -> Result<(), String>;
+    /// [`Unfit`].
+    fn check(&self, last: LogId, data: &[u8]) -> Result<(), Unfit>;
 
     /// Replaces the state by a snapshot. MUST NOT do I/O: apply and install never touch the store.
     ///
     /// # Errors
-    /// What was found and expected, where the bytes do not decode; the state is then as before.
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String>;
+    /// [`Unfit`]; the state is then as before.
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit>;
+}
+
+/// Why a machine does not take a snapshot's bytes: what was found, and what was expected. Which of the two it is decides what becomes of the group.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Whole, as far as this build can tell, and written by a build that has another form of it. Nothing is damaged: the group is not started, nothing is
+    /// dropped, and the build that wrote it can go on with it.
+    #[error(
+        "{0}; nothing of it is damaged: another build wrote it, and this one does not read that. Start that build again, or a newer one"
+    )]
+    OtherBuild(String),
+    /// Not what was written (R9).
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl Unfit {
+    /// As an I/O error: `Unsupported` for another build's, `InvalidData` for damage.
+    fn into_io(self, what: impl std::fmt::Display) -> io::Error {
+        let kind = match &self {
+            Unfit::OtherBuild(_) => io::ErrorKind::Unsupported,
+            Unfit::Damaged(_) => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(kind, format!("{what}: {self}"))
+    }
 }
 
 /// What the adapter shares with the group's handle.
@@ -122,7 +147,7 @@ impl Adapter {
             let id = snapshot.last().unwrap_or_default();
             machine
                 .install(id, &snapshot.data)
-                .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("snapshot of group {group}: {e}")))?;
+                .map_err(|e| e.into_io(format_args!("group-{}.snapshot at {id}", group.0)))?;
             last = snapshot.meta.last_log_id;
             memberships.push(snapshot.meta.last_membership.clone());
         }
@@ -219,14 +244,11 @@ impl RaftStateMachine<TypeConfig> for Adapter {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "snapshot without a last log id"))?;
         // Before it takes the place of the one that is here: one that this build does not understand leaves the group stopped, and whole.
         self.machine.check(last, &data).map_err(|e| {
-            let why = format!("the leader's snapshot at {last}: {e}; the one on this disk stays as it is");
-            io::Error::new(io::ErrorKind::InvalidData, why)
+            e.into_io(format_args!("the leader's snapshot at {last} (the one on this disk stays as it is)"))
         })?;
         // Durable before adopted: openraft purges the log up to it as soon as this returns.
         save_patiently(&self.shared, snapshot, lacks_room).await?;
-        self.machine
-            .install(last, &data)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("snapshot at {last}: {e}")))?;
+        self.machine.install(last, &data).map_err(|e| e.into_io(format_args!("snapshot at {last}")))?;
         *lock(&self.shared.memberships) = vec![meta.last_membership.clone()];
         self.last = meta.last_log_id;
         self.shared.set_applied(last);
@@ -261,9 +283,12 @@ async fn save(shared: &Arc<Shared>, snapshot: StoredSnapshot) -> io::Result<Stor
     Ok(snapshot)
 }
 
-/// The disk is full, or was disturbed: it may take the same a moment later.
+/// The disk is full, or something else ran out, or disturbed it: it may take the same a moment later.
 fn lacks_room(e: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let passes = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::Interrupted)
+        || passes.contains(&e.raw_os_error())
 }
 
 /// [`save`], tried again while `passes` says that it may work later: openraft ends the group at the first error, and nobody would begin it again before

@@ -259,6 +259,7 @@ impl RaftNode {
                     let record = CorruptRecord { file: format!("group-{}.snapshot", id.0), offset: 0, expected, found };
                     return Err(self.quarantine(id, record));
                 }
+                // Also a snapshot that another build wrote: no note of quarantine, which would have peers set down for good what is whole.
                 Err(e) => return Err(io(e)),
             };
         let log = inner.log.group(id);
@@ -299,10 +300,17 @@ impl RaftNode {
             inner.config.timing.election_max * 2,
             started_in,
         );
+        let rejoining = match note {
+            Some(Quarantine { record, stage: Stage::Rejoining { since } }) => Some((record, since)),
+            _ => None,
+        };
+        // Q4: the floor first. Once the group is among the others, peers reach it.
+        if let Some((record, since)) = rejoining.clone() {
+            self.note_healing(Healing { group: id, record, since: Some(since) });
+        }
         inner.groups.write().unwrap_or_else(PoisonError::into_inner).insert(id, group.clone());
         self.lift_embargo_later(group.clone());
-        if let Some(Quarantine { record, stage: Stage::Rejoining { since } }) = note {
-            self.note_healing(Healing { group: id, record, since: Some(since) });
+        if let Some((_, since)) = rejoining {
             self.watch_rejoining(group.clone(), since);
         }
         Ok(group)

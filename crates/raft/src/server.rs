@@ -12,14 +12,19 @@ use crate::wire::{
     append_reply_to_wire, id_from_wire, id_to_wire, membership_from_bytes, vote_from_wire,
 };
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
-use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use holdfast_log::NodeLog;
+use holdfast_types::limits::{APPEND_BYTES_MAX, PEER_MESSAGE_BYTES_MAX};
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId};
 use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::str::FromStr;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
+
+/// Appends of a stream are taken in while no more than this waits for the disk, over all groups: what a follower that catches up holds in memory, beside
+/// one message of each stream. openraft itself takes in 64 messages of up to [`APPEND_BYTES_MAX`] for each group.
+const QUEUE_BYTES_MAX: u64 = 4 * APPEND_BYTES_MAX as u64;
 
 /// How long a member may take to leave a group before it is told to ask again.
 const EXPEL_LIMIT: Duration = Duration::from_secs(5);
@@ -105,6 +110,17 @@ fn of_before(floor: Option<LogId>, vote: Option<&proto::Vote>, from: MemberId) -
     }
 }
 
+/// `input`, each item once the journal's disk has taken most of what came before it.
+fn paced<S: Stream>(input: S, log: NodeLog) -> impl Stream<Item = S::Item> {
+    input.then(move |item| {
+        let log = log.clone();
+        async move {
+            log.queue_at_most(QUEUE_BYTES_MAX).await;
+            item
+        }
+    })
+}
+
 #[tonic::async_trait]
 impl Peer for Handler {
     async fn append(&self, request: Request<proto::AppendRequest>) -> Result<Response<proto::AppendReply>, Status> {
@@ -147,7 +163,7 @@ impl Peer for Handler {
             })
             .take_while(|item| futures_util::future::ready(item.is_ok()))
             .filter_map(|item| futures_util::future::ready(item.ok()));
-        let replies = group.raft().stream_append(requests);
+        let replies = group.raft().stream_append(paced(requests, self.node.log().clone()));
         Ok(self.answer(replies.map_ok(append_reply_to_wire).map_err(fatal).boxed()))
     }
 
@@ -319,5 +335,42 @@ impl Peer for Handler {
             Err(e) => return Err(fatal(e)),
         };
         Ok(self.answer(reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use futures_util::FutureExt;
+    use holdfast_log::{Entry, Identity, LogConfig, RealDisk};
+
+    /// A disk that stands still: who catches up takes in a bounded part of what the leader has for it.
+    #[tokio::test]
+    async fn appends_are_taken_in_no_faster_than_the_disk_takes_them() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (file_bytes, bound_bytes, reserve_bytes) = (64 << 20, 512 << 20, 128 << 20);
+        let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir.path()) };
+        let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
+        let (log, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
+        let group = log.group(GroupId(7));
+        let mut input = std::pin::pin!(paced(futures_util::stream::iter(0..60_u64), log.clone()));
+        let (mut index, mut waiting, message) = (0, 0, 1 << 20);
+        while index < 60 {
+            match input.next().now_or_never() {
+                Some(item) => {
+                    let id = LogId::new(1, item.expect("one of 60"));
+                    group.append(vec![Entry { id, payload: Bytes::from(vec![7; message]) }], |done| {
+                        done.expect("durable");
+                    });
+                    (index, waiting) = (index + 1, waiting + message as u64);
+                }
+                None => {
+                    turns.turn(false);
+                    waiting = 0;
+                }
+            }
+            assert!(waiting <= QUEUE_BYTES_MAX + 2 * message as u64, "{waiting} bytes wait for the disk");
+        }
     }
 }

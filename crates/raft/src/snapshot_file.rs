@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"HFRSNAP1";
 const SEALED_MAGIC: &[u8; 8] = b"HFRSNAP2";
+/// What every version's magic begins with.
+const ANY_MAGIC: &[u8] = b"HFRSNAP";
 /// Fingerprint, uuid and tag in front of a sealed image.
 const SEALED_HEAD_BYTES: usize = 8 + 16 + 16;
 
@@ -139,7 +141,7 @@ pub(crate) fn remove(dir: &Path, group: GroupId) -> io::Result<()> {
 /// Reads the snapshot of `group`; `None` where there never was one.
 ///
 /// # Errors
-/// What was found and expected, where the file is not whole (R9).
+/// What was found and expected: `InvalidData` where the file is not whole (R9), `Unsupported` where another build wrote it.
 pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io::Result<Option<StoredSnapshot>> {
     let path = path(dir, group);
     let bytes = match std::fs::read(&path) {
@@ -151,6 +153,17 @@ pub(crate) fn load(dir: &Path, group: GroupId, sealing: Option<&Sealing>) -> io:
         return Err(invalid(&path, format_args!("found {} bytes, expected at least 12", bytes.len())));
     };
     if magic != MAGIC && magic != SEALED_MAGIC {
+        if magic.starts_with(ANY_MAGIC) {
+            // No damage: to heal the group from its peers would throw away what another build reads.
+            let (found, ours) = (magic.escape_ascii(), (MAGIC.escape_ascii(), SEALED_MAGIC.escape_ascii()));
+            let why = format!(
+                "{}: found a state snapshot of version {found}, expected {} or {}; another build wrote it: start that one again, or a newer one",
+                path.display(),
+                ours.0,
+                ours.1
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let expected = format_args!("{MAGIC:02x?} or {SEALED_MAGIC:02x?}");
         return Err(invalid(&path, format_args!("found magic {magic:02x?}, expected {expected}")));
     }
@@ -187,6 +200,16 @@ mod tests {
         let sealing = Sealing { key: NodeKey::from_bytes([4; 32]), new_files: true };
         round_trip(None)?;
         round_trip(Some(&sealing))
+    }
+
+    #[test]
+    fn one_of_another_build_is_no_damage() -> anyhow::Result<()> {
+        let (dir, group) = (tempfile::tempdir()?, GroupId(4));
+        std::fs::write(path(dir.path(), group), b"HFRSNAP9 whatever that build has behind it")?;
+        let error = load(dir.path(), group, None).expect_err("not ours to read");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("HFRSNAP9") && error.to_string().contains("HFRSNAP1"), "{error}");
+        Ok(())
     }
 
     #[test]

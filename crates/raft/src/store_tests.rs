@@ -2,11 +2,13 @@
 
 use crate::config::TypeConfig;
 use crate::log_store::LogStore;
-use crate::machine::{Adapter, StateMachine};
+use crate::machine::{Adapter, StateMachine, Unfit};
 use bytes::Bytes;
-use holdfast_log::{LogConfig, NodeLog};
+use futures_util::FutureExt;
+use holdfast_log::{Entry, Identity, LogConfig, NodeLog, RealDisk};
 use holdfast_types::{GroupId, LogId};
 use openraft::StorageError;
+use openraft::storage::RaftLogStorage;
 use openraft::testing::log::{StoreBuilder, Suite};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,11 +40,11 @@ impl StateMachine for Recorder {
         Some((last.unwrap_or_default(), Bytes::from_static(b"state")))
     }
 
-    fn check(&self, _: LogId, _: &[u8]) -> Result<(), String> {
+    fn check(&self, _: LogId, _: &[u8]) -> Result<(), Unfit> {
         Ok(())
     }
 
-    fn install(&self, last: LogId, _data: &[u8]) -> Result<(), String> {
+    fn install(&self, last: LogId, _data: &[u8]) -> Result<(), Unfit> {
         self.set(last);
         Ok(())
     }
@@ -74,4 +76,27 @@ async fn openraft_suite_passes_on_the_journal() {
     if let Err(e) = Suite::test_all(Builder).await {
         panic!("{e}");
     }
+}
+
+/// openraft awaits a purge where it sends heartbeats: a leader whose own disk stands still must not lose its leadership for one.
+#[tokio::test]
+async fn a_purge_does_not_wait_for_the_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (file_bytes, bound_bytes, reserve_bytes) = (16 << 20, 256 << 20, 64 << 20);
+    let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new(dir.path()) };
+    let disk = RealDisk::open(dir.path(), file_bytes, 4).expect("opens");
+    let (log, _, mut turns) = NodeLog::open_in_turns(disk, config, Identity::default(), None).expect("opens");
+    let group = log.group(GroupId(7));
+    let mut store = LogStore::new(group.clone());
+    let entries = (0..5).map(|index| Entry { id: LogId::new(1, index), payload: Bytes::from_static(b"e") }).collect();
+    group.append(entries, |result| result.expect("durable"));
+    turns.turn(false);
+    // Nothing is written from here on: the disk stands still.
+    let purged = store.purge(crate::wire::id_to_raft(LogId::new(1, 3))).now_or_never();
+    purged.expect("it waits for the disk").expect("queued");
+    let state = store.get_log_state().await.expect("known");
+    assert_eq!(state.last_purged_log_id, Some(crate::wire::id_to_raft(LogId::new(1, 3))));
+    assert!(turns.waits(), "it is written later");
+    turns.turn(false);
+    assert_eq!(group.state().purged, Some(LogId::new(1, 3)));
 }

@@ -5,11 +5,11 @@
 use bytes::Bytes;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::{Lease, Links, RootRef, SetAnswer, SetState};
-use holdfast_raft::StateMachine;
+use holdfast_raft::{StateMachine, Unfit};
 use holdfast_types::{Epoch, Lba, LogId, MemberId, Sectors, VolumeId};
 use holdfast_volume::entry;
 use holdfast_volume::index::{Generation, Piece};
-use holdfast_volume::machine::{Event, SetMachine};
+use holdfast_volume::machine::{Event, SetMachine, SnapshotError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -125,6 +125,13 @@ impl SetHost {
     }
 }
 
+fn unfit(error: &SnapshotError) -> Unfit {
+    match error.of_another_build() {
+        true => Unfit::OtherBuild(error.to_string()),
+        false => Unfit::Damaged(error.to_string()),
+    }
+}
+
 impl StateMachine for SetHost {
     fn apply(&self, id: LogId, payload: Bytes) -> Bytes {
         // Checksums first: under the lock only the index is touched.
@@ -166,12 +173,12 @@ impl StateMachine for SetHost {
         self.with(|m| m.snapshot()).map(|(id, bytes)| (id, Bytes::from(bytes)))
     }
 
-    fn check(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        SetMachine::from_snapshot(last, data).map(drop).map_err(|e| e.to_string())
+    fn check(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
+        SetMachine::from_snapshot(last, data).map(drop).map_err(|e| unfit(&e))
     }
 
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
-        let machine = SetMachine::from_snapshot(last, data).map_err(|e| e.to_string())?;
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
+        let machine = SetMachine::from_snapshot(last, data).map_err(|e| unfit(&e))?;
         *self.inner() = Inner { machine, grant: None };
         self.changed.notify_waiters();
         self.checkpoint.notify_waiters();

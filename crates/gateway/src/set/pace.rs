@@ -67,6 +67,11 @@ impl JournalPace {
 impl Admission for JournalPace {
     fn pace(&self) -> Pace {
         let usage = self.log.usage();
+        // The disk has no room for a further file, whatever the bound says. What is left of the last one is for the entries that free room: who fills it with
+        // client data waits for ever, for a checkpoint that can no longer be noted.
+        if usage.stalled.is_some() {
+            return Pace::Full(FULL_RETRY);
+        }
         let room = usage.bound_bytes.saturating_sub(usage.reserve_bytes);
         let extents = self.host.with(|m| m.extents()) as u64;
         // The slower of the two; that of a full one is not compared, it waits.
@@ -81,7 +86,73 @@ impl Admission for JournalPace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use holdfast_control::cluster::SetEntry;
+    use holdfast_log::{Entry, Identity, LogConfig};
+    use holdfast_testkit::SimDisk;
+    use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name};
     use proptest::prelude::*;
+
+    /// A disk that has less room than the journal was given: client data stops while there is something left for the entries of a checkpoint, which
+    /// frees what it covers.
+    #[test]
+    fn a_disk_that_fills_below_the_bound_leaves_room_for_what_frees_room() -> Result<(), Box<dyn std::error::Error>> {
+        const LIMIT: Duration = Duration::from_secs(20);
+        let disk = SimDisk::new();
+        let (file_bytes, bound_bytes, reserve_bytes) = (1 << 20, 64 << 20, 2 << 20);
+        let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new("simulated") };
+        let (log, _) = NodeLog::open_on(disk.clone(), config, Identity::default())?;
+        let group = log.group(GroupId(1));
+        let durable = |index: u64, bytes: usize| {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let entry = Entry { id: LogId::new(1, index), payload: Bytes::from(vec![7; bytes]) };
+            group.append(vec![entry], move |result| {
+                // The test may have given up.
+                let _ = sender.send(result);
+            });
+            receiver.recv_timeout(LIMIT).map_err(|_| format!("entry {index} waits for room: {:?}", log.usage()))
+        };
+        let entry = SetEntry {
+            name: Name::new("demo")?,
+            store_url: "memory".into(),
+            wrapped_key: Vec::new(),
+            key_id: 1,
+            created_by: MemberId(1),
+            initial_members: vec![MemberId(1)],
+            base_epoch: Epoch(0),
+            generation: 1,
+            restored: None,
+        };
+        let pace = JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry)));
+        disk.set_room(Some(0));
+        let mut index = 0;
+        while !matches!(pace.pace(), Pace::Full(_)) {
+            durable(index, 64 << 10)??;
+            index += 1;
+            assert!(index < 1000, "the disk is full: {:?}", log.usage());
+        }
+        assert!(log.usage().used_bytes < bound_bytes / 4, "far from the bound: {:?}", log.usage());
+        // The checkpoint ends: its entries are committed, and what it covers is purged.
+        for _ in 0..3 {
+            durable(index, 4 << 10)??;
+            index += 1;
+        }
+        let files = disk.names().len();
+        group.purge_later(LogId::new(1, index - 1))?;
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let begun = std::time::Instant::now();
+            while !holds() {
+                assert!(begun.elapsed() < LIMIT, "{what}: {:?}", log.usage());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until("a file is freed", &|| disk.names().len() < files);
+        disk.set_room(Some(1));
+        until("and used again", &|| log.usage().stalled.is_none());
+        assert_eq!(pace.pace(), Pace::Go);
+        log.close();
+        Ok(())
+    }
 
     /// As one number, for comparing; waiting for room is slower than any pause.
     fn pause(pace: Pace) -> Duration {

@@ -29,6 +29,7 @@ pub async fn run(common: &Common, args: GatewayRunArgs) -> Result<(), CliError> 
         let text = toml::to_string(&config).map_err(|error| CliError::failed("the settings").because(&error))?;
         return output::show(common.output, &config, || format!("# The settings are good:\n{text}"));
     }
+    holdfast_gateway::raise_descriptors();
     serve::gateway(config).await
 }
 

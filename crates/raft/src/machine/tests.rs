@@ -20,11 +20,15 @@ impl StateMachine for Told {
         None
     }
 
-    fn check(&self, _: LogId, data: &[u8]) -> Result<(), String> {
-        if data == b"of another version" { Err("found another version".to_string()) } else { Ok(()) }
+    fn check(&self, _: LogId, data: &[u8]) -> Result<(), Unfit> {
+        match data {
+            b"of another version" => Err(Unfit::OtherBuild("found another version".to_string())),
+            b"rotten" => Err(Unfit::Damaged("found rot".to_string())),
+            _ => Ok(()),
+        }
     }
 
-    fn install(&self, last: LogId, data: &[u8]) -> Result<(), String> {
+    fn install(&self, last: LogId, data: &[u8]) -> Result<(), Unfit> {
         self.check(last, data)?;
         *lock(&self.0) = Some((last, data.to_vec()));
         Ok(())
@@ -81,8 +85,10 @@ async fn r9_a_snapshot_that_does_not_decode_leaves_the_one_on_the_disk() {
     let dir = tempfile::tempdir().expect("a folder");
     let (mut adapter, shared, told) = open(dir.path());
     adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.expect("durable");
+    let refused = adapter.install_snapshot(&meta(20), Bytes::from_static(b"rotten")).await;
+    assert_eq!(refused.expect_err("damaged").kind(), io::ErrorKind::InvalidData);
     let refused = adapter.install_snapshot(&meta(20), Bytes::from_static(b"of another version")).await;
-    assert_eq!(refused.expect_err("not this build's").kind(), io::ErrorKind::InvalidData);
+    assert_eq!(refused.expect_err("not this build's").kind(), io::ErrorKind::Unsupported);
     let ten = LogId::new(2, 10);
     assert_eq!((shared.applied(), shared.snapshot_last()), (ten, Some(ten)));
     assert_eq!(*lock(&told.0), Some((ten, b"ten".to_vec())));
@@ -143,4 +149,35 @@ async fn a_full_disk_delays_a_snapshot_and_does_not_end_the_group() {
     shared.close();
     let ended = tokio::time::timeout(Duration::from_secs(20), building).await.expect("it ends").expect("no panic");
     ended.expect_err("there is no room");
+}
+
+/// openraft ends a group at its first error, and nobody would begin it again before the next start.
+#[test]
+fn a_moment_without_file_descriptors_delays_a_snapshot_and_does_not_end_the_group() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const STARVED: &str = "HOLDFAST_TEST_STARVED";
+    if std::env::var_os(STARVED).is_none() {
+        // The limit counts for a whole process: in one of its own.
+        let name = "machine::tests::a_moment_without_file_descriptors_delays_a_snapshot_and_does_not_end_the_group";
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+        let output = child.args(["--exact", name]).env(STARVED, "1").output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (mut adapter, shared, _) = open(dir.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).expect("lowered");
+        let installing = tokio::spawn(async move {
+            adapter.install_snapshot(&meta(10), Bytes::from_static(b"ten")).await.map(|()| adapter)
+        });
+        until("it waits, or gives up", || shared.unsaved().is_some() || installing.is_finished()).await;
+        assert!(!installing.is_finished(), "an error would end the group");
+        setrlimit(Resource::Nofile, before).expect("raised");
+        installing.await.expect("no panic").expect("it can be opened now");
+        assert_eq!((shared.applied(), shared.unsaved()), (LogId::new(2, 10), None));
+    });
 }

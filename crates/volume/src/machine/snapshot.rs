@@ -35,8 +35,21 @@ pub enum SnapshotError {
     #[error("snapshot of {found}, expected {expected}")]
     Place { found: LogId, expected: LogId },
     /// The state could not be read although the checksum matched.
-    #[error("snapshot could not be read")]
+    #[error("snapshot with the right checksum could not be read")]
     State(#[source] postcard::Error),
+    /// There is more in it than the state as it is known here, although the checksum matched.
+    #[error("snapshot with the right checksum has {found} bytes, expected its state to end at {expected}")]
+    Longer { found: usize, expected: usize },
+}
+
+impl SnapshotError {
+    /// Whether this is not damage but what another build wrote: another version, or, under the right checksum, another form of the state.
+    pub fn of_another_build(&self) -> bool {
+        match self {
+            Self::Magic { .. } | Self::State(_) | Self::Longer { .. } => true,
+            Self::Length { .. } | Self::Checksum { .. } | Self::Place { .. } => false,
+        }
+    }
 }
 
 pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
@@ -90,7 +103,44 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
         state.pins = pins;
     }
     if !rest.is_empty() {
-        return Err(SnapshotError::Length { found: bytes.len(), expected: bytes.len() - rest.len() });
+        return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });
     }
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::Epoch;
+
+    fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+        let body = (bytes.len() - HEADER_BYTES) as u32;
+        bytes[12..16].copy_from_slice(&body.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[16..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Who is told of damage drops the group here, and learns it anew from others who may have found the same.
+    #[test]
+    fn what_another_build_wrote_is_not_called_damaged() {
+        let upto = LogId::new(1, 4);
+        let good = encode(upto, &SetState::new(Epoch(0)));
+        assert!(decode(upto, &good).is_ok());
+        let of_another_build = |bytes: &[u8]| decode(upto, bytes).expect_err("not ours to read").of_another_build();
+        let mut newer = good.clone();
+        newer[7] = b'4';
+        assert!(of_another_build(&newer), "another version");
+        let mut longer = good.clone();
+        longer.push(1);
+        assert!(of_another_build(&with_checksum(longer)), "a field more");
+        let shorter = good[..good.len() - 1].to_vec();
+        assert!(of_another_build(&with_checksum(shorter)), "a field less");
+
+        assert!(!of_another_build(&good[..good.len() - 1]), "cut off");
+        let mut flipped = good.clone();
+        flipped[HEADER_BYTES + 1] ^= 1;
+        assert!(!of_another_build(&flipped), "rotten");
+        assert!(!decode(LogId::new(1, 5), &good).expect_err("another place").of_another_build());
+    }
 }

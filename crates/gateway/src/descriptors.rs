@@ -1,0 +1,49 @@
+//! How many file descriptors this process may have open.
+
+use crate::doors;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// NBD connections (as configured, 1024 unless they are), all doors, the files of journal and cache, and connections to stores and peers fit in. Fewer
+/// will do for a small cluster; then whatever runs out waits.
+const ENOUGH: u64 = 4096;
+
+const _: () = assert!(ENOUGH as usize >= 1024 + doors::CONNECTIONS + 1024);
+
+/// Raises the limit of open file descriptors to what this process may raise it to, and says in the log what it is. To be called once, before a gateway runs.
+pub fn raise_descriptors() {
+    let before = getrlimit(Resource::Nofile);
+    if let Some(wanted) = raised(&before)
+        && let Err(error) = setrlimit(Resource::Nofile, wanted)
+    {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
+    let now = getrlimit(Resource::Nofile);
+    let text = |limit: Option<u64>| limit.map_or("no limit".to_string(), |limit| limit.to_string());
+    tracing::info!(limit = text(now.current), before = text(before.current), "open files");
+    if now.current.is_some_and(|limit| limit < ENOUGH) {
+        tracing::warn!(
+            found = text(now.current),
+            expected = ENOUGH,
+            "few files may be open at the same time: raise LimitNOFILE (systemd) or `ulimit -Hn`"
+        );
+    }
+}
+
+/// The limit to ask for, where it can be raised.
+fn raised(before: &Rlimit) -> Option<Rlimit> {
+    (before.current != before.maximum).then(|| Rlimit { current: before.maximum, maximum: before.maximum })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one_and_the_hard_one_stays() {
+        let of = |current, maximum| Rlimit { current, maximum };
+        assert_eq!(raised(&of(Some(1024), Some(524_288))), Some(of(Some(524_288), Some(524_288))));
+        assert_eq!(raised(&of(Some(1024), None)), Some(of(None, None)));
+        assert_eq!(raised(&of(Some(4096), Some(4096))), None);
+        assert_eq!(raised(&of(None, None)), None);
+    }
+}
