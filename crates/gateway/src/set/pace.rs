@@ -123,7 +123,8 @@ mod tests {
             generation: 1,
             restored: None,
         };
-        let pace = JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry)));
+        let pace =
+            JournalPace::new(log.clone(), Arc::new(SetHost::new(&entry, &holdfast_control::set::Links::default())));
         disk.set_room(Some(0));
         let mut index = 0;
         while !matches!(pace.pace(), Pace::Full(_)) {
