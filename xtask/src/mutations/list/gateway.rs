@@ -71,7 +71,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a segment that the store did not take is named as if it were there",
         rule: "R7",
         edits: &[Edit {
-            file: "crates/gateway/src/set/uploader.rs",
+            file: "crates/gateway/src/set/uploader/objects.rs",
             old: "                // Also what lasts until somebody acts",
             new: "                Err(e) if e.disposition() == holdfast_store::Disposition::Retry => return Ok(()),
                 // Also what lasts until somebody acts",

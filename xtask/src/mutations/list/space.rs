@@ -53,8 +53,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: PINNED,
-            old: "pin.at.index > applied.index && !known.pins.contains_key(*request)",
-            new: "pin.at.index > applied.index && known.pins.contains_key(*request)",
+            old: "let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index;",
+            new: "let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index && known.pins.contains_key(&RequestId(0));",
         }],
         tests: &[PINS, CLONES],
         smoke: false,
