@@ -94,8 +94,9 @@ impl<D: Disk> Writer<D> {
             let begun = Instant::now();
             match self.journal.write(ops) {
                 Ok(()) => {
+                    // Whether it is stalled, `tidy` says: what still fits into the last file says nothing of room for another, and who asks
+                    // for the pace in between must not take it for that.
                     metrics::histogram!("holdfast_journal_write_seconds").record(begun.elapsed().as_secs_f64());
-                    self.queue.set_stalled(None);
                 }
                 Err(WriteError::NoRoom(error)) => {
                     tracing::warn!(%error, "journal: no further file can be begun, trying again");

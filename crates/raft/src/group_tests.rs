@@ -336,7 +336,8 @@ async fn a_snapshot_of_another_build_is_no_damage() -> anyhow::Result<()> {
     use crate::snapshot_file::{StoredSnapshot, save};
     let dir = tempfile::tempdir()?;
     let snapshots = dir.path().join("raft-1");
-    for (data, damaged) in [(OTHER_BUILD, false), (&[0xff; 12][..], true)] {
+    const ROTTEN: &[u8] = &[0xff; 12];
+    for (data, damaged) in [(OTHER_BUILD, false), (ROTTEN, true)] {
         let node = Host::node(dir.path(), 1)?;
         let membership = crate::wire::RaftStoredMembership::default();
         save(&snapshots, GROUP, &StoredSnapshot::new(LogId::new(2, 30), membership, Bytes::from_static(data)), None)?;
