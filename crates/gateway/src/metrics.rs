@@ -56,6 +56,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_deleted_set_objects_total",
         "Objects of deleted sets that were removed from their stores.",
     ),
+    (
+        Kind::Counter,
+        "holdfast_door_refused_total",
+        "Connections at the admin, peer and HTTP doors that were closed because there were as many as may be, by door.",
+    ),
     (Kind::Counter, "holdfast_etcd_failures_total", "Grants that etcd could not be told."),
     (Kind::Counter, "holdfast_etcd_grants_told_total", "Grants that etcd was told."),
     (Kind::Counter, "holdfast_etcd_newer_total", "Grants that etcd knew a newer one of."),
