@@ -407,7 +407,7 @@ mod tests {
     fn data_directories_are_named_in_either_way() {
         let data = Path::new("/srv/pg/data");
         for (args, named) in [
-            (&b"postgres\0-D\0/srv/pg/data\0-p\05432\0"[..], true),
+            (&b"postgres\0-D\0/srv/pg/data\0-p\x005432\0"[..], true),
             (b"/usr/bin/postgres\0-D/srv/pg/data/\0", true),
             (b"postgres\0-D\0/srv/pg/data2\0", false),
             (b"postgres: checkpointer \0", false),

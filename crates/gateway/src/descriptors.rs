@@ -31,7 +31,7 @@ pub fn raise_descriptors() {
 
 /// The limit to ask for, where it can be raised.
 fn raised(before: &Rlimit) -> Option<Rlimit> {
-    (before.current != before.maximum).then(|| Rlimit { current: before.maximum, maximum: before.maximum })
+    (before.current != before.maximum).then_some(Rlimit { current: before.maximum, maximum: before.maximum })
 }
 
 #[cfg(test)]

@@ -112,7 +112,10 @@ fn key_in_head(folder: &Path, id: u64) -> Result<Vec<u8>> {
     anyhow::ensure!((NEEDLE_BYTES..128).contains(&length), "a wrapped key of {length} bytes");
     let end = at + 5 + length;
     let needle = bytes.get(end - NEEDLE_BYTES..end).context("a short head")?.to_vec();
-    anyhow::ensure!(!search([&folder.to_path_buf()], &[needle.clone()])?.is_empty(), "this search is blind");
+    anyhow::ensure!(
+        !search([&folder.to_path_buf()], std::slice::from_ref(&needle))?.is_empty(),
+        "this search is blind"
+    );
     Ok(needle)
 }
 
