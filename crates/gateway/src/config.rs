@@ -102,7 +102,7 @@ settings! {
         /// Allow `SET/VOLUME` without a token: such a connection takes a free lease and holds it while it lasts. For trying out;
         /// a host that lost its lease and returns with old pages in memory is kept out only by tokens.
         plain_exports: bool = false;
-        /// Allow gateway and admin traffic on addresses other than loopback without [tls] (R10).
+        /// Allow gateway and admin traffic on addresses other than loopback without `[tls]` (R10).
         /// Only on a network that nobody else can read or write.
         plaintext_network: bool = false;
         /// Round trip between the two farthest gateways, in milliseconds, 1 to 1000. Heartbeats, elections and leases follow from it;

@@ -1,4 +1,4 @@
-//! The handshake of one connection: carries questions from the protocol to [`Exports`] and answers back.
+//! The handshake of one connection: carries questions from the protocol to `Exports` and answers back.
 
 use super::conn::Served;
 use super::device::{ConnInfo, OpenedExport, Refusal, RefusalKind};

@@ -390,6 +390,9 @@ impl Root {
             root.base = Some(Arc::new(Base::read(&mut reader)?));
         }
         reader.end()?;
+        // A pack that no page is in says nothing, and is not written again.
+        let named = root.packs();
+        root.pack_bytes = root.pack_bytes.iter().filter(|(o, _)| named.contains(*o)).map(|(o, b)| (*o, *b)).collect();
         Ok(root)
     }
 }

@@ -296,7 +296,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "A3",
         edits: &[Edit {
             file: "crates/agent/src/machine.rs",
-            old: "self.renewed().saturating_add(self.ttl.saturating_sub(self.policy.stop_margin))",
+            old: "self.renewed().saturating_add(self.ttl.saturating_sub(self.stop_margin()))",
             new: "self.renewed().saturating_add(self.ttl)",
         }],
         tests: &[AGENT],
