@@ -95,6 +95,8 @@ pub struct CloneOf {
 pub struct Links {
     /// Its pins, by the request that made each.
     pub pins: OrdMap<RequestId, Pin>,
+    /// The entry that changed them last in this life of the set: of two that differ the later are the newer.
+    pub pins_at: LogId,
     /// What it is a clone of.
     pub clone_of: Option<CloneOf>,
 }
@@ -102,7 +104,8 @@ pub struct Links {
 impl Links {
     /// Whether the set stands alone: then nothing of this is written anywhere.
     pub fn is_empty(&self) -> bool {
-        self.pins.is_empty() && self.clone_of.is_none()
+        // Also none where there were some: an older head must not come after it.
+        self.pins.is_empty() && self.pins_at == LogId::default() && self.clone_of.is_none()
     }
 
     /// As the next life of the set begins with them.
@@ -110,20 +113,15 @@ impl Links {
     pub fn inherited(&self) -> Self {
         let pins =
             self.pins.iter().map(|(request, pin)| (*request, Pin { at: LogId::default(), ..pin.clone() })).collect();
-        Self { pins, clone_of: self.clone_of.clone() }
+        Self { pins, pins_at: LogId::default(), clone_of: self.clone_of.clone() }
     }
 
-    /// What the store's head is to say: `known`, of a state that has applied everything up to `applied`, and those pins of the head as it is, `stored`,
-    /// that such a state cannot know of: who was cut off must not take a newer leader's pin out of the head.
+    /// What the store's head is to say where it says `stored` now, and a state of the same life says `known`: the newer of the two, as a whole. Who was
+    /// cut off takes no pin out of the head that a newer leader made, and brings none back that it let go of: that one's objects may be gone.
     #[must_use]
-    pub fn for_head(stored: &Links, known: &Links, applied: LogId) -> Self {
-        // Also of a pin that such a state has in an older form.
-        let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index;
-        let mut links = known.clone();
-        for (request, pin) in stored.pins.iter().filter(newer) {
-            links.pins.insert(*request, pin.clone());
-        }
-        links
+    pub fn for_head(stored: &Links, known: &Links) -> Self {
+        let newer = if stored.pins_at.index > known.pins_at.index { stored } else { known };
+        Self { clone_of: known.clone_of.clone(), ..newer.clone() }
     }
 }
 
@@ -136,7 +134,7 @@ impl SetState {
     /// A state that begins with the pins of an earlier life.
     #[must_use]
     pub fn with_pins(self, links: &Links) -> Self {
-        Self { pins: links.inherited().pins, ..self }
+        Self { pins: links.inherited().pins, pins_at: LogId::default(), ..self }
     }
 
     pub(super) fn pin(
@@ -149,7 +147,7 @@ impl SetState {
         if let Some(pin) = self.pins.get_mut(&request) {
             // Also where the snapshot is gone by now: the pin is what counts. A higher number is asked for where the lower one was passed.
             if pin.is_inherited() || clone > pin.clone {
-                pin.at = id;
+                (pin.at, self.pins_at) = (id, id);
             }
             pin.clone = pin.clone.max(clone);
             return Ok(SetAnswer::Pinned { root: pin.root });
@@ -161,14 +159,16 @@ impl SetState {
         let pin = Pin { clone, root: found.root, upto: found.upto, snapshot: snapshot.name.clone(), at: id };
         let root = pin.root;
         self.pins.insert(request, pin);
+        self.pins_at = id;
         Ok(SetAnswer::Pinned { root })
     }
 
     /// The same again finds nothing, and that is what was asked for.
-    pub(super) fn unpin(&mut self, clone: SetId, request: RequestId) -> SetAnswer {
+    pub(super) fn unpin(&mut self, id: LogId, clone: SetId, request: RequestId) -> SetAnswer {
         if self.pins.get(&request).is_some_and(|pin| pin.clone == clone)
             && let Some(gone) = self.pins.remove(&request)
         {
+            self.pins_at = id;
             self.drop_unless_kept(gone.root);
         }
         SetAnswer::Unpinned

@@ -123,6 +123,9 @@ pub struct SetState {
     /// snapshot appends them where there are any.
     #[serde(skip)]
     pub pins: OrdMap<RequestId, Pin>,
+    /// The entry that changed them last; default where none did in this life. Written as they are.
+    #[serde(skip)]
+    pub pins_at: LogId,
 }
 
 /// What a new lease is made of.
@@ -160,6 +163,7 @@ impl SetState {
             rolled_back: None,
             schedule: Schedule::default(),
             pins: OrdMap::new(),
+            pins_at: LogId::default(),
         }
     }
 
@@ -219,7 +223,7 @@ impl SetState {
             SetCommand::SetSchedule { schedule, request } => self.set_schedule(schedule, *request),
             SetCommand::ChangeVolume { change, request } => self.change_volume(id, change, *request),
             SetCommand::Pin { clone, snapshot, request } => self.pin(id, *clone, snapshot, *request),
-            SetCommand::Unpin { clone, request } => Ok(self.unpin(*clone, *request)),
+            SetCommand::Unpin { clone, request } => Ok(self.unpin(id, *clone, *request)),
         };
         result.unwrap_or_else(SetAnswer::Refused)
     }

@@ -135,8 +135,8 @@ pub struct HeadKeeper {
     covered: Mutex<Option<Covered>>,
     /// Which keyring and which links the head in the store has, as last read or written here.
     stored: Mutex<Option<(Keyring, Links)>>,
-    /// The set's pins, as of an entry that was applied here; see [`HeadKeeper::note_pins`].
-    known: Mutex<Option<(LogId, Links)>>,
+    /// The set's pins, as of what is applied here; see [`HeadKeeper::note_pins`].
+    known: Mutex<Option<Links>>,
     /// The last term whose checkpoint the head was made to name here.
     committed: Mutex<Option<Term>>,
     looks: Looks,
@@ -310,7 +310,10 @@ impl HeadKeeper {
             };
             match open_all(&self.parts.key, &object.body) {
                 Ok((head, keyring)) => {
-                    self.note_stored(keyring, head.links.clone());
+                    // A stale read of an earlier life counts its pins otherwise.
+                    if head.life == self.parts.life {
+                        self.note_stored(keyring, head.links.clone());
+                    }
                     return Ok(Some((head, object.version)));
                 }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
@@ -420,7 +423,7 @@ impl HeadKeeper {
         let mut tried = None;
         while self.fenced().is_none() {
             let led = server.leading_ready();
-            server.host.with(|m| self.note_pins(m.state(), m.applied()));
+            server.host.with(|m| self.note_pins(m.state()));
             let begins = led.is_some() && led != led_in;
             led_in = led.or(led_in);
             let due = led.is_some() && self.looks.due(boot_now(), chance);
@@ -509,7 +512,7 @@ impl HeadKeeper {
                     return Err(KeepError::Superseded);
                 }
             }
-            // What it says of clones is not the checkpoint's: what a newer leader has pinned stays.
+            // What it says of clones is not the checkpoint's: what a newer leader has pinned, or let go, stands.
             let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links));
             let version = found.map(|(_, version)| version);
             if keyring != self.keyring() || links != head.links {

@@ -156,10 +156,8 @@ impl SpaceKeeper {
             let deleted = self.delete_retired(term).await;
             return shown.and(deleted);
         }
-        // One that cannot go on keeps none of the others from it: what is full is emptied by the last. What the head still names for a clone that is gone
-        // stays so long: a recovery would keep that root, and must find it.
-        let settled = self.server.head.links_settled();
-        let looked = if settled { waits_if_full(self.look_through_dropped(term).await) } else { Ok(()) };
+        // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
+        let looked = waits_if_full(self.look_through_dropped(term).await);
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
         shown.and(looked).and(swept).and(deleted)
@@ -182,6 +180,10 @@ impl SpaceKeeper {
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
             let state = self.state_of(term)?;
+            // What the head still names for a clone that is gone stays so long.
+            if !self.server.head.links_settled(&state) {
+                return Ok(());
+            }
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
                 return Ok(());
             };

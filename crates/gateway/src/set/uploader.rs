@@ -441,7 +441,7 @@ impl Uploader {
         let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
         let mut pause = Duration::from_millis(100);
         loop {
-            self.host.with(|m| self.server.head.note_pins(m.state(), m.applied()));
+            self.host.with(|m| self.server.head.note_pins(m.state()));
             let outcome = tokio::select! {
                 outcome = self.server.head.commit(term, covered, epoch, content.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),

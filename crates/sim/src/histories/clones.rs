@@ -46,6 +46,8 @@ struct Pair {
     origin: World,
     clone: Option<World>,
     loud: bool,
+    /// The term that the next clone begins with: its number may be that of one that was lost before it had a head.
+    clone_term: Term,
     clones: u64,
     recoveries: u64,
     sums: Sums,
@@ -116,7 +118,18 @@ impl Pair {
         drop(world.gateway);
         let origin = World::begin(common, [world.rng, world.rot], Term(2), loud).await;
         let rng = Rng::new(seed, 11);
-        Self { seed, rng, others, origin, clone: None, loud, clones: 0, recoveries: 0, sums: Sums::default() }
+        Self {
+            seed,
+            rng,
+            others,
+            origin,
+            clone: None,
+            loud,
+            clone_term: Term(1),
+            clones: 0,
+            recoveries: 0,
+            sums: Sums::default(),
+        }
     }
 
     async fn step(&mut self) -> Result<(), String> {
@@ -169,6 +182,13 @@ impl Pair {
 
     /// As the admin door does it.
     async fn make_clone(&mut self) -> Result<(), String> {
+        let next = GroupId(self.others.state().next_set);
+        if self.origin.common.store.has(&keys::head(next)) {
+            // That of a clone of a life before, which came to lie there after everything was lost.
+            let answer = self.others.apply(&ClusterCommand::PassSets { upto: next });
+            self.origin.say(|| format!("{next} is taken in the store: {answer:?}"));
+            return Ok(());
+        }
         let Some((snapshot, request, clone)) = self.pin().await? else { return Ok(()) };
         let server = &self.origin.gateway.server;
         let Some(pin) = server.host.with(|m| m.state().pins.get(&request).cloned()) else { return Ok(()) };
@@ -221,7 +241,7 @@ impl Pair {
         self.clones += 1;
         let then = self.origin.common.journal.order().model.at.get(&found.upto.index.0).cloned().unwrap_or_default();
         let common = self.origin.common.next(self.seed + 1, &self.others, clone, then);
-        let mut world = self.begin(common, Term(1), CLONE_TAGS).await;
+        let mut world = self.begin(common, self.clone_term, CLONE_TAGS).await;
         world.set_weather(self.origin.weather);
         self.clone = Some(world);
         Ok(())
@@ -240,6 +260,8 @@ impl Pair {
         if head.covered.is_none() {
             return Ok(());
         }
+        // A new cluster's terms begin anew; here they go on, so that what the life before left is swept before the end.
+        self.clone_term = clone.as_ref().map_or(self.clone_term, |clone| Term(clone.term().0 + 1));
         // One that has no head yet, or no checkpoint, is lost: its origin keeps what it had for it, and nobody ever asks.
         let clone_head = match clone {
             Some(clone) => clone.head()?.filter(|head| head.covered.is_some()),
@@ -291,7 +313,6 @@ impl Pair {
         let (seed, mut worlds) = (self.seed + 2 + self.recoveries, Vec::new());
         for (set, then, term, tag) in begins {
             let common = self.origin.common.next(seed, &self.others, set, then);
-            // A new cluster's terms begin anew; here they go on, so that what the life before left is swept before the end.
             worlds.push(self.begin(common, Term(term), tag).await);
         }
         let mut worlds = worlds.into_iter();
@@ -316,7 +337,7 @@ impl Pair {
             let (cluster, state) = (self.others.state(), self.origin.state());
             let standings: Vec<PinStanding> =
                 state.pins().map(|(request, pin)| pin.standing(&cluster, self.origin.common.set, request)).collect();
-            let settled = self.origin.gateway.server.head.links_settled();
+            let settled = self.origin.gateway.server.head.links_settled(&state);
             if settled && standings.iter().all(|standing| *standing == PinStanding::Needed) {
                 break;
             }

@@ -32,7 +32,8 @@ fn linked() -> Head {
     let pin =
         Pin { clone: GroupId(9), root, upto: LogId::new(3, 40), snapshot: snapshot.clone(), at: LogId::new(3, 300) };
     let clone_of = CloneOf { origin: GroupId(1), snapshot, root, request: RequestId(12) };
-    let links = Links { pins: [(request, pin)].into_iter().collect(), clone_of: Some(clone_of) };
+    let links =
+        Links { pins: [(request, pin)].into_iter().collect(), pins_at: LogId::new(3, 300), clone_of: Some(clone_of) };
     Head { links, ..head() }
 }
 
@@ -49,7 +50,7 @@ fn the_next_life_inherits_the_links() {
     let raised = linked().raised(99, 5);
     let pins: Vec<_> = raised.links.pins.iter().map(|(request, pin)| (*request, pin.at, pin.clone)).collect();
     assert_eq!(pins, [(RequestId(11), LogId::default(), GroupId(9))]);
-    assert_eq!(raised.links.clone_of, linked().links.clone_of);
+    assert_eq!((raised.links.pins_at, raised.links.clone_of), (LogId::default(), linked().links.clone_of));
 }
 
 #[test]

@@ -3,15 +3,15 @@
 //! ```text
 //!   0 magic 8   8 crc of 16.. u32   12 body bytes u32   16 term u64   24 index u64   32 postcard of SetState
 //! ```
-//! Little-endian, CRC32C. The version is the magic's last byte: 3, or 4 where the set has pins (ADR 0028), which follow the state as postcard of
-//! request → pin. The log id inside binds the bytes to the place that they are a snapshot of.
+//! Little-endian, CRC32C. The version is the magic's last byte: 3, or 4 where the set has or had pins (ADR 0028), which follow the state as postcard of
+//! (request → pin, the entry that changed them last). The log id inside binds the bytes to the place that they are a snapshot of.
 
 use holdfast_control::set::{Pin, SetState};
 use holdfast_types::{LogId, RequestId};
 use imbl::OrdMap;
 
 const MAGIC: [u8; 8] = *b"HFSETST3";
-/// Of a state with pins: those of sets without clones stay as a build before clones reads them.
+/// Of a state that has or had pins: those of sets without clones stay as a build before clones reads them.
 const MAGIC_PINS: [u8; 8] = *b"HFSETST4";
 const HEADER_BYTES: usize = 32;
 
@@ -58,9 +58,10 @@ pub(super) fn encode(upto: LogId, state: &SetState) -> Vec<u8> {
     // Postcard refuses only what has no length ahead, and nothing in the state is of that kind.
     assert!(body.is_ok(), "R4: state at {upto} cannot be written: {:?}", body.err());
     let mut body = body.unwrap_or_default();
-    out[..8].copy_from_slice(if state.pins.is_empty() { &MAGIC } else { &MAGIC_PINS });
-    if !state.pins.is_empty() {
-        let pins = postcard::to_stdvec(&state.pins);
+    let pinned = !state.pins.is_empty() || state.pins_at != LogId::default();
+    out[..8].copy_from_slice(if pinned { &MAGIC_PINS } else { &MAGIC });
+    if pinned {
+        let pins = postcard::to_stdvec(&(&state.pins, state.pins_at));
         assert!(pins.is_ok(), "R4: pins at {upto} cannot be written: {:?}", pins.err());
         body.extend_from_slice(&pins.unwrap_or_default());
     }
@@ -98,9 +99,9 @@ pub(super) fn decode(upto: LogId, bytes: &[u8]) -> Result<SetState, SnapshotErro
     }
     let (mut state, mut rest): (SetState, &[u8]) = postcard::take_from_bytes(body).map_err(SnapshotError::State)?;
     if magic == MAGIC_PINS {
-        let pins: OrdMap<RequestId, Pin>;
+        let pins: (OrdMap<RequestId, Pin>, LogId);
         (pins, rest) = postcard::take_from_bytes(rest).map_err(SnapshotError::State)?;
-        state.pins = pins;
+        (state.pins, state.pins_at) = pins;
     }
     if !rest.is_empty() {
         return Err(SnapshotError::Longer { found: bytes.len(), expected: bytes.len() - rest.len() });

@@ -53,8 +53,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: PINNED,
-            old: "let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index;",
-            new: "let newer = |(_, pin): &(&RequestId, &Pin)| pin.at.index > applied.index && known.pins.contains_key(&RequestId(0));",
+            old: "if stored.pins_at.index > known.pins_at.index {",
+            new: "if stored.pins_at.index > known.pins_at.index && stored.pins.len() < known.pins.len() {",
+        }],
+        tests: &[PINS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-gets-a-pin-back",
+        bug: "a gateway that was cut off writes a head with what a newer leader has let go, and whose objects are gone: a recovery misses them",
+        rule: "R7",
+        edits: &[Edit {
+            file: PINNED,
+            old: "if stored.pins_at.index > known.pins_at.index {",
+            new: "if stored.pins_at.index > known.pins_at.index && stored.pins.len() > known.pins.len() {",
         }],
         tests: &[PINS, CLONES],
         smoke: false,

@@ -4,18 +4,18 @@
 use super::looks::LOOK_LIMIT;
 use super::{HeadKeeper, KeepError};
 use holdfast_control::set::{Links, Pin, SetState};
-use holdfast_types::{LogId, RequestId, Term};
+use holdfast_types::{RequestId, Term};
 use holdfast_volume::head::Head;
 use std::sync::PoisonError;
 
 impl HeadKeeper {
     /// The set's pins as they are here. Heads are written with them from now on, whatever checkpoint they name: a recovery must find every pin that a
     /// clone may rest on (ADR 0028).
-    pub fn note_pins(&self, state: &SetState, applied: Option<LogId>) {
-        let applied = applied.unwrap_or_default();
+    pub fn note_pins(&self, state: &SetState) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|(at, _)| at.index <= applied.index) {
-            *known = Some((applied, Links { pins: state.pins.clone(), clone_of: self.parts.clone_of.clone() }));
+        if known.as_ref().is_none_or(|known| known.pins_at.index < state.pins_at.index) {
+            let (pins, pins_at) = (state.pins.clone(), state.pins_at);
+            *known = Some(Links { pins, pins_at, clone_of: self.parts.clone_of.clone() });
         }
     }
 
@@ -23,15 +23,16 @@ impl HeadKeeper {
     pub(super) fn links(&self, stored: &Links) -> Links {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &*known {
-            Some((applied, known)) => Links::for_head(stored, known, *applied),
+            Some(known) => Links::for_head(stored, known),
             None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
         }
     }
 
-    /// Whether the head in the store, as last read or written here, says of clones what this gateway knows. Where it names a pin that was let go, that
-    /// pin's objects stay until it does not.
-    pub fn links_settled(&self) -> bool {
-        self.stored().is_some_and(|(_, stored)| self.links(&stored) == stored)
+    /// Whether the head in the store names none of the pins that this set had let go of by `state`, and never will again: it was seen with the pins of
+    /// `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin kept stays: a recovery would keep that root, and must
+    /// find it.
+    pub fn links_settled(&self, state: &SetState) -> bool {
+        self.stored().is_some_and(|(_, stored)| stored.pins_at.index >= state.pins_at.index)
     }
 
     /// Asks the store itself whether the head names this pin: a recovery would find it from now on.

@@ -59,11 +59,13 @@ fn pin(random: u128, at: LogId) -> Pin {
     Pin { clone: GroupId(9), root, upto: LogId::new(1, 4), snapshot, at }
 }
 
-/// What a state with these pins would say, as of entry `index`.
-fn know(keeper: &HeadKeeper, pins: &[(u128, LogId)], index: u64) {
+/// What a state with these pins says, which entry `index` made them.
+fn know(keeper: &HeadKeeper, pins: &[(u128, LogId)], index: u64) -> SetState {
     let mut state = SetState::new(Epoch(0));
+    state.pins_at = LogId::new(u64::from(index > 0), index);
     state.pins = pins.iter().map(|(request, at)| (RequestId(*request), pin(*request, *at))).collect();
-    keeper.note_pins(&state, Some(LogId::new(2, index)));
+    keeper.note_pins(&state);
+    state
 }
 
 async fn pinned(store: &Arc<dyn ObjectStore>) -> Vec<u128> {
@@ -73,16 +75,16 @@ async fn pinned(store: &Arc<dyn ObjectStore>) -> Vec<u128> {
 /// A recovery must find every pin that a clone may rest on: the head names it before the clone is made, whatever checkpoint it names, and whoever
 /// writes it next.
 #[tokio::test]
-async fn a_head_names_pins_and_who_was_cut_off_takes_none_out() {
+async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
     let (old, new) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
-    know(&old, &[], 10);
+    let state = know(&old, &[], 0);
     commit(&old, 10).await.unwrap();
-    assert!(!old.behind() && old.links_settled());
+    assert!(!old.behind() && old.links_settled(&state));
     let first = (5, LogId::new(2, 12));
-    know(&old, &[first], 12);
-    assert!(old.behind() && !old.links_settled(), "known here, and not in the store");
+    let state = know(&old, &[first], 12);
+    assert!(old.behind() && !old.links_settled(&state), "known here, and not in the store");
     assert!(!old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
     old.replace_around(Term(2)).await;
     assert!(!old.behind() && old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
@@ -95,18 +97,33 @@ async fn a_head_names_pins_and_who_was_cut_off_takes_none_out() {
     commit(&old, 15).await.unwrap();
     assert_eq!(pinned(&store).await, [5, 6], "R12, H1: what it cannot know of stays");
     // The new one lets go of the first.
-    know(&new, &[second], 25);
-    know(&new, &[first, second], 24);
+    let state = know(&new, &[second], 25);
+    know(&new, &[first, second], 20);
+    assert!(!new.links_settled(&state));
     commit(&new, 25).await.unwrap();
+    assert!(new.links_settled(&state));
     assert_eq!(pinned(&store).await, [6], "applied, and let go");
+    // The old one brings nothing back, neither with a checkpoint nor without: it finds the head to be newer.
+    know(&old, &[first, second], 20);
+    commit(&old, 26).await.unwrap();
+    old.replace_around(Term(2)).await;
+    assert_eq!((pinned(&store).await, old.behind()), (vec![6], false), "R7: what it kept may be gone");
+    // Also where none is left.
+    know(&new, &[], 28);
+    new.replace_around(Term(3)).await;
+    know(&old, &[second], 25);
+    commit(&old, 27).await.unwrap();
+    assert_eq!(pinned(&store).await, [0; 0]);
+    know(&new, &[second], 29);
+    new.replace_around(Term(3)).await;
     // The next life begins with it, and keeps it whatever its log says.
     let raised = recovery::raise(&found(&store).await, 8, 99).await.unwrap();
     let third = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
     let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
     third.commit(Term(1), next, Epoch(5), content(30)).await.unwrap();
     assert_eq!(pinned(&store).await, [6], "before anything is known of the state");
-    know(&third, &[(6, LogId::default())], 4);
-    assert!(third.links_settled());
+    let state = know(&third, &[(6, LogId::default())], 0);
+    assert!(third.links_settled(&state));
 }
 
 #[tokio::test]
