@@ -118,6 +118,8 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
     let front = start_front(&config, exports).await?;
     tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
     let ended = tokio::select! {
+        // Doors end with a stop as well: that is no failure of theirs.
+        biased;
         () = stop.cancelled() => None,
         ended = doors.join_next() => ended,
     };
