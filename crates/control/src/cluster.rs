@@ -5,8 +5,8 @@
 //!     thing for ever.
 //! C2  A disk (its random uuid) belongs to one member, once: a disk that was removed never comes back, since what it
 //!     acknowledged was forgotten. It is wiped and joins as a new one.
-//! C3  A disk's boot counter only grows, and each counter belongs to one process (its nonce): a restored or cloned disk is
-//!     found at its first start and refused.
+//! C3  A disk's boot counter only grows, and each counter belongs to one life of one process (its nonce): a restored or cloned disk is
+//!     found at its first start and refused. Whether one that has counted on remembers what was registered is asked before (`raft::KnownLife`).
 //! C4  The feature level only grows, to what every member's build knows; an entry of a higher one changes nothing.
 
 mod clones;
@@ -16,7 +16,7 @@ mod state;
 
 pub use command::{
     ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, DELETION_LEVEL, FEATURE_LEVEL, FIRST_LEVEL,
-    MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
+    LIVES_LEVEL, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 pub use deletion::{Deletion, DeletionStage, Deletions, GroupVoters};
 pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};

@@ -1,13 +1,16 @@
-//! Starts and lives (C3): every start of this gateway is registered in group 0, and what group 0 knows of the members' lives goes to
-//! the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`.
+//! Starts and lives (C3): every start of this gateway is registered in group 0, and so is every renewal of its life while it runs; what group 0 knows of the
+//! members' lives goes to the peer protocol, which refuses any other. What a registration changes is decided by `control::cluster`; whether the disk that asks
+//! remembers the life that was registered last, by `raft::KnownLife`.
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::heal;
+use crate::identity::{Identity, IdentityError};
 use crate::node::{Adopted, Node};
-use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, Standing};
-use holdfast_raft::{Group, KnownLife, Life, RaftNode, Registered, Registrar};
+use holdfast_control::cluster::{ClusterCommand, ClusterRefusal, ClusterState, FEATURE_LEVEL, LIVES_LEVEL, Standing};
+use holdfast_raft::{Group, KnownLife, Life, Lineage, RaftNode, Registered, Registrar, not_who_it_says};
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +19,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// Between two questions of a member that leaves whether it is out. Each is an entry of group 0 until it is.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Between a life's first word to the others and its registration. A call that was sent under the life before is answered or given up by then.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// Without a leader of group 0 for so long, a member asks whether it is one still.
 const LONELY: Duration = Duration::from_secs(10);
@@ -28,10 +34,14 @@ pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
 
 /// Commits registrations where this gateway leads group 0.
 pub fn registrar(cluster: Arc<Cluster>, group: Group) -> Registrar {
-    Box::new(move |member, life, level| {
+    Box::new(move |member, lineage, level| {
         let (cluster, group) = (cluster.clone(), group.clone());
         Box::pin(async move {
-            let Life { disk, boot, nonce } = life;
+            // A leader has applied every registration that was answered.
+            if let Some(Err(why)) = known_lives(&cluster.state()).get(&member).map(|known| known.judge(&lineage)) {
+                return Registered::Refused(not_who_it_says(member, &why));
+            }
+            let Life { disk, boot, nonce } = lineage.life;
             outcome(
                 cluster
                     .command(&group, &ClusterCommand::RegisterBoot { member, disk, boot, nonce, level })
@@ -57,41 +67,80 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
     }
 }
 
-/// Registers this start; tried again until it is answered. A start that is refused ends the gateway.
+/// Registers this start, and its renewals; tried again until it is answered. A life that is refused ends the gateway.
 pub async fn register(node: Arc<Node>, adopted: Adopted) {
+    if registered(&node, &adopted).await {
+        tracing::info!(boot = node.identity().boot, "start registered");
+        tokio::join!(leave_when_removed(&node, &adopted), renew(&node, &adopted));
+    }
+}
+
+/// Whether the present life is registered; else the gateway ends.
+async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
+    let life = adopted.raft.lineage().life;
     loop {
-        let peers = heal::peers(&node);
+        let peers = heal::peers(node);
         let asked = tokio::select! {
-            () = node.stop.cancelled() => return,
+            () = node.stop.cancelled() => return false,
             asked = adopted.raft.register(&peers, FEATURE_LEVEL) => asked,
         };
         match asked {
             Registered::Done => {
-                tracing::info!(boot = node.identity().boot, "start registered");
-                leave_when_removed(&node, &adopted).await;
-                return;
+                let forgets = move |identity: &mut Identity, dir: &Path| identity.life_registered(dir, &life);
+                change_life(node, adopted, forgets).await;
+                return true;
             }
             Registered::Refused(why) => {
                 tracing::error!(%why, "C3: this gateway must not take part; it ends");
                 node.refuse(why);
-                return;
+                return false;
             }
-            Registered::NotNow(why) => tracing::debug!(%why, "start not registered yet"),
+            Registered::NotNow(why) => tracing::debug!(%why, "not registered yet"),
         }
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(TRY_AGAIN) => {}
+        if !passes(node, TRY_AGAIN).await {
+            return false;
+        }
+    }
+}
+
+/// Whether so much time passes before the gateway ends.
+async fn passes(node: &Node, time: Duration) -> bool {
+    tokio::select! {
+        () = node.stop.cancelled() => false,
+        () = tokio::time::sleep(time) => true,
+    }
+}
+
+/// Disk first, then what is said to others.
+async fn change_life(
+    node: &Arc<Node>,
+    adopted: &Adopted,
+    change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
+) {
+    match node.change_identity(change).await {
+        Ok(lineage) => adopted.raft.set_lineage(lineage),
+        Err(error) => tracing::warn!(%error, "the lives of this disk stay as they are"),
+    }
+}
+
+/// A copy of this disk is older than its last renewal, or knows nothing of the next: the others refuse it.
+async fn renew(node: &Arc<Node>, adopted: &Adopted) {
+    let pace = node.renewal_pace();
+    while passes(node, pace).await {
+        // A build that keeps no lives could not be gone back to otherwise: its counter of starts would be behind.
+        if node.cluster.state().level < LIVES_LEVEL {
+            continue;
+        }
+        change_life(node, adopted, Identity::renew_life).await;
+        if !passes(node, SETTLES.min(pace)).await || !registered(node, adopted).await {
+            return;
         }
     }
 }
 
 /// A member that leaves is out of group 0 before the entry that removes it, and one that was cut off hears nothing of it: it has to ask.
 async fn leave_when_removed(node: &Arc<Node>, adopted: &Adopted) {
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(ASK_AGAIN) => {}
-        }
+    while passes(node, ASK_AGAIN).await {
         let state = node.cluster.state();
         let leaving = state.members.get(&adopted.member).is_none_or(|m| m.standing == Standing::Leaving);
         if !leaving && adopted.group.unheard() < LONELY {

@@ -1,7 +1,9 @@
 //! Who this node is: a random disk uuid and the member id, on the disk itself, and a counter of its starts.
 //!
-//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and counter.
+//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and lives ([`crate::lives`]).
 
+use crate::lives::Lives;
+use holdfast_raft::{Life, Lineage};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
@@ -29,6 +31,9 @@ pub struct Identity {
     /// A journal was begun here: it must be there at every later start.
     #[serde(default)]
     journal: bool,
+    /// In a file of its own.
+    #[serde(skip)]
+    lives: Lives,
 }
 
 /// The identity cannot be used.
@@ -94,10 +99,15 @@ impl Identity {
                 member: 0,
                 boot: 0,
                 journal: false,
+                lives: Lives::default(),
             },
             Err(source) => return Err(IdentityError::Io { path, source }),
         };
         identity.boot = identity.boot.saturating_add(1);
+        identity.lives = Lives::read(dir)?;
+        identity.lives.begin(identity.boot, rand::random());
+        // Before the counter of starts, which otherwise would have gone on without them (lives, V3).
+        identity.lives.save(dir)?;
         identity.save(dir)?;
         Ok(identity)
     }
@@ -159,6 +169,45 @@ impl Identity {
 }
 
 impl Identity {
+    /// The life that this process runs under, and those before it that the disk remembers.
+    pub fn lineage(&self) -> Lineage {
+        let ((boot, nonce), before) = self.lives.told();
+        Lineage { life: Life { disk: self.disk(), boot, nonce }, before }
+    }
+
+    /// Others are about to be told of the present life. On disk before it returns.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`].
+    pub fn life_used(&mut self, dir: &Path) -> Result<Lineage, IdentityError> {
+        self.change_lives(dir, Lives::used)
+    }
+
+    /// This process goes on under a new life, where there is room for one. On disk before it returns.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`]: it goes on under the present one.
+    pub fn renew_life(&mut self, dir: &Path) -> Result<Lineage, IdentityError> {
+        self.change_lives(dir, |lives| lives.renew(rand::random()))
+    }
+
+    /// `life` is registered: those before it are forgotten.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`]: they are remembered until the next time.
+    pub fn life_registered(&mut self, dir: &Path, life: &Life) -> Result<Lineage, IdentityError> {
+        self.change_lives(dir, |lives| lives.registered(life.boot))
+    }
+
+    fn change_lives(&mut self, dir: &Path, change: impl FnOnce(&mut Lives) -> bool) -> Result<Lineage, IdentityError> {
+        let mut next = self.lives.clone();
+        if change(&mut next) {
+            next.save(dir)?;
+            self.lives = next;
+        }
+        Ok(self.lineage())
+    }
+
     /// Before the journal in `journal` is opened: it must hold something, once one was begun here. An empty folder (a lost
     /// mount) would make a member that has forgotten its votes and what it acknowledged.
     ///

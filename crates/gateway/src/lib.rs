@@ -16,6 +16,7 @@ pub mod heal;
 pub mod http;
 pub mod identity;
 pub mod keyring;
+mod lives;
 mod metrics;
 pub mod node;
 pub mod node_key;

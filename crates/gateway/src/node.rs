@@ -24,7 +24,7 @@ use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
-use holdfast_raft::{Group, Life, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_raft::{Group, Lineage, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
@@ -311,7 +311,7 @@ impl Node {
             sealing,
             timing: raft_timing(self.timing),
             dialer: self.dialer(),
-            life: Life { disk: identity.disk(), boot: identity.boot, nonce: rand::random() },
+            lineage: self.change_identity(Identity::life_used).await?,
             protocol: PROTOCOL,
             abort: self.seams.abort,
         };
@@ -326,6 +326,24 @@ impl Node {
             }
             outcome => outcome,
         }
+    }
+
+    pub(crate) fn renewal_pace(&self) -> Duration {
+        self.seams.renew
+    }
+
+    /// Changes what the disk remembers of its lives: on disk before it returns.
+    ///
+    /// # Errors
+    /// [`NodeError::Identity`]; nothing has changed then.
+    pub(crate) async fn change_identity(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Identity, &std::path::Path) -> Result<Lineage, IdentityError> + Send + 'static,
+    ) -> Result<Lineage, NodeError> {
+        let node = self.clone();
+        let changed =
+            holdfast_log::spawn_blocking(move || change(&mut lock(&node.identity), &node.config.data_dir)).await;
+        Ok(changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??)
     }
 
     /// Starts group 0, and with it what group 0 says.

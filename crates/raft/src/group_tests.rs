@@ -125,7 +125,7 @@ impl Host {
             sealing: None,
             timing,
             dialer: Default::default(),
-            life,
+            lineage: life.into(),
             protocol: crate::PROTOCOL,
             abort,
         };

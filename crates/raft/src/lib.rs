@@ -62,7 +62,7 @@ pub use ended::Ended;
 pub use group::{
     Group, GroupError, GroupStatus, Leadership, MemberStatus, Pending, ProposeError, Proposed, ReadLogError, ReadPlace,
 };
-pub use lives::{KnownLife, Life};
+pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};
 pub use node::{NodeConfig, NodeError, RaftNode};
 pub use protocol::{PROTOCOL, Protocol};

@@ -1,5 +1,6 @@
 //! Which life of a member speaks: disk, boot counter and nonce go with every call and every answer between gateways, and one that
-//! cannot be the member any more is refused (C3): a restored disk is older than what was seen, a cloned one has a counter that is taken.
+//! cannot be the member any more is refused (C3): a restored disk is older than what was seen, a cloned one has a counter that is taken, and
+//! one that has counted on since does not remember the life that was registered.
 //!
 //! What is known comes from group 0, as applied here. A member or a start that is not known yet is let through: after a start of all
 //! gateways at once nobody could register before group 0 has a leader, and group 0 has none before they talk.
@@ -8,21 +9,43 @@ use crate::protocol::Protocol;
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// Metadata key: disk in hex, boot counter, nonce.
 const META_LIFE: &str = "holdfast-life";
 
-/// One process on one disk.
+/// Metadata key: the lives before it, `COUNTER:NONCE` each, oldest first. Not there where there are none.
+const META_BEFORE: &str = "holdfast-lives-before";
+
+/// Lives that one disk remembers at most.
+pub const LIVES_MAX: usize = 64;
+
+/// One process on one disk, until it renews its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
+    /// The disk's boot counter: of its starts, and of the renewals of its life.
+    pub boot: u64,
+    /// Drawn for this life.
+    pub nonce: u64,
     /// The disk's uuid.
     pub disk: u128,
-    /// The disk's boot counter.
-    pub boot: u64,
-    /// Drawn by the process.
-    pub nonce: u64,
+}
+
+/// A life, and those of its disk before it that group 0 may still have as the last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The present one.
+    pub life: Life,
+    /// Counter and nonce of those before it, oldest first: from the last one that is known to be registered on. What is older was registered
+    /// before that one and cannot be the newest; empty where nothing is known of them.
+    pub before: Vec<(u64, u64)>,
+}
+
+impl From<Life> for Lineage {
+    fn from(life: Life) -> Self {
+        Self { life, before: Vec::new() }
+    }
 }
 
 /// What group 0 knows of a member.
@@ -35,11 +58,11 @@ pub struct KnownLife {
 }
 
 impl KnownLife {
-    /// Whether `life` may speak for the member.
+    /// Whether this lineage may speak for the member.
     ///
     /// # Errors
     /// What was found and expected.
-    pub fn judge(&self, life: &Life) -> Result<(), String> {
+    pub fn judge(&self, Lineage { life, before }: &Lineage) -> Result<(), String> {
         if life.disk != self.disk {
             return Err(format!("disk: found {:032x}, expected {:032x}", life.disk, self.disk));
         }
@@ -52,15 +75,42 @@ impl KnownLife {
             Some((seen, nonce)) if life.boot == seen && life.nonce != nonce => {
                 Err(format!("boot counter {seen} is that of another process: a cloned disk"))
             }
+            // It has counted past what was registered, and remembers another life than that one, or none. A receiver that is far behind knows an older one than any
+            // that is told: it cannot judge.
+            Some((seen, nonce))
+                if before.first().is_some_and(|(oldest, _)| *oldest <= seen)
+                    && life.boot > seen
+                    && !before.contains(&(seen, nonce)) =>
+            {
+                Err(format!(
+                    "boot counter {seen} was registered by a process that this disk knows nothing of: it was restored from an older copy, or cloned, and started since"
+                ))
+            }
             _ => Ok(()),
         }
     }
 }
 
+/// What this process says of itself.
+#[derive(Debug)]
+struct Own {
+    lineage: Lineage,
+    /// The life that it renewed: a call that was sent before may say so.
+    renewed: Option<Life>,
+}
+
+/// What a member that may not speak for itself is told: it ends.
+pub fn not_who_it_says(member: MemberId, why: &str) -> String {
+    format!(
+        "{member} is not who it says: {why}. If another process runs as {member}, end this one; else stop this gateway, move its data_dir away, start it empty, and join it \
+         in place of {member} (holdfast gateway replace)"
+    )
+}
+
 /// This process's life, and what is known of the others'.
 #[derive(Debug)]
 pub(crate) struct Lives {
-    own: Life,
+    own: RwLock<Own>,
     protocol: Protocol,
     known: RwLock<BTreeMap<MemberId, KnownLife>>,
     /// Ids below it were given away: one of them that is not known was removed.
@@ -68,8 +118,28 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    pub(crate) fn new(own: Life, protocol: Protocol) -> Self {
+    pub(crate) fn new(own: Lineage, protocol: Protocol) -> Self {
+        let own = RwLock::new(Own { lineage: own, renewed: None });
         Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0) }
+    }
+
+    fn read_own(&self) -> RwLockReadGuard<'_, Own> {
+        self.own.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same process goes on under this one.
+    pub(crate) fn set_own(&self, lineage: Lineage) {
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        if own.lineage.life != lineage.life {
+            own.renewed = Some(own.lineage.life);
+        }
+        own.lineage = lineage;
+    }
+
+    /// Whether `life` is this process.
+    pub(crate) fn is_own(&self, life: &Life) -> bool {
+        let own = self.read_own();
+        own.lineage.life == *life || own.renewed.as_ref() == Some(life)
     }
 
     pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
@@ -91,19 +161,38 @@ impl Lives {
     /// Says who we are, and what we speak.
     pub(crate) fn stamp(&self, meta: &mut MetadataMap) {
         self.protocol.stamp(meta);
-        let Life { disk, boot, nonce } = self.own;
+        let own = self.read_own();
+        let Life { disk, boot, nonce } = own.lineage.life;
         if let Ok(text) = MetadataValue::try_from(format!("{disk:032x} {boot} {nonce}")) {
             meta.insert(META_LIFE, text);
         }
+        if own.lineage.before.is_empty() {
+            return;
+        }
+        let before: Vec<String> = own.lineage.before.iter().map(|(boot, nonce)| format!("{boot}:{nonce}")).collect();
+        if let Ok(text) = MetadataValue::try_from(before.join(" ")) {
+            meta.insert(META_BEFORE, text);
+        }
     }
 
-    pub(crate) fn own(&self) -> Life {
-        self.own
+    pub(crate) fn own(&self) -> Lineage {
+        self.read_own().lineage.clone()
     }
 
     /// What a call says of its sender.
-    pub(crate) fn of(meta: &MetadataMap) -> Option<Life> {
-        parse(meta.get(META_LIFE)?.to_str().ok()?)
+    pub(crate) fn of(meta: &MetadataMap) -> Option<Lineage> {
+        let life = parse(meta.get(META_LIFE)?.to_str().ok()?)?;
+        let before = match meta.get(META_BEFORE) {
+            None => Vec::new(),
+            Some(text) => parse_before(text.to_str().ok()?)?,
+        };
+        Some(Lineage { life, before })
+    }
+
+    /// Whether `lineage` may speak for `member`, as far as is known here.
+    pub(crate) fn judge(&self, member: MemberId, lineage: &Lineage) -> Result<(), String> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&member).copied();
+        known.map_or(Ok(()), |known| known.judge(lineage))
     }
 
     /// Whether what `from` says of itself can be true, and we understand each other.
@@ -111,10 +200,14 @@ impl Lives {
         self.check_protocol(meta).map_err(|why| format!("{from}: {why}"))?;
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&from).copied();
         let Some(known) = known else { return Ok(()) };
-        let text = meta.get(META_LIFE).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let life =
-            parse(text).ok_or_else(|| format!("{from}: found {text:?}, expected disk, boot counter and nonce"))?;
-        known.judge(&life).map_err(|why| format!("{from} is not who it says: {why}"))
+        let text = |key| meta.get(key).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let lineage = Self::of(meta).ok_or_else(|| {
+            let (life, before) = (text(META_LIFE), text(META_BEFORE));
+            format!(
+                "{from}: found {life:?} and {before:?}, expected disk, boot counter and nonce, and the lives before"
+            )
+        })?;
+        known.judge(&lineage).map_err(|why| format!("{from} is not who it says: {why}"))
     }
 }
 
@@ -125,6 +218,16 @@ fn parse(text: &str) -> Option<Life> {
     words.next().is_none().then_some(Life { disk, boot, nonce })
 }
 
+fn parse_before(text: &str) -> Option<Vec<(u64, u64)>> {
+    let one = |word: &str| {
+        let (boot, nonce) = word.split_once(':')?;
+        Some((boot.parse().ok()?, nonce.parse().ok()?))
+    };
+    let before: Vec<_> = text.split(' ').map(one).collect::<Option<_>>()?;
+    let rising = before.is_sorted_by(|(a, _): &(u64, u64), (b, _)| a < b);
+    (rising && before.len() <= LIVES_MAX).then_some(before)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,10 +236,10 @@ mod tests {
     #[test]
     fn an_older_or_a_cloned_life_is_refused_and_a_newer_one_is_not() {
         let own = Life { disk: 7, boot: 4, nonce: 40 };
-        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }, PROTOCOL));
+        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
         let check = |life: Life| {
             let mut meta = MetadataMap::new();
-            Lives::new(life, PROTOCOL).stamp(&mut meta);
+            Lives::new(life.into(), PROTOCOL).stamp(&mut meta);
             lives.check(member, &meta)
         };
         assert_eq!(check(own), Ok(()), "nothing is known of it yet");
@@ -150,11 +253,65 @@ mod tests {
         assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
         assert!(check(Life { nonce: 41, ..own }).is_err(), "cloned");
         let mut meta = MetadataMap::new();
-        Lives::new(own, Protocol { oldest: 2, newest: 3 }).stamp(&mut meta);
+        Lives::new(own.into(), Protocol { oldest: 2, newest: 3 }).stamp(&mut meta);
         let why = lives.check(member, &meta).unwrap_err();
         assert!(why.starts_with("m2: peer protocol: the other gateway speaks versions 2-3"), "{why}");
         let removed = [1, 2, 3, 9].map(|id| lives.removed(MemberId(id)));
         assert_eq!(removed, [true, false, false, false], "m1 was one; m3 may come");
         assert!(parse("7 4").is_none() && parse("7 4 40 1").is_none() && parse("x 4 40").is_none());
+    }
+
+    /// C3: a disk that has counted past what was registered speaks for the member only if it remembers that life.
+    #[test]
+    fn a_disk_that_does_not_remember_what_was_registered_is_refused_however_often_it_starts() {
+        let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
+        let known = |boot, nonce| {
+            lives.set_known([(member, KnownLife { disk: 7, boot: Some((boot, nonce)) })].into(), MemberId(3));
+        };
+        let check = |boot, before: &[(u64, u64)]| {
+            let (mut meta, life) = (MetadataMap::new(), Life { disk: 7, boot, nonce: boot * 10 });
+            Lives::new(Lineage { life, before: before.to_vec() }, PROTOCOL).stamp(&mut meta);
+            lives.check(member, &meta)
+        };
+        // Registered twice; the disk remembers the second, or both.
+        known(5, 50);
+        assert_eq!(check(6, &[(5, 50)]), Ok(()));
+        assert_eq!(check(7, &[(4, 40), (5, 50), (6, 60)]), Ok(()), "starts that were not registered, or not answered");
+        // A copy from before life 5: its own life 5 was another one, and so is every later start.
+        for boot in [6, 7, 60] {
+            let why = check(boot, &[(4, 40), (5, 51), (6, 61)]).unwrap_err();
+            assert!(
+                why.contains("boot counter 5 was registered by a process that this disk knows nothing of"),
+                "{why}"
+            );
+        }
+        assert!(check(6, &[(4, 40)]).is_err(), "nor does one that it has left out count");
+        // Nothing is known of those before: as it was before they were told. Nor can a receiver judge that is behind all of them.
+        assert_eq!(check(6, &[]), Ok(()));
+        assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
+        known(8, 80);
+        assert_eq!(check(9, &[(7, 70), (8, 80)]), Ok(()));
+        // What cannot be read is not believed.
+        let mut meta = MetadataMap::new();
+        Lives::new(Life { disk: 7, boot: 9, nonce: 90 }.into(), PROTOCOL).stamp(&mut meta);
+        for text in ["8", "8:80 7:70", "8:80 8:80", "8:x", ""] {
+            meta.insert(META_BEFORE, text.parse().unwrap());
+            assert!(lives.check(member, &meta).is_err(), "{text:?}");
+        }
+        let many: Vec<String> = (0..=LIVES_MAX).map(|n| format!("{n}:1")).collect();
+        assert!(parse_before(&many.join(" ")).is_none() && parse_before(&many[1..].join(" ")).is_some());
+    }
+
+    #[test]
+    fn a_process_that_renews_its_life_is_still_itself() {
+        let life = |boot| Life { disk: 7, boot, nonce: boot * 10 };
+        let lives = Lives::new(life(3).into(), PROTOCOL);
+        lives.set_own(Lineage { life: life(4), before: vec![(3, 30)] });
+        assert!(lives.is_own(&life(3)) && lives.is_own(&life(4)) && !lives.is_own(&life(5)));
+        lives.set_own(life(4).into());
+        assert!(lives.is_own(&life(3)), "it forgets the lives before once this one is registered");
+        lives.set_own(Lineage { life: life(5), before: vec![(4, 40)] });
+        assert!(!lives.is_own(&life(3)) && lives.is_own(&life(4)));
+        assert!(!lives.is_own(&Life { nonce: 1, ..life(5) }));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::clock::boot_now;
 use crate::config::{RaftTiming, TypeConfig};
-use crate::lives::{Life, Lives};
+use crate::lives::{Lineage, Lives};
 use crate::machine::Shared;
 use crate::proto::{self, peer_client::PeerClient};
 use crate::protocol::Protocol;
@@ -52,7 +52,7 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Life, protocol: Protocol) -> Self {
+    pub(crate) fn new(timing: RaftTiming, dialer: Dialer, own: Lineage, protocol: Protocol) -> Self {
         let (map, book) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
         Self { timing, dialer, map, book, lives: Lives::new(own, protocol) }
     }

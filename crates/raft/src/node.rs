@@ -4,7 +4,7 @@ use crate::clock::boot_now;
 use crate::config::{RaftTiming, openraft_config};
 use crate::ended;
 use crate::group::Group;
-use crate::lives::{KnownLife, Life};
+use crate::lives::{KnownLife, Lineage};
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
 use crate::network::{Acks, Channels, Network};
@@ -39,8 +39,8 @@ pub struct NodeConfig {
     pub timing: RaftTiming,
     /// How peers are connected to (R10).
     pub dialer: Dialer,
-    /// Which life of the member this is (C3).
-    pub life: Life,
+    /// Which life of the member this is, and what its disk remembers of those before (C3).
+    pub lineage: Lineage,
     /// Which versions of the peer protocol it speaks: `PROTOCOL`, but in tests.
     pub protocol: Protocol,
     /// Ends the process, for the reason given (R11): `std::process::abort`, but in tests.
@@ -123,7 +123,8 @@ impl RaftNode {
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
         std::fs::create_dir_all(&config.snapshots)
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
-        let channels = Arc::new(Channels::new(config.timing, config.dialer.clone(), config.life, config.protocol));
+        let channels =
+            Arc::new(Channels::new(config.timing, config.dialer.clone(), config.lineage.clone(), config.protocol));
         let groups = RwLock::new(BTreeMap::new());
         let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
         let (started, registrar) = (boot_now(), OnceLock::new());
@@ -172,9 +173,14 @@ impl RaftNode {
         self.inner.registrar.get()
     }
 
-    /// Which life of the member this process is.
-    pub fn life(&self) -> Life {
+    /// Which life of the member this process is, and those before.
+    pub fn lineage(&self) -> Lineage {
         self.inner.channels.lives.own()
+    }
+
+    /// This process goes on under another life of its disk, or knows that the present one is registered. On the disk before.
+    pub fn set_lineage(&self, lineage: Lineage) {
+        self.inner.channels.lives.set_own(lineage);
     }
 
     /// A leader says that this member acknowledged an entry that it does not have. If so, the group is quarantined and the process

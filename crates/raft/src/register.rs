@@ -1,7 +1,7 @@
 //! A start is registered with group 0 (C3): this side asks, the leader's side commits. What a registration means is not known here: the
 //! owner of group 0's state gives a [`Registrar`].
 
-use crate::lives::Life;
+use crate::lives::Lineage;
 use crate::node::RaftNode;
 use crate::proto::{self, peer_client::PeerClient, register_reply::Result as Outcome};
 use futures_util::future::BoxFuture;
@@ -27,7 +27,7 @@ pub enum Registered {
 }
 
 /// Commits a registration at the leader of group 0.
-pub type Registrar = Box<dyn Fn(MemberId, Life, u32) -> BoxFuture<'static, Registered> + Send + Sync>;
+pub type Registrar = Box<dyn Fn(MemberId, Lineage, u32) -> BoxFuture<'static, Registered> + Send + Sync>;
 
 impl RaftNode {
     /// Registers this process, whose build knows `level`, with whoever leads group 0: this member itself, or one of `peers`.
@@ -42,7 +42,7 @@ impl RaftNode {
         }
         let leads = self.group(GroupId::CLUSTER).is_some_and(|group| group.leading_term().is_some());
         if leads {
-            return self.registered(self.member(), self.life(), level).await;
+            return self.registered(self.member(), self.lineage(), level).await;
         }
         let mut answers = Vec::new();
         for (peer, addr) in peers.iter().filter(|(peer, _)| **peer != self.member()) {
@@ -75,9 +75,9 @@ impl RaftNode {
     }
 
     /// The leader's side.
-    pub(crate) async fn registered(&self, member: MemberId, life: Life, level: u32) -> Registered {
+    pub(crate) async fn registered(&self, member: MemberId, lineage: Lineage, level: u32) -> Registered {
         match self.registrar() {
-            Some(registrar) => registrar(member, life, level).await,
+            Some(registrar) => registrar(member, lineage, level).await,
             None => Registered::NotNow("nothing is registered here".to_string()),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::change::NotLeading;
 use crate::group::Group;
-use crate::lives::Lives;
+use crate::lives::{Lives, not_who_it_says};
 use crate::node::RaftNode;
 use crate::proto;
 use crate::proto::peer_server::{Peer, PeerServer};
@@ -227,9 +227,9 @@ impl Peer for Handler {
         request: Request<proto::RegisterRequest>,
     ) -> Result<Response<proto::RegisterReply>, Status> {
         use proto::register_reply::Result as Outcome;
-        // Not checked against what is known here: group 0 itself is about to decide.
         let from = self.sender(request.metadata())?;
-        let life = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
+        let lineage = Lives::of(request.metadata()).ok_or_else(|| bad("a call that does not say which life it is"))?;
+        let life = lineage.life;
         // Final, so whoever has heard of it may say so: one that was cut off for long may know nobody any more who leads, or is a member
         // (found by simulation, seed 133).
         if self.node.channels().lives.removed(from) {
@@ -237,9 +237,9 @@ impl Peer for Handler {
             return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
         }
         // A start asks its own address as well: it must find itself there, or nobody.
-        let own = self.node.life();
         if from == self.node.member() {
-            let outcome = if life == own {
+            let own = self.node.lineage().life;
+            let outcome = if self.node.channels().lives.is_own(&life) {
                 Outcome::Busy("this process itself".to_string())
             } else {
                 tracing::error!(
@@ -255,11 +255,16 @@ impl Peer for Handler {
             };
             return Ok(self.answer(proto::RegisterReply { result: Some(outcome) }));
         }
+        // Final as well: what was registered never goes back. Group 0 may have no leader, or none that this one hears of.
+        if let Err(why) = self.node.channels().lives.judge(from, &lineage) {
+            let refused = Outcome::Refused(not_who_it_says(from, &why));
+            return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
+        }
         let group = self.node.group(GroupId::CLUSTER).ok_or_else(|| Status::not_found("group 0 is not here (yet)"))?;
         let outcome = if group.leading_term().is_none() {
             Outcome::Leader(group.leadership().borrow().leader.map_or(0, |l| l.0))
         } else {
-            match self.node.registered(from, life, request.get_ref().level).await {
+            match self.node.registered(from, lineage, request.get_ref().level).await {
                 Registered::Done => Outcome::Boot(life.boot),
                 Registered::NotNow(why) => Outcome::Busy(why),
                 Registered::Refused(why) => Outcome::Refused(why),

@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,8 @@ const MS: u64 = 1_000_000;
 const IDLE_AFTER: u64 = 100 * MS;
 /// An idle process looks at its timers so often.
 const LOOK_EVERY: u64 = 4 * MS;
+/// Often, so that lives are renewed under every fault.
+const RENEW: Duration = Duration::from_millis(1_300);
 /// Small, so that files are begun, dropped and carried all the time.
 const JOURNAL_FILE_BYTES: u64 = 256 << 10;
 const JOURNAL_BOUND_BYTES: u64 = 6 << 20;
@@ -184,6 +187,25 @@ impl Service<Uri> for Connector {
     }
 }
 
+/// A machine's disk at one moment.
+pub struct DiskCopy {
+    disk: SimDisk,
+    dir: tempfile::TempDir,
+}
+
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_files(&entry.path(), &to)?,
+            false => drop(std::fs::copy(entry.path(), to)?),
+        }
+    }
+    Ok(())
+}
+
 /// What has to be there before the first start.
 fn furnish(dir: &Path) -> std::io::Result<()> {
     // The journal itself is simulated; something has to lie where it would (`Identity::check_journal`).
@@ -243,6 +265,27 @@ impl Host {
         furnish(&self.dir)
     }
 
+    /// What is on the disk now, as a snapshot of the machine has it.
+    ///
+    /// # Errors
+    /// Its directory.
+    pub fn copy_disk(&self) -> std::io::Result<DiskCopy> {
+        let dir = tempfile::tempdir()?;
+        copy_files(&self.dir, dir.path())?;
+        Ok(DiskCopy { disk: self.disk.crashed(Survives::Everything), dir })
+    }
+
+    /// The machine's disk is what it was when the copy was made.
+    ///
+    /// # Errors
+    /// Its directory.
+    pub fn restore(&mut self, now: u64, copy: &DiskCopy) -> std::io::Result<()> {
+        self.kill(now);
+        self.disk = copy.disk.crashed(Survives::Everything);
+        std::fs::remove_dir_all(&self.dir)?;
+        copy_files(copy.dir.path(), &self.dir)
+    }
+
     /// The next start finds group 0 damaged: a note of quarantine that cannot be read means just that.
     ///
     /// # Errors
@@ -299,6 +342,7 @@ impl Host {
                 endpoint.connect_with_connector_lazy(connector.clone())
             }))),
             abort: fatal,
+            renew: RENEW,
         }
     }
 

@@ -19,6 +19,7 @@ mod model;
 mod nemesis;
 mod net;
 mod replicas;
+mod restored;
 mod rng;
 mod runner;
 mod scenes;

@@ -269,6 +269,13 @@ impl World {
     /// It should not have ended; the disk.
     pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
         let member = self.places[index].unwrap_or(0);
+        if self.restored == Some(index) && why.contains("is not who it says: boot counter") {
+            self.note(format!("{} (m{member}) {why}", index + 1));
+            self.told += 1;
+            let now = self.now;
+            self.hosts[index].kill(now);
+            return Ok(());
+        }
         if !why.contains("was removed from this cluster for ever") || !self.administrator.leaving.contains(&member) {
             bail!("gateway {} (m{member}) {why}", index + 1);
         }

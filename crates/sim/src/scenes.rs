@@ -27,6 +27,8 @@ pub enum Scene {
     SetsGivenUp,
     /// The set is deleted while gateways die, stand still and are cut off, and PUTs arrive late; nothing of it is left.
     DeletedSet,
+    /// A machine goes back to an older copy of its disk, and is started again and again: it counts for nobody.
+    RestoredDisk,
 }
 
 impl Scene {
@@ -39,6 +41,7 @@ impl Scene {
             Scene::FailoverAgain => "failover-again",
             Scene::SetsGivenUp => "sets-given-up",
             Scene::DeletedSet => "deleted-set",
+            Scene::RestoredDisk => "restored-disk",
         }
     }
 }
@@ -57,6 +60,7 @@ impl World {
             Scene::FailoverAgain => self.failover_again(),
             Scene::SetsGivenUp => self.sets_given_up(),
             Scene::DeletedSet => self.deleted_set(),
+            Scene::RestoredDisk => self.restored_disk(),
         }
     }
 

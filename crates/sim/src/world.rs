@@ -64,6 +64,10 @@ pub struct World {
     enough: u64,
     /// Few seconds of faults, and content sooner.
     pub short: bool,
+    /// This gateway's disk was put back: it is to be refused.
+    pub restored: Option<usize>,
+    /// How often it was told so.
+    pub told: u64,
     /// The set goes: what clients, stores and replicas have of it is compared no more.
     pub set_goes: bool,
     pub stats: Stats,
@@ -107,6 +111,8 @@ impl World {
             keeper: Keeper::new(seed),
             enough: 100,
             short: false,
+            restored: None,
+            told: 0,
             set_goes: false,
             broken,
             places: (0..count).map(|index| (index < first).then_some(index as u64 + 1)).collect(),

@@ -122,3 +122,9 @@ fn sets_that_are_created_in_calls_that_were_given_up_open() {
 fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
 }
+
+/// C3: however often it is started.
+#[test]
+fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
+    scenes("restored-disk", 8);
+}

@@ -18,9 +18,11 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 3;
+pub const FEATURE_LEVEL: u32 = 4;
 /// The feature level from which on sets are deleted.
 pub const DELETION_LEVEL: u32 = 3;
+/// The feature level from which on a running gateway renews its life: its disk's counter goes ahead of that of its starts, which a build of before would begin with.
+pub const LIVES_LEVEL: u32 = 4;
 /// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
@@ -58,15 +60,15 @@ pub enum ClusterCommand {
         /// As in [`Member`].
         nbd_addr: String,
     },
-    /// A gateway has started (C3). Before this is applied it takes part in nothing.
+    /// A gateway has started, or renews its life (C3). Before this is applied it takes part in nothing.
     RegisterBoot {
         /// The member.
         member: MemberId,
         /// Its disk's uuid.
         disk: u128,
-        /// The disk's boot counter, fsynced before this was sent.
+        /// The disk's boot counter, of starts and of renewals of its life; fsynced before this was sent.
         boot: u64,
-        /// Drawn by the process.
+        /// Drawn for this life.
         nonce: u64,
         /// The newest feature level that its build knows.
         level: u32,

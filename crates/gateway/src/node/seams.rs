@@ -6,6 +6,7 @@ use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Seal
 use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Opens a node's journal.
 pub type OpenJournal =
@@ -14,6 +15,9 @@ pub type OpenJournal =
 /// Opens the store at a URL.
 pub type OpenStore =
     Arc<dyn Fn(&GatewayConfig, &str, Arc<Health>) -> Result<Arc<dyn ObjectStore>, StoreError> + Send + Sync>;
+
+/// A copy of a disk that is older than this is found out at its start. Each renewal is a few hundred bytes on the disk, and an entry of group 0.
+const RENEW: Duration = Duration::from_secs(60);
 
 /// Disk, store, network, and the end of the process.
 #[derive(Clone)]
@@ -26,6 +30,8 @@ pub struct Seams {
     pub dialer: Option<Dialer>,
     /// Ends the process, for the reason given (R11).
     pub abort: fn(&str),
+    /// How long a gateway runs under one life (C3).
+    pub renew: Duration,
 }
 
 impl Default for Seams {
@@ -36,6 +42,7 @@ impl Default for Seams {
             dialer: None,
             // The reason is in the log already.
             abort: |_| std::process::abort(),
+            renew: RENEW,
         }
     }
 }

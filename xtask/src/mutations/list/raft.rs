@@ -8,6 +8,9 @@ const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"])
 const COPIED: Test =
     lib(Layer::Cluster, "holdfast-raft", &["a_second_process_on_a_copied_disk_is_refused_by_the_first"]);
 const HEALING: Test = lib(Layer::Cluster, "holdfast-raft", &["heal_tests::a_damaged_member"]);
+/// Started again and again, while those who have what it acknowledged since are away.
+const RESTORED: Test =
+    file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["a_machine_that_goes_back_to_an_older_copy"]);
 /// The writer with its threads on a simulated disk: what was called back, and what failing disks do.
 const CALLED_BACK: Test =
     file(Layer::Crash, "holdfast-log", &["--test", "sim_disk"], &["what_was_called_back_survives"]);
@@ -121,6 +124,30 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "Some((seen, _)) if life.boot > seen.saturating_mul(2) => Err(format!(",
         }],
         tests: &[lib(Layer::Unit, "holdfast-raft", &["lives::"])],
+        smoke: false,
+    },
+    Mutation {
+        name: "restored-disk-starts-again",
+        bug: "a member that was restored from an older copy of its disk may speak for itself once it has been started often enough",
+        rule: "C3",
+        edits: &[Edit {
+            file: "crates/raft/src/lives.rs",
+            old: "                    && !before.contains(&(seen, nonce)) =>",
+            new: "                    && !before.contains(&(seen, nonce)) && life.nonce == nonce =>",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-raft", &["lives::"]), RESTORED],
+        smoke: false,
+    },
+    Mutation {
+        name: "lives-forgotten-at-a-start",
+        bug: "a disk forgets at each start which life of it was registered: a copy of it is told from it by the counter alone",
+        rule: "C3",
+        edits: &[Edit {
+            file: "crates/gateway/src/lives.rs",
+            old: "boot > last.counter.saturating_add(1)",
+            new: "boot > last.counter || last.counter > boot",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["lives::"]), RESTORED],
         smoke: false,
     },
     Mutation {

@@ -1,0 +1,248 @@
+//! Which lives this disk has had (C3): a counter and a random nonce each, on the disk itself. A life begins with each start, and again whenever a running gateway
+//! renews it, so that a copy of the disk that is older than the last renewal is found out, however often it is started.
+//!
+//! ```text
+//!   registered ── start ──▶ begun ──▶ used ── registered ──▶ those before are forgotten
+//!                             │         │
+//!                             │         └── start, renewal: one more, and none is forgotten
+//!                             └── start: it was never told to anybody, and goes
+//! ```
+//!
+//! V1  A life is on the disk before anybody is told of it, and its counter is above every other one's of this disk that was told.
+//! V2  From the last life that is known to be registered on, every life that was told is remembered, up to `LIVES_MAX`. With more than that the newest goes, and is
+//!     not remembered: if that one was registered after all, the disk is refused, never let in.
+//! V3  A start of a build that keeps no lives is seen by the counter of starts, which has gone on: what was before is forgotten, since that build registered lives
+//!     of its own.
+
+use crate::identity::IdentityError;
+use holdfast_raft::LIVES_MAX;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The file's name inside the data directory. An older build passes over it.
+const FILE: &str = "lives.json";
+
+/// Layout of the file that this version writes and reads.
+const VERSION: u32 = 1;
+
+/// One life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Past {
+    counter: u64,
+    /// As text: a reader of JSON may take numbers for floating point.
+    #[serde(with = "hex64")]
+    nonce: u64,
+}
+
+/// What the file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lives {
+    version: u32,
+    /// Oldest first; the last one is the present one.
+    lives: Vec<Past>,
+    /// Somebody may have been told of the last one.
+    used: bool,
+}
+
+impl Default for Lives {
+    fn default() -> Self {
+        Self { version: VERSION, lives: Vec::new(), used: false }
+    }
+}
+
+impl Lives {
+    /// Reads the lives of `dir`; none where there is no file yet.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub(crate) fn read(dir: &Path) -> Result<Self, IdentityError> {
+        let path = dir.join(FILE);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(IdentityError::Io { path, source }),
+        };
+        let bad = |reason: String| IdentityError::Bad { path: path.clone(), reason };
+        let lives: Lives = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+        if lives.version != VERSION {
+            return Err(bad(format!("found version {}, expected {VERSION}", lives.version)));
+        }
+        if !lives.lives.is_sorted_by(|a, b| a.counter < b.counter) || lives.lives.len() > LIVES_MAX {
+            return Err(bad(format!("found {:?}, expected up to {LIVES_MAX} lives with rising counters", lives.lives)));
+        }
+        Ok(lives)
+    }
+
+    /// A start, which is the `boot`th on this disk.
+    pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
+        // V3
+        if self.lives.last().is_some_and(|last| boot > last.counter.saturating_add(1)) {
+            self.lives.clear();
+        }
+        if !self.used {
+            self.lives.pop();
+        }
+        if self.lives.len() >= LIVES_MAX {
+            // V2
+            self.lives.pop();
+        }
+        let counter = self.lives.last().map_or(boot, |last| boot.max(last.counter.saturating_add(1)));
+        self.lives.push(Past { counter, nonce });
+        self.used = false;
+    }
+
+    /// The present life is about to be told. Whether that is news.
+    pub(crate) fn used(&mut self) -> bool {
+        !std::mem::replace(&mut self.used, true)
+    }
+
+    /// The running gateway goes on under a new life; not where too many are remembered already.
+    pub(crate) fn renew(&mut self, nonce: u64) -> bool {
+        let Some(last) = self.lives.last().copied() else { return false };
+        if self.lives.len() >= LIVES_MAX || last.counter == u64::MAX {
+            return false;
+        }
+        self.lives.push(Past { counter: last.counter + 1, nonce });
+        self.used = true;
+        true
+    }
+
+    /// The life with this counter is registered: those before it cannot be the last one that is, any more. Whether that is news.
+    pub(crate) fn registered(&mut self, counter: u64) -> bool {
+        let before = self.lives.len();
+        if self.lives.iter().any(|past| past.counter == counter) {
+            self.lives.retain(|past| past.counter >= counter);
+        }
+        self.lives.len() != before
+    }
+
+    /// Counter and nonce of the present life, and of those before it.
+    pub(crate) fn told(&self) -> ((u64, u64), Vec<(u64, u64)>) {
+        let mut all: Vec<(u64, u64)> = self.lives.iter().map(|past| (past.counter, past.nonce)).collect();
+        (all.pop().unwrap_or_default(), all)
+    }
+
+    /// On disk before it returns; a crash leaves the old or the new ones.
+    ///
+    /// # Errors
+    /// [`IdentityError::Io`].
+    pub(crate) fn save(&self, dir: &Path) -> Result<(), IdentityError> {
+        let path = dir.join(FILE);
+        let write = || -> io::Result<()> {
+            let beside = path.with_extension("json.new");
+            let mut file = std::fs::File::create(&beside)?;
+            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+            file.sync_all()?;
+            std::fs::rename(&beside, &path)?;
+            std::fs::File::open(dir)?.sync_all()
+        };
+        write().map_err(|source| IdentityError::Io { path: path.clone(), source })
+    }
+}
+
+mod hex64 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{value:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        let whole = u64::from_str_radix(&text, 16).ok().filter(|value| format!("{value:016x}") == text);
+        whole.ok_or_else(|| D::Error::custom(format!("found {text:?}, expected 16 hex digits")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(lives: &Lives) -> Vec<(u64, u64)> {
+        let (last, mut all) = lives.told();
+        all.push(last);
+        all
+    }
+
+    #[test]
+    fn what_was_told_is_remembered_until_a_later_one_is_registered() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        let mut lives = Lives::read(dir.path())?;
+        lives.begin(1, 10);
+        assert!(lives.used() && !lives.used());
+        lives.save(dir.path())?;
+        assert_eq!(Lives::read(dir.path())?, lives);
+        lives.begin(2, 20);
+        assert_eq!(told(&lives), [(1, 10), (2, 20)]);
+        // A start that told nobody.
+        lives.begin(3, 30);
+        assert_eq!(told(&lives), [(1, 10), (3, 30)], "V1: above every one that was told");
+        lives.used();
+        lives.begin(4, 40);
+        lives.used();
+        assert!(lives.registered(3));
+        assert_eq!(told(&lives), [(3, 30), (4, 40)], "V2");
+        assert!(!lives.registered(3) && !lives.registered(2) && !lives.registered(9));
+        assert!(lives.registered(4));
+        assert_eq!(told(&lives), [(4, 40)]);
+        // Renewed while it runs: its counter goes ahead of that of the starts, and stays there.
+        assert!(lives.renew(50));
+        assert_eq!(told(&lives), [(4, 40), (5, 50)]);
+        lives.begin(5, 60);
+        assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 60)]);
+        // A crash between the lives and the counter of starts: the same start again.
+        lives.begin(5, 61);
+        assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 61)]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_start_of_a_build_without_lives_makes_them_forget() {
+        let mut lives = Lives::default();
+        lives.begin(7, 70);
+        assert_eq!(told(&lives), [(7, 70)], "the first start with them, on a disk that had six");
+        lives.used();
+        lives.begin(9, 90);
+        assert_eq!(told(&lives), [(9, 90)], "V3: start 8 is not known here");
+        // Ten starts that told nobody are known, though none of them stays.
+        lives.used();
+        (10..20).for_each(|boot| lives.begin(boot, boot * 10));
+        assert_eq!(told(&lives), [(9, 90), (19, 190)]);
+    }
+
+    #[test]
+    fn there_are_never_too_many() {
+        let mut lives = Lives::default();
+        for boot in 1..=200 {
+            lives.begin(boot, boot * 10);
+            lives.used();
+        }
+        let all = told(&lives);
+        assert_eq!((all.len(), all[0], all[LIVES_MAX - 1]), (LIVES_MAX, (1, 10), (200, 2000)), "V2: the newest go");
+        assert!(!lives.renew(1) && told(&lives) == all);
+        assert!(lives.registered(200) && lives.renew(2010));
+        assert_eq!(told(&lives), [(200, 2000), (201, 2010)]);
+    }
+
+    #[test]
+    fn what_is_not_of_its_form_is_refused_by_name() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = tempfile::tempdir()?;
+        let read = |text: &str| -> Result<String, Box<dyn std::error::Error>> {
+            std::fs::write(dir.path().join(FILE), text)?;
+            Ok(Lives::read(dir.path()).err().map_or(String::new(), |e| e.to_string()))
+        };
+        let one = |counter: u64| format!(r#"{{"counter":{counter},"nonce":"00000000000000ff"}}"#);
+        let file = |lives: &[String]| format!(r#"{{"version":1,"used":true,"lives":[{}]}}"#, lives.join(","));
+        assert_eq!(read(&file(&[one(1), one(2)]))?, "");
+        assert!(read(&file(&[one(2), one(2)]))?.contains("rising counters"));
+        let many: Vec<String> = (0..=LIVES_MAX as u64).map(one).collect();
+        assert!(read(&file(&many))?.contains("up to 64 lives"));
+        assert!(read(&file(&[one(1)]).replace("ff", "f"))?.contains("expected 16 hex digits"));
+        assert!(read(&file(&[]).replace("\"version\":1", "\"version\":2"))?.contains("found version 2, expected 1"));
+        assert!(read("{}")?.contains("lives.json"));
+        Ok(())
+    }
+}

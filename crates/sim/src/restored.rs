@@ -1,0 +1,117 @@
+//! A machine is put back to an older copy of its disk, started again and again, while everybody who has what it acknowledged since is away (C3).
+
+use crate::host::name;
+use crate::net::Link;
+use crate::rng::Rng;
+use crate::world::{MS, World};
+use anyhow::{Context, Result, bail, ensure};
+use holdfast_control::cluster::LIVES_LEVEL;
+use holdfast_types::MemberId;
+
+/// The restored machine is started so often, each time for so many milliseconds.
+const STARTS: u64 = 4;
+const RUNS: u64 = 8_000;
+
+impl World {
+    /// A quorum of members holds writes; one of them goes back to a copy of before, and all the others of that quorum are down: nobody may serve. Then one of these is
+    /// there again: the restored machine is told, and everything that was answered is read.
+    ///
+    /// # Errors
+    /// A broken rule; that it does not come to its end.
+    pub fn restored_disk(&mut self) -> Result<()> {
+        let mut rng = Rng::new(self.seed, 7);
+        self.busy = true;
+        self.works("the first writes")?;
+        self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
+        self.until(60_000, "the feature level", |w| w.cluster().is_some_and(|state| state.level >= LIVES_LEVEL))?;
+        let mut members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
+        rng.shuffle(&mut members);
+        let quorum = members.len() / 2 + 1;
+        let (holders, behind) = members.split_at(quorum);
+        let (restored, keepers) = (holders[0], &holders[1..]);
+        let member = MemberId(self.places[restored].context("a member")?);
+        let copy = self.hosts[restored].copy_disk()?;
+        let (before, restarts) = (self.life_of(behind, member), rng.chance(500));
+        self.note(format!("a copy is made of the disk of {}", name(restored)));
+        if restarts {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[restored].kill(now);
+            self.hosts[restored].start(now, rtt)?;
+        }
+        // By a start, or by a renewal: twice, since the first may have been on the copy already.
+        for _ in 0..2 {
+            let last = self.life_of(behind, member);
+            self.until(60_000, "another life of it", |w| w.life_of(behind, member) > last)?;
+        }
+        ensure!(self.life_of(behind, member) > before, "its lives go on");
+        self.part(behind, true);
+        self.note(format!("{} hear nobody", names(behind)));
+        self.until(60_000, "a leader of those who hear each other", |w| w.leads_among(holders))?;
+        self.works("writes that the others do not have")?;
+        let now = self.now;
+        for host in keepers {
+            self.hosts[*host].kill(now);
+        }
+        self.hosts[restored].restore(now, &copy)?;
+        (self.restored, self.told) = (Some(restored), 0);
+        self.part(behind, false);
+        self.note(format!("{} are killed, and {} goes back to the copy", names(keepers), name(restored)));
+        for _ in 0..STARTS {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[restored].kill(now);
+            self.hosts[restored].start(now, rtt)?;
+            let until = self.now + RUNS * MS;
+            while self.now < until {
+                self.tick()?;
+                if let Some(at) = self.reads_at() {
+                    bail!("C3: {} serves with the help of a disk that was put back", name(at));
+                }
+            }
+        }
+        self.told = 0;
+        if self.hosts[restored].process.is_none() {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[restored].start(now, rtt)?;
+        }
+        for host in keepers {
+            let (now, rtt) = (self.now, self.rtt_ms);
+            self.hosts[*host].start(now, rtt)?;
+        }
+        self.note(format!("{} are started again", names(keepers)));
+        self.until(60_000, "the restored machine is told", |w| w.told > 0)?;
+        self.works("writes and reads, after everything was read")
+    }
+
+    /// Its boot counter as every one of `hosts` knows it, at least.
+    fn life_of(&self, hosts: &[usize], member: MemberId) -> u64 {
+        let known = |host: &usize| self.node(*host)?.cluster.state().boots.get(&member).map(|boot| boot.boot);
+        hosts.iter().map(|host| known(host).unwrap_or(0)).min().unwrap_or(0)
+    }
+
+    /// Who would answer a read. One that led and was cut off may not know for long that it leads no more.
+    fn reads_at(&self) -> Option<usize> {
+        (0..self.hosts.len()).filter(|host| self.hosts[*host].runs(self.now)).find(|host| {
+            self.hosts[*host].enter(self.now);
+            self.set(*host).is_some_and(|set| set.may_read().is_ok())
+        })
+    }
+
+    fn leads_among(&self, hosts: &[usize]) -> bool {
+        hosts.iter().any(|host| self.set(*host).is_some_and(|set| set.leading_ready().is_some()))
+    }
+
+    /// Whether `hosts` and the others hear each other.
+    fn part(&mut self, hosts: &[usize], cut: bool) {
+        for host in hosts {
+            for other in (0..self.hosts.len()).filter(|other| !hosts.contains(other)) {
+                for (from, to) in [(*host, other), (other, *host)] {
+                    self.net.set(from, to, Link { cut, ..Link::CALM });
+                }
+            }
+        }
+    }
+}
+
+fn names(hosts: &[usize]) -> String {
+    hosts.iter().map(|host| name(*host)).collect::<Vec<_>>().join(" and ")
+}
