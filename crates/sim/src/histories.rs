@@ -18,6 +18,7 @@ mod journal;
 mod model;
 mod rest;
 mod store;
+mod stores;
 mod world;
 
 use crate::libc;
@@ -29,7 +30,7 @@ use model::{Counts, Stats};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ const PART_LIMIT: Duration = Duration::from_secs(300);
 /// Which seed is under way, and how far it is: for whoever panics.
 static SEED: AtomicU64 = AtomicU64::new(0);
 static STEP: AtomicU64 = AtomicU64::new(0);
+static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 /// Many histories.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,6 +72,9 @@ pub struct HistoriesArgs {
     /// Processes at once
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// In three stores, of which two must have an object
+    #[arg(long)]
+    several: bool,
 }
 
 /// A part of them, in this process.
@@ -79,6 +84,9 @@ pub struct PartArgs {
     first: u64,
     #[arg(long)]
     count: u64,
+    /// In three stores
+    #[arg(long)]
+    several: bool,
     /// The last one is told step by step
     #[arg(long)]
     loud: bool,
@@ -199,8 +207,8 @@ fn on_own_clock<T: Send + 'static>(history: impl Future<Output = T> + Send + 'st
     Ok(done?)
 }
 
-async fn history(seed: u64, log: NodeLog, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
-    let mut world = World::new(seed, log, loud).await;
+async fn history(seed: u64, log: NodeLog, several: bool, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
+    let mut world = World::new(seed, log, several, loud).await;
     if clones::in_history(seed) {
         return clones::history(seed, world, steps, loud).await;
     }
@@ -217,7 +225,8 @@ async fn history(seed: u64, log: NodeLog, steps: Option<u64>, loud: bool) -> Res
 
 fn tell_failed(seed: u64, why: &str) {
     println!("seed {seed}: FAILED: {why}");
-    println!("again, step by step: cargo run -p holdfast-sim -- histories --seed {seed}");
+    let several = if SEVERAL.load(Relaxed) { " --several" } else { "" };
+    println!("again, step by step: cargo run -p holdfast-sim -- histories{several} --seed {seed}");
     println!("shorter, and then at rest: … --steps {}", STEP.load(Relaxed));
 }
 
@@ -249,17 +258,19 @@ fn run_part(args: &PartArgs) -> Result<Sums> {
     let log = gateway::empty_log()?;
     holdfast_raft::replace_clocks(clocks);
     holdfast_log::run_blocking_inline();
+    SEVERAL.store(args.several, Relaxed);
     let mut sums = Sums::default();
     for seed in args.first..args.first + args.count {
         SEED.store(seed, Relaxed);
         let (last, log) = (seed + 1 == args.first + args.count, log.clone());
-        let (loud, steps) = (args.loud && last, args.steps.filter(|_| last));
+        let (loud, steps, several) = (args.loud && last, args.steps.filter(|_| last), args.several);
         libc::set_now(0);
         libc::begin(seed);
         // A thread of its own: what a thread keeps by chance is made from the seed then.
         let thread = std::thread::Builder::new().name("history".to_string()).stack_size(16 << 20);
-        let outcome =
-            thread.spawn(move || on_own_clock(history(seed, log, steps, loud))).map(std::thread::JoinHandle::join);
+        let outcome = thread
+            .spawn(move || on_own_clock(history(seed, log, several, steps, loud)))
+            .map(std::thread::JoinHandle::join);
         libc::end();
         match outcome.context("no thread")? {
             Ok(Ok(Ok(done))) => sums.add(done),
@@ -271,9 +282,10 @@ fn run_part(args: &PartArgs) -> Result<Sums> {
     Ok(sums)
 }
 
-fn command(first: u64, count: u64) -> Result<Command> {
+fn command(first: u64, count: u64, several: bool) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("no path to this program")?);
     command.args(["histories-part", "--first", &first.to_string(), "--count", &count.to_string()]);
+    command.args(several.then_some("--several"));
     command.stdin(Stdio::null()).stderr(Stdio::null());
     Ok(command)
 }
@@ -281,7 +293,7 @@ fn command(first: u64, count: u64) -> Result<Command> {
 /// Runs many; its last lines name those that failed.
 pub fn many(args: &HistoriesArgs) -> ExitCode {
     let outcome = match args.seed {
-        Some(seed) => one(seed, args.steps),
+        Some(seed) => one(seed, args.several, args.steps),
         None => run_many(args),
     };
     match outcome {
@@ -294,9 +306,9 @@ pub fn many(args: &HistoriesArgs) -> ExitCode {
     }
 }
 
-fn one(seed: u64, steps: Option<u64>) -> Result<bool> {
+fn one(seed: u64, several: bool, steps: Option<u64>) -> Result<bool> {
     let first = seed - seed % PART;
-    let mut command = command(first, seed + 1 - first)?;
+    let mut command = command(first, seed + 1 - first, several)?;
     command.arg("--loud");
     if let Some(steps) = steps {
         command.args(["--steps", &steps.to_string()]);
@@ -313,7 +325,7 @@ fn run_many(args: &HistoriesArgs) -> Result<bool> {
         while good && next < end && running.len() < args.jobs.max(1) {
             let until = (next - next % PART + PART).min(end);
             let output = tempfile::tempfile()?;
-            let child = command(next, until - next)?.stdout(output.try_clone()?).spawn()?;
+            let child = command(next, until - next, args.several)?.stdout(output.try_clone()?).spawn()?;
             running.push((next, child, output, Instant::now()));
             next = until;
         }

@@ -63,7 +63,7 @@ const ALL: &[Trouble] = &[
 
 /// What lies in a slot's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Slot {
+pub enum Slot {
     Gone,
     Mark,
     Blank,
@@ -71,7 +71,7 @@ enum Slot {
 }
 
 /// As docs/formats.md has it, and without the product's own code.
-fn slot_of(object: Option<&Bytes>) -> Option<Slot> {
+pub fn slot_of(object: Option<&Bytes>) -> Option<Slot> {
     let Some(object) = object else { return Some(Slot::Gone) };
     let small = |at: usize| Some(u32::from_le_bytes(object.get(at..at + 4)?.try_into().ok()?));
     let number = |at: usize| Some(u64::from_le_bytes(object.get(at..at + 8)?.try_into().ok()?));

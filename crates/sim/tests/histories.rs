@@ -41,3 +41,13 @@ fn volumes_read_as_written_and_the_store_holds_what_is_named() {
     // The seeds are the same in every run: what is never done is not done by chance.
     assert!(count != HISTORIES || never.is_empty(), "a test in which these never happen: {never:?}");
 }
+
+/// The same in three stores of which two must have an object; one at a time is down, or refuses everything.
+#[test]
+fn in_several_stores_too() {
+    let jobs = std::env::var("HOLDFAST_HISTORIES_JOBS").unwrap_or_else(|_| "1".to_string());
+    let count = std::env::var("HOLDFAST_HISTORIES_SEVERAL").unwrap_or_else(|_| "2000".to_string());
+    let run = histories(&["--several", "--count", &count, "--jobs", &jobs]);
+    println!("{}", text(&run));
+    assert!(run.status.success(), "a history failed; the lines above say how to repeat it, with --several");
+}

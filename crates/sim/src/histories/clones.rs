@@ -16,11 +16,12 @@ use crate::rng::Rng;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
 use holdfast_control::set::{CLONES_LEVEL, CloneOf, PinStanding, Restored, RootRef, SetAnswer, SetCommand, SnapshotId};
 use holdfast_gateway::set::clones::first_root;
+use holdfast_gateway::set::head;
 use holdfast_gateway::set::mapping::SetKey;
 use holdfast_seal::DataKey;
-use holdfast_store::{ObjectStore, keys};
+use holdfast_store::{Health, StoreError, keys};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, SetId, Term};
-use holdfast_volume::head::{Keyring, read_keyring, seal_head};
+use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
 use holdfast_volume::map::seal_root;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +32,8 @@ use tokio::time::sleep;
 const ONE_IN: u64 = 4;
 /// How long the store may take to name a pin before the one who asked goes away.
 const NAMED_TRIES: u32 = 100;
+/// Tries of a raise, as of a person who asks again.
+const RAISE_TRIES: u32 = 20;
 /// Writes of a clone are told from its origin's by their numbers.
 const CLONE_TAGS: u32 = 1 << 24;
 
@@ -89,6 +92,32 @@ fn first_state() -> ClusterState {
         state.apply(LogId::default(), &add);
     }
     state
+}
+
+/// The head as it is, and as it becomes. What the life before sent last may come in between, and of several stores one may answer first and be late with the rest: a
+/// person asks again, as the refusal says.
+async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring), String> {
+    let (key, set) = (&world.common.key, world.common.set);
+    let store = world.common.open_store(&Arc::new(Health::new("recovery")));
+    let mut last = None;
+    for _ in 0..RAISE_TRIES {
+        let object = store.get_object(&keys::head(set)).await.map_err(|e| e.to_string())?;
+        let head = head::open(key, &object.body).map_err(|e| e.to_string())?;
+        let (_, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
+        let raised = match &last {
+            // The swap whose answer was lost.
+            Some((before, raised)) if head == *raised => return Ok((Head::clone(before), head, keyring)),
+            _ => head.raised(world.common.life.cluster, 0),
+        };
+        let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: rng.draw().into() };
+        let body = seal_head(&raised, &keyring, key.sealer(id));
+        match store.swap(&keys::head(set), Some(&object.version), body).await {
+            Ok(_) => return Ok((head, raised, keyring)),
+            Err(StoreError::Unknown { .. } | StoreError::Changed { .. }) => last = Some((head, raised)),
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+    Err(format!("set {set} is not raised in {RAISE_TRIES} tries"))
 }
 
 fn create(text: &str, request: u128) -> ClusterCommand {
@@ -183,7 +212,7 @@ impl Pair {
     /// As the admin door does it.
     async fn make_clone(&mut self) -> Result<(), String> {
         let next = GroupId(self.others.state().next_set);
-        if self.origin.common.store.has(&keys::head(next)) {
+        if self.origin.common.store.present().contains(&keys::head(next)) {
             // That of a clone of a life before, which came to lie there after everything was lost.
             let answer = self.others.apply(&ClusterCommand::PassSets { upto: next });
             self.origin.say(|| format!("{next} is taken in the store: {answer:?}"));
@@ -214,7 +243,8 @@ impl Pair {
         let root = RootRef { object, bytes: body.len() as u64 };
         let at = keys::root(clone, object);
         let mut tries = 0;
-        while self.origin.common.store.put_new(&at, body.clone()).await.is_err() {
+        let store = self.origin.common.open_store(&Arc::new(Health::new("admin door")));
+        while store.put_new(&at, body.clone()).await.is_err() {
             tries += 1;
             if tries > NAMED_TRIES {
                 return Ok(());
@@ -269,14 +299,15 @@ impl Pair {
         };
         self.origin.say(|| "everything is lost but the store".to_string());
         self.recoveries += 1;
-        let mut sets = vec![(&mut self.origin, head)];
-        sets.extend(self.clone.as_mut().zip(clone_head));
+        let mut sets = vec![&mut self.origin];
+        sets.extend(self.clone.as_mut().filter(|_| clone_head.is_some()));
         let state = first_state();
         let others = Others::new(state);
         let mut begins = Vec::new();
-        for (world, head) in sets {
+        for world in sets {
             world.forget_ghost();
             world.set_weather(Weather::default());
+            let (head, raised, keyring) = raise(world, &mut self.rng).await?;
             let covered = head.covered.ok_or("no checkpoint")?;
             let then = if covered.generation == world.common.life.generation {
                 world.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default()
@@ -284,12 +315,6 @@ impl Pair {
                 world.first.clone()
             };
             let set = world.common.set;
-            let raised = head.raised(world.common.life.cluster, 0);
-            let object = world.common.store.get_object(&keys::head(set)).await.map_err(|e| e.to_string())?;
-            let (_, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
-            let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: self.rng.draw().into() };
-            let body = seal_head(&raised, &keyring, world.common.key.sealer(id));
-            world.common.store.swap(&keys::head(set), Some(&object.version), body).await.map_err(|e| e.to_string())?;
             others.note_key(world.common.key.clone());
             let command = ClusterCommand::RestoreLinkedSet {
                 set,

@@ -2,7 +2,7 @@
 
 use super::journal::{Journal, Seat, lock};
 use super::model::Volumes;
-use super::store::Server;
+use super::stores::Stores;
 use crate::rng::Rng;
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, SetEntry};
@@ -17,6 +17,7 @@ use holdfast_gateway::set::head::{HeadKeeper, HeadParts};
 use holdfast_gateway::set::mapping::{Mapping, SetKey};
 use holdfast_gateway::set::pace::JournalPace;
 use holdfast_gateway::set::reader::Reader;
+use holdfast_gateway::set::repair::Repairer;
 use holdfast_gateway::set::server::{SetParts, SetServer};
 use holdfast_gateway::set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_gateway::set::uploader::{UploadSettings, Uploader};
@@ -24,7 +25,7 @@ use holdfast_log::NodeLog;
 use holdfast_nbd::ExportName;
 use holdfast_raft::Group;
 use holdfast_seal::DataKey;
-use holdfast_store::{Health, ObjectStore, RetryPolicy, Retrying};
+use holdfast_store::{Health, ObjectStore, RetryPolicy};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, SetLife};
 use holdfast_volume::segment::Codec;
@@ -50,7 +51,7 @@ pub struct Common {
     /// Where the history has clones.
     pub others: Option<Arc<Others>>,
     pub journal: Arc<Journal>,
-    pub store: Server,
+    pub store: Stores,
     pub key: SetKey,
     pub entry: SetEntry,
     upload: UploadSettings,
@@ -69,7 +70,7 @@ pub fn name(text: impl Into<String>) -> Name {
 
 impl Common {
     /// Settings from `rng`.
-    pub fn new(seed: u64, rng: &mut Rng, log: NodeLog) -> Self {
+    pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool) -> Self {
         let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
         let entry = SetEntry {
             name: name("set"),
@@ -101,9 +102,16 @@ impl Common {
             deletes_per_second: 1000,
             sweep_interval: Duration::from_millis(rng.pick(&[300, 1200])),
         };
-        let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Server::new(seed));
+        let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Stores::new(seed, several));
         let (set, life, links, others) = (SET, LIFE, Links::default(), None);
         Self { set, life, links, others, journal, store, key, entry, upload, space, log }
+    }
+
+    /// The store, as one process has it.
+    pub fn open_store(&self, health: &Arc<Health>) -> Arc<dyn ObjectStore> {
+        // Waits of a millisecond, whatever is drawn for them: what a seed does must not hang on more than it.
+        let policy = RetryPolicy { attempts_max: 3, backoff_first_ms: 1, backoff_max_ms: 1, ..RetryPolicy::default() };
+        self.store.open(&policy, health)
     }
 
     /// The same store and settings for another set, or for the next life of one, as group 0 has it now, which begins with `volumes`.
@@ -192,10 +200,7 @@ impl Gateway {
         let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
         let group = Group::scripted(seat.clone());
         let health = Arc::new(Health::new("history"));
-        // Waits of a millisecond, whatever is drawn for them: what a seed does must not hang on more than it.
-        let policy = RetryPolicy { attempts_max: 3, backoff_first_ms: 1, backoff_max_ms: 1, ..RetryPolicy::default() };
-        let store: Arc<dyn ObjectStore> =
-            Arc::new(Retrying::new(common.store.clone(), policy).observed(health.clone()));
+        let store = common.open_store(&health);
         let keyring = Keyring { wrapped_key: common.entry.wrapped_key.clone(), passphrase: Argon2id::ours([0; 16]) };
         let head = HeadKeeper::new(HeadParts {
             name: common.entry.name.clone(),
@@ -239,6 +244,7 @@ impl Gateway {
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
+        let repair = common.store.several().then(|| Repairer::new(server.clone(), mapping.clone(), stop.clone()));
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());
         let mut tasks = vec![
             tokio::spawn(server.clone().run()),
@@ -246,6 +252,7 @@ impl Gateway {
             tokio::spawn(space.run()),
             tokio::spawn(uploader.run()),
         ];
+        tasks.extend(repair.map(|repair| tokio::spawn(repair.run())));
         if let Some(others) = &common.others {
             tasks.push(tokio::spawn(clones::run(server.clone(), others.cluster.clone(), stop.clone())));
         }
@@ -309,7 +316,7 @@ mod tests {
     fn a_look_from_before_the_election_does_not_end_the_term() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let gateway = runtime.block_on(async {
-            let common = Common::new(1, &mut Rng::new(1, 1), empty_log().unwrap());
+            let common = Common::new(1, &mut Rng::new(1, 1), empty_log().unwrap(), false);
             Gateway::start(&common, MemberId(1), 1, None).await
         });
         let (server, seat) = (&gateway.server, &gateway.seat);

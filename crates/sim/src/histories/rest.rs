@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Default)]
 pub struct Roots {
     named: BTreeMap<ObjectId, Vec<String>>,
-    head: Option<(Bytes, Head)>,
+    heads: Vec<(Bytes, Head)>,
 }
 
 fn key_of(set: SetId, stored: StoredObject) -> String {
@@ -46,7 +46,7 @@ impl World {
         while let Some((of, at)) = next.take() {
             let key = keys::root(of.set, at.object);
             let lost = || format!("R7: root {key} is named by set {}, and not there", self.common.set);
-            let bytes = self.common.store.object(&key).ok_or_else(lost)?;
+            let bytes = self.common.store.objects(&key).pop().ok_or_else(lost)?;
             let opened = open_root(&of.opener(at.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
             named.extend(opened.names().map(|stored| key_of(of.set, stored)));
             named.push(key);
@@ -59,19 +59,26 @@ impl World {
         Ok(named)
     }
 
+    /// What a recovery may find as the head, the newest last: of several stores, one that is away may have it alone.
+    fn heads(&mut self) -> Result<Vec<Head>, String> {
+        let mut heads = Vec::new();
+        for bytes in self.common.store.objects(&keys::head(self.common.set)) {
+            let known = self.roots.heads.iter().find(|(known, _)| *known == bytes);
+            let head = match known {
+                Some((_, head)) => head.clone(),
+                None => head::open(&self.common.key, &bytes).map_err(|e| format!("R9: the head: {e}"))?,
+            };
+            if head.standing(self.common.life) != Standing::Ours {
+                return Err(format!("the head is another life's: {:?}", head.life));
+            }
+            heads.push((bytes, head));
+        }
+        self.roots.heads = heads;
+        Ok(self.roots.heads.iter().map(|(_, head)| head.clone()).collect())
+    }
+
     pub fn head(&mut self) -> Result<Option<Head>, String> {
-        let Some(bytes) = self.common.store.object(&keys::head(self.common.set)) else { return Ok(None) };
-        if let Some((known, head)) = &self.roots.head
-            && *known == bytes
-        {
-            return Ok(Some(head.clone()));
-        }
-        let head = head::open(&self.common.key, &bytes).map_err(|e| format!("R9: the head: {e}"))?;
-        if head.standing(self.common.life) != Standing::Ours {
-            return Err(format!("the head is another life's: {:?}", head.life));
-        }
-        self.roots.head = Some((bytes, head.clone()));
-        Ok(Some(head))
+        Ok(self.heads()?.pop())
     }
 
     /// The keys of everything that the state names, and of what a recovery would start from.
@@ -81,7 +88,7 @@ impl World {
             named.extend(self.named_by(root)?);
         }
         // A recovery would keep what the head pins, also what was let go of meanwhile.
-        if let Some(head) = self.head()? {
+        for head in self.heads()? {
             for root in head.content.root.into_iter().chain(head.links.pins.values().map(|pin| pin.root)) {
                 named.extend(self.named_by(root)?);
             }
@@ -108,10 +115,10 @@ impl World {
     /// # Errors
     /// The head cannot be read.
     pub fn spoil_a_dropped_root(&mut self) -> Result<(), String> {
-        let head = self.head()?;
-        let pinned = head.iter().flat_map(|head| head.links.pins.values().map(|pin| pin.root.object));
+        let heads = self.heads()?;
+        let pinned = heads.iter().flat_map(|head| head.links.pins.values().map(|pin| pin.root.object));
         let named: Vec<ObjectId> =
-            head.iter().filter_map(|head| Some(head.content.root?.object)).chain(pinned).collect();
+            heads.iter().filter_map(|head| Some(head.content.root?.object)).chain(pinned).collect();
         let dropped = self.state().dropped;
         let Some(object) = dropped.keys().copied().find(|object| !named.contains(object)) else { return Ok(()) };
         let key = keys::root(self.common.set, object);
@@ -141,20 +148,26 @@ impl World {
         if let Some(lost) = named.difference(&there).next() {
             return Err(format!("R7: {lost} is named, and not there"));
         }
+        // D2: filled in time.
+        if self.common.store.lacking(&named).is_some() {
+            return Ok(None);
+        }
         there.retain(|key| keys::set_of(key) == Some(self.common.set));
         Ok(Some(there.difference(&named).cloned().collect()))
     }
 
     async fn wait_for_rest(&mut self) -> Result<(), String> {
         let mut waited = Duration::ZERO;
+        // What one of several lacks is compared, looked for and copied in turns of seconds.
+        let patience = if self.common.store.several() { 10 * PATIENCE } else { PATIENCE };
         loop {
             self.check_named()?;
             let leaked = self.leaked()?;
             match &leaked {
                 Some(leaked) if leaked.is_empty() => return Ok(()),
-                _ if waited < PATIENCE => {}
+                _ if waited < patience => {}
                 Some(leaked) => return Err(format!("leaked: {leaked:?}")),
-                None => return Err(format!("no rest in {PATIENCE:?}: {:?}", self.state())),
+                None => return Err(format!("no rest in {patience:?}: {:?}", self.state())),
             }
             sleep(LOOK).await;
             waited += LOOK;

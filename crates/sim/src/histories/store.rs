@@ -42,6 +42,8 @@ pub struct Weather {
     pub down: bool,
     /// Refused until somebody acts.
     pub denied: bool,
+    /// Of several stores, the one that is down or denies.
+    pub at: u64,
 }
 
 struct State {
@@ -91,9 +93,10 @@ fn cause(text: &str) -> Box<Cause> {
 }
 
 impl Server {
-    pub fn new(seed: u64) -> Self {
+    /// Store number `at` of a history.
+    pub fn new(seed: u64, at: u64) -> Self {
         let state = State {
-            rng: Rng::new(seed, 3),
+            rng: Rng::new(seed, if at == 0 { 3 } else { 40 + at }),
             weather: Weather::default(),
             spoilt: BTreeMap::new(),
             present: BTreeSet::new(),

@@ -3,6 +3,7 @@
 use super::gateway::{Common, Gateway, TIMING, name};
 use super::model::{Counts, SIZE_MAX, Stats, Volumes, WINDOW, WINDOWS, content};
 use super::store::Weather;
+use super::stores::STORES;
 use crate::rng::Rng;
 use futures_util::future::join_all;
 use holdfast_control::set::{SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
@@ -51,9 +52,9 @@ type Done = Result<(), String>;
 
 impl World {
     /// A new set, led by the first gateway.
-    pub async fn new(seed: u64, log: NodeLog, loud: bool) -> Self {
+    pub async fn new(seed: u64, log: NodeLog, several: bool, loud: bool) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let common = Common::new(seed, &mut rng, log);
+        let common = Common::new(seed, &mut rng, log, several);
         Self::begin(common, [rng, Rng::new(seed, 7)], Term(1), loud).await
     }
 
@@ -170,6 +171,9 @@ impl World {
             (weather.lacking, weather.slow, weather.slow_ms) = (some(500), some(1000), 1 + some(400));
             weather.down = rng.chance(120);
             weather.denied = rng.chance(60);
+            if self.common.store.several() {
+                weather.at = self.rot.below(STORES);
+            }
         }
         self.set_weather(weather);
         let mut order = self.common.journal.order();

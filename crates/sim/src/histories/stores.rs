@@ -1,0 +1,105 @@
+//! The store of a history: one, or three of which two must have an object before it counts (ADR 0018).
+//!
+//! D1  What any two of three show as the head is a head that a recovery may begin with: all that it names is there.
+//! D2  What is named is in two stores at least. At rest it is in all three, and nothing else is.
+//! D3  Only one at a time is down, or refuses everything: that is what two of three promise. The other faults meet all of them.
+
+use super::store::{Server, Weather};
+use crate::stores::{Slot, slot_of};
+use bytes::Bytes;
+use holdfast_store::{Health, ObjectStore, Quorum, RetryPolicy, Retrying, keys};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Several are so many.
+pub const STORES: u64 = 3;
+/// And so many of them must have an object.
+const WRITE_QUORUM: usize = 2;
+
+/// See the module. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Stores(Vec<Server>);
+
+impl Stores {
+    /// Of a seed: one, or `several`.
+    pub fn new(seed: u64, several: bool) -> Self {
+        let count = if several { STORES } else { 1 };
+        Self((0..count).map(|at| Server::new(seed, at)).collect())
+    }
+
+    /// Whether an object lies in several.
+    pub fn several(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// As a gateway has it: with a way of its own to each.
+    pub fn open(&self, policy: &RetryPolicy, health: &Arc<Health>) -> Arc<dyn ObjectStore> {
+        let one = |server: &Server, health: &Arc<Health>| -> Arc<dyn ObjectStore> {
+            Arc::new(Retrying::new(server.clone(), policy.clone()).observed(health.clone()))
+        };
+        match &self.0[..] {
+            [only] => one(only, health),
+            all => {
+                let own = |server| {
+                    let own = Arc::new(Health::new(health.label()));
+                    (one(server, &own), Some(own))
+                };
+                Arc::new(Quorum::new(all.iter().map(own).collect(), WRITE_QUORUM))
+            }
+        }
+    }
+
+    /// What goes wrong from now on; what is worst about it at one of several only (D3).
+    pub fn set(&self, weather: Weather) {
+        for (at, server) in self.0.iter().enumerate() {
+            let spared = self.several() && at as u64 != weather.at;
+            let fair = Weather { down: false, denied: false, ..weather };
+            server.set(if spared { fair } else { weather });
+        }
+    }
+
+    /// The keys of all objects that are in any.
+    pub fn present(&self) -> BTreeSet<String> {
+        self.0.iter().flat_map(Server::present).collect()
+    }
+
+    /// What one of them lacks of `named`; the next one's where it lacks nothing.
+    pub fn lacking(&self, named: &BTreeSet<String>) -> Option<String> {
+        self.0.iter().find_map(|server| named.difference(&server.present()).next().cloned())
+    }
+
+    /// Whether this object counts as being there.
+    pub fn has(&self, key: &str) -> bool {
+        let copies = self.0.iter().filter(|server| server.has(key)).count();
+        copies >= if self.several() { WRITE_QUORUM } else { 1 }
+    }
+
+    /// An object as it lies there; of a register every value that some two of three show as the newest (D1), the newest of these last.
+    pub fn objects(&self, key: &str) -> Vec<Bytes> {
+        if !self.several() || !keys::set_of(key).is_some_and(|set| keys::head(set) == key) {
+            return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
+        }
+        let value = |server: &Server| match slot_of(server.object(key).as_ref()) {
+            Some(Slot::Value { ballot, value }) => Some((ballot, value)),
+            _ => None,
+        };
+        let slots: Vec<_> = self.0.iter().map(value).collect();
+        let mut found = BTreeMap::new();
+        for (at, one) in slots.iter().enumerate() {
+            for other in &slots[at + 1..] {
+                found.extend(one.iter().chain(other).max_by_key(|(ballot, _)| *ballot).cloned());
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// One bit of an object is another from now on, wherever it lies; whether it was there.
+    pub fn damage(&self, key: &str) -> bool {
+        self.0.iter().filter(|server| server.damage(key)).count() > 0
+    }
+
+    /// How often each fault was played.
+    pub fn played(&self) -> [u64; 8] {
+        self.0.iter().map(Server::played).fold([0; 8], |sum, more| std::array::from_fn(|at| sum[at] + more[at]))
+    }
+}
