@@ -20,8 +20,11 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Between two questions of a member that leaves whether it is out. Each is an entry of group 0 until it is.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Between a life's first word to the others and its registration. A call that was sent under the life before is answered or given up by then.
+/// Between a life's first word to the others and its registration: a call that was sent under the life before has arrived by then, as a rule, and is sent again where it has not.
 const SETTLES: Duration = Duration::from_secs(5);
+
+/// How long the leader of group 0 may take to apply what it has. Whoever asks waits for 5 s.
+const SETTLED_LIMIT: Duration = Duration::from_secs(2);
 
 /// Without a leader of group 0 for so long, a member asks whether it is one still.
 const LONELY: Duration = Duration::from_secs(10);
@@ -34,20 +37,26 @@ pub fn known_lives(state: &ClusterState) -> BTreeMap<MemberId, KnownLife> {
 
 /// Commits registrations where this gateway leads group 0.
 pub fn registrar(cluster: Arc<Cluster>, group: Group) -> Registrar {
+    let one = Arc::new(tokio::sync::Mutex::new(()));
     Box::new(move |member, lineage, level| {
-        let (cluster, group) = (cluster.clone(), group.clone());
+        let (cluster, group, one) = (cluster.clone(), group.clone(), one.clone());
         Box::pin(async move {
-            // A leader has applied every registration that was answered.
-            if let Some(Err(why)) = known_lives(&cluster.state()).get(&member).map(|known| known.judge(&lineage)) {
+            // What is judged must be what it is applied to: a leader that was just elected has entries that it has not applied, and a registration may be among them.
+            let _one = one.lock().await;
+            let Some(term) = cluster.settled(&group, SETTLED_LIMIT).await else {
+                return Registered::NotNow("the leader has not applied all that it has".to_string());
+            };
+            let state = cluster.state();
+            if level < state.level {
+                let too_old = ClusterRefusal::TooOld { member, found: level, expected: state.level };
+                return Registered::Refused(too_old.to_string());
+            }
+            if let Some(Err(why)) = known_lives(&state).get(&member).map(|known| known.judge(&lineage)) {
                 return Registered::Refused(not_who_it_says(member, &why));
             }
             let Life { disk, boot, nonce } = lineage.life;
-            outcome(
-                cluster
-                    .command(&group, &ClusterCommand::RegisterBoot { member, disk, boot, nonce, level })
-                    .await
-                    .map(drop),
-            )
+            let command = ClusterCommand::RegisterBoot { member, disk, boot, nonce, level };
+            outcome(cluster.command_in(&group, Some(term), &command).await.map(drop))
         })
     })
 }
@@ -64,6 +73,33 @@ fn outcome(result: Result<(), ClusterError>) -> Registered {
         )) => Registered::Refused(why.to_string()),
         // A member that is not there yet may come.
         Err(why) => Registered::NotNow(why.to_string()),
+    }
+}
+
+/// Whatever group 0 says of addresses and lives goes to the peer protocol as soon as it is applied.
+pub async fn follow(node: Arc<Node>, adopted: Adopted) {
+    let mut changes = node.cluster.changes();
+    loop {
+        let state = node.cluster.state();
+        for member in state.members.values().filter(|m| m.id != adopted.member) {
+            adopted.raft.set_address(member.id, member.peer_addr.clone());
+        }
+        adopted.raft.set_lives(known_lives(&state), MemberId(state.next_member), state.level);
+        // The answer to a registration may have been lost.
+        let heard = state.boots.get(&adopted.member).map(|boot| (boot.boot, boot.nonce));
+        let lineage = adopted.raft.lineage();
+        let own = (lineage.life.boot, lineage.life.nonce);
+        if let Some((boot, nonce)) =
+            heard.filter(|heard| !lineage.before.is_empty() && (*heard == own || lineage.before[1..].contains(heard)))
+        {
+            let life = Life { boot, nonce, ..lineage.life };
+            let forgets = move |identity: &mut Identity, dir: &Path| identity.life_registered(dir, &life);
+            change_life(&node, forgets).await;
+        }
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
     }
 }
 
@@ -87,7 +123,7 @@ async fn registered(node: &Arc<Node>, adopted: &Adopted) -> bool {
         match asked {
             Registered::Done => {
                 let forgets = move |identity: &mut Identity, dir: &Path| identity.life_registered(dir, &life);
-                change_life(node, adopted, forgets).await;
+                change_life(node, forgets).await;
                 return true;
             }
             Registered::Refused(why) => {
@@ -111,15 +147,12 @@ async fn passes(node: &Node, time: Duration) -> bool {
     }
 }
 
-/// Disk first, then what is said to others.
 async fn change_life(
     node: &Arc<Node>,
-    adopted: &Adopted,
     change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
 ) {
-    match node.change_identity(change).await {
-        Ok(lineage) => adopted.raft.set_lineage(lineage),
-        Err(error) => tracing::warn!(%error, "the lives of this disk stay as they are"),
+    if let Err(error) = node.change_identity(change).await {
+        tracing::warn!(%error, "the lives of this disk stay as they are");
     }
 }
 
@@ -131,7 +164,7 @@ async fn renew(node: &Arc<Node>, adopted: &Adopted) {
         if node.cluster.state().level < LIVES_LEVEL {
             continue;
         }
-        change_life(node, adopted, Identity::renew_life).await;
+        change_life(node, Identity::renew_life).await;
         if !passes(node, SETTLES.min(pace)).await || !registered(node, adopted).await {
             return;
         }

@@ -106,9 +106,10 @@ impl Identity {
         identity.boot = identity.boot.saturating_add(1);
         identity.lives = Lives::read(dir)?;
         identity.lives.begin(identity.boot, rand::random());
-        // Before the counter of starts, which otherwise would have gone on without them (lives, V3).
-        identity.lives.save(dir)?;
+        // The counter of starts first: a start that is cut short in between looks like one of a build without lives, and forgets them (V3). The other way about such a
+        // build's start would pass for this one.
         identity.save(dir)?;
+        identity.lives.save(dir)?;
         Ok(identity)
     }
 
@@ -197,6 +198,11 @@ impl Identity {
     /// [`IdentityError::Io`]: they are remembered until the next time.
     pub fn life_registered(&mut self, dir: &Path, life: &Life) -> Result<Lineage, IdentityError> {
         self.change_lives(dir, |lives| lives.registered(life.boot))
+    }
+
+    /// These lives, whatever else has changed meanwhile.
+    pub(crate) fn with_lives_of(self, other: &Self) -> Self {
+        Self { lives: other.lives.clone(), ..self }
     }
 
     fn change_lives(&mut self, dir: &Path, change: impl FnOnce(&mut Lives) -> bool) -> Result<Lineage, IdentityError> {

@@ -5,12 +5,12 @@
 //!   registered ── start ──▶ begun ──▶ used ── registered ──▶ those before are forgotten
 //!                             │         │
 //!                             │         └── start, renewal: one more, and none is forgotten
-//!                             └── start: it was never told to anybody, and goes
+//!                             └── start: nobody was told of it, and it goes
 //! ```
 //!
 //! V1  A life is on the disk before anybody is told of it, and its counter is above every other one's of this disk that was told.
-//! V2  From the last life that is known to be registered on, every life that was told is remembered, up to `LIVES_MAX`. With more than that the newest goes, and is
-//!     not remembered: if that one was registered after all, the disk is refused, never let in.
+//! V2  From the last life that is known to be registered on, every life that was told is remembered. After `LIVES_MAX` that nobody has confirmed no further one
+//!     begins: the last one goes on through further starts. So none is forgotten that may be the registered one.
 //! V3  A start of a build that keeps no lives is seen by the counter of starts, which has gone on: what was before is forgotten, since that build registered lives
 //!     of its own.
 
@@ -41,6 +41,8 @@ struct Past {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lives {
     version: u32,
+    /// The start that they are of (V3).
+    boot: u64,
     /// Oldest first; the last one is the present one.
     lives: Vec<Past>,
     /// Somebody may have been told of the last one.
@@ -49,7 +51,7 @@ pub(crate) struct Lives {
 
 impl Default for Lives {
     fn default() -> Self {
-        Self { version: VERSION, lives: Vec::new(), used: false }
+        Self { version: VERSION, boot: 0, lives: Vec::new(), used: false }
     }
 }
 
@@ -79,15 +81,16 @@ impl Lives {
     /// A start, which is the `boot`th on this disk.
     pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
         // V3
-        if self.lives.last().is_some_and(|last| boot > last.counter.saturating_add(1)) {
+        if boot > self.boot.saturating_add(1) {
             self.lives.clear();
         }
+        self.boot = boot;
         if !self.used {
             self.lives.pop();
         }
         if self.lives.len() >= LIVES_MAX {
             // V2
-            self.lives.pop();
+            return;
         }
         let counter = self.lives.last().map_or(boot, |last| boot.max(last.counter.saturating_add(1)));
         self.lives.push(Past { counter, nonce });
@@ -193,8 +196,8 @@ mod tests {
         assert_eq!(told(&lives), [(4, 40), (5, 50)]);
         lives.begin(5, 60);
         assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 60)]);
-        // A crash between the lives and the counter of starts: the same start again.
-        lives.begin(5, 61);
+        // What a start knows of another one's is what was saved: this one told nobody.
+        lives.begin(6, 61);
         assert_eq!(told(&lives), [(4, 40), (5, 50), (6, 61)]);
         Ok(())
     }
@@ -207,6 +210,12 @@ mod tests {
         lives.used();
         lives.begin(9, 90);
         assert_eq!(told(&lives), [(9, 90)], "V3: start 8 is not known here");
+        // Nor is a start of which only the counter came to be saved: whoever ran after it may have been such a build.
+        lives.used();
+        lives.begin(11, 110);
+        assert_eq!(told(&lives), [(11, 110)], "V3");
+        let mut lives = Lives::default();
+        lives.begin(9, 90);
         // Ten starts that told nobody are known, though none of them stays.
         lives.used();
         (10..20).for_each(|boot| lives.begin(boot, boot * 10));
@@ -221,10 +230,12 @@ mod tests {
             lives.used();
         }
         let all = told(&lives);
-        assert_eq!((all.len(), all[0], all[LIVES_MAX - 1]), (LIVES_MAX, (1, 10), (200, 2000)), "V2: the newest go");
+        assert_eq!((all.len(), all[0], all[LIVES_MAX - 1]), (LIVES_MAX, (1, 10), (64, 640)), "V2: the last goes on");
         assert!(!lives.renew(1) && told(&lives) == all);
-        assert!(lives.registered(200) && lives.renew(2010));
-        assert_eq!(told(&lives), [(200, 2000), (201, 2010)]);
+        assert!(lives.registered(64) && lives.renew(2010));
+        assert_eq!(told(&lives), [(64, 640), (65, 2010)]);
+        lives.begin(201, 2020);
+        assert_eq!(told(&lives), [(64, 640), (65, 2010), (201, 2020)], "none of the starts is missing");
     }
 
     #[test]
@@ -235,7 +246,7 @@ mod tests {
             Ok(Lives::read(dir.path()).err().map_or(String::new(), |e| e.to_string()))
         };
         let one = |counter: u64| format!(r#"{{"counter":{counter},"nonce":"00000000000000ff"}}"#);
-        let file = |lives: &[String]| format!(r#"{{"version":1,"used":true,"lives":[{}]}}"#, lives.join(","));
+        let file = |lives: &[String]| format!(r#"{{"version":1,"boot":9,"used":true,"lives":[{}]}}"#, lives.join(","));
         assert_eq!(read(&file(&[one(1), one(2)]))?, "");
         assert!(read(&file(&[one(2), one(2)]))?.contains("rising counters"));
         let many: Vec<String> = (0..=LIVES_MAX as u64).map(one).collect();

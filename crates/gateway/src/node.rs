@@ -125,6 +125,8 @@ pub struct Node {
     /// From the opening of the journal on; group 0 may still be waiting to be healed then.
     raft: RwLock<Option<RaftNode>>,
     adopted: RwLock<Option<Adopted>>,
+    /// One change of what the disk remembers of its lives at a time.
+    changing_identity: tokio::sync::Mutex<()>,
     /// One adoption at a time.
     adopting: tokio::sync::Mutex<()>,
     /// One change of the sets at a time, or of their keys: what is proposed follows from what was read before it.
@@ -201,6 +203,7 @@ impl Node {
             lacks_room: OnceLock::new(),
             raft: RwLock::new(None),
             adopted: RwLock::new(None),
+            changing_identity: tokio::sync::Mutex::default(),
             adopting: tokio::sync::Mutex::new(()),
             changing_sets: Arc::default(),
             changing_members: Arc::default(),
@@ -332,7 +335,7 @@ impl Node {
         self.seams.renew
     }
 
-    /// Changes what the disk remembers of its lives: on disk before it returns.
+    /// Changes what the disk remembers of its lives: on disk before it returns, and told to others from then on.
     ///
     /// # Errors
     /// [`NodeError::Identity`]; nothing has changed then.
@@ -340,10 +343,21 @@ impl Node {
         self: &Arc<Self>,
         change: impl FnOnce(&mut Identity, &std::path::Path) -> Result<Lineage, IdentityError> + Send + 'static,
     ) -> Result<Lineage, NodeError> {
-        let node = self.clone();
+        let _one = self.changing_identity.lock().await;
+        let (mut next, dir) = (self.identity(), self.config.data_dir.clone());
+        // A disk may take long: who asks who this is does not wait for it.
         let changed =
-            holdfast_log::spawn_blocking(move || change(&mut lock(&node.identity), &node.config.data_dir)).await;
-        Ok(changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??)
+            holdfast_log::spawn_blocking(move || change(&mut next, &dir).map(|lineage| (next, lineage))).await;
+        let (next, lineage) = changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??;
+        {
+            let mut identity = lock(&self.identity);
+            *identity = identity.clone().with_lives_of(&next);
+        }
+        // While nobody else changes it: what others are told is never older than what they were.
+        if let Some(raft) = self.raft() {
+            raft.set_lineage(lineage.clone());
+        }
+        Ok(lineage)
     }
 
     /// Starts group 0, and with it what group 0 says.
@@ -352,6 +366,7 @@ impl Node {
         raft.set_registrar(boots::registrar(self.cluster.clone(), group.clone()));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
+        tokio::spawn(boots::follow(self.clone(), adopted.clone()));
         tokio::spawn(boots::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile_loop(self.clone(), adopted));
@@ -518,10 +533,6 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             _ = tick.tick() => {}
         }
         let state = node.cluster.state();
-        for member in state.members.values().filter(|m| m.id != adopted.member) {
-            adopted.raft.set_address(member.id, member.peer_addr.clone());
-        }
-        adopted.raft.set_lives(boots::known_lives(&state), MemberId(state.next_member));
         note_peers(&node, &state, &mut book);
         // Before what is new: a new set may have the name of one that is gone.
         ender.round(&node, &adopted, &state, &mut healing).await;

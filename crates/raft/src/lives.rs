@@ -8,7 +8,7 @@
 use crate::protocol::Protocol;
 use holdfast_types::MemberId;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
@@ -115,12 +115,14 @@ pub(crate) struct Lives {
     known: RwLock<BTreeMap<MemberId, KnownLife>>,
     /// Ids below it were given away: one of them that is not known was removed.
     next: AtomicU64,
+    /// The cluster's feature level.
+    level: AtomicU32,
 }
 
 impl Lives {
     pub(crate) fn new(own: Lineage, protocol: Protocol) -> Self {
         let own = RwLock::new(Own { lineage: own, renewed: None });
-        Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0) }
+        Self { own, protocol, known: RwLock::default(), next: AtomicU64::new(0), level: AtomicU32::new(0) }
     }
 
     fn read_own(&self) -> RwLockReadGuard<'_, Own> {
@@ -142,9 +144,10 @@ impl Lives {
         own.lineage.life == *life || own.renewed.as_ref() == Some(life)
     }
 
-    pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
+    pub(crate) fn set_known(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         self.next.store(next.0, Ordering::Release);
+        self.level.store(level, Ordering::Release);
     }
 
     /// Whether `member` was one and is none any more: ids are never used again.
@@ -189,8 +192,12 @@ impl Lives {
         Some(Lineage { life, before })
     }
 
-    /// Whether `lineage` may speak for `member`, as far as is known here.
-    pub(crate) fn judge(&self, member: MemberId, lineage: &Lineage) -> Result<(), String> {
+    /// Whether `lineage` may speak for `member`, as far as is known here. One whose build knows less than feature level `level` is not judged: its counter of starts may be
+    /// behind that of its lives, which it does not know, and it is refused for what it is.
+    pub(crate) fn judge(&self, member: MemberId, lineage: &Lineage, level: u32) -> Result<(), String> {
+        if level < self.level.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&member).copied();
         known.map_or(Ok(()), |known| known.judge(lineage))
     }
@@ -243,11 +250,11 @@ mod tests {
             lives.check(member, &meta)
         };
         assert_eq!(check(own), Ok(()), "nothing is known of it yet");
-        lives.set_known([(member, KnownLife { disk: 7, boot: None })].into(), MemberId(3));
+        lives.set_known([(member, KnownLife { disk: 7, boot: None })].into(), MemberId(3), 1);
         assert_eq!(check(own), Ok(()), "not registered yet");
         assert!(check(Life { disk: 8, ..own }).is_err(), "another disk");
         assert!(lives.check(member, &MetadataMap::new()).is_err(), "it does not say");
-        lives.set_known([(member, KnownLife { disk: 7, boot: Some((4, 40)) })].into(), MemberId(3));
+        lives.set_known([(member, KnownLife { disk: 7, boot: Some((4, 40)) })].into(), MemberId(3), 1);
         assert_eq!(check(own), Ok(()));
         assert_eq!(check(Life { boot: 5, nonce: 50, ..own }), Ok(()), "its next start");
         assert!(check(Life { boot: 3, ..own }).is_err(), "restored");
@@ -266,7 +273,7 @@ mod tests {
     fn a_disk_that_does_not_remember_what_was_registered_is_refused_however_often_it_starts() {
         let (member, lives) = (MemberId(2), Lives::new(Life { disk: 1, boot: 1, nonce: 1 }.into(), PROTOCOL));
         let known = |boot, nonce| {
-            lives.set_known([(member, KnownLife { disk: 7, boot: Some((boot, nonce)) })].into(), MemberId(3));
+            lives.set_known([(member, KnownLife { disk: 7, boot: Some((boot, nonce)) })].into(), MemberId(3), 1);
         };
         let check = |boot, before: &[(u64, u64)]| {
             let (mut meta, life) = (MetadataMap::new(), Life { disk: 7, boot, nonce: boot * 10 });

@@ -70,7 +70,7 @@ async fn a_removed_member_that_runs_on_disturbs_nobody() -> anyhow::Result<()> {
     let left: BTreeSet<MemberId> = rest.keys().copied().collect();
     for host in &hosts {
         let known = [1, 2, 3].map(life).into_iter().filter(|(id, _)| left.contains(id)).collect();
-        host.node.set_lives(known, MemberId(4));
+        host.node.set_lives(known, MemberId(4), 1);
     }
     // It hears of no leader any more and asks for votes.
     let silent = async {

@@ -158,8 +158,9 @@ impl RaftNode {
 
     /// What group 0 knows of every member's life: calls and answers of any other are refused from now on (C3). A member below `next`
     /// that is not among them was removed: it is heard in no group any more but those that still have it.
-    pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId) {
-        self.inner.channels.lives.set_known(known, next);
+    /// `level`: the cluster's feature level. Whose build knows less is told that before anything else.
+    pub fn set_lives(&self, known: BTreeMap<MemberId, KnownLife>, next: MemberId, level: u32) {
+        self.inner.channels.lives.set_known(known, next, level);
     }
 
     /// What commits registrations where this member leads group 0. Once; a second one is dropped.

@@ -256,7 +256,7 @@ impl Peer for Handler {
             return Ok(self.answer(proto::RegisterReply { result: Some(outcome) }));
         }
         // Final as well: what was registered never goes back. Group 0 may have no leader, or none that this one hears of.
-        if let Err(why) = self.node.channels().lives.judge(from, &lineage) {
+        if let Err(why) = self.node.channels().lives.judge(from, &lineage, request.get_ref().level) {
             let refused = Outcome::Refused(not_who_it_says(from, &why));
             return Ok(self.answer(proto::RegisterReply { result: Some(refused) }));
         }
