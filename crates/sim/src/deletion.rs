@@ -91,6 +91,19 @@ impl World {
         let members: Vec<usize> = (0..self.hosts.len()).filter(|host| self.places[*host].is_some()).collect();
         let host = rng.pick(&members);
         let (now, rtt) = (self.now, self.rtt_ms);
+        if self.stores.several() && rng.chance(250) {
+            let at = rng.below(self.stores.servers.len() as u64) as usize;
+            self.calm_stores();
+            let away = rng.chance(600);
+            if away {
+                self.lose_store(at);
+            }
+            self.note(format!(
+                "store {} is {}",
+                at + 1,
+                if away { "away, the others are there" } else { "there, as are the others" }
+            ));
+        }
         match rng.below(6) {
             _ if self.hosts[host].process.is_none() => {
                 self.note(format!("{} starts", name(host)));
@@ -138,6 +151,7 @@ impl World {
             }
         }
         self.stores.servers.iter().for_each(|server| server.set_late(Late::default()));
+        self.calm_stores();
         self.note("healed");
         Ok(())
     }

@@ -30,12 +30,6 @@ pub fn begin(seed: u64) {
     ACTIVE.store(true, Relaxed);
 }
 
-/// Lets the gateways of this process create sets of several stores (docs/known-limits.md). To be called before the first thread is started.
-pub fn let_several_stores() {
-    // SAFETY: the environment has no lock, and no other thread runs yet that could read it.
-    unsafe { std::env::set_var("HOLDFAST_TRY_SEVERAL_STORES", "1") };
-}
-
 /// Both are the machine's own again.
 pub fn end() {
     ACTIVE.store(false, Relaxed);

@@ -101,7 +101,6 @@ pub fn one(args: OneArgs) -> ExitCode {
         host::fatal(&format!("panic: {panic}"));
     }));
     let began = Instant::now();
-    libc::let_several_stores();
     libc::begin(args.seed);
     holdfast_raft::replace_clocks(match args.broken {
         Some(Broken::LeaseOnMonotonic) => monotonic_clocks,

@@ -375,6 +375,11 @@ impl World {
         self.keep_away();
     }
 
+    /// Nobody reaches store `at`.
+    pub fn lose_store(&self, at: usize) {
+        self.spoil(Some(at), &Faults { down: true, ..Faults::default() });
+    }
+
     fn keep_away(&self) {
         if self.stores.away.is_some() {
             self.spoil(self.stores.away, &Faults { down: true, ..Faults::default() });

@@ -85,8 +85,13 @@ fn scene(name: &str) {
 }
 
 fn scenes(name: &str, seeds: u64) {
+    scenes_with(name, seeds, &[]);
+}
+
+fn scenes_with(name: &str, seeds: u64, more: &[&str]) {
     for seed in 1..=seeds {
-        let run = sim(&["one", "--seed", &seed.to_string(), "--scene", name]);
+        let seed = seed.to_string();
+        let run = sim(&[&["one", "--seed", &seed, "--scene", name], more].concat());
         assert!(run.status.success(), "{}", text(&run));
     }
 }
@@ -121,6 +126,12 @@ fn sets_that_are_created_in_calls_that_were_given_up_open() {
 #[test]
 fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
+}
+
+/// T1 for each of them: one is away now and then, and everything is gone from all in the end.
+#[test]
+fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
+    scenes_with("deleted-set", 6, &["--several"]);
 }
 
 /// C3: however often it is started.

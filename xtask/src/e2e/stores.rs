@@ -51,13 +51,6 @@ fn caught_up(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// The environment of gateways that may have several stores.
-fn tried(server: &S3) -> Vec<(String, String)> {
-    let mut env = server.env();
-    env.push(("HOLDFAST_TRY_SEVERAL_STORES".into(), "1".into()));
-    env
-}
-
 /// Waits until the leader says of one store what `is` looks for, and answers that.
 fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = Value::Null;
@@ -70,7 +63,7 @@ fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl
 }
 
 fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
-    let env = tried(&servers[0]);
+    let env = servers[0].env();
     let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), env.clone())?;
     let known = Known::on(&cluster, stores.into(), env.clone())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
@@ -150,7 +143,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
     let stores = stores.replace("/e2e?", "/lost?");
     let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long };
     std::fs::create_dir_all(&lab.dir)?;
-    let env = tried(&servers[0]);
+    let env = servers[0].env();
     let mut cluster = lab.cluster_quiet("64MiB", stores.clone(), env.clone())?;
     let known = Known::on(&cluster, stores.clone(), env)?;
     let mut ledger = Ledger { written: 0 };

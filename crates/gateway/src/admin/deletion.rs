@@ -5,8 +5,7 @@ use super::status::FAN_OUT_LIMIT;
 use crate::set::server::SetServer;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::deletion::{Anyway, Found, in_the_way};
-use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage, SetEntry};
-use holdfast_store::Stores;
+use holdfast_control::cluster::{ClusterCommand, ClusterState, DELETION_LEVEL, Deletion, DeletionStage};
 use holdfast_types::{GroupId, Name, SetId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,14 +110,6 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::Precondition, message));
         }
         state.may_be_deleted(id).map_err(|why| Refusal::new(RefusalCode::Precondition, why.to_string()))?;
-        let several = |entry: &SetEntry| Stores::parse(&entry.store_url).is_ok_and(|stores| stores.single().is_none());
-        if state.sets.get(&id).is_some_and(several) {
-            // A store that is away meanwhile would keep its part of the head, with the wrapped key, and all objects (ADR 0029).
-            let message = format!(
-                "set {name} is in several stores: such a set is not deleted yet; delete its volumes and snapshots"
-            );
-            return Err(Refusal::new(RefusalCode::Precondition, message));
-        }
         let anyway = Anyway { force: request.force, with_snapshots: request.with_snapshots };
         // Whatever may be found is overridden: a set without a leader, or one that runs nowhere, can be deleted too.
         if request.looked || (anyway.force && anyway.with_snapshots) {

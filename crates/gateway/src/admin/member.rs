@@ -27,9 +27,6 @@ const PASS_LIMIT: Duration = Duration::from_secs(5);
 /// The data key of a new set: the only one yet.
 const FIRST_KEY_ID: u32 = 1;
 
-/// The environment variable that opens the door to sets with several stores.
-const TRY_SEVERAL_STORES: &str = "HOLDFAST_TRY_SEVERAL_STORES";
-
 pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
@@ -301,13 +298,6 @@ impl AdminDoor {
         }
         let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
         stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
-        if stores.single().is_none() && std::env::var_os(TRY_SEVERAL_STORES).is_none() {
-            let message = format!(
-                "several stores for a set are there to be tried, not for data that matters (docs/known-limits.md). Start every gateway with \
-                 {TRY_SEVERAL_STORES}=1 to try them, or name one store"
-            );
-            return Err(Refusal::new(RefusalCode::Precondition, message));
-        }
         let store = open_within(&request.store, OPEN_LIMIT).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term

@@ -1,6 +1,7 @@
 //! What becomes of a deleted set in its store (ADR 0029): a tombstone takes the place of its head, then everything beneath it goes.
 //!
 //! T1  Nothing of a set is deleted in a store but beneath its tombstone, and that is looked at after the listing: what another cluster keeps there stays.
+//!     Of several stores, once each has the tombstone in its part of the head (ADR 0018), and in each by itself: what one shows must be gone from that one.
 //! T2  The tombstone stays, for ever: it is what keeps a gateway of a life that is over from writing a head again, and with it a key.
 
 use super::head;
@@ -51,6 +52,12 @@ pub enum BurialError {
         "{key} in the store is not the tombstone any more: another cluster may keep a set there; nothing more is deleted"
     )]
     NotOurs {
+        /// The head's key.
+        key: String,
+    },
+    /// Of several stores, some do not show it yet.
+    #[error("not every store has the tombstone in its part of {key} yet: all of them have to answer")]
+    Unlike {
         /// The head's key.
         key: String,
     },
@@ -115,15 +122,36 @@ pub async fn bury(
     Err(last)
 }
 
-/// One look at what the store shows of the set, which is deleted, `per_second` at most; `each` is told of each object. `true`: it showed nothing.
+/// One look at what the store shows of the set, which is deleted, `per_second` at most; `each` is told of each object. `true`: it showed nothing. Of several stores each is
+/// looked at, and `true` says that none showed anything.
 ///
 /// # Errors
-/// [`BurialError`].
+/// [`BurialError`]; of several stores also where one does not answer.
 pub async fn sweep(
     store: &dyn ObjectStore,
     set: SetId,
     per_second: u32,
     mut each: impl FnMut(),
+) -> Result<bool, BurialError> {
+    let Some(several) = store.several() else { return sweep_one(store, store, set, per_second, &mut each).await };
+    let at = keys::head(set);
+    if !within(&at, several.mend_heads(set)).await? {
+        return Err(BurialError::Unlike { key: at });
+    }
+    let mut nothing = true;
+    for copy in (0..several.copies()).filter_map(|at| several.copy_at(at)) {
+        nothing &= sweep_one(&*copy, store, set, per_second, &mut each).await?;
+    }
+    Ok(nothing)
+}
+
+/// In `store`; the tombstone is what `heads` shows.
+async fn sweep_one(
+    store: &dyn ObjectStore,
+    heads: &dyn ObjectStore,
+    set: SetId,
+    per_second: u32,
+    each: &mut impl FnMut(),
 ) -> Result<bool, BurialError> {
     let prefix = keys::of_set(set);
     let (mut shown, mut after) = (Vec::new(), None);
@@ -141,7 +169,7 @@ pub async fn sweep(
     }
     // T1.
     let at = keys::head(set);
-    let stands = match within(&at, store.get_object(&at)).await {
+    let stands = match within(&at, heads.get_object(&at)).await {
         Ok(object) => is_tombstone(&object.body),
         Err(e) if not_found(&e) => false,
         Err(e) => return Err(e),
@@ -173,9 +201,10 @@ mod tests {
     use bytes::Bytes;
     use holdfast_control::set::Restored;
     use holdfast_seal::DataKey;
-    use holdfast_store::Memory;
+    use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying};
     use holdfast_types::{Epoch, GroupId, MemberId, Term};
     use holdfast_volume::head::{Argon2id, Head, Keyring, seal_head};
+    use std::sync::Arc;
 
     const LIFE: SetLife = SetLife { cluster: 77, generation: 1 };
 
@@ -268,5 +297,52 @@ mod tests {
         let store = furnished(None).await;
         assert!(sweep(&store, GroupId(4), 1000, || ()).await.is_err(), "no head at all");
         assert_eq!(shown(&store).await.len(), before.len() - 1);
+    }
+
+    /// T1: each store by itself, and in none before all have the tombstone.
+    #[tokio::test]
+    async fn of_several_stores_each_has_its_tombstone_before_anything_goes_in_any() {
+        let policy = RetryPolicy { attempts_max: 1, ..RetryPolicy::default() };
+        let one = |n| Arc::new(Retrying::new(Faulty::new(Memory::new(), n, Faults::default()), policy.clone()));
+        let stores = [one(1), one(2), one(3)];
+        let all = Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
+        let (key, at, name) = (key(1), "sets/4/head", Name::new("demo").unwrap());
+        let first = all.swap(at, None, head_of(LIFE, &key)).await.unwrap();
+        all.swap(at, Some(&first), head_of(LIFE, &key)).await.unwrap();
+        let objects: Vec<String> = (0..6).map(|n| keys::segment(GroupId(4), id(n))).collect();
+        for (n, object) in objects.iter().enumerate() {
+            // Some in one store only: what a checkpoint left that came to nothing.
+            for store in stores.iter().take(1 + n % 3) {
+                store.put_new(object, Bytes::from_static(b"s")).await.unwrap();
+            }
+        }
+        let down = |at: usize, down| stores[at].within().set(Faults { down, ..Faults::default() });
+        down(2, true);
+        let mut next = 2000;
+        let buried = bury(&all, &key, LIFE, &name, || {
+            next += 1;
+            id(next)
+        });
+        assert!(!buried.await.unwrap(), "two of three are a fence");
+        let refused = sweep(&all, GroupId(4), 1_000_000, || ()).await;
+        assert!(matches!(refused, Err(BurialError::Unlike { .. } | BurialError::Store(_))), "{refused:?}");
+        down(2, false);
+        for object in &objects {
+            assert!(stores[0].get(object).await.is_ok(), "{object} is gone, and the third store has the key still");
+        }
+        // One look brings it there, the next one sees it.
+        let mended = sweep(&all, GroupId(4), 1_000_000, || ()).await;
+        assert!(matches!(mended, Err(BurialError::Unlike { .. })), "{mended:?}");
+        let mut deleted = 0;
+        while !sweep(&all, GroupId(4), 1_000_000, || deleted += 1).await.unwrap() {}
+        assert_eq!(deleted, 2 * (1 + 2 + 3));
+        for store in &stores {
+            let page = store.list("sets/4/", None).await.unwrap();
+            let left: Vec<String> = page.objects.into_iter().map(|listed| listed.key).collect();
+            assert_eq!(left, [at]);
+            let slot = store.get(at).await.unwrap();
+            assert!(!slot.windows(8).any(|part| part == [7; 8]), "no wrapped key in it");
+        }
+        assert!(is_tombstone(&all.get(at).await.unwrap()));
     }
 }

@@ -2,7 +2,7 @@
 //! what was retired, or never came to be named, stays where it is until it is deleted. A copy is opened, all of it, before it is written elsewhere.
 //!
 //! ```text
-//!   a PUT that one store did not take ──────────────────────▶ noted ─▶ the current root names it ─┐
+//!   a PUT that one store did not take ──────────────────────▶ noted ─▶ a kept root names it ──────┐
 //!   begin of a leadership, every hour ─▶ each store's listing, piece by piece, held against one   ├─▶ copied, a few a turn
 //!                                        kept root after the other: gone, or of another length ───┤
 //!   the scrub read a copy that does not open ─────────────────────────────────────────────────────┘
@@ -73,8 +73,8 @@ enum Part {
 struct Past {
     /// When the heads were looked at and nothing was left to do, and the current root then.
     turned: Option<(Instant, Option<RootRef>)>,
-    /// The root that the notes were held against last, and when.
-    judged: Option<(ObjectId, Instant)>,
+    /// The roots that the notes were held against last, and when.
+    judged: Option<(BTreeSet<ObjectId>, Instant)>,
 }
 
 /// See the module.
@@ -159,7 +159,7 @@ impl Repairer {
         self.mapping.key.set
     }
 
-    /// Which of the noted objects the current root names: what a checkpoint wrote, it names, or nothing ever will. What a root named that is dropped, another one may name.
+    /// Which of the noted objects the kept roots name: what a checkpoint wrote, its root names, or nothing ever will. What a root named that is dropped, another one may name.
     async fn judge(
         &self,
         several: &Quorum,
@@ -171,43 +171,41 @@ impl Repairer {
         let under_way = self.server.host.with(|m| m.state().begin.is_some());
         several.root_is(current.map(|root| root.object), under_way);
         several.let_go(|root| kept.iter().any(|kept| kept.object == root));
-        let Some(at) = current else { return Ok(()) };
-        let now = Instant::now();
-        let known = past.judged.filter(|(root, _)| *root == at.object).map(|(_, since)| since);
-        let unnamed = several.unnamed(known);
-        if unnamed.is_empty() {
+        if current.is_none() {
             return Ok(());
         }
-        let mut left = self.name(several, at, unnamed).await?;
-        // Of a root that is kept no more: a snapshot may name it still. Once for each such note: what a kept root names does not change.
-        let fresh: BTreeSet<String> = several.unnamed(past.judged.map(|(_, since)| since)).into_iter().collect();
-        left.retain(|key| fresh.contains(key));
-        for other in kept.iter().filter(|kept| kept.object != at.object) {
-            if left.is_empty() {
-                break;
+        let now = Instant::now();
+        let (judged, since) = match &past.judged {
+            Some((roots, since)) => (Some(roots), Some(*since)),
+            None => (None, None),
+        };
+        // What a root names does not change, so one that was asked before is asked about later notes only; one that was not, about all
+        // of them: it may have been the current one between two turns, and what it named is named by none after it, while a snapshot keeps it.
+        for root in kept {
+            let known = judged.is_some_and(|roots| roots.contains(&root.object));
+            let unnamed = several.unnamed(since.filter(|_| known));
+            if !unnamed.is_empty() {
+                self.name(several, *root, unnamed).await?;
             }
-            left = self.name(several, *other, left).await?;
         }
-        past.judged = Some((at.object, now));
+        past.judged = Some((kept.iter().map(|root| root.object).collect(), now));
         Ok(())
     }
 
-    /// Notes which of these root `at` names; the others.
-    async fn name(&self, several: &Quorum, at: RootRef, unnamed: Vec<String>) -> Result<Vec<String>, TurnError> {
+    /// Notes which of these root `at` names.
+    async fn name(&self, several: &Quorum, at: RootRef, unnamed: Vec<String>) -> Result<(), TurnError> {
         let root = self.root(at).await?;
         let mut lengths = BTreeMap::new();
         for (kind, key_kind) in KINDS {
             lengths.extend(named(kind, at, &root).into_iter().map(|(object, bytes)| ((key_kind, object), bytes)));
         }
-        let mut left = Vec::new();
         for key in unnamed {
             let object = keys::parse(&key).map(|(_, kind, object)| (kind, object));
-            match object.and_then(|object| lengths.get(&object)) {
-                Some(bytes) => several.named(&key, *bytes, at.object),
-                None => left.push(key),
+            if let Some(bytes) = object.and_then(|object| lengths.get(&object)) {
+                several.named(&key, *bytes, at.object);
             }
         }
-        Ok(left)
+        Ok(())
     }
 
     async fn root(&self, at: RootRef) -> Result<Arc<Root>, TurnError> {

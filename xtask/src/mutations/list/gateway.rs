@@ -251,7 +251,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "if self.id == 0 { other.name == self.name } else { other.id == self.id }",
             new: "other.name == self.name",
         }],
-        tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::tests::a_device_goes_on"])],
+        tests: &[lib(Layer::Unit, "holdfast-attach", &["machine::life::tests::a_device_goes_on"])],
         smoke: false,
     },
     Mutation {
