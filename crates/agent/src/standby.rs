@@ -201,7 +201,7 @@ impl Standby {
         let Ok(state) = self.state() else { return };
         for name in state.unused() {
             let what = format!("{}@{name}", self.config.set);
-            match self.command::<Deleted>(&["snapshot", "delete", &what], ASK_LIMIT).await {
+            match self.command::<Deleted>(&["snapshot", "delete", &what, "--yes"], ASK_LIMIT).await {
                 // Not there, and asked for a short while ago: it may come yet.
                 Ok(Deleted { deleted }) if !state::is_over(&name, deleted, clock::unix_ms()) => {}
                 Ok(_) => {

@@ -5,6 +5,7 @@
 
 mod check;
 mod document;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use holdfast_etcd::EtcdOptions;
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
+pub use source::{Mistake, known, read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -368,8 +370,9 @@ impl GatewayConfig {
     /// Unreadable, not TOML of this form, or [`GatewayConfig::validate`]'s.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let config =
-            Self::parse(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        let wrong = |mistakes| ConfigError::Parse { path: path.into(), mistakes };
+        source::read(&text).map_err(wrong)?;
+        let config = Self::parse(&text).map_err(|error| wrong(vec![Mistake { line: 1, what: error.to_string() }]))?;
         config.validate()?;
         Ok(config)
     }

@@ -2,6 +2,7 @@
 
 mod dev;
 mod keys;
+mod lease;
 mod members;
 
 use crate::command::{
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use dev::DevArgs;
 pub use keys::KeyCommand;
+pub use lease::LeaseCommand;
 pub use members::MembersCommand;
 
 /// Where a gateway listens that was told nothing else.
@@ -157,7 +159,7 @@ pub enum Command {
     #[command(subcommand)]
     Key(KeyCommand),
     /// Look at leases, take and give them
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
     Lease(LeaseCommand),
     /// Move a set to another gateway, planned: drains first, its owner keeps the lease
     Switchover(SwitchoverArgs),
@@ -388,93 +390,6 @@ Snapshots that people took are left alone; `off` takes none any more and deletes
 Examples:
   holdfast set schedule demo 15mx8,1hx24,1dx30
   holdfast set schedule demo off
-";
-
-/// `holdfast lease`.
-#[derive(Debug, Subcommand)]
-pub enum LeaseCommand {
-    /// Show who holds a set, where, and since when
-    Show {
-        /// The set
-        set: Name,
-    },
-    /// Take a set's lease and print its token
-    #[command(after_long_help = with_codes(ACQUIRE))]
-    Acquire {
-        /// The set
-        set: Name,
-        /// Who will hold it, such as a host's name
-        #[arg(long, value_parser = owner)]
-        owner: Owner,
-        /// How long it lasts without a renewal; every write renews it [default: the gateway's]
-        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-        ttl: Option<Duration>,
-        /// Take it from whoever holds it: each of its writes is refused from then on
-        #[arg(long)]
-        force: bool,
-    },
-    /// Go on with a lease at the gateway that leads its set now, and print the new token
-    #[command(after_long_help = with_codes(CONTINUE))]
-    Continue {
-        /// The set
-        set: Name,
-        /// Who holds it: as it was taken
-        #[arg(long, value_parser = owner)]
-        owner: Owner,
-        /// The token that `lease acquire` or the last `lease continue` printed
-        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
-        token: String,
-    },
-    /// Show that the holder is alive, so that the lease lasts on
-    #[command(after_long_help = with_codes(RENEW))]
-    Renew {
-        /// The set
-        set: Name,
-        /// The token that `lease acquire` or `lease continue` printed
-        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
-        token: String,
-        /// Epoch of the grant [default: that of the current one]
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-    /// Give a lease back
-    #[command(after_long_help = with_codes("Example:\n  HOLDFAST_TOKEN=... holdfast lease release demo\n\nWithout its token a lease is ended by `holdfast failover`.\n"))]
-    Release {
-        /// The set
-        set: Name,
-        /// The token that `lease acquire` printed
-        #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
-        token: String,
-        /// Epoch of the grant [default: that of the current one]
-        #[arg(long)]
-        epoch: Option<u64>,
-    },
-}
-
-const CONTINUE: &str = "\
-Examples:
-  HOLDFAST_TOKEN=... holdfast lease continue demo --owner db1
-  HOLDFAST_TOKEN=... holdfast lease continue demo --owner db1 --output json | jq -r .token
-
-After leadership of a set has moved, its lease is continued where it went, under a new epoch and a
-new token; the older token ends when the newer one is first used. A lease that was released, that
-another owner took, or that a plain export holds is not continued.
-";
-
-const RENEW: &str = "\
-Example:
-  HOLDFAST_TOKEN=... holdfast lease renew demo
-
-A lease may be judged expired when nothing was heard of its holder for its time to live; every
-write renews it as well. Renew three times as often as that. `holdfast attach` does it by itself.
-";
-
-const ACQUIRE: &str = "\
-Examples:
-  holdfast lease acquire demo --owner db1
-  holdfast lease acquire demo --owner db1 --ttl 1m --output json | jq -r .token
-
-The token is a secret. A connection shows it in the name of its export: demo/vol1?token=TOKEN&conn=0&gen=1
 ";
 
 /// `holdfast switchover`.

@@ -62,6 +62,24 @@ fn every_example_in_the_help_parses() {
     assert!(tried > 20, "{tried}");
 }
 
+/// What the help of `lease` says of an export's name is what gateways take.
+#[test]
+fn the_words_on_leased_exports_are_true() {
+    let export = |conn: &str, generation: &str| {
+        let name = format!("demo/vol1?token={}&conn={conn}&gen={generation}", "a".repeat(32));
+        name.parse::<holdfast_attach::requests::ExportName>().map(|name| name.session.map(|session| session.slot))
+    };
+    assert!(lease::LEASE.contains("0 to 63") && lease::LEASE.contains("SET/VOLUME?token=TOKEN&conn=SLOT&gen=N"));
+    assert_eq!(export("0", "1"), Ok(Some(0)));
+    assert_eq!(export("63", "1795440000"), Ok(Some(63)));
+    export("64", "1").unwrap_err();
+    let page = all_pages();
+    let lease = page.split("==== ").find(|page| page.starts_with("holdfast lease\n")).unwrap_or_default();
+    for word in ["conn ", "gen ", "%3Ftoken="] {
+        assert!(lease.contains(word), "{word:?} in {lease}");
+    }
+}
+
 #[test]
 fn common_arguments_stand_before_or_after_the_command() {
     for line in [

@@ -31,7 +31,7 @@ use crate::door::Door;
 use crate::exit::CliError;
 use crate::{dev, output};
 use holdfast_tls::Role;
-use std::io::{IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Write};
 
 pub use agent::AgentArgs;
 pub use attach::AttachArgs;
@@ -129,13 +129,22 @@ fn incomplete(what: &str) -> CliError {
 
 /// Asks on the terminal; "no" where nobody can answer.
 fn confirm(question: &str) -> Result<(), CliError> {
+    confirm_or(question, "nobody is there to confirm it", "--yes")
+}
+
+/// The same, for what another option than `--yes` allows; `alone` is what is wrong where nobody can answer.
+fn confirm_or(question: &str, alone: &str, option: &str) -> Result<(), CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::declined("nobody is there to confirm it").next("add --yes to do it without a question"));
+        return Err(CliError::declined(alone).next(format!("add {option} to do it without a question")));
     }
-    let mut err = std::io::stderr().lock();
-    let _ = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
+    answered(question, &mut std::io::stdin().lock(), &mut std::io::stderr().lock())
+}
+
+/// Whatever is no clear yes is a no, also the end of what is read.
+fn answered(question: &str, from: &mut impl BufRead, to: &mut impl Write) -> Result<(), CliError> {
+    let _ = write!(to, "{question} [y/N] ").and_then(|()| to.flush());
     let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
+    let read = from.read_line(&mut answer);
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
@@ -156,5 +165,28 @@ fn epoch_text(epoch: u64) -> String {
 fn tell(common: &Common, text: &str) {
     if common.output == output::Format::Table {
         output::remark(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn only_a_clear_yes_is_one() {
+        let ask = |answer: &str| {
+            let mut shown = Vec::new();
+            let result = answered("Delete it?", &mut answer.as_bytes(), &mut shown);
+            assert_eq!(String::from_utf8(shown).unwrap(), "Delete it? [y/N] ");
+            result
+        };
+        for yes in ["y\n", "Y\n", "yes\n", " y \n", "y"] {
+            ask(yes).unwrap();
+        }
+        for no in ["", "\n", "n\n", "no\n", "yy\n", "\ny\n"] {
+            let refused = ask(no).unwrap_err();
+            assert_eq!((refused.exit, refused.message.as_str()), (Exit::Declined, "nothing was done"), "{no:?}");
+        }
     }
 }

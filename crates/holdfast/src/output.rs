@@ -89,6 +89,71 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     table.trim_fmt()
 }
 
+/// Columns of a terminal that a table, or a line of facts, takes at most where what is told is trouble: a message of any length must not pull
+/// everything else apart.
+pub const WIDTH: usize = 100;
+
+/// What is left of a trouble's words in its cell at least.
+const TROUBLE_MIN: usize = 12;
+
+/// A table some of whose columns (their numbers, from 0) tell of trouble in words of any length. Where the table would be wider than [`WIDTH`], such a
+/// cell shows the beginning of its words, and all of them stand below the table, under the first `names` cells of its row.
+pub fn table_with_trouble<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    trouble: &[usize],
+    names: usize,
+) -> String {
+    let mut rows: Vec<[String; N]> = rows.into_iter().collect();
+    let width = |text: &str| text.chars().count();
+    let column = |at: usize| rows.iter().map(|row| width(&row[at])).chain([width(header[at])]).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..N).map(column).collect();
+    let least = |at: usize| TROUBLE_MIN.max(width(header[at]));
+    let mut over = (widths.iter().sum::<usize>() + 2 * (N - 1)).saturating_sub(WIDTH);
+    while over > 0 {
+        // The widest first: it has the most to give.
+        let Some(&at) = trouble.iter().filter(|&&at| widths[at] > least(at)).max_by_key(|&&at| widths[at]) else {
+            break;
+        };
+        let less = over.min(widths[at] - least(at));
+        widths[at] -= less;
+        over -= less;
+    }
+    let mut below = String::new();
+    for row in &mut rows {
+        for &at in trouble.iter().filter(|&&at| at < N) {
+            if width(&row[at]) <= widths[at] {
+                continue;
+            }
+            let short: String = row[at].chars().take(widths[at] - 1).collect();
+            let words = std::mem::replace(&mut row[at], format!("{}…", short.trim_end_matches([' ', ':', ','])));
+            below.push_str(&format!("\n{}: {words}", row[..names].join(" ")));
+        }
+    }
+    table(header, rows) + &below
+}
+
+/// A fact and what is known of it; a value that is too long for one line goes on in the next, below its beginning.
+pub fn fact(name: &str, value: &str) -> String {
+    const COLUMN: usize = 22;
+    let mut text = format!("{name:<COLUMN$}");
+    let mut used = text.chars().count();
+    let value = if value.is_empty() { "-" } else { value };
+    for (at, word) in value.split(' ').enumerate() {
+        let len = word.chars().count();
+        if at > 0 && used + 1 + len > WIDTH && used > COLUMN {
+            text.push_str(&format!("\n{:COLUMN$}", ""));
+            used = COLUMN;
+        } else if at > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += len;
+    }
+    text
+}
+
 /// A number of bytes for people: exact in binary units where it is whole, else one decimal.
 pub fn bytes(count: u64) -> String {
     let exact = holdfast_types::ByteSize(count).to_string();
@@ -116,6 +181,53 @@ mod tests {
     fn tables_can_be_split_at_blanks() {
         let text = table(["NAME", "OWNER"], [["demo".into(), String::new()], ["a-longer-name".into(), "db1".into()]]);
         assert_eq!(text, "NAME           OWNER\ndemo           -\na-longer-name  db1");
+    }
+
+    fn trouble(rows: &[[&str; 4]]) -> String {
+        let rows = rows.iter().map(|row| row.map(str::to_string));
+        table_with_trouble(["MEMBER", "GATEWAY", "STATE", "JOURNAL"], rows, &[2, 3], 2)
+    }
+
+    #[test]
+    fn trouble_does_not_pull_a_table_apart() {
+        let why = "unreachable: connect to 10.0.0.2:7400: Connection refused (os error 111), tried 4 times within 1.2 seconds";
+        let text = trouble(&[["m1", "g1", "ready", "3MiB of 8GiB"], ["m2", "g2", why, ""]]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["m1", "g1", "ready", "3MiB", "of", "8GiB"]);
+        assert!(lines[2].starts_with("m2      g2       unreachable: connect to 10.0.0.2:7400: Conn"), "{text}");
+        assert!(lines[2].contains("…") && lines[2].ends_with("  -"), "{text}");
+        assert!(lines[..3].iter().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(lines[3..], [format!("m2 g2: {why}")]);
+    }
+
+    #[test]
+    fn what_fits_is_left_as_it_is() {
+        let rows = [["m1", "g1", "unreachable: no answer", "FAILED: no space"]];
+        let plain = table(["MEMBER", "GATEWAY", "STATE", "JOURNAL"], rows.map(|row| row.map(str::to_string)));
+        assert_eq!(trouble(&rows), plain);
+    }
+
+    #[test]
+    fn two_kinds_of_trouble_share_the_room() {
+        let (long, longer) = ("x".repeat(90), format!("FAILED: {}", "ä ".repeat(90)));
+        let text = trouble(&[["m1", "g1", &long, &longer]]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[..2].iter().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(lines[2..], [format!("m1 g1: {long}"), format!("m1 g1: {longer}")], "all of both");
+    }
+
+    #[test]
+    fn a_long_fact_goes_on_below_its_beginning() {
+        assert_eq!(fact("owner", ""), format!("{:<22}-", "owner"));
+        assert_eq!(fact("store", "s3://b/p"), "store                 s3://b/p");
+        let value = format!("full, first 2 min ago: put {} HTTP 507 {}", "a word and ".repeat(12), "y".repeat(120));
+        let text = fact("store answers", &value);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() > 2 && lines[1..].iter().all(|line| line.starts_with(&" ".repeat(22))), "{text}");
+        let wide: Vec<&&str> = lines.iter().filter(|line| line.chars().count() > WIDTH).collect();
+        assert!(wide.iter().all(|line| line.trim().len() == 120), "only what has no blank: {text}");
+        let words: Vec<&str> = text.split_whitespace().skip(2).collect();
+        assert_eq!(words, value.split_whitespace().collect::<Vec<_>>(), "nothing is lost");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,9 +65,23 @@ impl Dev {
         }
     }
 
+    /// A command for this cluster.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = holdfast();
+        command.args(args).args(["--output", "json", "--api", &self.list("api").join(",")]);
+        command
+    }
+
+    /// The error with which it ends.
+    fn fails(&self, code: i32, args: &[&str]) -> Value {
+        let output = self.command(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        serde_json::from_str::<Value>(said.lines().last().unwrap()).unwrap()["error"].clone()
+    }
+
     fn ask(&self, args: &[&str]) -> Value {
-        let output =
-            holdfast().args(args).args(["--output", "json", "--api", &self.list("api").join(",")]).output().unwrap();
+        let output = self.command(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -199,4 +213,96 @@ fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("ended with exit code 1; it said:\n") && said.contains("g1.log"), "{said}");
+}
+
+/// Bytes that a state file counts as done.
+fn done(state: &Path) -> u64 {
+    let text = std::fs::read(state).unwrap_or_default();
+    serde_json::from_slice::<Value>(&text).unwrap_or_default()["done_bytes"].as_u64().unwrap_or(0)
+}
+
+/// Starts a copy and kills it once its state file counts something as done.
+fn kill_midway(mut copy: Command, state: &Path) {
+    let mut copy = copy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    while done(state) == 0 {
+        assert!(copy.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        assert!(Instant::now() < until, "nothing was done");
+        std::thread::yield_now();
+    }
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+}
+
+#[test]
+fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
+    const MIB: usize = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let dev = Dev::start(dir.path(), &["--gateways", "1", "--volume", "vol1=1GiB"]);
+    let at = |name: &str| dir.path().join(name);
+    let text = |name: &str| at(name).to_str().unwrap().to_string();
+    std::fs::write(at("one"), vec![1; MIB]).unwrap();
+    std::fs::write(at("two"), vec![2; 80 * MIB]).unwrap();
+
+    // Into an empty volume without a question; then not, unless it is said.
+    let import = |image: &str, more: &[&str]| -> Vec<String> {
+        let args = ["volume", "import", image, "demo/vol1", "--timeout", "60s"];
+        args.iter().chain(more).map(|arg| arg.to_string()).collect()
+    };
+    fn words(args: &[String]) -> Vec<&str> {
+        args.iter().map(String::as_str).collect()
+    }
+    let (one, two, state) = (text("one"), text("two"), text("import.state"));
+    assert_eq!(dev.ask(&words(&import(&one, &[])))["bytes"], MIB);
+    for more in [Vec::new(), vec!["--state", state.as_str()]] {
+        let declined = dev.fails(6, &words(&import(&two, &more)));
+        assert!(declined["next"].as_str().unwrap().contains("--overwrite"), "{declined}");
+        assert!(!at("import.state").exists(), "nothing to go on with");
+    }
+    let first = |name: &str, byte: u8| {
+        let mut image = std::fs::File::open(at(name)).unwrap();
+        assert_eq!(image.metadata().unwrap().len(), 1 << 30);
+        let mut found = vec![0; MIB];
+        image.read_exact(&mut found).unwrap();
+        assert!(found.iter().all(|found| *found == byte), "{name}");
+    };
+    dev.ask(&["snapshot", "create", "demo@one", "--timeout", "60s"]);
+
+    // What is on its way has another name, and goes on by the same command.
+    let (out, export_state) = (text("out"), text("export.state"));
+    let export = ["volume", "export", "demo/vol1@one", &out, "--state", &export_state, "--timeout", "60s"];
+    kill_midway(dev.command(&export), &at("export.state"));
+    assert!(!at("out").exists() && at("out.part").exists());
+    let said = dev.ask(&export);
+    assert!(said["resumed_from"].as_u64() > Some(0), "{said}");
+    assert!(at("out").exists() && !at("out.part").exists() && !at("export.state").exists());
+    first("out", 1);
+    assert!(dev.fails(2, &export[..4])["message"].as_str().unwrap().contains("out is there already"));
+
+    // An import that was interrupted is not asked again; from a pipe, so that it can be stopped in the middle for certain.
+    let pipe = text("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let going = import(&pipe, &["--overwrite", "--state", &state]);
+    // Gives so much of the image, and holds the pipe open until it is told to end.
+    let feed = |bytes: usize| {
+        let (pipe, image) = (pipe.clone(), std::fs::read(at("two")).unwrap());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let fed = std::thread::spawn(move || {
+            let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
+            pipe.write_all(&image[..bytes]).unwrap();
+            let _ = ended.recv();
+        });
+        (end, fed)
+    };
+    let (end, fed) = feed(79 * MIB);
+    kill_midway(dev.command(&words(&going)), &at("import.state"));
+    drop(end);
+    fed.join().unwrap();
+    let (end, fed) = feed(80 * MIB);
+    drop(end);
+    let said = dev.ask(&words(&import(&pipe, &["--state", &state])));
+    fed.join().unwrap();
+    assert!(said["resumed_from"].as_u64() > Some(0), "{said}");
+    dev.ask(&["volume", "export", "demo/vol1", &out, "--overwrite", "--timeout", "60s"]);
+    first("out", 2);
 }

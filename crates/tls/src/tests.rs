@@ -162,6 +162,52 @@ mod nothing {
 
 const GATEWAYS: &[Role] = &[Role::Gateway];
 
+/// The commands of the operating page that make an authority and its certificates, as they stand there.
+fn page() -> &'static str {
+    let page = include_str!("../../../docs/operating/tls.md");
+    let block = page.split_once("```sh\n").and_then(|(_, rest)| rest.split_once("```"));
+    block.expect("a block of commands").0
+}
+
+#[tokio::test]
+async fn the_page_makes_certificates_that_doors_take() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        println!("skipped: openssl is not installed");
+        return;
+    }
+    let run = |script: &str| {
+        let output = std::process::Command::new("sh").args(["-euc", script]).current_dir(dir.path()).output();
+        let output = output.expect("a shell");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(page());
+    let own = dir.path().join("tls");
+    let gateway = load(&own, "g1", Role::Gateway);
+    let host = Dialer::from(&load(&own, "db1", Role::Host));
+    load(&own, "ann", Role::Admin);
+    let passed = Ok(tonic::Code::Unimplemented);
+    assert_eq!(told(&load(&own, "g2", Role::Gateway), GATEWAYS, &Dialer::from(&gateway)).await, passed);
+    assert_eq!(told(&gateway, &Role::ALL, &host).await, passed);
+    assert_eq!(told(&gateway, GATEWAYS, &host).await, Ok(tonic::Code::PermissionDenied));
+
+    // A new authority: with both in `ca`, certificates of either are taken; with one of them, only its own.
+    run("mkdir new && mv tls/ca.pem old.pem && mv tls old");
+    run(page());
+    std::fs::rename(&own, dir.path().join("new/tls")).expect("a place of its own");
+    run("mv old tls && cat old.pem new/tls/ca.pem > both.pem && cp old.pem tls/ca.pem");
+    let with = |ca: &str, certificates: &str| {
+        let files = TlsFiles { ca: Some(dir.path().join(ca)), ..files(&dir.path().join(certificates), "g1") };
+        files.load(Role::Gateway).expect("good files").expect("some")
+    };
+    let (old, renewed) = (with("both.pem", "tls"), with("both.pem", "new/tls"));
+    for (door, caller) in [(&old, &renewed), (&renewed, &old), (&renewed, &with("new/tls/ca.pem", "new/tls"))] {
+        assert_eq!(told(door, GATEWAYS, &Dialer::from(caller)).await, passed);
+    }
+    let ended = told(&with("new/tls/ca.pem", "new/tls"), GATEWAYS, &Dialer::from(&old)).await;
+    assert!(ended != passed && ended != Ok(tonic::Code::PermissionDenied), "the old authority still opens: {ended:?}");
+}
+
 #[tokio::test]
 async fn a_door_lets_in_who_has_the_role() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -80,7 +80,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     both(written).context("from the store")?;
 
     // Everything that only the snapshot would show is garbage of the origin now, but for what the clone shows.
-    cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first")])?;
+    cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first"), "--yes"])?;
     let before = objects(&folder, 1)?;
     origin.write(|_, _| Some(4))?;
     origin.write(|_, _| Some(4))?;

@@ -76,7 +76,10 @@ fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
         client.write(at, &pattern(9, at, 4096))?;
     }
     client.disconnect();
-    kill_midway(lab, cluster, &args, &state)?;
+    // Other data is not replaced without a word; what was begun goes on without one.
+    let refused = fails(lab, cluster, &args)?;
+    anyhow::ensure!(refused.contains("--overwrite"), "a volume that holds data was imported into: {refused}");
+    kill_midway(lab, cluster, &[&args[..], &["--overwrite"]].concat(), &state)?;
     let mut going = spawn(lab, cluster, &args)?;
     let before = done(&state);
     let further = wait_until(LIMIT, || done(&state) > before || going.ended().is_some());
@@ -97,18 +100,21 @@ fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
 fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
     cluster.holdfast(&["snapshot", "create", "demo@image", "--timeout", "120s"])?;
     let (out, state) = (lab.dir.join("out"), lab.dir.join("export.state"));
+    let part = lab.dir.join("out.part");
     let args = ["volume", "export", "demo/vol1@image", text(&out)?, "--state", text(&state)?, "--timeout", "60s"];
     kill_midway(lab, cluster, &args, &state)?;
+    anyhow::ensure!(!out.exists(), "an export that was killed has the name of a whole one");
     // What is there is read again, not believed: somebody changes it.
-    let broken = File::options().write(true).open(&out)?;
+    let broken = File::options().write(true).open(&part)?;
     let mut byte = [0];
-    File::open(&out)?.read_exact_at(&mut byte, 5)?;
+    File::open(&part)?.read_exact_at(&mut byte, 5)?;
     broken.write_all_at(&[byte[0] ^ 1], 5)?;
     let refused = fails(lab, cluster, &args)?;
     anyhow::ensure!(refused.contains("SHA-256"), "a changed image was taken for what was written: {refused}");
     broken.write_all_at(&byte, 5)?;
     let said = cluster.holdfast(&args)?;
     anyhow::ensure!(said["resumed_from"].as_u64() > Some(0), "it did not go on where it was: {said}");
+    anyhow::ensure!(!part.exists(), "the part is left");
     // The volume is larger than the image: zeroes behind it.
     let plain = File::options().write(true).open(image)?;
     plain.set_len(1024 * MIB)?;
@@ -128,7 +134,8 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
 fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<()> {
     // Another image under a state file: refused, whatever its length.
     let state = lab.dir.join("other.state");
-    let args = ["volume", "import", text(image)?, "demo/vol1", "--state", text(&state)?, "--timeout", "60s"];
+    let state_arg = text(&state)?;
+    let args = ["volume", "import", text(image)?, "demo/vol1", "--overwrite", "--state", state_arg, "--timeout", "60s"];
     kill_midway(lab, cluster, &args, &state)?;
     let plain = File::options().write(true).read(true).open(image)?;
     let mut bytes = [0; 8];
@@ -141,7 +148,7 @@ fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<
     // What that left of it is still a lease: the next waits for its end.
     let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
     let command = format!(
-        "cat {} | {} volume import - demo/vol1 --timeout 60s --output json --api {}",
+        "cat {} | {} volume import - demo/vol1 --overwrite --timeout 60s --output json --api {}",
         image.display(),
         lab.bin.display(),
         doors.join(",")

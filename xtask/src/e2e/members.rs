@@ -95,7 +95,7 @@ fn restart(cluster: &mut Cluster, index: usize, progress: &Progress) -> Result<(
 fn replace(cluster: &mut Cluster, progress: &Progress) -> Result<()> {
     let index = cluster.start_another(&[])?;
     let (api, begun) = (cluster.gateways[index].api.clone(), Instant::now());
-    let said = cluster.holdfast(&["gateway", "replace", "g2", "--by", &api, WAIT[0], WAIT[1]])?;
+    let said = cluster.holdfast(&["gateway", "replace", "g2", "--by", &api, "--yes", WAIT[0], WAIT[1]])?;
     anyhow::ensure!(said["caught_up"] == true && said["member"] == 5 && said["replaced"] == 2, "replaced: {said}");
     cluster.voters_become(&[0, 2, 3, 4], CHANGE_LIMIT)?;
     timed("g2 replaced by g5", begun);

@@ -61,7 +61,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     check(&mut client, |block| 1 + u64::from(odd(block))).context("after the way back and a takeover")?;
     drop(client);
     for name in ["first", &safety, &second] {
-        cluster.holdfast(&["snapshot", "delete", &at(name)])?;
+        cluster.holdfast(&["snapshot", "delete", &at(name), "--yes"])?;
     }
     // The checkpoint after the rollback, and deletion of what only the snapshots held.
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
@@ -75,7 +75,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     // A name is used again: another snapshot, with an id of its own.
     let id = |made: &Value| made["id"].as_str().map(str::to_string).context("a snapshot without an id");
     let one = id(&cluster.holdfast(&["snapshot", "create", &at("again"), "--timeout", "90s"])?)?;
-    cluster.holdfast(&["snapshot", "delete", &at("again")])?;
+    cluster.holdfast(&["snapshot", "delete", &at("again"), "--yes"])?;
     let two = id(&cluster.holdfast(&["snapshot", "create", &at("again"), "--timeout", "90s"])?)?;
     anyhow::ensure!(one != two, "two snapshots of one name have one id: {one}");
 

@@ -90,7 +90,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.restart(serving)?;
     cluster.caught_up(SETTLE_LIMIT)?;
 
-    cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first")])?;
+    cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first"), "--yes"])?;
     let less = settles(&store, live * 14 / 10).context("after the deletion of the snapshot")?;
     note(format!("snapshot deleted: {} MiB stored", less.bytes / MIB));
     let gone = Client::connect(&cluster.gateways[next].nbd.with_export(&format!("{SET}/{VOLUME}@first")), PATIENCE);

@@ -249,7 +249,7 @@ fn back(cluster: &mut Cluster, store: &Path) -> Result<()> {
         volume(cluster, &["delete", &of(name), "--yes", "--force"])?;
     }
     for snapshot in ["keep", &safety] {
-        cluster.holdfast(&["snapshot", "delete", &format!("{SET}@{snapshot}")])?;
+        cluster.holdfast(&["snapshot", "delete", &format!("{SET}@{snapshot}"), "--yes"])?;
     }
     // 32 MiB of the first and 16 MiB of the second are left.
     let most = (32 + 16) * MIB * 14 / 10;

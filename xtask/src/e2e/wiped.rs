@@ -58,7 +58,7 @@ fn rebuild(cluster: &mut Cluster, wiped: usize, serving: usize) -> Result<()> {
     cluster.restart(wiped)?;
     let api = cluster.gateways[wiped].api.clone();
     let replaces = format!("m{member}");
-    cluster.holdfast(&["gateway", "replace", &replaces, "--by", &api, "--timeout", "2m"])?;
+    cluster.holdfast(&["gateway", "replace", &replaces, "--by", &api, "--yes", "--timeout", "2m"])?;
     cluster.caught_up(REBUILD_LIMIT)?;
     // It votes only once it has nearly all: a quorum must not depend on it before.
     await_whole(cluster, wiped, REBUILD_LIMIT)?;

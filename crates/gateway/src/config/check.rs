@@ -1,6 +1,6 @@
 //! What makes a configuration one that a gateway may start with.
 
-use super::GatewayConfig;
+use super::{GatewayConfig, Mistake};
 use holdfast_types::{ByteSize, limits};
 use std::fmt;
 use std::net::SocketAddr;
@@ -45,13 +45,12 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not a configuration.
-    #[error("{}: is no gateway configuration", path.display())]
+    #[error("{} {}", path.display(), mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and why.
-        #[source]
-        source: Box<toml::de::Error>,
+        /// All that are known.
+        mistakes: Vec<Mistake>,
     },
     /// Values out of range or at odds with one another.
     #[error("configuration: {}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

@@ -70,7 +70,8 @@ fn fields(out: &mut String, docs: &[FieldDoc], values: &toml::Table) {
     }
 }
 
-fn section(name: &str) -> &'static [FieldDoc] {
+/// The fields of a section; none where there is no such section.
+pub(super) fn section(name: &str) -> &'static [FieldDoc] {
     match name {
         "advertise" => AdvertiseConfig::FIELDS,
         "journal" => JournalConfig::FIELDS,

@@ -44,6 +44,9 @@ pub enum MembersCommand {
         /// Admin address of the new gateway
         #[arg(long, value_name = "HOST:PORT", value_parser = address)]
         by: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         /// Return once it is registered, before it has caught up
         #[arg(long)]
         no_wait: bool,
@@ -106,8 +109,10 @@ const REPLACE: &str = "\
 Examples:
   holdfast gateway replace g2 --by 10.0.0.4:7400      another machine takes its place
   holdfast gateway replace m2 --by 10.0.0.2:7400      g2 came back with an empty disk, under its old name
+  holdfast gateway replace g2 --by 10.0.0.4:7400 --yes --timeout 5m
 
-A disk that was lost is never the same member again: its gateway joins as a new one.
+Asks first: the member id and the disk of the one that goes are never used again. A disk that was lost is never the same member again: its gateway
+joins as a new one.
 ";
 
 const DRAIN: &str = "\

@@ -65,7 +65,7 @@ pub(super) fn table(deletions: &[v1::Deletion]) -> String {
             found.trouble.clone(),
         ]
     });
-    output::table(["DELETED SET", "GROUP", "STAGE", "NOT ENDED AT", "TROUBLE"], rows)
+    output::table_with_trouble(["DELETED SET", "GROUP", "STAGE", "NOT ENDED AT", "TROUBLE"], rows, &[4], 1)
 }
 
 fn stage(deletion: &v1::Deletion) -> &'static str {
@@ -79,7 +79,7 @@ fn stage(deletion: &v1::Deletion) -> &'static str {
 
 /// What is known of a deletion, for `set show`.
 pub(super) fn describe(deletion: &v1::Deletion) -> String {
-    let fact = |fact: &str, value: String| format!("{fact:<22}{}", if value.is_empty() { "-" } else { &value });
+    let fact = |fact: &str, value: String| output::fact(fact, &value);
     let kept = if deletion.store_left {
         "nothing: another cluster has recovered the set there".to_string()
     } else {
@@ -108,6 +108,8 @@ pub async fn run(common: &Common, args: DeleteArgs) -> Result<(), CliError> {
     if !args.yes {
         tell(common, &facts);
         confirm(&format!("Delete set {set}, all its volumes and what they hold, for ever?"))?;
+        // The question may have taken long: the time runs from the answer.
+        door = super::door(common);
     }
     let id = before.set.as_ref().map_or(0, |found| found.id);
     let request = v1::DeleteSetRequest {

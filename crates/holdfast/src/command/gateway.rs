@@ -9,6 +9,8 @@ use holdfast_tls::Role;
 use rustix::process::Signal;
 use std::path::Path;
 
+const EXPLAINED: &str = "`holdfast gateway sample-config` explains every setting";
+
 /// `holdfast gateway sample-config`.
 pub fn sample_config() -> Result<(), CliError> {
     let text = config::sample().map_err(|error| CliError::failed("the sample").because(&error))?;
@@ -41,23 +43,31 @@ pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
     };
     put_all(&mut table, &args.set)?;
     let from = args.config.as_deref().map_or("settings".to_string(), |path| path.display().to_string());
-    let next = "`holdfast gateway sample-config` explains every setting";
     let mut config: GatewayConfig =
-        table.try_into().map_err(|error| CliError::usage(from.clone()).because(&error).next(next))?;
+        table.try_into().map_err(|error| CliError::usage(from.clone()).because(&error).next(EXPLAINED))?;
     apply(args, &mut config);
-    config.validate().map_err(|error| CliError::usage(from).because(&error).next(next))?;
+    config.validate().map_err(|error| CliError::usage(from).because(&error).next(EXPLAINED))?;
     Ok(config)
 }
 
 fn read(path: &Path) -> Result<toml::Table, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::usage(format!("{}: cannot be read", path.display())).because(&error))?;
-    text.parse()
-        .map_err(|error: toml::de::Error| CliError::usage(format!("{}: is no TOML", path.display())).because(&error))
+    config::read(&text).map_err(|mistakes| {
+        let error = config::ConfigError::Parse { path: path.into(), mistakes };
+        CliError::usage("").because(&error).next(EXPLAINED)
+    })
 }
 
+/// One after the other, so that an error names the one that is wrong.
 fn put_all(table: &mut toml::Table, given: &[(String, String)]) -> Result<(), CliError> {
-    given.iter().try_for_each(|(key, value)| put(table, key, value))
+    given.iter().try_for_each(|(key, value)| {
+        put(table, key, value)?;
+        let wrong = |why: &str| CliError::usage(format!("--set {key}: {why}")).next(EXPLAINED);
+        config::known(key).map_err(|why| wrong(&why))?;
+        let tried: Result<GatewayConfig, toml::de::Error> = table.clone().try_into();
+        tried.map(drop).map_err(|error| wrong(error.message()))
+    })
 }
 
 /// `config` with what `KEY=VALUE` settings say instead; not validated.

@@ -61,6 +61,21 @@ fn what_is_wrong_is_a_usage_error_that_names_the_field() {
         assert_eq!(error.exit, Exit::Usage);
         assert!(error.message.contains(field), "expected {field:?} in {:?}", error.message);
     }
+    // The file, the line, and what was meant.
+    let error = settings_of(&FILE.replace("bound", "buond"), "").unwrap_err();
+    assert!(
+        error
+            .message
+            .ends_with("g1.toml line 4: unknown field `buond` in [journal]; the nearest known one is journal.bound"),
+        "{}",
+        error.message
+    );
+    let error = settings_of(FILE, "--set rtt_ms=5 --set journal.bond=1GiB --set region=eu").unwrap_err();
+    assert_eq!(
+        error.message,
+        "--set journal.bond: unknown field `bond` in [journal]; the nearest known one is journal.bound"
+    );
+    assert!(error.next.is_some_and(|next| next.contains("sample-config")));
     let missing =
         settings(&GatewayRunArgs { config: Some("/nonexistent/g1.toml".into()), ..Default::default() }).unwrap_err();
     assert_eq!(missing.exit, Exit::Usage);

@@ -81,7 +81,7 @@ fn describe(keys: &v1::ListKeysReply) -> String {
     };
     format!(
         "{}\n\n{}\n\n{left}",
-        output::table(["GATEWAY", "MEMBER", "KEY", "PREVIOUS", "NODE KEY BY"], gateways),
+        output::table_with_trouble(["GATEWAY", "MEMBER", "KEY", "PREVIOUS", "NODE KEY BY"], gateways, &[2], 1),
         output::table(["SET", "GROUP", "DATA KEY BY", "IN ITS STORE BY"], sets)
     )
 }

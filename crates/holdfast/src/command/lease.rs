@@ -81,7 +81,8 @@ fn show_grant(common: &Common, set: &Name, owner: &Owner, grant: &v1::GrantReply
             grant.token
         );
         format!(
-            "{grant}\nThe lease lasts {} ms from each renewal or write. Connect to:\n  {}",
+            "{grant}\nThe lease lasts {} ms from each renewal or write. Connect to:\n  {}\nthe next time with gen=2, and so on \
+             (holdfast lease --help).",
             lease.ttl_ms,
             exports.join("\n  ")
         )

@@ -192,8 +192,8 @@ fn find(seen: &v1::ClusterStatusReply, wanted: &str) -> Result<v1::Member, CliEr
 pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliError> {
     match command {
         MembersCommand::List => list(common).await,
-        MembersCommand::Add { address, no_wait } => join(common, &address, None, !no_wait).await,
-        MembersCommand::Replace { old, by, no_wait } => join(common, &by, Some(&old), !no_wait).await,
+        MembersCommand::Add { address, no_wait } => join(common, &address, None, true, !no_wait).await,
+        MembersCommand::Replace { old, by, yes, no_wait } => join(common, &by, Some(&old), yes, !no_wait).await,
         MembersCommand::Remove { gateway, force, yes, no_wait } => remove(common, &gateway, force, yes, !no_wait).await,
         MembersCommand::Drain { gateway, force, no_wait } => drain(common, &gateway, force, !no_wait).await,
         MembersCommand::Undrain { gateway } => undrain(common, &gateway).await,
@@ -201,12 +201,18 @@ pub async fn run(common: &Common, command: MembersCommand) -> Result<(), CliErro
     }
 }
 
-async fn join(common: &Common, address: &str, old: Option<&str>, wait: bool) -> Result<(), CliError> {
+async fn join(common: &Common, address: &str, old: Option<&str>, yes: bool, wait: bool) -> Result<(), CliError> {
     let mut door = door(common);
     let seen = status(&mut door).await?;
     let old = old.map(|old| find(&seen, old)).transpose()?;
+    let node = node(&mut door.only(address)).await?;
+    if let Some(old) = old.as_ref().filter(|_| !yes) {
+        let (member, name, by) = (member_text(old.id), &old.name, &node.name);
+        confirm(&format!("Take {member} ({name}) out of the cluster for ever, with {by} at {address} in its place?"))?;
+        // The question may have taken long: the time runs from the answer.
+        door = super::door(common);
+    }
     let mut only = door.only(address);
-    let node = node(&mut only).await?;
     let member = admit(&mut door, &mut only, &node, old.as_ref().map(|old| MemberId(old.id))).await?;
     let role = if node.role == "witness" { "witness" } else { "gateway" };
     tell(common, &format!("{role} {} is {member}; it is catching up", node.name));
@@ -239,6 +245,7 @@ async fn remove(common: &Common, gateway: &str, force: bool, yes: bool, wait: bo
     if !yes {
         let left = seen.members.len() - 1;
         confirm(&format!("Take {member} ({}) out of the cluster for ever, leaving {left} members?", found.name))?;
+        door = super::door(common);
     }
     let request = v1::RemoveMemberRequest { member: member.0, request_id: request_id(), force };
     let call = async |mut client: Client| client.remove_member(request.clone()).await;
@@ -383,7 +390,7 @@ async fn list(common: &Common) -> Result<(), CliError> {
         });
         let head =
             ["MEMBER", "GATEWAY", "REGION", "ROLE", "STANDING", "VOTES", "BEHIND", "LEADS", "VERSION", "API", "STATE"];
-        output::table(head, cells)
+        output::table_with_trouble(head, cells, &[10], 2)
     })
 }
 

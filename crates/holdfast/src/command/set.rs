@@ -236,8 +236,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
     if !status.confirmed {
         facts.push(["view".to_string(), format!("{}'s own, perhaps old", member_text(status.answered_by))]);
     }
-    let facts =
-        facts.into_iter().map(|[fact, value]| format!("{fact:<22}{}", if value.is_empty() { "-" } else { &value }));
+    let facts = facts.into_iter().map(|[fact, value]| output::fact(&fact, &value));
     facts.collect::<Vec<_>>().join("\n")
 }
 

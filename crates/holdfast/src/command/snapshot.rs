@@ -21,10 +21,12 @@ Examples:
 ";
 
 const DELETE: &str = "\
-What only this snapshot held is deleted from the store after the readers' grace (space.grace_ms).
+Asks first. What only this snapshot held is deleted from the store after the readers' grace (space.grace_ms), and there is no way back.
+A snapshot that is not there is no error.
 
-Example:
+Examples:
   holdfast snapshot delete demo@monday
+  holdfast snapshot delete demo@monday --yes
 ";
 
 const DIFF: &str = "\
@@ -91,6 +93,9 @@ pub enum SnapshotCommand {
         /// The set and the snapshot's name
         #[arg(value_name = "SET@NAME")]
         snapshot: SnapshotArg,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -126,7 +131,7 @@ pub async fn run(common: &Common, command: SnapshotCommand) -> Result<(), CliErr
         SnapshotCommand::List { set } => list(common, &set).await,
         SnapshotCommand::Rollback { snapshot, force, yes } => rollback(common, &snapshot, force, yes).await,
         SnapshotCommand::Diff { set, earlier, later } => super::diff::run(common, &set, &earlier, &later).await,
-        SnapshotCommand::Delete { snapshot } => delete(common, &snapshot).await,
+        SnapshotCommand::Delete { snapshot, yes } => delete(common, &snapshot, yes).await,
     }
 }
 
@@ -157,13 +162,19 @@ async fn list(common: &Common, set: &Name) -> Result<(), CliError> {
     })
 }
 
-async fn delete(common: &Common, snapshot: &SnapshotArg) -> Result<(), CliError> {
+async fn delete(common: &Common, snapshot: &SnapshotArg, yes: bool) -> Result<(), CliError> {
     let SnapshotArg { set, name } = snapshot;
     let mut door = door(common);
     // By its id: however late a copy of the call arrives, it hits no snapshot that was made since.
     let reply = match find(&mut door, snapshot).await? {
         None => v1::DeleteSnapshotReply { deleted: false },
         Some(found) => {
+            if !yes {
+                let (of, since) = (found.volumes.len(), since(found.created_unix_ms));
+                confirm(&format!("Delete snapshot {snapshot} ({of} volumes, asked for {since}) for ever?"))?;
+                // The question may have taken long: the time runs from the answer.
+                door = super::door(common);
+            }
             let (set, name) = (set.to_string(), name.to_string());
             let request = v1::DeleteSnapshotRequest { set, name, request_id: request_id(), id: found.id };
             let call = async |mut client: Client| client.delete_snapshot(request.clone()).await;
@@ -187,6 +198,7 @@ async fn rollback(common: &Common, snapshot: &SnapshotArg, force: bool, yes: boo
     if !yes {
         let asked = since(found.created_unix_ms);
         confirm(&format!("Make set {} what it was at {snapshot} (asked for {asked})?", snapshot.set))?;
+        door = super::door(common);
     }
     let (set, name) = (snapshot.set.to_string(), snapshot.name.to_string());
     let request = v1::RollbackSnapshotRequest { set, name, id: found.id, request_id: request_id(), force };

@@ -16,12 +16,12 @@ pub async fn run(common: &Common) -> Result<(), CliError> {
 pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let head = format!("cluster {}, as {} sees it", status.cluster_id, status.answered_by);
     let members = status.members.iter().map(|member| member_row(status, member));
-    let members =
-        output::table(["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"], members);
+    let head_of = ["MEMBER", "GATEWAY", "REGION", "API", "NBD", "STATE", "BOOT", "LEADS", "JOURNAL"];
+    let members = output::table_with_trouble(head_of, members, &[5, 8], 2);
     let groups = status.groups.iter().map(|group| group_row(status, group));
     let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (BEHIND)"], groups);
     let sets = status.sets.iter().map(|set| set_row(status, set));
-    let sets = output::table(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets);
+    let sets = output::table_with_trouble(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets, &[4], 1);
     format!("{head}\n\n{members}\n\n{groups}\n\n{sets}")
 }
 

@@ -1,8 +1,11 @@
 //! `holdfast volume`.
 
 mod copy;
+mod export;
 mod image;
+mod import;
 mod link;
+mod part;
 mod progress;
 mod state;
 
@@ -176,8 +179,8 @@ pub async fn run(common: &Common, command: VolumeCommand) -> Result<(), CliError
         }
         VolumeCommand::Rename { volume, to } => rename(common, &volume, &to).await,
         VolumeCommand::Delete { volume, force, yes } => delete(common, &volume, force, yes).await,
-        VolumeCommand::Import(args) => copy::import(common, &args).await,
-        VolumeCommand::Export(args) => copy::export(common, &args).await,
+        VolumeCommand::Import(args) => import::import(common, &args).await,
+        VolumeCommand::Export(args) => export::export(common, &args).await,
     }
 }
 
@@ -271,6 +274,8 @@ async fn delete(common: &Common, volume: &VolumePath, force: bool, yes: bool) ->
     let found = find(&mut door, volume).await?;
     if !yes {
         confirm(&format!("Delete volume {volume} of {} and all it holds?", output::bytes(found.size_bytes)))?;
+        // The question may have taken long: the time runs from the answer.
+        door = super::door(common);
     }
     let delete = v1::DeleteVolume { name: volume.name.to_string() };
     let reply = change(&mut door, volume, found.id, "delete", force, Change::Delete(delete)).await;

@@ -193,7 +193,7 @@ fn table(seen: &Seen) -> String {
         [name.clone(), state.clone(), serves.collect::<Vec<_>>().join(",")]
     });
     let sets = output::table(["SET", "GATEWAY", "OWNER", "EPOCH", "LEASE"], sets);
-    format!("{sets}\n\n{}", output::table(["GATEWAY", "STATE", "SERVES"], gateways))
+    format!("{sets}\n\n{}", output::table_with_trouble(["GATEWAY", "STATE", "SERVES"], gateways, &[1], 1))
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ pub struct Set {
     pub id: u64,
     pub store: String,
     pub volumes: Vec<v1::Volume>,
+    pub snapshots: Vec<v1::Snapshot>,
     pub leader: usize,
     pub term: u64,
     pub epoch: u64,
@@ -364,11 +365,13 @@ impl Admin for Door {
     async fn create_snapshot(&self, _: Request<v1::CreateSnapshotRequest>) -> Answer<v1::CreateSnapshotReply> {
         Err(Status::unimplemented("create_snapshot"))
     }
-    async fn list_snapshots(&self, _: Request<v1::ListSnapshotsRequest>) -> Answer<v1::ListSnapshotsReply> {
-        Err(Status::unimplemented("list_snapshots"))
+    async fn list_snapshots(&self, request: Request<v1::ListSnapshotsRequest>) -> Answer<v1::ListSnapshotsReply> {
+        self.enter("list_snapshots").await?;
+        node::list_snapshots(&self.world.lock().unwrap(), &request.into_inner().set).map(Response::new)
     }
-    async fn delete_snapshot(&self, _: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
-        Err(Status::unimplemented("delete_snapshot"))
+    async fn delete_snapshot(&self, request: Request<v1::DeleteSnapshotRequest>) -> Answer<v1::DeleteSnapshotReply> {
+        self.enter("delete_snapshot").await?;
+        node::delete_snapshot(&mut self.world.lock().unwrap(), &request.into_inner()).map(Response::new)
     }
     async fn rollback_snapshot(&self, _: Request<v1::RollbackSnapshotRequest>) -> Answer<v1::RollbackSnapshotReply> {
         Err(Status::unimplemented("rollback_snapshot"))

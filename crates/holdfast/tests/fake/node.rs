@@ -1,6 +1,6 @@
 //! What a fake gateway says of itself.
 
-use super::{Set, World, refuse};
+use super::{Set, World, find, refuse};
 use holdfast_api::{RefusalCode, v1};
 use tonic::Status;
 
@@ -121,6 +121,22 @@ pub fn space(set: &Set) -> v1::GetSpaceReply {
         provisioned_bytes: set.volumes.iter().map(|volume| volume.size_bytes).sum(),
         ..Default::default()
     }
+}
+
+pub fn list_snapshots(world: &World, set: &str) -> Result<v1::ListSnapshotsReply, Status> {
+    Ok(v1::ListSnapshotsReply { snapshots: find(world, set)?.snapshots.clone() })
+}
+
+/// By its id: a name may be another snapshot's since.
+pub fn delete_snapshot(
+    world: &mut World,
+    request: &v1::DeleteSnapshotRequest,
+) -> Result<v1::DeleteSnapshotReply, Status> {
+    find(world, &request.set)?;
+    let Some(set) = world.sets.get_mut(&request.set) else { return Ok(v1::DeleteSnapshotReply { deleted: false }) };
+    let before = set.snapshots.len();
+    set.snapshots.retain(|snapshot| snapshot.id != request.id);
+    Ok(v1::DeleteSnapshotReply { deleted: set.snapshots.len() < before })
 }
 
 /// A set in a few words.

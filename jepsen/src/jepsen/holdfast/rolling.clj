@@ -109,7 +109,7 @@
                            (db/start! t n)))
             ; It must answer before it is let in; until then the command tries again.
             res    (db/cli-within test "40s" "gateway" "replace"
-                                  (str "m" member) "--by" (db/api test node))
+                                  (str "m" member) "--by" (db/api test node) "--yes")
             ready? (and (zero? (:exit res)) (db/await-ready test node 20))
             now    (:member (get (db/gateways test) node))
             ok?    (boolean (and ready? now (not= member now)))]

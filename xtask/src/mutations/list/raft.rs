@@ -144,8 +144,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "C3",
         edits: &[Edit {
             file: "crates/gateway/src/lives.rs",
-            old: "boot > last.counter.saturating_add(1)",
-            new: "boot > last.counter || last.counter > boot",
+            old: "boot > self.boot.saturating_add(1)",
+            new: "boot > self.boot",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["lives::"]), RESTORED],
         smoke: false,

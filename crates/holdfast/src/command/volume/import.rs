@@ -1,0 +1,342 @@
+//! `holdfast volume import`: an image into a volume.
+
+use super::copy::{ImportArgs, STATUS_BYTES, about, content, earlier, forget, is_pipe, seconds};
+use super::find;
+use super::image::{Content, Done, Hash, PIECE_BYTES, Piece, Source, Whole, ZEROES_MAX};
+use super::link::Link;
+use super::progress::bar;
+use super::state::{Ends, State};
+use crate::cli::Common;
+use crate::exit::CliError;
+use crate::output;
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use holdfast_attach::requests::Extent;
+use holdfast_types::SECTOR_BYTES;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Runs `holdfast volume import`.
+pub async fn import(common: &Common, args: &ImportArgs) -> Result<(), CliError> {
+    let begun = Instant::now();
+    let (source, image_bytes) = if is_pipe(&args.image) {
+        (Source::Stream(Box::new(std::io::stdin())), 0)
+    } else {
+        let file = File::open(&args.image)
+            .map_err(|error| CliError::usage(format!("{}", args.image.display())).because(&error))?;
+        let found = file.metadata().map_err(|error| about(&args.image, &error))?;
+        if found.is_file() {
+            (Source::File(file, found.len()), found.len())
+        } else {
+            (Source::Stream(Box::new(file)), 0)
+        }
+    };
+    let found = find(&mut super::door(common), &args.volume).await?;
+    if image_bytes > found.size_bytes {
+        let text = format!("the image has {image_bytes} bytes, and volume {} has {}", args.volume, found.size_bytes);
+        return Err(CliError::usage(text).next("`holdfast volume grow` makes the volume larger"));
+    }
+    let ends = Ends {
+        kind: "import".into(),
+        volume: args.volume.to_string(),
+        volume_id: found.id,
+        volume_bytes: found.size_bytes,
+        snapshot_id: String::new(),
+        image: args.image.display().to_string(),
+        image_bytes,
+    };
+    let earlier = earlier(args.how.state.as_deref(), &ends)?;
+    if let Some(state) = &earlier {
+        let epoch = super::status(&mut super::door(common), args.volume.set.as_str(), false).await?.epoch;
+        if epoch != state.epoch {
+            let text = format!(
+                "set {} was held by somebody since: found epoch {epoch}, expected {}",
+                args.volume.set, state.epoch
+            );
+            return Err(CliError::refused(text).next("delete the state file and import from the beginning"));
+        }
+    }
+    let link = Link::volume(common, &args.volume, (found.id, found.size_bytes)).await?;
+    let done = tokio::select! {
+        done = fill(common, args, &link, source, &ends, earlier.as_ref()) => done,
+        () = link.keep() => Err(CliError::failed("the lease is renewed no more")),
+    };
+    link.close().await;
+    let Whole { bytes: whole, data_bytes, sha256 } = done?;
+    forget(args.how.state.as_deref())?;
+    let (resumed, seconds) = (earlier.map_or(0, |state| state.done_bytes), seconds(begun));
+    let json = serde_json::json!({
+        "volume": args.volume.to_string(), "image": args.image.display().to_string(), "bytes": whole, "data_bytes": data_bytes,
+        "resumed_from": resumed, "sha256": sha256, "seconds": seconds,
+    });
+    output::show(common.output, &json, || {
+        let from = if resumed > 0 { format!(", from {} on", output::bytes(resumed)) } else { String::new() };
+        let (all, data) = (output::bytes(whole), output::bytes(data_bytes));
+        format!("{} holds {all}{from}, {data} of it data, in {seconds} s\nsha256 {sha256}", args.volume)
+    })
+}
+
+/// Pieces may be answered in any order; what counts as done is the run from the beginning on.
+struct Tally {
+    done: u64,
+    behind: BTreeMap<u64, (u64, Option<String>)>,
+}
+
+impl Tally {
+    /// The last mark that is done now.
+    fn answered(&mut self, offset: u64, len: u64, mark: Option<String>) -> Option<(u64, String)> {
+        self.behind.insert(offset, (len, mark));
+        let mut last = None;
+        while let Some((len, mark)) = self.behind.remove(&self.done) {
+            self.done += len;
+            last = mark.map(|mark| (self.done, mark)).or(last);
+        }
+        last
+    }
+}
+
+async fn fill(
+    common: &Common,
+    args: &ImportArgs,
+    link: &Link,
+    source: Source,
+    ends: &Ends,
+    earlier: Option<&State>,
+) -> Result<Whole, CliError> {
+    let done: Done = earlier.map_or((0, String::new()), |state| (state.done_bytes, state.done_sha256.clone()));
+    let state = args.how.state.as_deref();
+    let mut marked = done.clone();
+    let save = |(bytes, digest): &Done, epoch| match state {
+        Some(path) => State::new(ends.clone(), *bytes, digest.clone(), epoch).save(path),
+        None => Ok(()),
+    };
+    match earlier {
+        Some(state) => check_filled(link, state).await?,
+        None if args.overwrite => {}
+        None => ask_before_data_goes(args, link, ends.volume_bytes).await?,
+    }
+    // Before anything is written under it: the next one knows this lease as its own.
+    let mut epoch = link.epoch();
+    if done.0 == 0 {
+        marked.1 = Hash::new().text();
+    }
+    save(&marked, epoch)?;
+    let bar = bar(common.output, "import", ends.image_bytes);
+    let (tx, mut rx) = mpsc::channel(args.how.parallel());
+    let (from, volume_bytes) = (done.clone(), ends.volume_bytes);
+    let reading = tokio::task::spawn_blocking(move || source.run(&from, volume_bytes, &tx));
+    let mut tally = Tally { done: done.0, behind: BTreeMap::new() };
+    let writing = async {
+        let (mut flying, mut ended) = (FuturesUnordered::new(), false);
+        loop {
+            tokio::select! {
+                piece = rx.recv(), if !ended && flying.len() < args.how.parallel() => match piece {
+                    Some(piece) => flying.push(write(link, piece)),
+                    None => ended = true,
+                },
+                Some(answered) = flying.next(), if !flying.is_empty() => {
+                    let (offset, len, mark) = answered?;
+                    bar.inc(len);
+                    let last = tally.answered(offset, len, mark);
+                    let now = link.epoch();
+                    if last.is_some() || now != epoch {
+                        marked = last.unwrap_or(marked.clone());
+                        epoch = now;
+                        save(&marked, epoch)?;
+                    }
+                }
+                else => break,
+            }
+        }
+        Ok::<(), CliError>(())
+    };
+    let written = writing.await;
+    // The reader ends once nobody takes what it reads.
+    drop(rx);
+    written?;
+    let whole = reading.await.map_err(|error| CliError::failed("the image's reader ended").because(&error))?;
+    let whole = whole.map_err(|error| {
+        CliError::failed(format!("image {}", args.image.display()))
+            .because(&error)
+            .next("nothing beyond the end of the volume was written; what was copied so far stays in the volume")
+    })?;
+    clear_rest(link, whole.bytes, ends.volume_bytes).await?;
+    link.flush().await?;
+    bar.finish_and_clear();
+    Ok(whole)
+}
+
+/// How long is looked for data in a volume that may be empty.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Looked at by one read.
+const LOOK_BYTES: u64 = 16 << 20;
+
+/// Refuses, or asks, where the volume may hold something that nobody has said may go.
+async fn ask_before_data_goes(args: &ImportArgs, link: &Link, volume_bytes: u64) -> Result<(), CliError> {
+    const OPTION: &str = "--overwrite";
+    let status = async |at, len| link.block_status(at, len).await;
+    let read = async |at, len| {
+        Ok(link.read(at, len).await?.into_iter().map(content).all(|part| match part {
+            Content::Data(data) => data.iter().all(|byte| *byte == 0),
+            Content::Zeroes(_) => true,
+        }))
+    };
+    let Some(at) = first_data(volume_bytes, Instant::now() + LOOK_LIMIT, status, read).await? else {
+        return Ok(());
+    };
+    let text = format!(
+        "volume {} may hold data, the first at {} or behind; an import overwrites all of it",
+        args.volume,
+        output::bytes(at)
+    );
+    if is_pipe(&args.image) {
+        // Standard input is the image: no answer can come from there.
+        return Err(CliError::declined(text).next(format!("add {OPTION} to do it without a question")));
+    }
+    let question =
+        format!("Volume {} of {} may hold data. Overwrite all of it?", args.volume, output::bytes(volume_bytes));
+    // In a thread of its own: the lease is renewed while a person thinks.
+    let asked = tokio::task::spawn_blocking(move || super::super::confirm_or(&question, &text, OPTION));
+    asked.await.map_err(|error| CliError::failed("the question ended").because(&error))?
+}
+
+/// Where data may begin, in bytes; `None` where all of it certainly reads as zeroes. `read`: whether so many bytes there are zeroes; asked where a gateway cannot say so
+/// without reading, which it says of all that a checkpoint knows. What was not looked at by `until` counts as data.
+async fn first_data(
+    volume_bytes: u64,
+    until: Instant,
+    status: impl AsyncFn(u64, u32) -> Result<Vec<Extent>, CliError>,
+    read: impl AsyncFn(u64, u32) -> Result<bool, CliError>,
+) -> Result<Option<u64>, CliError> {
+    let mut at = 0;
+    while at < volume_bytes {
+        let len = (volume_bytes - at).min(STATUS_BYTES);
+        let before = at;
+        for extent in status(at, len as u32).await? {
+            let end = at + extent.len;
+            while !extent.hole && at < end {
+                let len = (end - at).min(LOOK_BYTES);
+                if Instant::now() >= until || !read(at, len as u32).await? {
+                    return Ok(Some(at));
+                }
+                at += len;
+            }
+            at = end;
+        }
+        // An answer that says nothing is no word for zeroes.
+        if at == before {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// What an interrupted import has written is read again under the new lease, not believed: a rollback, or a shrink and a growth, leave no epoch behind.
+async fn check_filled(link: &Link, state: &State) -> Result<(), CliError> {
+    let mut hash = Hash::new();
+    while hash.bytes < state.done_bytes {
+        let left = state.done_bytes - hash.bytes;
+        let len = left.next_multiple_of(SECTOR_BYTES).min(PIECE_BYTES as u64);
+        for part in link.read(hash.bytes, len as u32).await? {
+            let left = state.done_bytes.saturating_sub(hash.bytes);
+            hash.content(&match content(part) {
+                Content::Data(data) if data.len() as u64 > left => Content::Data(data.slice(..left as usize)),
+                Content::Zeroes(len) => Content::Zeroes(len.min(left)),
+                whole => whole,
+            });
+        }
+    }
+    if hash.text() == state.done_sha256 {
+        return Ok(());
+    }
+    let (bytes, found, expected) = (state.done_bytes, hash.text(), &state.done_sha256);
+    let text =
+        format!("the volume's first {bytes} bytes have SHA-256 {found}, expected {expected}: they were changed since");
+    Err(CliError::refused(text).next("delete the state file and import from the beginning"))
+}
+
+/// What the volume has behind the image.
+async fn clear_rest(link: &Link, image_bytes: u64, volume_bytes: u64) -> Result<(), CliError> {
+    let mut at = image_bytes.next_multiple_of(SECTOR_BYTES);
+    while at < volume_bytes {
+        let len = (volume_bytes - at).min(ZEROES_MAX);
+        link.zero(at, len as u32).await?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// Writes a piece: where, how long, and the mark that it carries.
+async fn write(link: &Link, piece: Piece) -> Result<(u64, u64, Option<String>), CliError> {
+    let Piece { offset, content, mark } = piece;
+    let len = content.bytes();
+    match content {
+        Content::Data(data) if data.len().is_multiple_of(SECTOR_BYTES as usize) => link.write(offset, data).await?,
+        // The image's last bytes: the rest of their sector is zeroes.
+        Content::Data(data) => {
+            let mut whole = BytesMut::zeroed(data.len().next_multiple_of(SECTOR_BYTES as usize));
+            whole[..data.len()].copy_from_slice(&data);
+            link.write(offset, whole.freeze()).await?;
+        }
+        Content::Zeroes(len) => link.zero(offset, len.next_multiple_of(SECTOR_BYTES) as u32).await?,
+    }
+    Ok((offset, len, mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_whole_from_the_beginning_counts_as_done() {
+        let mut tally = Tally { done: 0, behind: BTreeMap::new() };
+        let mark = |text: &str| Some(text.to_string());
+        assert_eq!(tally.answered(10, 10, mark("b")), None, "a hole before it");
+        assert_eq!(tally.answered(30, 10, mark("d")), None);
+        assert_eq!(tally.answered(0, 10, None), Some((20, "b".to_string())));
+        assert_eq!(tally.answered(20, 10, mark("c")), Some((40, "d".to_string())));
+        assert_eq!(tally.done, 40);
+    }
+
+    /// Looked for in the answers of a gateway, each of which may end anywhere.
+    #[tokio::test]
+    async fn the_first_data_of_a_volume_is_found() {
+        const GIB: u64 = 1 << 30;
+        let of = async |size: u64, data: Option<u64>, step: u64| {
+            let status = async |at: u64, len: u32| {
+                assert!(at + u64::from(len) <= size, "asked beyond the end");
+                let end = at + u64::from(len).min(step);
+                Ok::<_, CliError>(match data.filter(|data| (at..end).contains(data)) {
+                    Some(data) if data > at => {
+                        vec![Extent { len: data - at, hole: true }, Extent { len: end - data, hole: false }]
+                    }
+                    Some(data) => vec![Extent { len: end - data, hole: false }],
+                    None => vec![Extent { len: end - at, hole: true }],
+                })
+            };
+            // Not a word is believed but "hole": what is there is read.
+            let read =
+                async |at: u64, len: u32| Ok(!data.is_some_and(|data| (at..at + u64::from(len)).contains(&data)));
+            let later = Instant::now() + Duration::from_secs(600);
+            let found = first_data(size, later, &status, &read).await.unwrap();
+            let allocated = async |_, len: u32| Ok(vec![Extent { len: u64::from(len), hole: false }]);
+            let read_all = first_data(size, later, allocated, &read).await.unwrap();
+            assert_eq!(read_all.is_some(), found.is_some(), "a checkpoint knows all of it");
+            assert!(read_all.is_none_or(|at| data.is_some_and(|data| at <= data && data - at < LOOK_BYTES)));
+            let now = first_data(size, Instant::now(), allocated, read).await.unwrap();
+            assert_eq!(now, Some(0), "no time to look");
+            found
+        };
+        assert_eq!(of(3 * GIB + 512, None, GIB).await, None);
+        assert_eq!(of(3 * GIB + 512, None, 4096 * 1000).await, None);
+        for data in [0, 512, GIB - 512, GIB, 3 * GIB] {
+            assert_eq!(of(3 * GIB + 512, Some(data), 100 << 20).await, Some(data));
+        }
+        let nothing = first_data(GIB, Instant::now(), async |_, _| Ok(Vec::new()), async |_, _| Ok(true)).await;
+        assert_eq!(nothing.unwrap(), Some(0), "nothing was said");
+    }
+}
