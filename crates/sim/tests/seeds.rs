@@ -128,6 +128,13 @@ fn of_a_set_that_is_deleted_under_faults_nothing_is_left() {
     scenes("deleted-set", 12);
 }
 
+/// What a store lacked was named by a snapshot's root alone, which had been the current one between two looks: it was looked for a quarter of an hour later.
+#[test]
+fn what_only_a_snapshot_names_is_filled_as_well() {
+    let run = sim(&["one", "--several", "--length", "20", "--seed", "132"]);
+    assert!(run.status.success(), "{}", text(&run));
+}
+
 /// T1 for each of them: one is away now and then, and everything is gone from all in the end.
 #[test]
 fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {

@@ -27,8 +27,6 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
 
 /// What cannot be mutated, because it is not built. Told on the page.
 pub(super) const NOT_YET: &str = "
-Not in the list: bugs of a set with several stores, which
-is not for data that matters yet ([known limits](../known-limits.md)).
 Taken out: what the journal holds of the time before a rollback is still found after it. Nothing can see it: a rollback is refused unless all of that is in
 a checkpoint (S12), so there is nothing left to forget.
 

@@ -76,7 +76,7 @@ impl Stores {
 
     /// An object as it lies there; of a register every value that some two of three show as the newest (D1), the newest of these last.
     pub fn objects(&self, key: &str) -> Vec<Bytes> {
-        if !self.several() || !keys::set_of(key).is_some_and(|set| keys::head(set) == key) {
+        if !self.several() || keys::set_of(key).is_none_or(|set| keys::head(set) != key) {
             return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
         }
         let value = |server: &Server| match slot_of(server.object(key).as_ref()) {

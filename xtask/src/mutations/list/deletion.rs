@@ -11,7 +11,21 @@ const ENDED: Test = lib(Layer::Cluster, "holdfast-raft", &["ended_tests::"]);
 const SCENE: Test =
     file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["of_a_set_that_is_deleted_under_faults"]);
 
+const BURIAL: Test = lib(Layer::Unit, "holdfast-gateway", &["set::burial::"]);
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "one-store-keeps-the-key",
+        bug: "of several stores one that was away keeps the wrapped key of a deleted set, while the objects go in the others",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/burial.rs",
+            old: "    if !within(&at, several.mend_heads(set)).await? {",
+            new: "    if !within(&at, several.mend_heads(set)).await.unwrap_or(true) && several.copies() == 0 {",
+        }],
+        tests: &[BURIAL],
+        smoke: false,
+    },
     Mutation {
         name: "key-forgotten-before-the-fence",
         bug: "a deleted set's key is forgotten, and its objects go, while a majority may still serve it",

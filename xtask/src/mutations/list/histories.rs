@@ -13,7 +13,22 @@ const HISTORIES: Test = file(
     &["volumes_read_as_written_and_the_store_holds_what_is_named"],
 );
 
+/// In three stores.
+const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histories"], &["in_several_stores_too"]);
+
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "one-store-is-enough",
+        bug: "of several stores an object counts once one of them has it",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/store/src/quorum.rs",
+            old: "            if done >= self.w {\n                return Ok(());",
+            new: "            if done >= 1 {\n                return Ok(());",
+        }],
+        tests: &[SEVERAL],
+        smoke: false,
+    },
     Mutation {
         name: "snapshots-not-asked",
         bug: "what a dropped root named is retired although a snapshot's root names it too",
