@@ -7,6 +7,7 @@
 
 mod deletion;
 mod ended;
+mod lives;
 mod members;
 mod seams;
 mod start_set;
@@ -24,7 +25,7 @@ use crate::set::server::SetServer;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
-use holdfast_raft::{Group, Lineage, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
+use holdfast_raft::{Group, NodeConfig, PROTOCOL, RaftNode, RaftTiming, boot_now, monotonic_now};
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
 use holdfast_types::{GroupId, MemberId, Name, SetId};
 use std::collections::BTreeMap;
@@ -329,35 +330,6 @@ impl Node {
             }
             outcome => outcome,
         }
-    }
-
-    pub(crate) fn renewal_pace(&self) -> Duration {
-        self.seams.renew
-    }
-
-    /// Changes what the disk remembers of its lives: on disk before it returns, and told to others from then on.
-    ///
-    /// # Errors
-    /// [`NodeError::Identity`]; nothing has changed then.
-    pub(crate) async fn change_identity(
-        self: &Arc<Self>,
-        change: impl FnOnce(&mut Identity, &std::path::Path) -> Result<Lineage, IdentityError> + Send + 'static,
-    ) -> Result<Lineage, NodeError> {
-        let _one = self.changing_identity.lock().await;
-        let (mut next, dir) = (self.identity(), self.config.data_dir.clone());
-        // A disk may take long: who asks who this is does not wait for it.
-        let changed =
-            holdfast_log::spawn_blocking(move || change(&mut next, &dir).map(|lineage| (next, lineage))).await;
-        let (next, lineage) = changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??;
-        {
-            let mut identity = lock(&self.identity);
-            *identity = identity.clone().with_lives_of(&next);
-        }
-        // While nobody else changes it: what others are told is never older than what they were.
-        if let Some(raft) = self.raft() {
-            raft.set_lineage(lineage.clone());
-        }
-        Ok(lineage)
     }
 
     /// Starts group 0, and with it what group 0 says.

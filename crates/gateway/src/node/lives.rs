@@ -1,0 +1,40 @@
+//! What this gateway's disk remembers of its lives (C3), changed while the gateway runs.
+
+use super::{Node, NodeError, lock};
+use crate::identity::{Identity, IdentityError};
+use holdfast_raft::Lineage;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Node {
+    /// How long it runs under one life.
+    pub(crate) fn renewal_pace(&self) -> Duration {
+        self.seams.renew
+    }
+
+    /// Changes what the disk remembers of its lives: on disk before it returns, and told to others from then on.
+    ///
+    /// # Errors
+    /// [`NodeError::Identity`]; nothing has changed then.
+    pub(crate) async fn change_identity(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Identity, &Path) -> Result<Lineage, IdentityError> + Send + 'static,
+    ) -> Result<Lineage, NodeError> {
+        let _one = self.changing_identity.lock().await;
+        let (mut next, dir) = (self.identity(), self.config.data_dir.clone());
+        // A disk may take long: who asks who this is does not wait for it.
+        let changed =
+            holdfast_log::spawn_blocking(move || change(&mut next, &dir).map(|lineage| (next, lineage))).await;
+        let (next, lineage) = changed.map_err(|e| NodeError::Refused(format!("identity: {e}")))??;
+        {
+            let mut identity = lock(&self.identity);
+            *identity = identity.clone().with_lives_of(&next);
+        }
+        // While nobody else changes it: what others are told is never older than what they were.
+        if let Some(raft) = self.raft() {
+            raft.set_lineage(lineage.clone());
+        }
+        Ok(lineage)
+    }
+}
