@@ -221,17 +221,20 @@ fn done(state: &Path) -> u64 {
     serde_json::from_slice::<Value>(&text).unwrap_or_default()["done_bytes"].as_u64().unwrap_or(0)
 }
 
-/// Starts a copy and kills it once its state file counts something as done.
-fn kill_midway(mut copy: Command, state: &Path) {
+/// Starts a copy and kills it once its state file counts something as done. Whether it was in the middle when it was killed: it may have ended before.
+fn kill_midway(mut copy: Command, state: &Path) -> bool {
     let mut copy = copy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + PATIENCE;
     while done(state) == 0 {
-        assert!(copy.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        if copy.try_wait().unwrap().is_some() {
+            return false;
+        }
         assert!(Instant::now() < until, "nothing was done");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     copy.kill().unwrap();
     copy.wait().unwrap();
+    done(state) > 0
 }
 
 #[test]
@@ -271,7 +274,16 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
     // What is on its way has another name, and goes on by the same command.
     let (out, export_state) = (text("out"), text("export.state"));
     let export = ["volume", "export", "demo/vol1@one", &out, "--state", &export_state, "--timeout", "60s"];
-    kill_midway(dev.command(&export), &at("export.state"));
+    // One that is done before it can be killed is begun again.
+    let midway = (0..20).any(|_| {
+        let midway = kill_midway(dev.command(&export), &at("export.state")) && at("out.part").exists();
+        if !midway {
+            std::fs::remove_file(at("out")).unwrap();
+            drop(std::fs::remove_file(at("export.state")));
+        }
+        midway
+    });
+    assert!(midway, "each of them ended before it could be killed");
     assert!(!at("out").exists() && at("out.part").exists());
     let said = dev.ask(&export);
     assert!(said["resumed_from"].as_u64() > Some(0), "{said}");
@@ -289,13 +301,15 @@ fn images_replace_nothing_without_a_word_and_look_whole_only_when_they_are() {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let fed = std::thread::spawn(move || {
             let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
-            pipe.write_all(&image[..bytes]).unwrap();
+            // Who reads it may be killed before it has all.
+            let _ = pipe.write_all(&image[..bytes]);
             let _ = ended.recv();
         });
         (end, fed)
     };
     let (end, fed) = feed(79 * MIB);
-    kill_midway(dev.command(&words(&going)), &at("import.state"));
+    // It cannot end: the pipe is open.
+    assert!(kill_midway(dev.command(&words(&going)), &at("import.state")));
     drop(end);
     fed.join().unwrap();
     let (end, fed) = feed(80 * MIB);

@@ -12,7 +12,7 @@ const COURSES: [(&str, &str, &str); 2] = [("4", "1900", "430"), ("20", "100", "1
 const OF_SEVERAL: (&str, &str) = ("100", "60");
 
 /// Bugs that only a set of several stores can have, a seed that shows each within 4 s of faults, and the rule that it breaks.
-const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "2", "D1: "), ("no-repair", "1", "D3: ")];
+const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "4", "D1: "), ("no-repair", "1", "D3: ")];
 
 fn sim(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast-sim")).args(args).output().expect("starts")

@@ -4,7 +4,7 @@ use super::copy::{ExportArgs, STATUS_BYTES, about, content, earlier, forget, is_
 use super::find;
 use super::image::{Content, Hash, PIECE_BYTES, Sink};
 use super::link::Link;
-use super::part::Part;
+use super::part::{Part, check_state};
 use super::progress::bar;
 use super::state::{Ends, State};
 use crate::cli::Common;
@@ -106,6 +106,9 @@ fn open_sink(args: &ExportArgs, ends: &Ends, earlier: Option<&State>) -> Result<
     if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let file = File::options().write(true).open(path).map_err(|error| about(path, &error))?;
         return Ok((Sink::Dense(file), Hash::new(), None));
+    }
+    if let Some(state) = &args.how.state {
+        check_state(path, state)?;
     }
     let part = Part::open(path, args.overwrite, earlier.map(|state| state.done_bytes))?;
     let failed = |error: std::io::Error| about(part.path(), &error);

@@ -34,6 +34,33 @@ fn is_there(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
 
+/// Whether the file has this name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    Ok(std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())))
+}
+
+/// Whether somebody writes it now.
+fn is_locked(path: &Path) -> bool {
+    let locked = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+    File::open(path).is_ok_and(locked)
+}
+
+/// Refuses a state file that is the image or its part: each would take the other's place.
+///
+/// # Errors
+/// It is.
+pub fn check_state(image: &Path, state: &Path) -> Result<(), CliError> {
+    let ((image, part), (state, _)) = (names(image), names(state));
+    let mut beside = state.as_os_str().to_owned();
+    beside.push(".new");
+    if [&image, &part].into_iter().any(|one| *one == state || one.as_os_str() == beside) {
+        let text = format!("--state {}: that is the image, or what it is while it is written", state.display());
+        return Err(CliError::usage(text).next("give the state a file of its own"));
+    }
+    Ok(())
+}
+
 impl Part {
     /// Opens and locks the part of `image`: `done_bytes` of an interrupted export are to be in it, or it is a new one (`None`).
     ///
@@ -50,7 +77,12 @@ impl Part {
         // Of an export that had come nowhere nothing has to be there yet.
         options.read(true).write(true).create(done_bytes.is_none_or(|bytes| bytes == 0));
         options.create_new(done_bytes.is_none() && !overwrite);
+        let busy = || {
+            CliError::failed(format!("{}: another export writes it", path.display()))
+                .next("wait for its end, or export to another file")
+        };
         let file = options.open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists if is_locked(&path) => busy(),
             io::ErrorKind::AlreadyExists => {
                 CliError::usage(format!("{} is there already: the part of an export that did not end", path.display()))
                     .next("delete it, or add --overwrite, to begin anew")
@@ -61,10 +93,6 @@ impl Part {
             }
             _ => about(&path, &error),
         })?;
-        let busy = || {
-            CliError::failed(format!("{}: another export writes it", path.display()))
-                .next("wait for its end, or export to another file")
-        };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(busy()),
@@ -73,8 +101,7 @@ impl Part {
             Err(error) => return Err(about(&path, &error.into())),
         }
         // The one that had the lock may have ended in between, and given it its name.
-        let own = file.metadata().map_err(|error| about(&path, &error))?;
-        if !std::fs::metadata(&path).is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())) {
+        if !is_at(&file, &path).map_err(|error| about(&path, &error))? {
             return Err(busy());
         }
         // Who could not read the old image cannot read the new one.
@@ -104,6 +131,11 @@ impl Part {
             CliError::failed(text).because(&error)
         };
         self.file.sync_all().map_err(failed)?;
+        // P1: whoever took it away may have begun another one there.
+        if !is_at(&self.file, &self.path).map_err(failed)? {
+            let text = format!("{} is another file by now than the one that was written", self.path.display());
+            return Err(CliError::failed(text).next("somebody deleted or replaced it meanwhile: export again"));
+        }
         if self.overwrite {
             std::fs::rename(&self.path, &self.image).map_err(failed)?;
         } else {
@@ -214,5 +246,36 @@ mod tests {
         let refused = Part::open(&image, false, Some(64)).unwrap_err();
         assert!(refused.next.unwrap().contains("delete the state file"));
         Part::open(&image, false, Some(0)).unwrap();
+    }
+
+    /// P1, P2: somebody deletes the part of an export that is under way, and begins another one.
+    #[test]
+    fn a_part_that_was_replaced_meanwhile_gets_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, part) = (dir.path().join("a.img"), dir.path().join("a.img.part"));
+        let first = Part::open(&image, false, None).unwrap();
+        let refused = Part::open(&image, false, None).unwrap_err().message;
+        assert!(refused.contains("another export writes it"), "{refused}");
+        std::fs::remove_file(&part).unwrap();
+        let second = Part::open(&image, false, None).unwrap();
+        let mut file = second.file();
+        file.write_all(b"half").unwrap();
+        let refused = first.finish().unwrap_err().message;
+        assert!(refused.contains("is another file by now"), "{refused}");
+        assert!(!image.exists() && read(&part) == "half");
+        file.write_all(b" and half").unwrap();
+        second.finish().unwrap();
+        assert_eq!(read(&image), "half and half");
+    }
+
+    #[test]
+    fn the_state_is_neither_the_image_nor_its_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for state in ["a.img", "a.img.part"] {
+            assert_eq!(check_state(&at("a.img"), &at(state)).unwrap_err().exit, Exit::Usage, "{state}");
+        }
+        assert!(check_state(&at("a.new"), &at("a")).is_err(), "what it is written as first");
+        check_state(&at("a.img"), &at("a.state")).unwrap();
     }
 }
