@@ -1,6 +1,6 @@
 //! Who this node is: a random disk uuid and the member id, on the disk itself, and a counter of its starts.
 //!
-//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and lives ([`crate::lives`]).
+//! A disk that is copied, restored or wiped does not speak for the member that it was: peers know uuid and lives (`lives.rs`).
 
 use crate::lives::Lives;
 use holdfast_raft::{Life, Lineage};
