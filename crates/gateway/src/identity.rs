@@ -79,6 +79,23 @@ pub enum IdentityError {
     },
 }
 
+/// Replaces a file of `dir` by `what` as JSON. On disk before it returns; a crash leaves the old or the new one.
+///
+/// # Errors
+/// [`IdentityError::Io`].
+pub(crate) fn save(dir: &Path, file: &str, what: &impl Serialize) -> Result<(), IdentityError> {
+    let path = dir.join(file);
+    let write = || -> io::Result<()> {
+        let beside = path.with_extension("json.new");
+        let mut file = std::fs::File::create(&beside)?;
+        file.write_all(&serde_json::to_vec_pretty(what).map_err(io::Error::other)?)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|source| IdentityError::Io { path: path.clone(), source })
+}
+
 fn hex(value: u128) -> String {
     format!("{value:032x}")
 }
@@ -128,16 +145,7 @@ impl Identity {
     }
 
     fn save(&self, dir: &Path) -> Result<(), IdentityError> {
-        let path = dir.join(FILE);
-        let write = || -> io::Result<()> {
-            let beside = path.with_extension("json.new");
-            let mut file = std::fs::File::create(&beside)?;
-            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &path)?;
-            std::fs::File::open(dir)?.sync_all()
-        };
-        write().map_err(|source| IdentityError::Io { path: path.clone(), source })
+        save(dir, FILE, self)
     }
 
     /// Uuid of the data directory.

@@ -14,10 +14,10 @@
 //! V3  A start of a build that keeps no lives is seen by the counter of starts, which has gone on: what was before is forgotten, since that build registered lives
 //!     of its own.
 
-use crate::identity::IdentityError;
+use crate::identity::{IdentityError, save};
 use holdfast_raft::LIVES_MAX;
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 /// The file's name inside the data directory. An older build passes over it.
@@ -133,16 +133,7 @@ impl Lives {
     /// # Errors
     /// [`IdentityError::Io`].
     pub(crate) fn save(&self, dir: &Path) -> Result<(), IdentityError> {
-        let path = dir.join(FILE);
-        let write = || -> io::Result<()> {
-            let beside = path.with_extension("json.new");
-            let mut file = std::fs::File::create(&beside)?;
-            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &path)?;
-            std::fs::File::open(dir)?.sync_all()
-        };
-        write().map_err(|source| IdentityError::Io { path: path.clone(), source })
+        save(dir, FILE, self)
     }
 }
 
