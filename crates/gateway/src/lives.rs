@@ -80,8 +80,10 @@ impl Lives {
 
     /// A start, which is the `boot`th on this disk.
     pub(crate) fn begin(&mut self, boot: u64, nonce: u64) {
-        // V3
-        if boot > self.boot.saturating_add(1) {
+        // V3. Not where the lives are ahead of the starts: a build without them is too old for that cluster, and a start that was cut short, or could not be written, is all that
+        // is missing. A counter that began anew would lie below what was registered, for ever.
+        let ahead = self.lives.last().is_some_and(|last| last.counter >= boot);
+        if boot > self.boot.saturating_add(1) && !ahead {
             self.lives.clear();
         }
         self.boot = boot;
@@ -201,6 +203,12 @@ mod tests {
         lives.used();
         lives.begin(9, 90);
         assert_eq!(told(&lives), [(9, 90)], "V3: start 8 is not known here");
+        // Renewed lives are ahead of the starts, and stay so when a start or two could not be saved.
+        let mut renewed = lives.clone();
+        renewed.used();
+        assert!((0..20).all(|nonce| renewed.renew(nonce)) && renewed.registered(29));
+        renewed.begin(12, 120);
+        assert_eq!(told(&renewed), [(29, 19), (30, 120)], "V1: above what was told");
         // Nor is a start of which only the counter came to be saved: whoever ran after it may have been such a build.
         lives.used();
         lives.begin(11, 110);
