@@ -9,6 +9,7 @@ mod deletion;
 mod ended;
 mod lives;
 mod members;
+mod placing;
 mod seams;
 mod start_set;
 
@@ -336,11 +337,13 @@ impl Node {
     async fn start_cluster_group(self: &Arc<Self>, raft: &RaftNode, member: MemberId) -> Result<(), NodeError> {
         let group = raft.start_group(GroupId::CLUSTER, self.cluster.clone(), Some(CLUSTER_SNAPSHOT_ENTRIES)).await?;
         raft.set_registrar(boots::registrar(self.cluster.clone(), group.clone()));
+        raft.set_placer(placing::placer(Arc::downgrade(self)));
         let adopted = Adopted { raft: raft.clone(), group, member };
         *self.adopted.write().unwrap_or_else(PoisonError::into_inner) = Some(adopted.clone());
         tokio::spawn(boots::follow(self.clone(), adopted.clone()));
         tokio::spawn(boots::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
+        tokio::spawn(placing::run(self.clone(), adopted.clone()));
         tokio::spawn(reconcile_loop(self.clone(), adopted));
         Ok(())
     }
@@ -513,6 +516,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 // The same data key under another cluster key: heads are written with it from now on.
                 set.head.set_keyring(node.keys.keyring_of(entry));
+                placing::follow(&node, &set, &entry.store_url);
                 continue;
             }
             // Ended here already: group 0 is behind on this gateway.

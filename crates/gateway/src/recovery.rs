@@ -204,6 +204,11 @@ pub async fn read(
         Err(e) => return Err(e.into()),
     };
     let bad = |e: &dyn std::fmt::Display| ReadError::Bad(format!("{}: {e}", keys::head(set)));
+    if let Some(to) = holdfast_store::moved_to(&object.body) {
+        return Err(bad(&format!(
+            "the set's stores were changed: name these instead: --from-store {to:?}; should they have no head yet, name both: --from-store \"{url} => {to}\""
+        )));
+    }
     if let Some(seat) = holdfast_store::head_of_several(&object.body) {
         return Err(bad(&format!(
             "found the head of {seat}; name all stores of the set as `holdfast set list` showed them: \"w=QUORUM URL URL URL\""
@@ -235,7 +240,7 @@ pub enum Obstacle {
 pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<Obstacle>, RecoveryError> {
     if let Some(several) = found.store.several() {
         let mut nothing = Vec::new();
-        for (place, seen) in several.seats(&keys::head(found.set)).await {
+        for (place, seen) in several.seats(found.set).await? {
             match seen {
                 SeatSeen::Here => {}
                 SeatSeen::Nothing => nothing.push(place),

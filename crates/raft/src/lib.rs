@@ -24,6 +24,7 @@ mod machine;
 mod members;
 mod network;
 mod node;
+mod placing;
 mod protocol;
 mod quarantine;
 mod readmit;
@@ -65,6 +66,7 @@ pub use group::{
 pub use lives::{KnownLife, LIVES_MAX, Life, Lineage, not_who_it_says};
 pub use machine::{StateMachine, Unfit};
 pub use node::{NodeConfig, NodeError, RaftNode};
+pub use placing::{Placer, Placing};
 pub use protocol::{PROTOCOL, Protocol};
 pub use readmit::{Healing, ReadmitError};
 pub use register::{Registered, Registrar};

@@ -8,6 +8,7 @@ use crate::lives::{KnownLife, Lineage};
 use crate::log_store::LogStore;
 use crate::machine::{Adapter, StateMachine};
 use crate::network::{Acks, Channels, Network};
+use crate::placing::Placer;
 use crate::protocol::Protocol;
 use crate::quarantine::{self, Quarantine, Stage};
 use crate::readmit::Healing;
@@ -104,6 +105,7 @@ struct Inner {
     healing: RwLock<BTreeMap<GroupId, Healing>>,
     healed: AtomicU64,
     registrar: OnceLock<Registrar>,
+    placer: OnceLock<Placer>,
 }
 
 /// Does not keep the node alive.
@@ -127,8 +129,9 @@ impl RaftNode {
             Arc::new(Channels::new(config.timing, config.dialer.clone(), config.lineage.clone(), config.protocol));
         let groups = RwLock::new(BTreeMap::new());
         let (healing, healed) = (RwLock::default(), AtomicU64::new(0));
-        let (started, registrar) = (boot_now(), OnceLock::new());
-        Ok(Self { inner: Arc::new(Inner { config, log, channels, groups, started, healing, healed, registrar }) })
+        let (started, registrar, placer) = (boot_now(), OnceLock::new(), OnceLock::new());
+        let inner = Inner { config, log, channels, groups, started, healing, healed, registrar, placer };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// This member.
@@ -168,6 +171,17 @@ impl RaftNode {
         if self.inner.registrar.set(registrar).is_err() {
             tracing::debug!("registrar already set");
         }
+    }
+
+    /// What says how far a change of a set's stores is, where this member leads the set. Once; a second one is dropped.
+    pub fn set_placer(&self, placer: Placer) {
+        if self.inner.placer.set(placer).is_err() {
+            tracing::debug!("placer already set");
+        }
+    }
+
+    pub(crate) fn placer(&self) -> Option<&Placer> {
+        self.inner.placer.get()
     }
 
     pub(crate) fn registrar(&self) -> Option<&Registrar> {

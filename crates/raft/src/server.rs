@@ -321,6 +321,14 @@ impl Peer for Handler {
         Ok(self.answer(reply))
     }
 
+    async fn placing(&self, request: Request<proto::PlacingRequest>) -> Result<Response<proto::PlacingReply>, Status> {
+        let meta = request.metadata();
+        let from = self.sender(meta)?;
+        self.node.channels().lives.check(from, meta).map_err(Status::permission_denied)?;
+        let reply = self.node.placing_reply(GroupId(number(meta, META_GROUP)?));
+        Ok(self.answer(reply))
+    }
+
     async fn transfer(
         &self,
         request: Request<proto::TransferRequest>,

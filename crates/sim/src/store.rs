@@ -282,7 +282,7 @@ pub fn open(
 /// Several stores as one, with a bug.
 #[derive(Debug)]
 struct Amiss {
-    quorum: Quorum,
+    quorum: Arc<Quorum>,
     broken: Broken,
 }
 
@@ -343,8 +343,8 @@ impl ObjectStore for Amiss {
         self.quorum.swap(key, expected, body)
     }
 
-    fn several(&self) -> Option<&Quorum> {
-        (self.broken != Broken::NoRepair).then_some(&self.quorum)
+    fn several(&self) -> Option<Arc<Quorum>> {
+        (self.broken != Broken::NoRepair).then(|| self.quorum.clone())
     }
 }
 

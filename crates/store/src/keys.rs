@@ -5,6 +5,7 @@
 //!   sets/<set>/map/<object>     page pack: sealed pages of the map
 //!   sets/<set>/root/<object>    map root of a checkpoint or snapshot
 //!   sets/<set>/head             what a recovery starts from, and the fence between lives: swapped at each checkpoint
+//!   sets/<set>/head.<number>    the same of a later list of the set's stores; the one before says that it was left (ADR 0018)
 //!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
 //!   check/<nonce>/...           written, read and deleted again by `store::check`
 //! ```
@@ -103,6 +104,21 @@ pub fn head(set: SetId) -> String {
     format!("sets/{}/head", set.0)
 }
 
+/// Key of the head of the set's `configuration`th list of stores. What asks for a set's head asks for [`head`]: the stores themselves know which.
+pub fn head_of(set: SetId, configuration: u32) -> String {
+    match configuration {
+        0 | 1 => head(set),
+        later => format!("{}.{later}", head(set)),
+    }
+}
+
+/// Which list of stores of the set the key is the head of; `None` for other keys.
+pub fn configuration_of(set: SetId, key: &str) -> Option<u32> {
+    let rest = key.strip_prefix(&head(set))?;
+    let number = if rest.is_empty() { Some(1) } else { rest.strip_prefix('.')?.parse().ok() };
+    number.filter(|number| head_of(set, *number) == key)
+}
+
 /// The set that a key of ours belongs to, whatever it names. `None` for other keys.
 pub fn set_of(key: &str) -> Option<SetId> {
     let mut parts = key.split('/');
@@ -170,7 +186,19 @@ mod tests {
         assert_eq!(set_of(&head(set)), Some(set));
         assert_eq!((set_of("sets/012/head"), set_of("check/1/x")), (None, None));
         assert_eq!(manifest(set), "sets/12/manifest");
-        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), head(set), manifest(set)] {
+        assert_eq!((head_of(set, 1), head_of(set, 2)), ("sets/12/head".to_owned(), "sets/12/head.2".to_owned()));
+        assert_eq!(set_of(&head_of(set, 2)), Some(set));
+        for (key, number) in [
+            ("head", Some(1)),
+            ("head.2", Some(2)),
+            ("head.1", None),
+            ("head.02", None),
+            ("header", None),
+            ("seg", None),
+        ] {
+            assert_eq!(configuration_of(set, &format!("sets/12/{key}")), number, "{key}");
+        }
+        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), head(set), head_of(set, 3), manifest(set)] {
             assert_eq!(check(&key), Ok(()));
         }
     }

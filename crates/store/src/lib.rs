@@ -31,9 +31,11 @@ mod quorum;
 pub mod retry;
 mod s3;
 mod several;
+mod switch;
 mod version;
 
 use bytes::Bytes;
+use holdfast_types::Placement;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -47,9 +49,12 @@ pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
-pub use quorum::{Backlog, Observed, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several};
+pub use quorum::{
+    Backlog, Observed, Part, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several, moved_to,
+};
 pub use retry::{RetryPolicy, Retrying};
-pub use several::{STORES_MAX, Stores};
+pub use several::{FIRST_CONFIGURATION, STORES_MAX, Stores};
+pub use switch::Switch;
 pub use version::Version;
 
 /// What a store's methods return: a future that can be held behind `dyn`.
@@ -167,8 +172,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
         Box::pin(async move { Ok(self.get_object(key).await?.body) })
     }
 
-    /// The several stores that this is, where it is not one.
-    fn several(&self) -> Option<&Quorum> {
+    /// The several stores that this is at present, where it is not one.
+    fn several(&self) -> Option<Arc<Quorum>> {
         None
     }
 }
@@ -181,17 +186,21 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 /// # Errors
 /// When the URL or the options cannot be used, or the directory cannot be.
 pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    let stores = Stores::parse(url).map_err(StoreError::Url)?;
-    if let Some(one) = stores.single() {
-        return match Location::parse(one).map_err(StoreError::Url)? {
+    let placement = Placement::parse(url);
+    if let Some(one) = alone(&placement)? {
+        return match Location::parse(&one).map_err(StoreError::Url)? {
             Location::Directory(path) if options.existing => Ok(Arc::new(Directory::existing(&path)?)),
             Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
             Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
         };
     }
-    let one = |url: &String| Ok((open(url, options)?, None));
-    let all = stores.urls().iter().map(one).collect::<Result<Vec<_>, StoreError>>()?;
-    Ok(Arc::new(Quorum::new(all, stores.write_quorum())))
+    Ok(Arc::new(Arc::new(Quorum::over(&placement, |url| Ok((open(url, options)?, None)))?)))
+}
+
+/// The URL, where the placement is one store that always was the set's only one.
+fn alone(placement: &Placement) -> Result<Option<String>, StoreError> {
+    let stores = Stores::parse(&placement.stores).map_err(StoreError::Url)?;
+    Ok(stores.single().filter(|_| placement.next.is_none()).map(str::to_owned))
 }
 
 /// As [`open`], and `health` is told of every attempt. A directory is opened by its first operation: one that hangs holds up nobody. Of several stores each has a health of its own, under the same label.
@@ -203,9 +212,9 @@ pub fn open_observed(
     options: &StoreOptions,
     health: Arc<Health>,
 ) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    let stores = Stores::parse(url).map_err(StoreError::Url)?;
-    if let Some(one) = stores.single() {
-        return match Location::parse(one).map_err(StoreError::Url)? {
+    let placement = Placement::parse(url);
+    if let Some(one) = alone(&placement)? {
+        return match Location::parse(&one).map_err(StoreError::Url)? {
             Location::Directory(path) => {
                 // Callers that wait ask again by themselves; a file system that does not answer is not asked more often than they do.
                 let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
@@ -214,12 +223,11 @@ pub fn open_observed(
             Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
         };
     }
-    let one = |url: &String| {
+    let one = |url: &str| {
         let own = Arc::new(Health::new(health.label()));
         Ok((open_observed(url, options, own.clone())?, Some(own)))
     };
-    let all = stores.urls().iter().map(one).collect::<Result<Vec<_>, StoreError>>()?;
-    Ok(Arc::new(Quorum::new(all, stores.write_quorum())))
+    Ok(Arc::new(Arc::new(Quorum::over(&placement, one)?)))
 }
 
 fn open_s3(target: &options::S3Target, options: &StoreOptions) -> Result<Retrying<s3::S3>, StoreError> {

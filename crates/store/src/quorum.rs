@@ -5,23 +5,27 @@
 //!   get       from one, the next one when it fails, has it not, or takes long (`reads`)
 //!   delete    at all: Ok once all have answered
 //!   list      what any of them shows
-//!   head      `head`: rules in `register`
+//!   head      `head`: rules in `register`; while the stores are changed, `moves` says which list of them counts
 //! ```
 //! A 404 at one store means "not here" (R7): "not found" is said only where all n say it.
 
 mod head;
 mod head_errors;
+mod moves;
 mod reads;
 mod register;
 mod repair;
 
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::{Health, Kind, Standing};
+use crate::options::StoreUrlError;
+use crate::several::Stores;
 use crate::{BoxFuture, Head, ListPage, Listed, Object, ObjectStore, Version, keys};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use holdfast_types::{Placement, SetId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
+pub use moves::moved_to;
 use reads::Speed;
 pub use repair::{Backlog, RepairError, Wanted};
 
@@ -53,11 +58,25 @@ pub(crate) struct Replica {
     heads: Arc<Semaphore>,
 }
 
+/// What becomes of one of the stores where they are being changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// Nothing.
+    #[default]
+    Stays,
+    /// It is filled, to count later.
+    Joins,
+    /// It counts no more, later.
+    Leaves,
+}
+
 /// How one of the stores does, for people.
 #[derive(Clone, Debug)]
 pub struct ReplicaStanding {
     /// [`ObjectStore::place`].
     pub place: String,
+    /// What becomes of it.
+    pub part: Part,
     /// How it has answered.
     pub standing: Standing,
     /// What it lacks.
@@ -75,10 +94,42 @@ pub enum SeatSeen {
     Unread(StoreError),
 }
 
+/// One list of stores, and the head that they have together.
+pub(crate) struct Register {
+    /// Which list: part of the name of its head.
+    number: u32,
+    /// As it is written.
+    text: String,
+    /// In the list's order.
+    replicas: Vec<Arc<Replica>>,
+    w: usize,
+    place: Arc<str>,
+}
+
+impl Register {
+    fn new(all: &[Arc<Replica>], stores: &Stores, seats: &[usize]) -> Self {
+        let (n, w) = (seats.len(), stores.write_quorum());
+        assert!(2 * w > n && w <= n, "w = {w} of {n}: two quorums must meet (Q1)");
+        let replicas: Vec<Arc<Replica>> = seats.iter().map(|at| all[*at].clone()).collect();
+        let places: Vec<&str> = replicas.iter().map(|replica| replica.store.place()).collect();
+        let place = match places.as_slice() {
+            [one] => Arc::from(*one),
+            places => Arc::from(format!("{w} of [{}]", places.join(", "))),
+        };
+        Self { number: stores.configuration(), text: stores.to_string(), replicas, w, place }
+    }
+
+    /// How many of its stores are among those `of` all.
+    fn count(&self, of: &[bool]) -> usize {
+        self.replicas.iter().filter(|replica| of[replica.index]).count()
+    }
+}
+
 /// See the module.
 pub struct Quorum {
     replicas: Vec<Arc<Replica>>,
-    w: usize,
+    /// The list that counts, until its head says otherwise, and the next one while they are changed (L1 to L4).
+    registers: Vec<Register>,
     place: Arc<str>,
     hedges: reads::Hedges,
 }
@@ -90,11 +141,50 @@ impl std::fmt::Debug for Quorum {
 }
 
 impl Quorum {
-    /// Over `stores`, in the set's order, of which `w` must have an object. Each has a health of its own, told by whoever made it.
-    pub fn new(stores: Vec<Observed>, w: usize) -> Self {
-        assert!(2 * w > stores.len() && w <= stores.len(), "w = {w} of {}: two quorums must meet (Q1)", stores.len());
-        let places: Vec<&str> = stores.iter().map(|(store, _)| store.place()).collect();
-        let place = Arc::from(format!("{w} of [{}]", places.join(", ")));
+    /// Over what `placement` names, each store as `open` opens it. Each has a health of its own, told by whoever made it.
+    ///
+    /// # Errors
+    /// What cannot be read as a placement, and what `open` says.
+    pub fn over(
+        placement: &Placement,
+        mut open: impl FnMut(&str) -> Result<Observed, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let mut lists = vec![Stores::parse(&placement.stores).map_err(StoreError::Url)?];
+        if let Some((_, to)) = &placement.next {
+            let to = Stores::parse(to).map_err(StoreError::Url)?;
+            let expected = "the list after the one that counts";
+            if Some(to.configuration()) != lists[0].configuration().checked_add(1) {
+                let found = placement.to_string();
+                return Err(StoreError::Url(StoreUrlError::Option { name: "stores", found, expected }));
+            }
+            lists.push(to);
+        }
+        let mut urls: Vec<&String> = Vec::new();
+        for url in lists.iter().flat_map(|list| list.urls()) {
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        let stores = urls.iter().map(|url| open(url)).collect::<Result<Vec<_>, _>>()?;
+        let seats = |list: &Stores| -> Vec<usize> {
+            list.urls().iter().filter_map(|url| urls.iter().position(|other| *other == url)).collect()
+        };
+        let seats: Vec<Vec<usize>> = lists.iter().map(seats).collect();
+        Ok(Self::of_lists(stores, &lists, &seats))
+    }
+
+    /// Over these, as the set's first list, of which `w` must have an object: where no text names them.
+    ///
+    /// # Panics
+    /// Where two quorums need not meet (Q1), or there are more than a set may have.
+    pub fn new(stores: Vec<Observed>, w: usize) -> Arc<Self> {
+        let urls = (0..stores.len()).map(|at| format!("file:///{at}")).collect();
+        let list = Stores::new(urls, Some(w)).unwrap_or_else(|e| panic!("two quorums must meet (Q1): {e}"));
+        let seats = (0..stores.len()).collect();
+        Arc::new(Self::of_lists(stores, &[list], &[seats]))
+    }
+
+    fn of_lists(stores: Vec<Observed>, lists: &[Stores], seats: &[Vec<usize>]) -> Self {
         let replica = |(index, (store, health))| {
             Arc::new(Replica {
                 index,
@@ -106,42 +196,79 @@ impl Quorum {
                 heads: Arc::new(Semaphore::new(HEADS_MAX)),
             })
         };
-        let replicas = stores.into_iter().enumerate().map(replica).collect();
-        Self { replicas, w, place, hedges: reads::Hedges::default() }
+        let replicas: Vec<Arc<Replica>> = stores.into_iter().enumerate().map(replica).collect();
+        let registers: Vec<Register> =
+            lists.iter().zip(seats).map(|(list, seats)| Register::new(&replicas, list, seats)).collect();
+        let places: Vec<&str> = registers.iter().map(|register| &*register.place).collect();
+        let place = Arc::from(places.join(" to "));
+        Self { replicas, registers, place, hedges: reads::Hedges::default() }
+    }
+
+    fn enough(&self, done: &[bool]) -> bool {
+        self.registers.iter().all(|register| register.count(done) >= register.w)
+    }
+
+    fn part(&self, replica: &Replica) -> Part {
+        let seat = |register: &Register| register.replicas.iter().any(|other| other.index == replica.index);
+        match self.registers.as_slice() {
+            [first, next] if !seat(next) && seat(first) => Part::Leaves,
+            [first, next] if !seat(first) && seat(next) => Part::Joins,
+            _ => Part::Stays,
+        }
     }
 
     /// How each store does.
     pub fn standings(&self, now_unix_ms: u64) -> Vec<ReplicaStanding> {
         let standing = |replica: &Arc<Replica>| ReplicaStanding {
             place: replica.store.place().to_owned(),
+            part: self.part(replica),
             standing: replica.health.as_ref().map_or_else(Standing::default, |health| health.standing(now_unix_ms)),
             backlog: replica.backlog(),
         };
         self.replicas.iter().map(standing).collect()
     }
 
-    /// What each store has in the place of the head at `key`, in the set's order; waits for each a while.
-    pub async fn seats(&self, key: &str) -> Vec<(String, SeatSeen)> {
-        let answers = self.ask_all(key, true).await;
-        let seats = self.replicas.iter().zip(answers).map(|(replica, answer)| {
+    /// What each store has in the place of its part of the set's head, in the order of the list that counts; waits for each a while.
+    ///
+    /// # Errors
+    /// Which list counts cannot be told.
+    pub async fn seats(&self, set: SetId) -> Result<Vec<(String, SeatSeen)>, StoreError> {
+        let ended = self.registers.len() > 1 && self.list_ended(set).await?;
+        let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(Vec::new()) };
+        let key = keys::head_of(set, register.number);
+        if let [one] = register.replicas.as_slice() {
+            let seen = match one.store.head(&key).await {
+                Ok(_) => SeatSeen::Here,
+                Err(error) if error.disposition() == Disposition::NotFound => SeatSeen::Nothing,
+                Err(error) => SeatSeen::Unread(error),
+            };
+            return Ok(vec![(one.store.place().to_owned(), seen)]);
+        }
+        let answers = register.ask_all(&key, true).await;
+        let seats = register.replicas.iter().zip(answers).map(|(replica, answer)| {
             let seen = match (answer.seen, answer.error) {
                 (register::Seen::Slot(_) | register::Seen::Marked(_), _) => SeatSeen::Here,
                 (register::Seen::Empty, _) => SeatSeen::Nothing,
                 (register::Seen::Silent, Some(error)) => SeatSeen::Unread(error),
                 (register::Seen::Silent, None) => {
-                    let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
+                    let at = At::new(&Arc::from(replica.store.place()), Op::Get, &key);
                     let cause = Cause::of_kind(Kind::NoAnswer, "no answer in time");
                     SeatSeen::Unread(StoreError::Unavailable { at, attempts: 1, cause })
                 }
             };
             (replica.store.place().to_owned(), seen)
         });
-        seats.collect()
+        Ok(seats.collect())
     }
 
-    /// How many stores must have an object.
+    /// How many stores of the list that counts must have an object.
     pub fn write_quorum(&self) -> usize {
-        self.w
+        self.registers[0].w
+    }
+
+    /// Whether enough stores of the list that comes next satisfy `has`, by their place among all ([`Self::standings`]).
+    pub fn next_has_enough(&self, has: &[bool]) -> bool {
+        self.registers.get(1).is_some_and(|next| next.count(has) >= next.w)
     }
 
     fn at(&self, op: Op, key: &str) -> Box<At> {
@@ -151,28 +278,34 @@ impl Quorum {
     async fn put_at_quorum(&self, key: &str, body: Bytes) -> Result<(), StoreError> {
         let mut puts = FuturesUnordered::new();
         for replica in &self.replicas {
-            puts.push(replica.clone().put(key.to_owned(), body.clone()));
+            let put = replica.clone().put(key.to_owned(), body.clone());
+            puts.push(async move { (replica.index, put.await) });
         }
-        let (mut done, mut errors) = (0, Vec::new());
-        while let Some(put) = puts.next().await {
+        let (mut done, mut errors) = (vec![false; self.replicas.len()], Vec::new());
+        while let Some((index, put)) = puts.next().await {
             match put {
-                Ok(()) => done += 1,
+                Ok(()) => done[index] = true,
                 Err(error) => errors.push(error),
             }
-            if done >= self.w {
+            // L4.
+            if self.enough(&done) {
                 return Ok(());
             }
         }
-        Err(self.too_few(Op::Put, key, done, &errors))
+        Err(self.too_few(Op::Put, key, &done, &errors))
     }
 
     /// Of a write: not enough stores have done it.
-    fn too_few(&self, op: Op, key: &str, done: usize, errors: &[StoreError]) -> StoreError {
+    fn too_few(&self, op: Op, key: &str, done: &[bool], errors: &[StoreError]) -> StoreError {
         if let Some(error) = errors.iter().find(|_| errors.iter().all(|e| !e.may_pass())) {
             return error.clone();
         }
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let text = format!("done at {done} of the {} stores that it takes: {}", self.w, texts.join("; "));
+        let of = |register: &Register| {
+            format!("done at {} of the {} stores that it takes", register.count(done), register.w)
+        };
+        let lists: Vec<String> = self.registers.iter().map(of).collect();
+        let text = format!("{}: {}", lists.join(", and of those that are to be "), texts.join("; "));
         let cause = Box::new(Cause { kind: errors.iter().find_map(StoreError::kind), ..*Cause::text(text) });
         StoreError::Unknown { at: self.at(op, key), attempts: 1, cause }
     }
@@ -189,19 +322,22 @@ impl Quorum {
     /// What any store shows. A store that does not answer is left out, and none is waited for long once so many have answered that whatever w of them have is
     /// shown: a listing is a hint.
     async fn list_any(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
-        let mut asked: FuturesUnordered<_> =
-            self.replicas.iter().map(|replica| replica.store.list(prefix, after)).collect();
-        let (mut pages, mut listed) = (Vec::new(), 0);
+        let mut asked: FuturesUnordered<_> = self
+            .replicas
+            .iter()
+            .map(|replica| async { (replica.index, replica.store.list(prefix, after).await) })
+            .collect();
+        let (mut pages, mut listed) = (Vec::new(), vec![false; self.replicas.len()]);
         loop {
-            let meets = listed > self.replicas.len() - self.w;
+            let meets = self.registers.iter().all(|list| list.count(&listed) > list.replicas.len() - list.w);
             let next = async {
                 match meets {
                     true => tokio::time::timeout(LIST_STRAGGLERS, asked.next()).await.unwrap_or(None),
                     false => asked.next().await,
                 }
             };
-            let Some(page) = next.await else { break };
-            listed += usize::from(page.is_ok());
+            let Some((index, page)) = next.await else { break };
+            listed[index] = page.is_ok();
             pages.push(page);
         }
         drop(asked);
@@ -304,12 +440,12 @@ pub fn head_of_several(object: &[u8]) -> Option<String> {
     register::seat_of(object).map(|seat| format!("store {} of {} with write quorum {}", seat.index + 1, seat.n, seat.w))
 }
 
-/// Whether the key is a register's: the one object of a set that is swapped.
-fn is_register(key: &str) -> bool {
-    keys::set_of(key).is_some_and(|set| keys::head(set) == key)
+/// The set whose head the key names: the one object of a set that is swapped.
+fn head_at(key: &str) -> Option<SetId> {
+    keys::set_of(key).filter(|set| keys::head(*set) == key)
 }
 
-impl ObjectStore for Quorum {
+impl ObjectStore for Arc<Quorum> {
     fn place(&self) -> &str {
         &self.place
     }
@@ -319,8 +455,8 @@ impl ObjectStore for Quorum {
     }
 
     fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
-        if is_register(key) {
-            return Box::pin(self.look(key));
+        if let Some(set) = head_at(key) {
+            return Box::pin(self.look_head(set));
         }
         Box::pin(self.read(Op::Get, key, move |store| store.get_object(key)))
     }
@@ -330,9 +466,9 @@ impl ObjectStore for Quorum {
     }
 
     fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
-        if is_register(key) {
+        if let Some(set) = head_at(key) {
             return Box::pin(async move {
-                let object = self.look(key).await?;
+                let object = self.look_head(set).await?;
                 Ok(Head { bytes: object.body.len() as u64, version: object.version })
             });
         }
@@ -353,23 +489,23 @@ impl ObjectStore for Quorum {
         expected: Option<&'a Version>,
         body: Bytes,
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        if !is_register(key) {
+        let Some(set) = head_at(key) else {
             let cause = Cause::text("only a set's head is swapped over several stores");
             let hint = "use a single store for this";
             return Box::pin(async move { Err(StoreError::Denied { at: self.at(Op::Swap, key), cause, hint }) });
-        }
-        Box::pin(self.swap_register(key, expected, body))
+        };
+        Box::pin(self.swap_head(set, expected, body))
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        if is_register(key) {
-            return Box::pin(async move { Ok(self.look(key).await?.body) });
+        if let Some(set) = head_at(key) {
+            return Box::pin(async move { Ok(self.look_head(set).await?.body) });
         }
         Box::pin(self.read(Op::Get, key, move |store| store.get(key)))
     }
 
-    fn several(&self) -> Option<&Quorum> {
-        Some(self)
+    fn several(&self) -> Option<Arc<Quorum>> {
+        Some(self.clone())
     }
 }
 

@@ -15,7 +15,7 @@ fn stores(n: usize) -> Vec<One> {
         .collect()
 }
 
-fn quorum(stores: &[One], w: usize) -> Quorum {
+fn quorum(stores: &[One], w: usize) -> Arc<Quorum> {
     Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), w)
 }
 

@@ -3,9 +3,10 @@
 //! ```text
 //!   s3://bucket/prefix                                   one store: as it always was
 //!   w=2 s3://east/p s3://west/p?region=.. s3://south/p   three, two of which must have an object before it counts
+//!   c=2 w=2 s3://east/p s3://west/p s3://north/p         the same after its stores were changed once: its second configuration
 //! ```
 //! One text, because it travels as one: entry of group 0, admin protocol, plan, command line. URLs hold no blanks. A build that knows only
-//! one store refuses the second form, since it is no URL.
+//! one store refuses the second form, since it is no URL; one that knows no change of stores the third.
 
 use crate::options::{Location, StoreUrlError};
 use std::fmt;
@@ -13,11 +14,15 @@ use std::fmt;
 /// Stores of a set at most.
 pub const STORES_MAX: usize = 5;
 
+/// The list of stores that a set was created with.
+pub const FIRST_CONFIGURATION: u32 = 1;
+
 /// The stores of a set in their order, and how many must have an object before it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stores {
     urls: Vec<String>,
     write_quorum: usize,
+    configuration: u32,
 }
 
 impl Stores {
@@ -46,7 +51,7 @@ impl Stores {
             let found = format!("{write_quorum} of {n}");
             return bad("write quorum", found, "more than half of the stores, and not more than there are");
         }
-        Ok(Self { urls, write_quorum })
+        Ok(Self { urls, write_quorum, configuration: FIRST_CONFIGURATION })
     }
 
     /// Whether a new set may be put there. One that is there already is opened all the same.
@@ -56,6 +61,10 @@ impl Stores {
     /// what it had could not be filled again, since no quorum is left without it (ADR 0018).
     pub fn check_new(&self) -> Result<(), StoreUrlError> {
         let n = self.urls.len();
+        if let Some(url) = self.urls.iter().find(|url| url.contains(char::is_whitespace)) {
+            let expected = "a URL without blanks";
+            return Err(StoreUrlError::Option { name: "store", found: url.clone(), expected });
+        }
         if n == 1 || self.write_quorum < n {
             return Ok(());
         }
@@ -69,6 +78,20 @@ impl Stores {
     /// # Errors
     /// [`StoreUrlError`].
     pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
+        if let Some(rest) = text.strip_prefix("c=") {
+            let expected =
+                "c=NUMBER and the stores of that configuration, such as `c=2 w=2 s3://east/p s3://west/p s3://south/p`";
+            let bad = || StoreUrlError::Option { name: "stores", found: text.chars().take(200).collect(), expected };
+            let (number, stores) = rest.split_once(' ').ok_or_else(bad)?;
+            let configuration =
+                number.parse().ok().filter(|c: &u32| c.to_string() == number && *c > FIRST_CONFIGURATION);
+            let configuration = configuration.ok_or_else(bad)?;
+            return if stores.starts_with("c=") {
+                Err(bad())
+            } else {
+                Ok(Self { configuration, ..Self::parse(stores)? })
+            };
+        }
         let Some(rest) = text.strip_prefix("w=") else {
             return Self::new(vec![text.to_owned()], None);
         };
@@ -95,20 +118,41 @@ impl Stores {
         self.write_quorum
     }
 
-    /// The URL, where there is one store only.
+    /// The URL, where there is one store only, and always was: its objects have the names that they always had.
     pub fn single(&self) -> Option<&str> {
         match self.urls.as_slice() {
-            [one] => Some(one),
+            [one] if self.configuration == FIRST_CONFIGURATION => Some(one),
             _ => None,
         }
+    }
+
+    /// How many lists of stores the set has had, this one counted: each has a head of its own.
+    pub fn configuration(&self) -> u32 {
+        self.configuration
+    }
+
+    /// The same stores as the list that comes after `before`.
+    ///
+    /// # Errors
+    /// [`StoreUrlError`] at the end of the numbers.
+    pub fn after(self, before: &Stores) -> Result<Self, StoreUrlError> {
+        let expected = "a number below 4294967295";
+        let found = before.configuration;
+        let configuration = found.checked_add(1);
+        let configuration =
+            configuration.ok_or(StoreUrlError::Option { name: "configuration", found: found.to_string(), expected })?;
+        Ok(Self { configuration, ..self })
     }
 }
 
 impl fmt::Display for Stores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.single() {
-            Some(one) => f.write_str(one),
-            None => write!(f, "w={} {}", self.write_quorum, self.urls.join(" ")),
+        if self.configuration > FIRST_CONFIGURATION {
+            write!(f, "c={} ", self.configuration)?;
+        }
+        match self.urls.as_slice() {
+            [one] => f.write_str(one),
+            urls => write!(f, "w={} {}", self.write_quorum, urls.join(" ")),
         }
     }
 }
@@ -125,10 +169,16 @@ mod tests {
             "w=2 file:///a file:///b file:///c",
             "w=2 s3://store-a/p?endpoint=http://h:1&region=x s3://store-b/p",
             "w=3 s3://store-a s3://store-b s3://store-c s3://store-d s3://store-e",
+            "c=2 s3://store-a",
+            "c=17 w=2 file:///a file:///b file:///c",
         ] {
             assert_eq!(Stores::parse(text).expect(text).to_string(), text);
         }
         assert_eq!(Stores::parse("s3://store-b").expect("one").single(), Some("s3://store-b"));
+        let moved = Stores::parse("c=2 s3://store-b").expect("one");
+        assert_eq!((moved.single(), moved.configuration()), (None, 2), "its head has another name");
+        let next = Stores::parse("s3://store-c").expect("one").after(&moved).expect("a number");
+        assert_eq!(next.to_string(), "c=3 s3://store-c");
     }
 
     #[test]
@@ -158,6 +208,12 @@ mod tests {
             "w=2 s3://store-a s3://store-b other",
             "w=4 s3://store-a s3://store-b s3://store-c s3://store-d s3://store-e s3://store-f",
             "s3://store-a s3://store-b",
+            "c=1 s3://store-a",
+            "c=02 s3://store-a",
+            "c=2",
+            "c=2 c=3 s3://store-a",
+            "c=2 w=1 s3://store-a",
+            "w=2 c=2 s3://store-a s3://store-b s3://store-c",
         ] {
             assert!(Stores::parse(bad).is_err(), "{bad:?}");
         }

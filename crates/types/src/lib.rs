@@ -7,6 +7,7 @@
 mod ids;
 pub mod limits;
 mod name;
+mod placement;
 mod size;
 
 pub use ids::{
@@ -14,4 +15,5 @@ pub use ids::{
     SECTOR_BYTES, Sectors, SetId, Term, Token, VolumeId, WriteSeq,
 };
 pub use name::{Name, NameError, Owner};
+pub use placement::{Placement, PlacementPhase};
 pub use size::{ByteSize, SizeError};

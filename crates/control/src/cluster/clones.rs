@@ -1,9 +1,10 @@
 //! Sets that hang together: clones are made under a number that was said before, and come back after what they are clones of (ADR 0028).
 
-use super::command::{ClusterAnswer, ClusterRefusal, SETS_MAX};
+use super::command::{ClusterAnswer, SETS_MAX};
+use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, Made, SetEntry};
 use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links};
-use holdfast_types::{GroupId, SetId};
+use holdfast_types::{GroupId, Placement, SetId};
 
 impl ClusterState {
     /// How many origins there are below the set: 0 for one that is no clone.
@@ -29,6 +30,9 @@ impl ClusterState {
             return Err(ClusterRefusal::SetIdPassed { found: set, next: GroupId(self.next_set) });
         }
         entry.store_url = self.sets.get(&origin).ok_or(ClusterRefusal::OriginMissing { origin })?.store_url.clone();
+        if Placement::parse(&entry.store_url).next.is_some() {
+            return Err(ClusterRefusal::OriginMoves { origin });
+        }
         if self.clone_depth(origin) >= CLONE_DEPTH_MAX {
             return Err(ClusterRefusal::TooDeep { origin, max: CLONE_DEPTH_MAX });
         }

@@ -14,7 +14,8 @@
 //! D4  The record stays until every member has ended the group, and the store was looked at since: what a gateway that was away put there late is found.
 //!     A gateway that comes back finds the record, and ends the group as well.
 
-use super::command::{ClusterAnswer, ClusterRefusal};
+use super::command::ClusterAnswer;
+use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, Made, SetEntry};
 use crate::set::Links;
 use holdfast_types::{LogId, MemberId, Name, RequestId, SetId};

@@ -1,10 +1,11 @@
 //! The state of group 0, and how each command changes it.
 
 use super::command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX,
-    STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, FIRST_LEVEL, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX,
+    WRAPPED_KEY_BYTES_MAX,
 };
 use super::deletion::Deletions;
+use super::refusal::ClusterRefusal;
 use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, GENERATION_MAX, Links, Restored, epoch_base};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
@@ -213,6 +214,7 @@ impl ClusterState {
                 self.next_set = self.next_set.max(upto.0.saturating_add(1));
                 Ok(ClusterAnswer::DeletionNoted)
             }
+            ClusterCommand::PlaceSet { set, expected, placement } => self.place_set(*set, expected, placement),
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored } => {
                 let entry = SetEntry {
                     name: name.clone(),

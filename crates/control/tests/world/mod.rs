@@ -239,6 +239,7 @@ impl World {
             ClusterAnswer::KeyRewrapped => "rewrapped".to_owned(),
             ClusterAnswer::SetDeleting { set } => format!("{set} is being deleted, or was"),
             ClusterAnswer::DeletionNoted => "noted".to_owned(),
+            ClusterAnswer::Placed => "so it lies".to_owned(),
             ClusterAnswer::Refused(refusal) => format!("refused: {refusal}"),
         })
     }

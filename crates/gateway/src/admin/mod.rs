@@ -8,6 +8,7 @@ mod keys;
 mod lease;
 mod member;
 mod moves;
+mod placement;
 mod recovery;
 mod rollback;
 mod scrub;
@@ -284,4 +285,5 @@ calls! {
     scrub_set: ScrubSetRequest -> Scrub;
     pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;
     clone_set: CloneSetRequest -> CloneSetReply;
+    change_stores: ChangeStoresRequest -> ChangeStoresReply;
 }

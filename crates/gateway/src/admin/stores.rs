@@ -4,7 +4,8 @@ use crate::node::Node;
 use crate::set::server::{SetServer, unix_ms};
 use crate::set::space::RETIRED_FULL;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_store::{ObjectStore, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
+use holdfast_store::{ObjectStore, Part, ReplicaStanding, Standing, StoreError, StoreOptions, Trouble};
+use holdfast_types::Placement;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -27,7 +28,15 @@ fn trouble_messages(standing: &Standing) -> (Option<v1::StoreTrouble>, Option<v1
     (standing.now.as_ref().map(|trouble| trouble_message(trouble, 0)), last)
 }
 
-fn replica_message(replica: &ReplicaStanding) -> v1::StoreReplica {
+fn part_text(part: Part) -> &'static str {
+    match part {
+        Part::Stays => "stays",
+        Part::Joins => "joins",
+        Part::Leaves => "leaves",
+    }
+}
+
+fn replica_message(replica: &ReplicaStanding, changing: bool) -> v1::StoreReplica {
     let (now, last) = trouble_messages(&replica.standing);
     v1::StoreReplica {
         store: replica.place.clone(),
@@ -38,6 +47,7 @@ fn replica_message(replica: &ReplicaStanding) -> v1::StoreReplica {
         head_behind: replica.backlog.head,
         compared: replica.backlog.compared,
         stuck_objects: replica.backlog.stuck,
+        part: if changing { part_text(replica.part).to_string() } else { String::new() },
     }
 }
 
@@ -45,8 +55,10 @@ fn replica_message(replica: &ReplicaStanding) -> v1::StoreReplica {
 pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
     let (mut now, mut last) = trouble_messages(&set.health.standing(unix_ms()));
     let several = set.head.store().several();
-    let replicas: Vec<v1::StoreReplica> =
-        several.map_or_else(Vec::new, |several| several.standings(unix_ms()).iter().map(replica_message).collect());
+    let placement = set.switch.text();
+    let changing = Placement::parse(&placement).next.is_some();
+    let standings = several.as_ref().map_or_else(Vec::new, |several| several.standings(unix_ms()));
+    let replicas: Vec<v1::StoreReplica> = standings.iter().map(|one| replica_message(one, changing)).collect();
     let worse = |a: &v1::StoreTrouble| (a.needs_operator, a.last_unix_ms);
     let (together, _) = trouble_messages(&set.head.store_standing());
     now = replicas.iter().filter_map(|replica| replica.now.clone()).chain(together).chain(now).max_by_key(worse);
@@ -60,6 +72,8 @@ pub(crate) fn store_health(set: &SetServer) -> v1::StoreHealth {
         replicas,
         retired_objects: set.host.with(|m| m.state().retired.len() as u64),
         retired_objects_max: RETIRED_FULL as u64,
+        placement,
+        placement_waits: set.placing.said().map(|said| said.waits).unwrap_or_default(),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::set::clones;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::{Mapping, SetKey};
+use crate::set::mover::Mover;
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
 use crate::set::repair::Repairer;
@@ -20,7 +21,7 @@ use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
-use holdfast_store::Health;
+use holdfast_store::{Health, Switch};
 use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
@@ -62,6 +63,7 @@ pub(super) async fn start_set(
     let health = Arc::new(Health::new(entry.name.to_string()));
     let store = (node.seams.store)(config, &entry.store_url, health.clone())
         .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
+    let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
     let boot = node.identity().boot;
@@ -70,7 +72,7 @@ pub(super) async fn start_set(
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
         keyring: node.keys.keyring_of(entry).into(),
         key: key.clone(),
-        store: store.clone(),
+        store: switch.clone(),
         member: adopted.member,
         boot,
         note: fence_note(&config.data_dir, id),
@@ -78,7 +80,8 @@ pub(super) async fn start_set(
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
-    let mapping = Mapping::new(key, store, health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
+    let mapping =
+        Mapping::new(key, switch.clone(), health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
     let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
     let mapping = Arc::new(mapping.with_origins(key_of(node)));
     let host = Arc::new(SetHost::new(entry, state.links.get(&id).unwrap_or(&Links::default())));
@@ -94,6 +97,7 @@ pub(super) async fn start_set(
         pace: pace.clone(),
         head: head.clone(),
         health,
+        switch: switch.clone(),
         timing: node.timing,
         stop: stop.clone(),
     });
@@ -138,9 +142,8 @@ pub(super) async fn start_set(
     let note = scrub_note(&config.data_dir, id);
     let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
     tasks.push(tokio::spawn(scrubber.run()));
-    if mapping.store.several().is_some() {
-        tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
-    }
+    tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
+    tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
     tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
     tasks.push(tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).run()));
     lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });

@@ -13,9 +13,9 @@ use crate::set::server::{SetServer, unix_ms};
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
-use holdfast_control::set::{CloneOf, Links, Restored, SetState};
+use holdfast_control::set::{CloneOf, Links, Restored, RootRef, SetState};
 use holdfast_raft::boot_now;
-use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys};
+use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{
     Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
@@ -92,6 +92,12 @@ pub enum KeepError {
     /// A newer checkpoint is named already (H2), or others were quicker again and again.
     #[error("another checkpoint was committed to the store meanwhile")]
     Superseded,
+    /// The set's stores were changed, and this gateway has not heard of it (L1).
+    #[error("the set's stores were changed to {to}, and this gateway has not heard of that from group 0 yet")]
+    Moved {
+        /// The stores that are to be.
+        to: String,
+    },
     /// An older life's head was read.
     #[error("the store answered with the head of an older generation ({found}, expected {expected}): a stale read")]
     Stale {
@@ -107,7 +113,7 @@ impl KeepError {
     pub fn may_pass(&self) -> bool {
         match self {
             KeepError::Store(e) => e.may_pass(),
-            KeepError::Stale { .. } => true,
+            KeepError::Stale { .. } | KeepError::Moved { .. } => true,
             KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
         }
     }
@@ -144,6 +150,8 @@ pub struct HeadKeeper {
     wake: Notify,
     /// Counts the looks that have ended.
     looked: watch::Sender<u64>,
+    /// One checkpoint at a time, and none while the set's stores are being changed for good (V2).
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl HeadKeeper {
@@ -168,6 +176,7 @@ impl HeadKeeper {
             looks: Looks::default(),
             wake: Notify::new(),
             looked: watch::channel(0).0,
+            turn: tokio::sync::Mutex::default(),
         })
     }
 
@@ -258,6 +267,16 @@ impl HeadKeeper {
         *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(term);
     }
 
+    /// While this is held no checkpoint is under way here, or it is the holder's.
+    pub async fn checkpoint_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// Whether this is a head of ours that names `root`.
+    pub fn names_current(&self, head: &Bytes, root: Option<RootRef>) -> bool {
+        open(&self.parts.key, head).is_ok_and(|head| head.life == self.parts.life && head.content.root == root)
+    }
+
     /// Where the head lies, with everything else of the set.
     pub fn store(&self) -> &dyn ObjectStore {
         &*self.parts.store
@@ -308,6 +327,9 @@ impl HeadKeeper {
                 Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
                 Err(e) => return Err(e.into()),
             };
+            if let Some(to) = moved_to(&object.body) {
+                return Err(KeepError::Moved { to });
+            }
             match open_all(&self.parts.key, &object.body) {
                 Ok((head, keyring)) => {
                     // A stale read of an earlier life counts its pins otherwise.
@@ -390,8 +412,12 @@ impl HeadKeeper {
         let sent = boot_now();
         self.looks.send(sent);
         let looked = self.look_once().await;
-        let word = if matches!(looked, Some(Ok(Some(_)))) { Word::Ours } else { Word::None };
-        self.looks.told(sent, word);
+        match looked {
+            Some(Ok(Some(_))) => self.looks.told(sent, Word::Ours),
+            // Whoever took the set over since has done it where this gateway cannot see it (H1): nothing is answered until group 0 has told.
+            Some(Err(KeepError::Moved { .. })) => {}
+            _ => self.looks.told(sent, Word::None),
+        }
         self.looked.send_modify(|count| *count += 1);
         looked
     }
@@ -407,7 +433,9 @@ impl HeadKeeper {
             Some((head, _)) => self.judge(&head).map(|()| Some(head)),
         });
         let trouble = match &judged {
-            Err(e @ KeepError::Unreadable { .. }) => Some(format!("set {}: {e}", self.parts.name)),
+            Err(e @ (KeepError::Unreadable { .. } | KeepError::Moved { .. })) => {
+                Some(format!("set {}: {e}", self.parts.name))
+            }
             _ => None,
         };
         if let Some(trouble) = &trouble {

@@ -18,6 +18,7 @@ pub mod head;
 pub mod host;
 pub mod kept;
 pub mod mapping;
+pub mod mover;
 pub mod pace;
 pub mod reader;
 pub mod repair;

@@ -97,12 +97,23 @@ impl Repairer {
 
     /// Runs until told to stop.
     pub async fn run(self) {
-        let Some(several) = self.mapping.store.several() else { return };
-        let fills = (0..several.copies()).map(Part::Fill);
-        let parts = [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
-        tokio::select! {
-            () = self.stop.cancelled() => {}
-            _ = join_all(parts) => {}
+        let mut changes = self.server.switch.changes();
+        loop {
+            changes.borrow_and_update();
+            let several = self.mapping.store.several();
+            let look_after = async {
+                let Some(several) = &several else { return std::future::pending().await };
+                let fills = (0..several.copies()).map(Part::Fill);
+                let parts =
+                    [Part::Heads, Part::Names].into_iter().chain(fills).map(|part| self.look_after(several, part));
+                join_all(parts).await;
+            };
+            // Other stores are compared from the beginning: what these lack nobody has noted.
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+                () = look_after => {}
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 use crate::set::gate::Gate;
 use crate::set::head::HeadKeeper;
 use crate::set::host::{SetHost, decode_answer};
+use crate::set::mover::PlacingBoard;
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
 use crate::set::scrub::ScrubBoard;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use holdfast_control::serve::{ExpiryJudge, Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_raft::{Group, ProposeError, boot_now};
-use holdfast_store::Health;
+use holdfast_store::{Health, Switch};
 use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -133,6 +134,8 @@ pub struct SetParts {
     pub head: Arc<HeadKeeper>,
     /// How its store has answered.
     pub health: Arc<Health>,
+    /// Where its objects lie, which may change.
+    pub switch: Arc<Switch>,
     /// Times derived from the round trip.
     pub timing: Timing,
     /// Ends it.
@@ -155,6 +158,10 @@ pub struct SetServer {
     pub head: Arc<HeadKeeper>,
     /// How its store has answered this gateway.
     pub health: Arc<Health>,
+    /// Where its objects lie, which may change.
+    pub switch: Arc<Switch>,
+    /// How far a change of that is.
+    pub placing: PlacingBoard,
     /// The background reading of its objects.
     pub scrub: ScrubBoard,
     pace: Arc<JournalPace>,
@@ -184,7 +191,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SetServer {
     /// A set that runs until `stop`. Call [`SetServer::run`] in a task of its own.
     pub fn new(parts: SetParts) -> Arc<Self> {
-        let SetParts { id, name, group, host, reader, pace, head, health, timing, stop } = parts;
+        let SetParts { id, name, group, host, reader, pace, head, health, switch, timing, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
             id,
@@ -194,6 +201,8 @@ impl SetServer {
             reader,
             head,
             health,
+            switch,
+            placing: PlacingBoard::default(),
             scrub: ScrubBoard::default(),
             pace,
             timing,

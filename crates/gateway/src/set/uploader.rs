@@ -192,6 +192,10 @@ impl Uploader {
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }
+            let _turn = tokio::select! {
+                turn = self.server.head.checkpoint_turn() => turn,
+                () = self.stop.cancelled() => return,
+            };
             // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered.
             let done = tokio::select! {
                 done = self.checkpoint(term) => done,

@@ -25,7 +25,7 @@ use holdfast_log::NodeLog;
 use holdfast_nbd::ExportName;
 use holdfast_raft::Group;
 use holdfast_seal::DataKey;
-use holdfast_store::{Health, ObjectStore, RetryPolicy};
+use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, SetLife};
 use holdfast_volume::segment::Codec;
@@ -200,7 +200,8 @@ impl Gateway {
         let seat = Seat::new(me, common.journal.clone(), (&common.entry, &common.links), base);
         let group = Group::scripted(seat.clone());
         let health = Arc::new(Health::new("history"));
-        let store = common.open_store(&health);
+        let switch = Arc::new(Switch::new("memory", common.open_store(&health)));
+        let store = switch.clone();
         let keyring = Keyring { wrapped_key: common.entry.wrapped_key.clone(), passphrase: Argon2id::ours([0; 16]) };
         let head = HeadKeeper::new(HeadParts {
             name: common.entry.name.clone(),
@@ -240,6 +241,7 @@ impl Gateway {
             pace: Arc::new(JournalPace::new(common.log.clone(), host)),
             head: head.clone(),
             health,
+            switch,
             timing: TIMING,
             stop: stop.clone(),
         });

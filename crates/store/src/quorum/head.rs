@@ -1,5 +1,7 @@
 //! The head over several stores: carries out what `register` decides. Each step at a store is a conditional PUT on what was read there.
 //!
+//! Which list of stores counts is not asked here: see `moves`.
+//!
 //! A step at one store goes on in a task of its own, so that the third store gets what the first two were asked for while nobody waits for it any more.
 
 use super::register::{
@@ -7,9 +9,9 @@ use super::register::{
     encode_mark, judge_look, lives_of, mark_for, may_begin, may_lay_out, may_mend, mended, next_step, outlived,
     promised_value,
 };
-use super::{Quorum, Replica, worst};
+use super::{Register, Replica, worst};
 use crate::error::{Cause, Disposition, Op, StoreError};
-use crate::{Object, Version};
+use crate::{Object, ObjectStore, Version};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -86,13 +88,22 @@ fn is(expected: &Is, current: Option<&Bytes>) -> bool {
     *expected == current.map(|body| Version::of(body))
 }
 
-impl Quorum {
+impl Register {
+    /// One store alone: its head is an object like any other, without a frame, as it always was.
+    fn alone(&self) -> Option<&Arc<dyn ObjectStore>> {
+        match self.replicas.as_slice() {
+            [one] => Some(&one.store),
+            _ => None,
+        }
+    }
+
     pub(super) fn seat(&self, index: usize) -> Seat {
         let small = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         Seat { index: small(index), n: small(self.replicas.len()), w: small(self.w) }
     }
 
-    async fn ask(&self, replica: &Replica, key: &str) -> Answer {
+    async fn ask(&self, seat: usize, key: &str) -> Answer {
+        let replica = &self.replicas[seat];
         let began = Instant::now();
         let answer = replica.store.get_object(key).await;
         match &answer {
@@ -101,12 +112,12 @@ impl Quorum {
         }
         let silent = |error, version| Answer { seen: Seen::Silent, version, error: Some(error) };
         match answer {
-            Ok(object) => match decode(self.seat(replica.index), &object.body) {
+            Ok(object) => match decode(self.seat(seat), &object.body) {
                 Ok(Stored::Slot(slot)) => Answer { seen: Seen::Slot(slot), version: Some(object.version), error: None },
                 Ok(Stored::Mark(life)) => {
                     Answer { seen: Seen::Marked(life), version: Some(object.version), error: None }
                 }
-                Err(bad) => silent(self.bad_slot(replica, key, &bad), Some(object.version)),
+                Err(bad) => silent(self.bad_slot(seat, key, &bad), Some(object.version)),
             },
             Err(error) if error.disposition() == Disposition::NotFound => {
                 // The repair looks sooner.
@@ -122,11 +133,11 @@ impl Quorum {
         let none = || Answer { seen: Seen::Silent, version: None, error: None };
         let mut answers: Vec<Answer> = self.replicas.iter().map(|_| none()).collect();
         let mut asked: FuturesUnordered<_> =
-            self.replicas.iter().map(|replica| async move { (replica.index, self.ask(replica, key).await) }).collect();
+            (0..self.replicas.len()).map(|seat| async move { (seat, self.ask(seat, key).await) }).collect();
         let (began, mut until): (Instant, Option<Instant>) = (Instant::now(), None);
         let mut heard = vec![false; answers.len()];
         let ends = |answers, heard: &[bool]| {
-            for replica in self.replicas.iter().filter(|replica| !heard[replica.index]) {
+            for (_, replica) in self.replicas.iter().enumerate().filter(|(seat, _)| !heard[*seat]) {
                 replica.speed.not_within(began.elapsed());
                 if all {
                     self.took_too_long(replica, key, ALL_LIMIT);
@@ -161,6 +172,9 @@ impl Quorum {
 
     /// What the register holds. A value that is not decided yet is decided first: what is shown here, nobody can take back.
     pub(super) async fn look(&self, key: &str) -> Result<Object, StoreError> {
+        if let Some(store) = self.alone() {
+            return store.get_object(key).await;
+        }
         let object = |body: Bytes| Object { version: Version::of(&body), body };
         let (mut seen_higher, mut last) = (Ballot::default(), None);
         for round in 1..=ROUNDS_MAX {
@@ -193,6 +207,9 @@ impl Quorum {
         expected: Option<&Version>,
         body: Bytes,
     ) -> Result<Version, StoreError> {
+        if let Some(store) = self.alone() {
+            return store.swap(key, expected, body).await;
+        }
         if body.len() > VALUE_BYTES_MAX {
             return Err(StoreError::TooLarge { at: self.at(Op::Swap, key), found_bytes: body.len() as u64 });
         }
@@ -256,8 +273,9 @@ impl Quorum {
             }
             return all;
         }
-        let puts = self.replicas.iter().zip(&all).filter(|(_, answer)| !has_slot(answer)).map(|(replica, answer)| {
-            let object = encode(self.seat(replica.index), &Slot::default(), rand::random());
+        let puts = self.replicas.iter().zip(&all).enumerate().filter(|(_, (_, answer))| !has_slot(answer));
+        let puts = puts.map(|(seat, (replica, answer))| {
+            let object = encode(self.seat(seat), &Slot::default(), rand::random());
             async move { replica.store.swap(key, answer.version.as_ref(), object).await }
         });
         // What came of it is read.
@@ -290,12 +308,12 @@ impl Quorum {
             Aim::Mend { .. } => answers.iter().filter(|answer| has_slot(answer)).count(),
         };
         let mut taking_part = 0;
-        for (replica, answer) in self.replicas.iter().zip(answers) {
+        for (seat, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
             let (Seen::Slot(slot), Some(version)) = (&answer.seen, &answer.version) else { continue };
             // Steps that hang are not waited for, and not piled up.
             let Ok(permit) = replica.heads.clone().try_acquire_owned() else { continue };
             taking_part += 1;
-            let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(replica.index), ballot };
+            let place = Place { replica: replica.clone(), key: key.to_owned(), seat: self.seat(seat), ballot };
             let (slot, version, tell, heard) = (slot.clone(), version.clone(), tell.clone(), heard.clone());
             tokio::spawn(async move {
                 place.take_part(slot, version, &tell, heard).await;
@@ -367,6 +385,9 @@ impl Quorum {
 
     /// Brings every store's head to what is decided, for the repair: which have it. Needs all stores to answer for a store that has lost its own.
     pub(super) async fn mend_head(&self, key: &str) -> (Vec<bool>, Result<(), StoreError>) {
+        if self.alone().is_some() {
+            return (vec![true], Ok(()));
+        }
         let answers = self.ask_all(key, true).await;
         let seen = seen_of(&answers);
         let accepted = |seen: &Seen<Bytes>| match seen {
@@ -375,7 +396,7 @@ impl Quorum {
         };
         let highest = seen.iter().filter_map(accepted).max();
         let lives = lives_of(&seen);
-        self.replicas.iter().for_each(|replica| replica.lives(lives[replica.index]));
+        self.replicas.iter().zip(lives).for_each(|(replica, life)| replica.lives(self.number, life));
         let whole = |at: usize| accepted(&seen[at]) == highest && highest.is_some() && !outlived(&seen, at);
         let has_it: Vec<bool> = (0..seen.len()).map(whole).collect();
         let lost = |(at, answer): (usize, &Answer)| {
@@ -399,15 +420,15 @@ impl Quorum {
         let lost: Vec<bool> =
             answers.iter().enumerate().map(|(at, answer)| is_spoilt(answer) || outlived(&seen, at)).collect();
         seen.iter_mut().zip(lost).filter(|(_, lost)| *lost).for_each(|(seen, _)| *seen = Seen::Empty);
-        for (replica, answer) in self.replicas.iter().zip(answers) {
-            let Some(life) = mark_for(&seen, replica.index, self.w) else { continue };
-            if is_spoilt(answer) && !is_spoilt(&self.ask(replica, key).await) {
+        for (lost, (replica, answer)) in self.replicas.iter().zip(answers).enumerate() {
+            let Some(life) = mark_for(&seen, lost, self.w) else { continue };
+            if is_spoilt(answer) && !is_spoilt(&self.ask(lost, key).await) {
                 return Ok(());
             }
             // What lost its head has lost more than that.
             replica.head_lost(true);
-            replica.lives(life);
-            let mark = encode_mark(self.seat(replica.index), life, rand::random());
+            replica.lives(self.number, life);
+            let mark = encode_mark(self.seat(lost), life, rand::random());
             replica.store.swap(key, answer.version.as_ref(), mark).await?;
         }
         // 2: what is asked from here on is after that.
@@ -471,7 +492,7 @@ impl Place {
             Ok(promised) => promised,
             Err(out) => return drop(tell.send(out).await),
         };
-        let _ = tell.send(Told::Promised(self.replica.index, before)).await;
+        let _ = tell.send(Told::Promised(usize::from(self.seat.index), before)).await;
         let verdict = heard.wait_for(|verdict| !matches!(verdict, Verdict::Open)).await.map(|v| v.clone());
         let Ok(Verdict::Accept(value, lives)) = verdict else { return };
         let told = match promised.accept(self.ballot, value, &lives) {

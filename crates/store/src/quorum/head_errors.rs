@@ -2,19 +2,24 @@
 
 use super::head::{Answer, has_slot};
 use super::register::{BadSlot, Seat, Seen};
-use super::{Quorum, Replica};
+use super::{Register, Replica};
 use crate::error::{At, Cause, Disposition, Op, StoreError};
 use crate::health::Kind;
 use crate::retry::unix_ms;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl Quorum {
+impl Register {
+    pub(super) fn at(&self, op: Op, key: &str) -> Box<At> {
+        At::new(&self.place, op, key)
+    }
+
     /// What is in a slot's place is none. Somebody must act, but for a damaged one.
-    pub(super) fn bad_slot(&self, replica: &Replica, key: &str, bad: &BadSlot) -> StoreError {
+    pub(super) fn bad_slot(&self, index: usize, key: &str, bad: &BadSlot) -> StoreError {
+        let replica = &self.replicas[index];
         let at = At::new(&Arc::from(replica.store.place()), Op::Get, key);
         let seat = |s: Seat| format!("store {} of {} with write quorum {}", s.index + 1, s.n, s.w);
-        let expected = seat(self.seat(replica.index));
+        let expected = seat(self.seat(index));
         let error = match bad {
             BadSlot::Seat(found) => StoreError::Denied {
                 at,

@@ -2,12 +2,12 @@
 //! nothing that no root names is copied, and nothing that does not open.
 
 use super::{Quorum, Replica, lock};
+use crate::ObjectStore;
 use crate::error::{Disposition, StoreError};
-use crate::{ObjectStore, keys};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use holdfast_types::{ObjectId, SetId};
+use holdfast_types::ObjectId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub(super) struct Missing {
     lost: bool,
     /// The current root then: it is compared once more after the next one.
     lost_at: Option<Option<ObjectId>>,
-    /// Of its slot, as last seen.
-    life: Option<u32>,
+    /// Of its slot, as last seen, and of which list of stores that is.
+    life: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,16 +142,20 @@ impl Replica {
         }
     }
 
-    /// Its slot is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by another gateway, one that led before and was at it
-    /// still: nobody here has seen it gone.
-    pub(super) fn lives(&self, life: u32) {
+    /// Its slot among the `configuration`th list of stores is in this life. Where that is later than the last one seen it was lost meanwhile, and mended by
+    /// another gateway, one that led before and was at it still: nobody here has seen it gone.
+    pub(super) fn lives(&self, configuration: u32, life: u32) {
         let mut missing = lock(&self.missing);
-        let seen = missing.life;
-        missing.life = Some(seen.unwrap_or(0).max(life));
+        let seen = missing.life.filter(|(of, _)| *of == configuration).map(|(_, life)| life);
+        missing.life = Some((configuration, seen.unwrap_or(0).max(life)));
         drop(missing);
         if seen.is_some_and(|seen| seen < life) {
             self.head_lost(true);
         }
+    }
+
+    pub(super) fn head_is_behind(&self, behind: bool) {
+        lock(&self.missing).head_behind = behind;
     }
 
     pub(super) fn forget(&self, key: &str) {
@@ -445,18 +449,6 @@ impl Quorum {
             }
         }
         Err(RepairError::Nowhere { key: key.to_owned(), why: why.join("; ") })
-    }
-
-    /// Brings every store's part of the set's head to what is decided: whether all have it now.
-    ///
-    /// # Errors
-    /// The stores.
-    pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
-        let (has_it, mended) = self.mend_head(&keys::head(set)).await;
-        for (replica, has_it) in self.replicas.iter().zip(&has_it) {
-            lock(&replica.missing).head_behind = !has_it;
-        }
-        mended.map(|()| has_it.iter().all(|has_it| *has_it))
     }
 }
 

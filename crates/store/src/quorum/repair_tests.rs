@@ -1,7 +1,9 @@
 //! Notes over time, and the order in which they are worked off.
 
 use super::*;
+use crate::keys;
 use crate::{Memory, ObjectStore};
+use holdfast_types::SetId;
 use holdfast_types::{GroupId, MemberId, Term};
 
 const SET: SetId = GroupId(1);
@@ -10,7 +12,7 @@ fn id(random: u128) -> ObjectId {
     ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
 }
 
-fn three() -> Quorum {
+fn three() -> Arc<Quorum> {
     Quorum::new((0..3).map(|_| (Arc::new(Memory::new()) as Arc<dyn ObjectStore>, None)).collect(), 2)
 }
 

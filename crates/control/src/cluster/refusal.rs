@@ -1,0 +1,355 @@
+//! Why group 0 did not do what it was asked.
+
+use holdfast_types::{MemberId, Name, RequestId, SetId};
+use serde::{Deserialize, Serialize};
+
+/// Why group 0 did not do what it was asked. The text is meant for the person who asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ClusterRefusal {
+    /// The cluster has another id: the caller means another cluster.
+    #[error("cluster id: found {found:032x}, expected {expected:032x}: this is another cluster")]
+    OtherCluster {
+        /// As asked for.
+        found: u128,
+        /// As it is; zero is not an id.
+        expected: u128,
+    },
+    /// The member id was used before (C1).
+    #[error("member id {id} was used before, the next one is {next}: ids are never reused")]
+    MemberIdUsed {
+        /// As asked for.
+        id: MemberId,
+        /// The lowest that is free.
+        next: MemberId,
+    },
+    /// A member has this name.
+    #[error("a gateway named {name} is a member already: {by}")]
+    MemberNameTaken {
+        /// As asked for.
+        name: Name,
+        /// Who has it.
+        by: MemberId,
+    },
+    /// A member has this disk (C2).
+    #[error("disk {disk:032x} is that of member {by} already; a copied disk cannot be a second member")]
+    DiskInUse {
+        /// As asked for.
+        disk: u128,
+        /// Whose it is.
+        by: MemberId,
+    },
+    /// The disk's member was removed (C2).
+    #[error("disk {disk:032x} belonged to a member that was removed; wipe it, and it joins as a new one")]
+    DiskRetired {
+        /// As asked for.
+        disk: u128,
+    },
+    /// Full.
+    #[error("the cluster has {max} members already, which is the most it may have")]
+    TooManyMembers {
+        /// `MEMBERS_MAX`.
+        max: u32,
+    },
+    /// No such member.
+    #[error("{id} is not a member of this cluster")]
+    NoSuchMember {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// A cluster of nobody could never be asked anything again.
+    #[error("{id} is the last member; it cannot be removed")]
+    LastMember {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// The member has another disk.
+    #[error("member {member} starts on disk {found:032x}, expected {expected:032x}: this is not the disk that joined")]
+    DiskMismatch {
+        /// The member.
+        member: MemberId,
+        /// As it says.
+        found: u128,
+        /// As it joined.
+        expected: u128,
+    },
+    /// C3: the disk is older than what the cluster has seen of it.
+    #[error(
+        "member {member} starts with boot counter {found}, but {seen} was seen: its disk was restored from an older copy; \
+         remove the member, wipe the disk, and join anew"
+    )]
+    BootReplayed {
+        /// The member.
+        member: MemberId,
+        /// As it says.
+        found: u64,
+        /// The last one registered.
+        seen: u64,
+    },
+    /// C3: two processes with one counter.
+    #[error(
+        "member {member} starts twice with boot counter {boot}: its disk was cloned, or restored from an older copy; \
+         stop all but one, remove the member, wipe the disk, and join anew"
+    )]
+    BootCloned {
+        /// The member.
+        member: MemberId,
+        /// The counter that both have.
+        boot: u64,
+    },
+    /// A set has this name.
+    #[error("a set named {name} exists already: {by}")]
+    SetNameTaken {
+        /// As asked for.
+        name: Name,
+        /// Which.
+        by: SetId,
+    },
+    /// Full.
+    #[error("the cluster has {max} sets already, which is the most it may have")]
+    TooManySets {
+        /// `SETS_MAX`.
+        max: u32,
+    },
+    /// No such set.
+    #[error("the cluster has no set {set}")]
+    NoSuchSet {
+        /// As asked for.
+        set: SetId,
+    },
+    /// A set without voters, or with one voter twice.
+    #[error("the first members of a set must be at least one, each once; found {found:?}")]
+    BadMembers {
+        /// As asked for.
+        found: Vec<MemberId>,
+    },
+    /// A text or key is empty or too long.
+    #[error("{what}: found {found} bytes, expected 1 to {max}")]
+    BadLength {
+        /// Which one.
+        what: String,
+        /// Its length in bytes.
+        found: u64,
+        /// The most it may have.
+        max: u64,
+    },
+    /// The number belongs to a set already, or to one that was.
+    #[error("set {set} cannot be restored: that number was given to {}; recover into a new cluster", found_text(.found))]
+    SetIdTaken {
+        /// As asked for.
+        set: SetId,
+        /// Who has it now, if anyone.
+        found: Option<Name>,
+    },
+    /// A generation that no set can have.
+    #[error("generation: found {found}, expected 2 to {max}")]
+    BadGeneration {
+        /// As asked for.
+        found: u64,
+        /// `GENERATION_MAX`.
+        max: u64,
+    },
+    /// The request id made something else before.
+    #[error("request id {request} was used before, for something else: draw a new one")]
+    RequestReused {
+        /// As asked for.
+        request: RequestId,
+    },
+    /// It was a member (C1).
+    #[error(
+        "{id} was removed from this cluster for ever; to use its machine again, give its gateway an empty data_dir and let it \
+         in as a new member (holdfast gateway add)"
+    )]
+    MemberRemoved {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// Leaving is final.
+    #[error(
+        "{id} is leaving the cluster, which is final; let its gateway in again with an empty data_dir (holdfast gateway add)"
+    )]
+    MemberLeaving {
+        /// As asked for.
+        id: MemberId,
+    },
+    /// A build that does not know entries which may be in the log.
+    #[error(
+        "{member} runs a build that knows feature level {found}, and the cluster is at {expected}: start it with a newer build"
+    )]
+    TooOld {
+        /// The member.
+        member: MemberId,
+        /// What it knows.
+        found: u32,
+        /// The cluster's.
+        expected: u32,
+    },
+    /// Not every member can.
+    #[error("feature level {asked}: {member} {}", known_text(.known))]
+    LevelNotKnown {
+        /// As asked for.
+        asked: u32,
+        /// Who does not know it.
+        member: MemberId,
+        /// What it knows, if it has ever said so.
+        known: Option<u32>,
+    },
+    /// An entry of a level that the cluster is not at.
+    #[error(
+        "this needs feature level {needed}, and the cluster is at {found}: it is raised once every gateway runs a build that knows it"
+    )]
+    LevelNeeded {
+        /// By the entry.
+        needed: u32,
+        /// The cluster's.
+        found: u32,
+    },
+    /// A set's keys are not what the proposer saw.
+    #[error("the keys of set {set} were changed by somebody else meanwhile: look again, then ask again")]
+    KeysChanged {
+        /// The set.
+        set: SetId,
+    },
+    /// The name is not free yet.
+    #[error(
+        "a set named {name} is being deleted ({set}): its name is free once `holdfast set list` does not show it any more"
+    )]
+    SetBeingDeleted {
+        /// As asked for.
+        name: Name,
+        /// Which.
+        set: SetId,
+    },
+    /// The number is another set's.
+    #[error("set {set}: found the name {found}, expected {expected}: another set is meant")]
+    OtherSet {
+        /// The set.
+        set: SetId,
+        /// As asked for.
+        found: Name,
+        /// As it is.
+        expected: Name,
+    },
+    /// Nobody asked for its deletion.
+    #[error("set {set} is not being deleted")]
+    NotBeingDeleted {
+        /// The set.
+        set: SetId,
+    },
+    /// D2.
+    #[error("set {set} may still be served: {} have not ended its group", members_text(.waits))]
+    SetNotFenced {
+        /// The set.
+        set: SetId,
+        /// Who has not.
+        waits: Vec<MemberId>,
+    },
+    /// D3.
+    #[error("the key of set {set} is not forgotten yet")]
+    KeyNotForgotten {
+        /// The set.
+        set: SetId,
+    },
+    /// A late copy of a creation (R12).
+    #[error("this request made set {set}, which was deleted since: draw a new one")]
+    SetDeleted {
+        /// Which.
+        set: SetId,
+    },
+    /// S14: the number was given away meanwhile.
+    #[error(
+        "the clone was to be set {found}, and the next number is {next}: another set was made meanwhile; ask again"
+    )]
+    SetIdPassed {
+        /// As asked for.
+        found: SetId,
+        /// The lowest that is free.
+        next: SetId,
+    },
+    /// A clone shows what it keeps.
+    #[error("set {clone} is a clone of set {set}, and reads what that has: delete the clone first")]
+    HasClone {
+        /// What was to be deleted.
+        set: SetId,
+        /// One of its clones.
+        clone: SetId,
+    },
+    /// A clone without its origin shows nothing.
+    #[error(
+        "it is a clone of set {origin}, which this cluster has not got in that store: recover that one with it, or before it"
+    )]
+    OriginMissing {
+        /// What it is a clone of.
+        origin: SetId,
+    },
+    /// The origin's next sweep would delete what the clone shows.
+    #[error(
+        "it is a clone of set {origin}, which does not keep root {root} for it: what the clone shows would be deleted there"
+    )]
+    NotPinned {
+        /// What it is a clone of.
+        origin: SetId,
+        /// The object of the root.
+        root: holdfast_types::ObjectId,
+    },
+    /// Too many clones of clones.
+    #[error(
+        "set {origin} is a clone of a clone … {max} deep, which is the most there may be; copy its volumes into a new set instead"
+    )]
+    TooDeep {
+        /// What was to be cloned.
+        origin: SetId,
+        /// `CLONE_DEPTH_MAX`.
+        max: u32,
+    },
+    /// The proposer judged by an older copy.
+    #[error("the stores of set {set} are being changed, or were, by somebody else: found {found:?}; look at it again")]
+    PlacementChanged {
+        /// The set.
+        set: SetId,
+        /// Where it is.
+        found: String,
+    },
+    /// P1.
+    #[error("the stores of set {set} cannot go from {found:?} to {wished:?}: {why}")]
+    NoSuchStep {
+        /// The set.
+        set: SetId,
+        /// Where it is.
+        found: String,
+        /// As asked for.
+        wished: String,
+        /// What would have to be.
+        why: String,
+    },
+    /// A clone reads what its origin has, in its origin's stores.
+    #[error(
+        "set {set} shares what it has with set {other}, one being a clone of the other, and both lie in the same stores: these stay while there are both. \
+         Delete the clone, or copy its volumes into a set of its own first"
+    )]
+    Linked {
+        /// The set.
+        set: SetId,
+        /// Its clone, or its origin.
+        other: SetId,
+    },
+    /// No clone is made of what moves.
+    #[error(
+        "the stores of set {origin} are being changed: clone it once that is done; `holdfast set stores show` says how far it is"
+    )]
+    OriginMoves {
+        /// What was to be cloned.
+        origin: SetId,
+    },
+}
+
+fn known_text(known: &Option<u32>) -> String {
+    known.map_or("has not registered a start yet".to_owned(), |known| format!("knows {known} at most"))
+}
+
+fn members_text(members: &[MemberId]) -> String {
+    members.iter().map(MemberId::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn found_text(found: &Option<Name>) -> String {
+    found.as_ref().map_or("a set before".to_owned(), |name| format!("set {name}"))
+}

@@ -1,0 +1,98 @@
+//! Changes of sets' stores (ADR 0018): each gateway opens what group 0 says; the leader of group 0 asks the set's leader whether the next step may be
+//! taken, and proposes it (P1).
+
+use super::{Adopted, Node, lock};
+use crate::set::server::{SetServer, unix_ms};
+use holdfast_control::cluster::ClusterCommand;
+use holdfast_raft::Placer;
+use holdfast_store::Op;
+use holdfast_types::Placement;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Between two rounds.
+const TURN: Duration = Duration::from_millis(500);
+
+/// What this gateway says of a set's change, where it leads the set.
+pub(super) fn placer(node: Weak<Node>) -> Placer {
+    Box::new(move |id| {
+        let node = node.upgrade()?;
+        let entry = node.cluster.state().sets.get(&id)?.name.clone();
+        node.set(&entry).filter(|set| set.id == id)?.placing.said()
+    })
+}
+
+/// Opens what a set's stores are from now on, if that has changed. What is under way goes on where it was asked for.
+pub(super) fn follow(node: &Node, set: &SetServer, text: &str) {
+    if set.switch.text() == text {
+        return;
+    }
+    let name = set.name.to_string();
+    match (node.seams.store)(&node.config, text, set.health.clone()) {
+        Ok(store) => {
+            tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "the set's stores are changed");
+            set.switch.set(text, store);
+            // Of several each has a health of its own; what was wrong with a single one is over.
+            set.health.attempt(unix_ms(), Op::Get, None);
+            lock(&node.troubles).remove(&name);
+        }
+        Err(error) => {
+            let why = format!("its stores were changed to {text:?}, which this gateway cannot open: {error}");
+            if lock(&node.troubles).insert(name, why.clone()).as_ref() != Some(&why) {
+                tracing::error!(set = %set.name, "{why}");
+            }
+        }
+    }
+}
+
+/// Proposes the steps that sets' leaders are ready for, while this gateway leads group 0.
+pub(super) async fn run(node: Arc<Node>, adopted: Adopted) {
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            () = tokio::time::sleep(TURN) => {}
+        }
+        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
+        if !leads {
+            continue;
+        }
+        let state = node.cluster.state();
+        for (id, entry) in &state.sets {
+            let from = Placement::parse(&entry.store_url);
+            if from.next.is_none() {
+                continue;
+            }
+            for member in state.members.values() {
+                let asked = adopted.raft.ask_placing(*id, member.id, &member.peer_addr);
+                let said = tokio::select! {
+                    () = node.stop.cancelled() => return,
+                    said = asked => said,
+                };
+                let step = match said {
+                    Ok(Some(placing)) => placing.step,
+                    Ok(None) => None,
+                    Err(why) => {
+                        tracing::debug!(set = %entry.name, member = %member.id, %why, "not asked how far a change of stores is");
+                        None
+                    }
+                };
+                // What it was ready for may have been done since.
+                let Some((expected, placement)) = step
+                    .filter(|(expected, to)| *expected == entry.store_url && from.may_become(&Placement::parse(to)))
+                else {
+                    continue;
+                };
+                let command = ClusterCommand::PlaceSet { set: *id, expected, placement: placement.clone() };
+                match node.cluster.command(&adopted.group, &command).await {
+                    Ok(answer) => {
+                        tracing::info!(set = %entry.name, to = placement, ?answer, "a step of a change of stores")
+                    }
+                    Err(error) => {
+                        tracing::debug!(set = %entry.name, %error, "a step of a change of stores is not done yet")
+                    }
+                }
+                break;
+            }
+        }
+    }
+}

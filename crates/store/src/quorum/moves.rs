@@ -1,0 +1,276 @@
+//! Which of a set's lists of stores counts, while they are changed (ADR 0018): each list has a head of its own, under a name of its own.
+//!
+//! ```text
+//!   head of list c      … ─▶ H ─▶ last value: "list c+1, which begins with H" ─▶ the same without H
+//!   head of list c+1                    └─────────▶ H ─▶ …
+//! ```
+//! L1  A list ends with a last value in the place of its head, by a swap like any other, from the very head that whoever ends it has looked after. Nothing is
+//!     decided in that list any more, and whoever looks there finds the last value.
+//! L2  The next list's head begins with the bytes that the last value has, and only who has seen that one decided writes them there, as a swap on nothing. So
+//!     whoever they are, they write the same, and once; and what was decided in the list before is what the next one begins with.
+//! L3  The last value lets go of H once the next list's head is there: H has the set's wrapped keys, and is not needed any more.
+//! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all.
+//!
+//! The two registers share nothing, so each keeps its own rules (Q1 to Q3): what a store of the one has forgotten says nothing in the other, and their quorums
+//! need not meet. Which list comes next nobody takes from a store: it is compared with what group 0, or a person, has said.
+
+use super::{Quorum, Register};
+use crate::error::{Cause, Disposition, Op, StoreError};
+use crate::{Object, Version, keys};
+use bytes::{BufMut, Bytes, BytesMut};
+use holdfast_types::SetId;
+use sha2::{Digest, Sha256};
+
+const MAGIC: &[u8; 4] = b"HFM\x01";
+/// Magic, length of the text, whether a head follows.
+const HEAD_BYTES: usize = 4 + 4 + 1;
+const TOKEN_BYTES: usize = 16;
+const SUM_BYTES: usize = 16;
+
+/// Looks at both heads of one call: each after the first because somebody else ended, or began, one of them in between.
+const LOOKS_MAX: u32 = 4;
+
+/// The last value of a list's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Moved {
+    /// The next list.
+    to: String,
+    /// What its head begins with; `None` once it has begun.
+    head: Option<Bytes>,
+}
+
+impl Moved {
+    /// As an object. `token` is drawn anew for each: no two have the same bytes.
+    fn encode(&self, token: u128) -> Bytes {
+        let head = self.head.as_deref().unwrap_or_default();
+        let mut out = BytesMut::with_capacity(HEAD_BYTES + self.to.len() + head.len() + TOKEN_BYTES + SUM_BYTES);
+        out.put_slice(MAGIC);
+        out.put_u32_le(u32::try_from(self.to.len()).unwrap_or(u32::MAX));
+        out.put_u8(u8::from(self.head.is_some()));
+        out.put_slice(self.to.as_bytes());
+        out.put_slice(head);
+        out.put_u128_le(token);
+        let sum = Sha256::digest(&out);
+        out.put_slice(&sum[..SUM_BYTES]);
+        out.freeze()
+    }
+
+    /// Reads what [`Moved::encode`] wrote. `None` for anything else: a head, whose own seal says whether it is whole.
+    fn decode(object: &Bytes) -> Option<Self> {
+        let body_bytes = object.len().checked_sub(SUM_BYTES)?;
+        let (body, sum) = object.split_at(body_bytes);
+        if !body.starts_with(MAGIC) || Sha256::digest(body)[..SUM_BYTES] != *sum {
+            return None;
+        }
+        let to_bytes = u32::from_le_bytes(body.get(4..8)?.try_into().ok()?) as usize;
+        let has_head = *body.get(8)?;
+        let head_at = HEAD_BYTES.checked_add(to_bytes)?;
+        let head_end = body_bytes.checked_sub(TOKEN_BYTES).filter(|end| *end >= head_at)?;
+        let to = String::from_utf8(body.get(HEAD_BYTES..head_at)?.to_vec()).ok()?;
+        Some(Self { to, head: (has_head == 1).then(|| object.slice(head_at..head_end)) })
+    }
+}
+
+/// Where the head went, if this object in its place is the last value of a list that was left (L1).
+pub fn moved_to(object: &Bytes) -> Option<String> {
+    Moved::decode(object).map(|moved| moved.to)
+}
+
+/// Which list counts.
+enum Counts<'a> {
+    /// The first, with this head; `None`: it has none.
+    First(Option<Object>),
+    /// The next one: it has begun, with or after this.
+    Next(&'a Register, Object),
+}
+
+impl Quorum {
+    fn first(&self) -> &Register {
+        &self.registers[0]
+    }
+
+    async fn look_first(&self, set: SetId) -> Result<Option<Object>, StoreError> {
+        let first = self.first();
+        match first.look(&keys::head_of(set, first.number)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.disposition() == Disposition::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (L2).
+    async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
+        let found = self.look_first(set).await?;
+        // With one list nothing is followed: who has not heard of the next one is told that there is one (`moved_to`).
+        let Some((next, object)) = self.registers.get(1).zip(found.as_ref()) else { return Ok(Counts::First(found)) };
+        let Some(moved) = Moved::decode(&object.body) else { return Ok(Counts::First(found)) };
+        if moved.to != next.text {
+            let cause =
+                Cause::text(format!("the set's stores were changed to {:?}, expected {:?}", moved.to, next.text));
+            let hint = "name the stores as `holdfast set list` shows them, or the ones that were found";
+            return Err(StoreError::Denied { at: self.at(Op::Get, &keys::head(set)), cause, hint });
+        }
+        let key = keys::head_of(set, next.number);
+        for _ in 0..LOOKS_MAX {
+            match next.look(&key).await {
+                Ok(object) => return Ok(Counts::Next(next, object)),
+                Err(error) if error.disposition() == Disposition::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let Some(head) = &moved.head else {
+                // L3: it had begun.
+                let cause =
+                    Cause::text("the stores that were left say that the new ones have the head, and these have none");
+                let hint = "look whether the new stores were emptied, or are other places than before";
+                return Err(StoreError::Denied { at: next.at(Op::Get, &key), cause, hint });
+            };
+            match next.swap_register(&key, None, head.clone()).await {
+                Ok(version) => return Ok(Counts::Next(next, Object { version, body: head.clone() })),
+                // Somebody else has begun it, and perhaps gone on from there.
+                Err(error) if error.disposition() == Disposition::Conflict => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let cause = Cause::text("others were quicker again and again");
+        Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
+    }
+
+    /// The set's head, wherever it is by now.
+    pub(super) async fn look_head(&self, set: SetId) -> Result<Object, StoreError> {
+        match self.which(set).await? {
+            Counts::First(Some(object)) | Counts::Next(_, object) => Ok(object),
+            Counts::First(None) => Err(StoreError::NotFound { at: self.at(Op::Get, &keys::head(set)) }),
+        }
+    }
+
+    /// Replaces the set's head, wherever it is by now, if it is `expected`. A last value is never replaced here: nobody has seen its version as a head's.
+    pub(super) async fn swap_head(
+        &self,
+        set: SetId,
+        expected: Option<&Version>,
+        body: Bytes,
+    ) -> Result<Version, StoreError> {
+        for _ in 0..LOOKS_MAX {
+            let register = match self.which(set).await? {
+                Counts::First(_) => self.first(),
+                Counts::Next(next, _) => next,
+            };
+            let swapped = register.swap_register(&keys::head_of(set, register.number), expected, body.clone()).await;
+            match swapped {
+                // Perhaps by the end of that list, which is no change of the head.
+                Err(error) if error.disposition() == Disposition::Conflict && self.has_next(register) => {
+                    let moved = matches!(self.which(set).await?, Counts::Next(..));
+                    if !moved {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+        let cause = Cause::text("the set's stores were changed again and again");
+        Err(StoreError::Unavailable { at: self.at(Op::Swap, &keys::head(set)), attempts: LOOKS_MAX, cause })
+    }
+
+    fn has_next(&self, register: &Register) -> bool {
+        self.registers.last().is_some_and(|last| last.number != register.number)
+    }
+
+    /// L1, and L2 right after it: ends the list that counts, if its head is `expected` still, and begins the next one. Whether it had been done before is
+    /// the same to the caller.
+    ///
+    /// The caller has seen to it that all that `expected` names is in the next list's stores, and that whatever is put from here on is (L4).
+    ///
+    /// # Errors
+    /// Conflict: another head is there. Denied: no change is under way.
+    pub async fn end_list(&self, set: SetId, expected: &Version) -> Result<(), StoreError> {
+        let (first, Some(next)) = (self.first(), self.registers.get(1)) else {
+            let cause = Cause::text("no other stores are known");
+            return Err(StoreError::Denied {
+                at: self.at(Op::Swap, &keys::head(set)),
+                cause,
+                hint: "begin the change first",
+            });
+        };
+        if let Some(head) = self.look_first(set).await?
+            && Moved::decode(&head.body).is_none()
+        {
+            if head.version != *expected {
+                let (found, expected) = (Some(head.version), Some(expected.clone()));
+                return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
+            }
+            let last = Moved { to: next.text.clone(), head: Some(head.body) };
+            first.swap_register(&keys::head_of(set, first.number), Some(expected), last.encode(rand::random())).await?;
+        }
+        self.which(set).await.map(drop)
+    }
+
+    /// Whether the next list's head counts already.
+    ///
+    /// # Errors
+    /// The stores.
+    pub async fn list_ended(&self, set: SetId) -> Result<bool, StoreError> {
+        Ok(matches!(self.which(set).await?, Counts::Next(..)))
+    }
+
+    /// L3, once the next list's head is there: nothing of the set's keys stays in the place that was left, as far as its stores answer.
+    ///
+    /// # Errors
+    /// The stores.
+    pub async fn let_go_of_head(&self, set: SetId) -> Result<(), StoreError> {
+        let first = self.first();
+        if !self.list_ended(set).await? {
+            return Ok(());
+        }
+        for _ in 0..LOOKS_MAX {
+            let Some(found) = self.look_first(set).await? else { return Ok(()) };
+            let Some(moved) = Moved::decode(&found.body).filter(|moved| moved.head.is_some()) else { return Ok(()) };
+            let last = Moved { head: None, ..moved }.encode(rand::random());
+            let key = keys::head_of(set, first.number);
+            match first.swap_register(&key, Some(&found.version), last).await {
+                Err(error) if error.disposition() == Disposition::Conflict => {}
+                outcome => return outcome.map(drop),
+            }
+        }
+        Ok(())
+    }
+
+    /// Which lists these are: their heads are the set's.
+    pub fn lists(&self) -> Vec<u32> {
+        self.registers.iter().map(|register| register.number).collect()
+    }
+
+    /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value now.
+    ///
+    /// # Errors
+    /// The stores.
+    pub async fn mend_left_heads(&self, set: SetId) -> Result<bool, StoreError> {
+        if self.registers.len() == 1 || !self.list_ended(set).await? {
+            return Ok(true);
+        }
+        let (has_it, mended) = self.first().mend_head(&keys::head_of(set, self.first().number)).await;
+        mended.map(|()| has_it.iter().all(|has_it| *has_it))
+    }
+
+    /// Brings every store's part of the set's head to what is decided: whether all have it now.
+    ///
+    /// # Errors
+    /// The stores.
+    pub async fn mend_heads(&self, set: SetId) -> Result<bool, StoreError> {
+        let ended = self.registers.len() > 1 && self.list_ended(set).await?;
+        // What an ended list's stores forget nobody asks for any more, but for w of them, which have it.
+        let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(true) };
+        let (has_it, mended) = register.mend_head(&keys::head_of(set, register.number)).await;
+        for replica in &self.replicas {
+            let seat = register.replicas.iter().position(|other| other.index == replica.index);
+            replica.head_is_behind(seat.is_some_and(|seat| !has_it[seat]));
+        }
+        mended.map(|()| has_it.iter().all(|has_it| *has_it))
+    }
+}
+
+#[cfg(test)]
+#[path = "moves_model.rs"]
+mod model;
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;

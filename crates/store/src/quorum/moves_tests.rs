@@ -1,0 +1,235 @@
+//! Stores that are changed for others, while some fail and some have not heard of it.
+
+use super::super::*;
+use super::*;
+use crate::{Faults, Faulty, Memory, RetryPolicy, Retrying};
+use holdfast_types::GroupId;
+
+const SET: SetId = GroupId(1);
+const HEAD: &str = "sets/1/head";
+
+type One = Arc<Retrying<Faulty<Memory>>>;
+
+fn stores(seed: u64) -> Vec<One> {
+    let policy = RetryPolicy { attempts_max: 2, backoff_first_ms: 1, backoff_max_ms: 2, ..RetryPolicy::default() };
+    let one = |at| Retrying::new(Faulty::new(Memory::new(), seed.wrapping_add(at), Faults::default()), policy.clone());
+    (0..5).map(|at| Arc::new(one(at))).collect()
+}
+
+/// Over what the text names: `file:///0` to `file:///4`.
+fn over(stores: &[One], text: &str) -> Arc<Quorum> {
+    let one = |url: &str| {
+        let at: usize = url.rsplit('/').next().and_then(|at| at.parse().ok()).expect("a number");
+        Ok((stores[at].clone() as Arc<dyn ObjectStore>, None))
+    };
+    Arc::new(Quorum::over(&Placement::parse(text), one).expect("a placement"))
+}
+
+fn list(at: &[usize]) -> String {
+    let urls: Vec<String> = at.iter().map(|at| format!("file:///{at}")).collect();
+    if at.len() == 1 { urls[0].clone() } else { format!("w={} {}", at.len() / 2 + 1, urls.join(" ")) }
+}
+
+/// Lists to go from and to; more than a majority stays, some stay, none stays; one store to several and back.
+const CHANGES: [(&[usize], &[usize]); 6] = [
+    (&[0, 1, 2], &[1, 2, 3]),
+    (&[0, 1, 2], &[2, 3, 4]),
+    (&[0], &[1, 2, 3]),
+    (&[0], &[0, 1, 2]),
+    (&[0, 1, 2], &[0]),
+    (&[0, 1, 2, 3, 4], &[4, 2, 0]),
+];
+
+fn text(text: impl Into<String>) -> Bytes {
+    Bytes::from(text.into())
+}
+
+fn down(store: &One, down: bool) {
+    store.within().set(Faults { down, ..Faults::default() });
+}
+
+async fn read(all: &Arc<Quorum>) -> String {
+    String::from_utf8(all.get(HEAD).await.expect("head").to_vec()).expect("text")
+}
+
+#[test]
+fn a_last_value_comes_back_as_it_was_written_and_a_head_is_none() {
+    for head in [None, Some(text("")), Some(text("a head"))] {
+        let moved = Moved { to: "c=2 file:///x".into(), head };
+        let object = moved.encode(7);
+        assert_eq!(Moved::decode(&object).as_ref(), Some(&moved));
+        assert_ne!(moved.encode(8), object, "no two have the same bytes");
+        for cut in 0..object.len() {
+            assert_eq!(Moved::decode(&object.slice(..cut)), None, "cut at {cut}");
+        }
+        for at in 0..object.len() {
+            let mut bad = object.to_vec();
+            bad[at] ^= 4;
+            assert_eq!(Moved::decode(&Bytes::from(bad)), None, "byte {at}");
+        }
+    }
+    assert_eq!(moved_to(&text("a head")), None);
+}
+
+#[tokio::test]
+async fn a_change_of_stores_takes_the_head_along() {
+    for (from, to) in CHANGES {
+        let stores = stores(1);
+        let (from, to) = (list(from), format!("c=2 {}", list(to)));
+        println!("{from} to {to}");
+        let old = over(&stores, &from);
+        let one = old.swap(HEAD, None, text("1")).await.expect("first");
+        let both = over(&stores, &format!("{from} => {to}"));
+        assert_eq!(read(&both).await, "1");
+        assert!(!both.list_ended(SET).await.expect("looks"));
+        let two = both.swap(HEAD, Some(&one), text("2")).await.expect("the first list counts");
+        let conflict = both.end_list(SET, &one).await.expect_err("another head is there");
+        assert_eq!(conflict.disposition(), Disposition::Conflict, "{conflict}");
+        both.end_list(SET, &two).await.expect("ends");
+        both.end_list(SET, &two).await.expect("had ended");
+        assert_eq!(read(&both).await, "2");
+        // Whoever has not heard of it finds where the head went, and replaces nothing.
+        let last = old.get_object(HEAD).await.expect("the last value");
+        assert_eq!(moved_to(&last.body), Some(to.clone()));
+        let late = old.swap(HEAD, Some(&two), text("late")).await.expect_err("over");
+        assert_eq!(late.disposition(), Disposition::Conflict, "{late}");
+        let new = over(&stores, &to);
+        let at = new.get_object(HEAD).await.expect("begun");
+        assert_eq!(at.body, text("2"));
+        let three = new.swap(HEAD, Some(&at.version), text("3")).await.expect("the next list counts");
+        assert_eq!(read(&both).await, "3");
+        both.let_go_of_head(SET).await.expect("lets go");
+        let last = old.get(HEAD).await.expect("the last value");
+        assert_eq!(Moved::decode(&last), Some(Moved { to: to.clone(), head: None }), "L3");
+        both.swap(HEAD, Some(&three), text("4")).await.expect("goes on");
+        assert_eq!(read(&new).await, "4");
+        assert!(both.mend_heads(SET).await.expect("looks"), "all have it");
+    }
+}
+
+/// L4.
+#[tokio::test]
+async fn an_object_counts_once_both_lists_have_it() {
+    let stores = stores(2);
+    let both = over(&stores, "w=2 file:///0 file:///1 file:///2 | c=2 w=2 file:///2 file:///3 file:///4");
+    assert_eq!(both.standings(0).iter().map(|s| s.part).collect::<Vec<_>>(), {
+        use Part::{Joins, Leaves, Stays};
+        [Leaves, Leaves, Stays, Joins, Joins]
+    });
+    for (away, counts) in [([0, 3], true), ([0, 1], false), ([3, 4], false), ([2, 2], true), ([2, 3], false)] {
+        away.iter().for_each(|at| down(&stores[*at], true));
+        let key = keys::segment(SET, ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: rand::random() });
+        assert_eq!(both.put_new(&key, text("x")).await.is_ok(), counts, "without {away:?}");
+        assert_eq!(both.list("sets/1/seg/", None).await.is_ok(), true);
+        stores.iter().for_each(|store| down(store, false));
+    }
+    assert!(both.next_has_enough(&[false, false, true, true, false]));
+    assert!(!both.next_has_enough(&[true, true, false, true, false]));
+}
+
+use holdfast_types::{MemberId, ObjectId, Term};
+
+/// Who has not heard of the right stores goes nowhere: a store that says another list than the one that is known is not followed.
+#[tokio::test]
+async fn a_list_that_nobody_has_named_is_not_followed() {
+    let stores = stores(3);
+    let one = over(&stores, "w=2 file:///0 file:///1 file:///2").swap(HEAD, None, text("1")).await.expect("first");
+    let here = over(&stores, "w=2 file:///0 file:///1 file:///2 => c=2 file:///3");
+    here.end_list(SET, &one).await.expect("ends");
+    let other = over(&stores, "w=2 file:///0 file:///1 file:///2 => c=2 file:///4");
+    let error = other.get(HEAD).await.expect_err("another list");
+    assert!(error.to_string().contains("c=2 file:///3"), "{error}");
+    assert_eq!(error.disposition(), Disposition::Denied);
+    // A change is one step.
+    let skips = Placement::parse("file:///0 | c=3 file:///1");
+    assert!(Quorum::over(&skips, |_| unreachable!("it is not opened")).is_err());
+}
+
+/// L3 only after L2; and the new stores lost all: it is said, not begun anew with nothing.
+#[tokio::test]
+async fn a_next_list_that_lost_its_head_is_not_begun_again() {
+    let stores = stores(4);
+    let one = over(&stores, "file:///0").swap(HEAD, None, text("1")).await.expect("first");
+    let both = over(&stores, "file:///0 => c=2 file:///1");
+    both.let_go_of_head(SET).await.expect("nothing to let go of yet");
+    assert_eq!(read(&both).await, "1");
+    both.end_list(SET, &one).await.expect("ends");
+    both.let_go_of_head(SET).await.expect("lets go");
+    stores[1].delete("sets/1/head.2").await.expect("delete");
+    let error = both.get(HEAD).await.expect_err("gone");
+    assert_eq!(error.disposition(), Disposition::Denied, "{error}");
+}
+
+/// Writers that know one list, both, or the next one, and several that end the first, while stores come and go and lose answers: a chain without a fork.
+#[tokio::test]
+async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
+    let seed: u64 = std::env::var("HOLDFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("HOLDFAST_SEED={seed}");
+    for (change, (from, to)) in CHANGES.into_iter().enumerate() {
+        let stores = stores(seed.wrapping_add(change as u64 * 10));
+        let (old, new) = (list(from), format!("c=2 {}", list(to)));
+        let both = format!("{old} => {new}");
+        over(&stores, &old).swap(HEAD, None, text("0:begin")).await.expect("first");
+        let faults = || Faults { fail_before: 60, fail_after: 60, own_conflict: 50, ..Faults::default() };
+        stores.iter().for_each(|store| store.within().set(faults()));
+        let writer = async |name: u64, place: &str| {
+            let mine = over(&stores, place);
+            let (mut done, mut perhaps) = (Vec::new(), Vec::new());
+            for turn in 0..40_u64 {
+                if turn % 7 == 3 && name == 0 {
+                    stores.iter().for_each(|store| store.within().set(faults()));
+                    stores[(turn / 7) as usize % 5].within().set(Faults { down: true, ..Faults::default() });
+                }
+                let Ok(object) = mine.get_object(HEAD).await else { continue };
+                if moved_to(&object.body).is_some() {
+                    continue;
+                }
+                let before = String::from_utf8(object.body.to_vec()).expect("text");
+                let count: u64 = before.split(':').next().and_then(|n| n.parse().ok()).expect("number");
+                let next = format!("{}:{name}.{turn}<{}", count + 1, before.split('<').next().expect("itself"));
+                match mine.swap(HEAD, Some(&object.version), text(next.clone())).await {
+                    Ok(_) => done.push(next),
+                    Err(error) if error.disposition() == Disposition::Unknown => perhaps.push(next),
+                    Err(_) => {}
+                }
+            }
+            (done, perhaps)
+        };
+        let ender = async |pauses: u32| {
+            let mine = over(&stores, &both);
+            for turn in 0..200_u32 {
+                tokio::time::sleep(Duration::from_millis(u64::from(pauses))).await;
+                if turn < 4 {
+                    continue;
+                }
+                let Ok(object) = mine.get_object(HEAD).await else { continue };
+                if mine.end_list(SET, &object.version).await.is_ok() && mine.let_go_of_head(SET).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        let (a, b, c, d, (), ()) =
+            tokio::join!(writer(0, &old), writer(1, &both), writer(2, &both), writer(3, &new), ender(3), ender(4));
+        stores.iter().for_each(|store| store.within().set(Faults::default()));
+        let last = over(&stores, &both);
+        let at = last.get_object(HEAD).await.expect("head");
+        last.end_list(SET, &at.version).await.expect("nobody is at work any more");
+        let mut last = read(&over(&stores, &new)).await;
+        let all = [a, b, c, d];
+        let done: Vec<&String> = all.iter().flat_map(|(done, _)| done).collect();
+        let sent = || all.iter().flat_map(|(done, perhaps)| done.iter().chain(perhaps));
+        let mut chain = Vec::new();
+        while let Some((_, before)) = last.clone().split_once('<') {
+            chain.push(last.clone());
+            match sent().find(|one| one.split('<').next() == Some(before)) {
+                Some(parent) => last = parent.clone(),
+                None => break,
+            }
+        }
+        assert!(last.ends_with("<0:begin"), "{both}: the chain breaks off at {last}; seed {seed}");
+        for one in &done {
+            assert!(chain.contains(*one), "{both}: {one} was answered as done and is lost; seed {seed}");
+        }
+        assert!(done.len() > 10, "{both}: only {} swaps came through; seed {seed}", done.len());
+    }
+}

@@ -1,0 +1,105 @@
+//! A set's store, whose place may change while it is used: who asks is answered by the one that is in place when it asks.
+
+use crate::{BoxFuture, Head, ListPage, Object, ObjectStore, Quorum, StoreError, Version};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// See the module. What was asked before a change goes on where it was asked: it may be a write that the new place has not got.
+pub struct Switch {
+    /// For messages of places: the first one, for ever. A store says its own in its errors.
+    place: String,
+    now: RwLock<(String, Arc<dyn ObjectStore>)>,
+    /// Counts the changes.
+    changed: watch::Sender<u64>,
+}
+
+impl std::fmt::Debug for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Switch({:?})", self.now())
+    }
+}
+
+impl Switch {
+    /// With what is there at first, and its text.
+    pub fn new(text: &str, store: Arc<dyn ObjectStore>) -> Self {
+        let place = store.place().to_owned();
+        Self { place, now: RwLock::new((text.to_owned(), store)), changed: watch::channel(0).0 }
+    }
+
+    fn now(&self) -> Arc<dyn ObjectStore> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// The text of what is there.
+    pub fn text(&self) -> String {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// From now on this is there.
+    pub fn set(&self, text: &str, store: Arc<dyn ObjectStore>) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = (text.to_owned(), store);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Told of each change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+impl ObjectStore for Switch {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.put_new(key, body).await })
+    }
+
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.get_object(key).await })
+    }
+
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.get_range(key, range).await })
+    }
+
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.head(key).await })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.delete(key).await })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.list(prefix, after).await })
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.swap(key, expected, body).await })
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        let now = self.now();
+        Box::pin(async move { now.get(key).await })
+    }
+
+    fn several(&self) -> Option<Arc<Quorum>> {
+        self.now().several()
+    }
+}
