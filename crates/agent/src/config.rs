@@ -86,10 +86,20 @@ impl Device {
 pub enum WatchdogKind {
     /// A second process that kills PostgreSQL and attach.
     Helper,
-    /// The helper, and the machine's watchdog device, which resets the machine.
-    Device,
     /// Nothing.
     Off,
+}
+
+/// Whether the machine's watchdog device stands behind the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchdogMode {
+    /// No.
+    Off,
+    /// Where it can be had.
+    Automatic,
+    /// PostgreSQL is not started without it.
+    Required,
 }
 
 /// What is done when device or pool cannot be let go of.
@@ -266,9 +276,13 @@ settings! {
 settings! {
     /// What stops PostgreSQL when the agent itself hangs or is gone.
     pub struct WatchdogConfig {
-        /// "helper": a second process kills PostgreSQL and attach. "device": also the machine's watchdog, which resets it. "off": nothing.
+        /// "helper": a second process kills PostgreSQL and attach. "off": nothing.
         kind: WatchdogKind = WatchdogKind::Helper;
-        /// The machine's watchdog, fed each second. How long it waits is its driver's setting; let that be longer than timeout_ms.
+        /// The machine's watchdog device behind the helper, which resets the machine before the lease ends for others where nobody could stop PostgreSQL: "off",
+        /// "automatic" (where it can be opened and set) or "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
+        /// seconds: leases of 1.5 s and more.
+        mode: WatchdogMode = WatchdogMode::Off;
+        /// That device. No other program may have it open, systemd with RuntimeWatchdogSec neither.
         device: PathBuf = PathBuf::from("/dev/watchdog");
         /// An agent that shows no life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to 600000. A new agent process that
         /// starts within it goes on without a stop. When the lease has ended the helper does not wait for it.
@@ -379,6 +393,7 @@ impl AgentConfig {
 
     /// What the machine is told.
     pub fn policy(&self) -> crate::machine::Policy {
+        use crate::machine::Guard;
         use std::time::Duration;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let (takeover, database) = (&self.takeover, &self.database);
@@ -402,6 +417,11 @@ impl AgentConfig {
             switchover_hold: s(takeover.switchover_hold_s),
             fence_reboot: self.pool.fence_action == FenceAction::Reboot,
             follows: database.follows,
+            guard: match self.watchdog.mode {
+                WatchdogMode::Off => Guard::Off,
+                WatchdogMode::Automatic => Guard::Automatic,
+                WatchdogMode::Required => Guard::Required,
+            },
         }
     }
 }
