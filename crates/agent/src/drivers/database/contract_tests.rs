@@ -1,5 +1,6 @@
 //! What the machine expects of PostgreSQL's driver, asked of each way in which it can be started, with a real PostgreSQL: by ourselves, by commands, and by a unit. The unit is
-//! a stand-in's (`systemctl.sh`), or with HOLDFAST_TEST_SYSTEMD=1, as root, one of the systemd that runs here: a unit of the run directory, taken away afterwards.
+//! a stand-in's (`systemctl.sh`), or with HOLDFAST_TEST_SYSTEMD=1, as root, one of the systemd that runs here: a unit of the run directory, and where there is
+//! `pg_createcluster` a cluster of Debian's; both are taken away afterwards.
 //! Without PostgreSQL on the machine nothing is tested, and that is said.
 
 use super::*;
@@ -15,6 +16,8 @@ enum By {
     Command,
     StandIn,
     Systemd,
+    /// Debian's own template, `postgresql@VERSION-NAME.service`.
+    Debian,
 }
 
 struct Stage {
@@ -43,7 +46,7 @@ fn tell(command: &mut Blocking) -> String {
 impl Stage {
     /// A new data directory; `None` where there is no PostgreSQL, or no systemd that may be used.
     fn new(by: By) -> Option<Self> {
-        if by == By::Systemd && std::env::var_os("HOLDFAST_TEST_SYSTEMD").is_none() {
+        if matches!(by, By::Systemd | By::Debian) && std::env::var_os("HOLDFAST_TEST_SYSTEMD").is_none() {
             eprintln!("skipped: HOLDFAST_TEST_SYSTEMD=1 uses the systemd of this machine");
             return None;
         }
@@ -61,6 +64,9 @@ impl Stage {
         }
         let data = inner.join("data");
         let sh = |script: &str| tell(Blocking::new("sh").arg("-c").arg(script).current_dir("/"));
+        if by == By::Debian {
+            return Self::debian(dir, place, &bin_dir);
+        }
         sh(&format!("{as_user} {}/initdb -N -A trust -U {user} -D {} >/dev/null", bin_dir.display(), data.display()));
         let conf = format!("listen_addresses = ''\nunix_socket_directories = '{}'\nfsync = off\n", inner.display());
         std::fs::write(data.join("postgresql.auto.conf"), conf).unwrap();
@@ -79,7 +85,7 @@ impl Stage {
                 config.database.stop = Some(format!("cd /; {pg_ctl} stop -m $HOLDFAST_STOP"));
                 DatabaseKind::Command
             }
-            By::StandIn | By::Systemd => DatabaseKind::Systemd,
+            By::StandIn | By::Systemd | By::Debian => DatabaseKind::Systemd,
         };
         let stage = Self { place, config, by, _dir: dir };
         match by {
@@ -91,9 +97,34 @@ impl Stage {
                 std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
             }
             By::Systemd => stage.make_unit(&bin_dir, &user, &log),
-            By::Ourselves | By::Command => {}
+            By::Ourselves | By::Command | By::Debian => {}
         }
         Some(stage)
+    }
+
+    /// A cluster as an administrator makes it on Debian, for an agent.
+    fn debian(dir: tempfile::TempDir, place: PathBuf, bin_dir: &Path) -> Option<Self> {
+        let version = bin_dir.parent()?.file_name()?.to_str()?.to_string();
+        let inner = place.join("pg");
+        let name = place.file_name()?.to_str()?.replace('.', "");
+        let mut create = Blocking::new("pg_createcluster");
+        create.arg("--datadir").arg(inner.join("data")).arg("--socketdir").arg(&inner).args(["--start-conf=manual"]);
+        if let Err(error) = create.args([&version, &name, "--", "-N"]).output() {
+            eprintln!("skipped: pg_createcluster: {error}");
+            return None;
+        }
+        let conf = std::fs::read_to_string(format!("/etc/postgresql/{version}/{name}/postgresql.conf")).unwrap();
+        let port = conf.lines().find_map(|line| line.strip_prefix("port = ")).unwrap();
+        let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+        config.database.kind = DatabaseKind::Systemd;
+        config.database.data = inner.join("data");
+        config.database.bin_dir = bin_dir.into();
+        config.database.host = inner.display().to_string();
+        config.database.port = port.split_whitespace().next().unwrap().parse().unwrap();
+        config.database.stop_timeout_s = 60;
+        config.database.unit = format!("postgresql@{version}-{name}.service");
+        tell(Blocking::new("systemctl").arg("daemon-reload"));
+        Some(Self { place, config, by: By::Debian, _dir: dir })
     }
 
     fn make_unit(&self, bin_dir: &Path, user: &str, log: &Path) {
@@ -111,6 +142,9 @@ impl Stage {
     }
 
     fn unit(&self) -> String {
+        if self.by == By::Debian {
+            return self.config.database.unit.clone();
+        }
         let name = self.place.file_name().unwrap().to_string_lossy().replace('.', "");
         format!("holdfast-test-{name}.service")
     }
@@ -177,6 +211,14 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let _ = process::kill_postgres(&self.config.database.data, KILL_LIMIT);
+        if self.by == By::Debian {
+            let _ = Blocking::new("systemctl").arg("stop").arg(self.unit()).output();
+            let unit = self.unit();
+            let (version, name) =
+                unit.trim_start_matches("postgresql@").trim_end_matches(".service").split_once('-').unwrap();
+            let _ = Blocking::new("pg_dropcluster").args([version, name]).output();
+            let _ = Blocking::new("systemctl").arg("daemon-reload").output();
+        }
         if self.by == By::Systemd {
             let _ = Blocking::new("systemctl").args(["kill", "--signal=SIGKILL"]).arg(self.unit()).output();
             let _ = Blocking::new("systemctl").arg("stop").arg(self.unit()).output();
@@ -218,7 +260,7 @@ async fn holds(by: By) {
         let begun = Instant::now();
         database.stop(how).await.unwrap_or_else(|why| panic!("{by:?} {how:?}: {why}"));
         eprintln!("{by:?} {how:?} took {} ms", begun.elapsed().as_millis());
-        if how == Stop::Immediate && by == By::Systemd {
+        if how == Stop::Immediate && matches!(by, By::Systemd | By::Debian) {
             // Counts as ended while systemd is still ending it; a stop in good order finds nothing to do.
             database.stop(Stop::Kill).await.unwrap();
         }
@@ -246,6 +288,23 @@ async fn started_by_a_stand_in_for_systemd() {
 #[tokio::test]
 async fn started_by_systemd() {
     holds(By::Systemd).await;
+}
+
+/// As [`holds`] for the unit that the settings name by default; and the refusal of a cluster that Debian starts by itself.
+#[tokio::test]
+async fn started_by_debians_template() {
+    holds(By::Debian).await;
+    let Some(stage) = Stage::new(By::Debian) else { return };
+    let unit = stage.unit();
+    let (version, name) = unit.trim_start_matches("postgresql@").trim_end_matches(".service").split_once('-').unwrap();
+    let start = PathBuf::from(format!("/etc/postgresql/{version}/{name}/start.conf"));
+    std::fs::write(&start, "auto\n").unwrap();
+    tell(Blocking::new("systemctl").arg("daemon-reload"));
+    let why = stage.database().start().await.unwrap_err();
+    assert!(
+        why.contains("WantedBy=postgresql.service") && why.contains("\"manual\" in the cluster's start.conf"),
+        "{why}"
+    );
 }
 
 /// What only a unit can do wrong.
