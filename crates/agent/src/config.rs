@@ -46,7 +46,7 @@ pub enum PoolKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatabaseKind {
-    /// By `pg_ctl`, as the system user of `database.user`.
+    /// By the agent itself, as `pg_ctl` does it, as the system user of `database.user`.
     PgCtl,
     /// By a systemd unit.
     Systemd,
@@ -231,11 +231,11 @@ settings! {
 settings! {
     /// PostgreSQL.
     pub struct DatabaseConfig {
-        /// "pg_ctl", "systemd" or "command".
+        /// "pg_ctl" (started by the agent itself, as pg_ctl does it), "systemd" or "command".
         kind: DatabaseKind = DatabaseKind::PgCtl;
         /// Its data directory, on the pool.
         data: PathBuf = PathBuf::from("/srv/pg/data");
-        /// Where its programs are (pg_ctl, psql).
+        /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
         /// System user that it runs as, never root; also the user of the agent's own sessions.
         user: String = "postgres".into();
@@ -247,7 +247,7 @@ settings! {
         port: u16 = 5432;
         /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl".
         options: String = String::new();
-        /// Its unit. For kind "systemd"; the unit itself must be disabled, and have Restart=no.
+        /// Its unit, by its whole name. For kind "systemd"; the unit must be disabled, wanted by no other, and have Restart=no: it is looked at before each start.
         unit: String = "postgresql@15-main.service".into();
         /// Starts it and returns. For kind "command"; run by sh as root.
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
@@ -280,7 +280,7 @@ settings! {
         kind: WatchdogKind = WatchdogKind::Helper;
         /// The machine's watchdog device behind the helper, which resets the machine before the lease ends for others where nobody could stop PostgreSQL: "off",
         /// "automatic" (where it can be opened and set) or "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
-        /// seconds: leases of 1.5 s and more.
+        /// seconds: leases of 1.5 s and more. What is not gone some 150 ms before the end of a lease is reset: `lease.stop_margin_ms` of 600 and more leaves time.
         mode: WatchdogMode = WatchdogMode::Off;
         /// That device. No other program may have it open, systemd with RuntimeWatchdogSec neither.
         device: PathBuf = PathBuf::from("/dev/watchdog");

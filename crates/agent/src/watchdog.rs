@@ -151,7 +151,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
             Some(Shown::Refused(why)) => return Err(why),
             None if begun.elapsed() >= ARM_LIMIT => {
                 return Err(format!(
-                    "the watchdog's helper said nothing of the device for {} s: see watchdog.log in run_dir; a helper of an earlier build knows no device",
+                    "the watchdog's helper said nothing of the device for {} s: see watchdog.log in run_dir; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything",
                     ARM_LIMIT.as_secs()
                 ));
             }
@@ -190,6 +190,8 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     match last {
         None => true,
         Some(Sign { at_ns: LEFT_ALONE, .. }) => !attached,
+        // It let go of all: the next agent's helper may begin under other settings.
+        Some(Sign { may_run_until_ns: 0, .. }) if !attached => true,
         Some(sign) => now_ns.saturating_sub(sign.at_ns) > timeout_ns,
     }
 }
@@ -305,6 +307,11 @@ mod tests {
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));
         assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
+        // An agent that let go of everything is not waited for; one that was killed under PostgreSQL is.
+        let stopped = Sign { at_ns: 998 * S, may_run_until_ns: 0, ..sign };
+        assert!(over(999 * S, Some(stopped), 10 * S, false));
+        assert!(!over(999 * S, Some(stopped), 10 * S, true));
+        assert!(!over(999 * S, Some(Sign { may_run_until_ns: 1001 * S, ..stopped }), 10 * S, false));
     }
 
     #[test]

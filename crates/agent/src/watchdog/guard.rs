@@ -52,8 +52,8 @@ impl Shown {
     }
 }
 
-/// Pure (G2): the timeout for leases of this length, in seconds. Renewals come each third of a lease: with two thirds it is fed in the first third after each, and
-/// only one that does not come is missed.
+/// Pure (G2): the timeout for leases of this length, in seconds. With two thirds of one it is fed in the first third after each renewal, and attach renews
+/// six times in a lease: one that comes late is not missed.
 ///
 /// # Errors
 /// The device counts in whole seconds.
