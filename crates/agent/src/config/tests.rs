@@ -73,6 +73,8 @@ fn unknown_fields_and_bad_values_are_named() {
         "database.data",
         "\"nowhere\"",
         "this host itself",
+        "watchdog.mode: found a device without the helper",
+        "database.unit: found \"postgresql@15-main\", expected a unit's whole name",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
