@@ -343,6 +343,7 @@ impl Host {
             }))),
             abort: fatal,
             renew: RENEW,
+            pair: None,
         }
     }
 
