@@ -56,15 +56,13 @@ struct Pair {
 }
 
 impl Gateway {
-    fn new(name: &'static str, dir: &Path, etcd_port: u16, s3: &S3, durability: &str) -> Result<Self> {
-        let proxy = Proxy::start(etcd_port)?;
-        let port = free_ports(4)?;
+    fn new(name: &'static str, dir: &Path, port: u16, proxy: Proxy, s3: &S3, durability: &str) -> Result<Self> {
         let address = |at: u16| format!("127.0.0.1:{}", port + at);
         let (data, config, log) = (dir.join(name), dir.join(format!("{name}.toml")), dir.join(format!("{name}.log")));
         let key = dir.join("cluster.key");
         let text = format!(
             "name = {name:?}\nregion = \"local\"\ndata_dir = {data:?}\napi_listen = {:?}\npeer_listen = {:?}\nnbd_listen = {:?}\nhttp_listen = {:?}\n\
-             [journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\n[cache]\ndisk = \"0B\"\n[key]\nfile = {key:?}\n\
+             [journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\n[upload]\nbytes = \"64MiB\"\n[cache]\ndisk = \"0B\"\n[key]\nfile = {key:?}\n\
              [etcd]\nendpoints = [\"http://127.0.0.1:{}\"]\nprefix = \"/e2e\"\n\
              [pair]\nname = \"db\"\nstores = [{:?}]\ndurability = {durability:?}\nttl_ms = {}\n",
             address(0),
@@ -110,8 +108,9 @@ impl Pair {
         let key = dir.join("cluster.key");
         std::fs::write(&key, [0x5a; 32])?;
         cmd("chmod").arg("600").arg(&key).run()?;
-        let a = Gateway::new("a", dir, etcd.port(), &s3, durability)?;
-        let b = Gateway::new("b", dir, etcd.port(), &s3, durability)?;
+        let port = free_ports(8)?;
+        let a = Gateway::new("a", dir, port, Proxy::start(etcd.port())?, &s3, durability)?;
+        let b = Gateway::new("b", dir, port + 4, Proxy::start(etcd.port())?, &s3, durability)?;
         let mut pair = Self { bin: lab.bin.clone(), etcd, s3, gateways: [a, b] };
         for at in 0..2 {
             pair.start_gateway(at)?;
@@ -119,7 +118,7 @@ impl Pair {
         let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
         // A store that the other one does not look into is refused.
         let elsewhere = format!("file://{}", dir.join("elsewhere").display());
-        let (code, said) = pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere])?;
+        let (code, said) = pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere, "--volume", "x=1MiB"])?;
         anyhow::ensure!(code != 0 && said.to_string().contains("pair.stores"), "a stray set: exit code {code}, {said}");
         let volume = format!("{VOLUME}=64MiB");
         let store = pair.s3.url();
@@ -190,12 +189,13 @@ impl Pair {
     fn open(&self, at: usize, owner: &str) -> Result<(Client, String)> {
         let said = self.must(at, &["lease", "acquire", SET, "--owner", owner, "--ttl", "5m", "--timeout", "30s"])?;
         let token = said["token"].as_str().context("no token")?.to_string();
-        let client = Client::connect(&self.uri(at, &token, 1)?, PATIENCE).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let client = Client::connect(&self.uri(at, &token, 0, 1)?, PATIENCE).map_err(|e| anyhow::anyhow!("{e}"))?;
         Ok((client, token))
     }
 
-    fn uri(&self, at: usize, token: &str, generation: u32) -> Result<Uri> {
-        Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}?token={token}&conn=0&gen={generation}", self.gateways[at].nbd))
+    fn uri(&self, at: usize, token: &str, slot: u8, generation: u32) -> Result<Uri> {
+        let gateway = &self.gateways[at];
+        Uri::parse(&format!("nbd://{}/{SET}/{VOLUME}?token={token}&conn={slot}&gen={generation}", gateway.nbd))
     }
 }
 

@@ -53,12 +53,15 @@ impl HeadKeeper {
     }
 }
 
-/// The last entry applied, if anything up to it is not in the last checkpoint that has ended. A checkpoint ends after the head names it.
+/// The entry up to which the head must cover everything, if anything applied here is not in the last checkpoint that has ended. A checkpoint ends after the head
+/// names it.
 fn unsaved(host: &SetHost) -> Option<LogIndex> {
     host.with(|m| {
+        let (sealed_at, sealed) = m.sealed().map_or((None, 0), |(at, sealed)| (Some(at.index), sealed.extents()));
         // After a rollback the root is there, and the head does not name it before the next checkpoint.
-        let whole = m.extents() == 0 && m.sealed().is_none() && m.state().rolled_back.is_none();
-        if whole { None } else { m.applied().map(|applied| applied.index) }
+        let since_begin = m.extents() > sealed || m.state().rolled_back.is_some();
+        // Entries since that change no data are nothing to wait for.
+        if since_begin { m.applied().map(|applied| applied.index) } else { sealed_at }
     })
 }
 
