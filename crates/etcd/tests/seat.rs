@@ -5,6 +5,7 @@ use holdfast_etcd::{EtcdOptions, Holder, Kept, Seat, Tenancy};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -23,14 +24,19 @@ impl Drop for Etcd {
     }
 }
 
+/// Two in a row that nobody listens on, and no other test of this process takes.
 fn free_ports() -> u16 {
-    for first in (12_000 + u16::try_from(std::process::id() % 4_000).unwrap()..).step_by(2) {
+    static TAKEN: Mutex<Option<u16>> = Mutex::new(None);
+    let mut taken = TAKEN.lock().unwrap();
+    let mut first = taken.unwrap_or(14_000 + u16::try_from(std::process::id() % 8_000).unwrap());
+    loop {
+        first += 2;
         let row: Vec<_> = (first..first + 2).filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect();
         if row.len() == 2 {
+            *taken = Some(first);
             return first;
         }
     }
-    panic!("no free ports");
 }
 
 fn launch(dir: &Path, port: u16) -> std::io::Result<Child> {

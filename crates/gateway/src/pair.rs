@@ -79,7 +79,9 @@ pub enum PairError {
         ours: u64,
     },
     /// It takes too long: the other gateway may be better placed.
-    #[error("the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway")]
+    #[error(
+        "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
+    )]
     Slow {
         /// How long it was tried.
         limit: Duration,
@@ -199,16 +201,10 @@ impl Pair {
     }
 
     /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
-    async fn tenure(
-        &mut self,
-        tenancy: Tenancy,
-        sent: MonoTime,
-        stop: &CancellationToken,
-    ) -> Result<After, RunError> {
+    async fn tenure(&mut self, tenancy: Tenancy, sent: MonoTime, stop: &CancellationToken) -> Result<After, RunError> {
         let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
         let durability = self.config.pair.durability.into();
-        let authority =
-            Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
+        let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
         tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
         metrics::counter!("holdfast_pair_tenures_total").increment(1);
         metrics::gauge!("holdfast_pair_holder").set(1.0);
@@ -236,6 +232,10 @@ impl Pair {
         let given_up = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
         if matches!(given_up, Ok(Ok(()))) {
             self.left = None;
+        }
+        let served = !matches!(ended, Ok(Err(RunError::Pair(_))));
+        if !served && let Err(error) = std::fs::remove_dir_all(self.tenure_dir(id)) {
+            tracing::warn!(%error, "what a tenure left that never served could not be removed");
         }
         let ended = ended.unwrap_or_else(|e| Err(NodeError::Refused(format!("the node's task: {e}")).into()));
         self.after(ended, told)

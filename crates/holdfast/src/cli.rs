@@ -6,8 +6,8 @@ mod lease;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, PairCommand, RecoverArgs, SET_DELETE, SnapshotArg,
-    SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, PairCommand, RecoverArgs, SET_DELETE,
+    SnapshotArg, SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};

@@ -77,8 +77,11 @@ impl Gateway {
         Ok(Self { name, config, api: address(0), nbd: address(2), proxy, log, process: None })
     }
 
-    fn start(&mut self, bin: &Path, s3: &S3) -> Result<()> {
+    fn start(&mut self, bin: &Path, s3: &S3, settings: &[&str]) -> Result<()> {
         let mut command = cmd(bin).args(["gateway", "run", "--config"]).arg(&self.config);
+        for setting in settings {
+            command = command.args(["--set", setting]);
+        }
         for (key, value) in s3.env() {
             command = command.env(key, value);
         }
@@ -118,7 +121,8 @@ impl Pair {
         let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
         // A store that the other one does not look into is refused.
         let elsewhere = format!("file://{}", dir.join("elsewhere").display());
-        let (code, said) = pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere, "--volume", "x=1MiB"])?;
+        let (code, said) =
+            pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere, "--volume", "x=1MiB"])?;
         anyhow::ensure!(code != 0 && said.to_string().contains("pair.stores"), "a stray set: exit code {code}, {said}");
         let volume = format!("{VOLUME}=64MiB");
         let store = pair.s3.url();
@@ -127,8 +131,12 @@ impl Pair {
     }
 
     fn start_gateway(&mut self, at: usize) -> Result<()> {
+        self.start_with(at, &[])
+    }
+
+    fn start_with(&mut self, at: usize, settings: &[&str]) -> Result<()> {
         let (bin, s3) = (self.bin.clone(), &self.s3);
-        self.gateways[at].start(&bin, s3)
+        self.gateways[at].start(&bin, s3, settings)
     }
 
     /// Exit code and JSON of `holdfast ARGS` asked of one gateway.
@@ -260,6 +268,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         rounds::store_stopped(&mut pair, &mut ledger)?;
     }
     rounds::stopped(&mut pair, &mut ledger)?;
+    rounds::anothers(&mut pair, &mut ledger)?;
     drop(pair);
     let mut pair = Pair::start(lab, &lab.dir.join("write"), "write")?;
     rounds::every_write(&mut pair)

@@ -68,8 +68,10 @@ impl AdminDoor {
         let owner = holdfast_api::owner(&request.owner)?;
         let token = holdfast_api::token(&request.token)?;
         let id = holdfast_api::request_id(&request.request_id)?;
-        let lease =
-            set.continue_lease(owner, token, Token(random_u128()), id).await.map_err(|e| self.of_continuation(&set, &e))?;
+        let lease = set
+            .continue_lease(owner, token, Token(random_u128()), id)
+            .await
+            .map_err(|e| self.of_continuation(&set, &e))?;
         Ok(self.grant_message(&set, &lease))
     }
 

@@ -69,7 +69,10 @@ fn a_pair_needs_an_etcd_stores_and_devices_that_end() {
             config.pair = toml::from_str(&format!("name = \"db\"\n{text}")).unwrap();
         })
     };
-    assert_eq!(with("stores = [\"s3://bucket/pair\"]\nttl_ms = 3000\nadopt = \"00112233445566778899aabbccddeeff\""), "");
+    assert_eq!(
+        with("stores = [\"s3://bucket/pair\"]\nttl_ms = 3000\nadopt = \"00112233445566778899aabbccddeeff\""),
+        ""
+    );
     for (text, found) in [
         ("", "pair.stores (how many): found 0, expected 1 to 16"),
         ("stores = [\"w=2 s3://a s3://b s3://c\"]", "expected the URL of one store"),

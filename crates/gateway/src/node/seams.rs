@@ -1,7 +1,7 @@
 //! What of a gateway touches the machine, each in one place: a simulation puts its own there (ADR 0017). Everybody else takes the defaults.
 
-use crate::config::GatewayConfig;
 use super::Node;
+use crate::config::GatewayConfig;
 use crate::keyring::open_store;
 use crate::pair::Authority;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};

@@ -223,4 +223,3 @@ fn remove(dir: &Path) -> std::io::Result<()> {
 fn may_pass(refusal: &Refusal) -> bool {
     matches!(refusal.code.disposition(), Disposition::Retry | Disposition::Unknown)
 }
-

@@ -29,10 +29,12 @@ fn a_tenure_that_was_asked_for_long_ago_answers_nothing() {
 fn the_other_gateway_gets_its_chance_after_a_failure() {
     let config = GatewayConfig { data_dir: "/nonexistent".into(), ..GatewayConfig::example() };
     let pair = Pair::new(config).unwrap();
-    let after = |ended, told| pair.after(ended, told).map(|after| match after {
-        After::Stopped => "stopped".to_string(),
-        After::Again(pause) => format!("again after {pause:?}"),
-    });
+    let after = |ended, told| {
+        pair.after(ended, told).map(|after| match after {
+            After::Stopped => "stopped".to_string(),
+            After::Again(pause) => format!("again after {pause:?}"),
+        })
+    };
     let slow = || PairError::Slow { limit: Duration::from_secs(60), last: "store: down".into() };
     assert_eq!(after(Ok(()), false).unwrap(), "again after 0ns");
     assert_eq!(after(Err(PairError::Over(Ended::Overdue).into()), false).unwrap(), "again after 0ns");

@@ -76,7 +76,8 @@ async fn status(common: &Common, path: &Path) -> Result<Status, CliError> {
             .next("name the settings of a gateway that is one of a pair")
     })?;
     let found = tokio::time::timeout(common.timeout(), seated(config)).await;
-    let found = found.map_err(|_| CliError::unreachable(format!("the etcd: no answer within {:?}", common.timeout())))?;
+    let found =
+        found.map_err(|_| CliError::unreachable(format!("the etcd: no answer within {:?}", common.timeout())))?;
     let (key, found) = found.map_err(|error| CliError::unreachable("the pair's seat").because(&error))?;
     let holder = match found {
         None => None,

@@ -90,7 +90,9 @@ pub(super) fn killed(pair: &mut Pair, ledger: &mut Ledger, lab: &Lab) -> Result<
     device_is_over(pair, next, "writer", &token)?;
     let (mut client, token) = pair.open(next, "reader")?;
     let gone = ledger.check(&mut client)?;
-    note(format!("killed: the other one serves after {took:?}; {gone} of 5 answered and unflushed writes are gone, no flushed one"));
+    note(format!(
+        "killed: the other one serves after {took:?}; {gone} of 5 answered and unflushed writes are gone, no flushed one"
+    ));
     pair.start_gateway(holder)?;
     release(pair, next, client, &token)?;
     attach_ends(pair, next, lab)
@@ -113,8 +115,7 @@ fn attach_ends(pair: &mut Pair, holder: usize, lab: &Lab) -> Result<()> {
     let apis = pair.gateways.iter().map(|g| g.api.clone()).collect::<Vec<_>>().join(",");
     let dir = lab.dir.join("attach");
     let command = cmd(&pair.bin).args(["attach", SET, "--owner", "host", "--device", "none", "--api", &apis, "--dir"]);
-    let mut attach =
-        Proc::spawn("holdfast attach", command.arg(&dir).into_command(), &lab.dir.join("attach.log"))?;
+    let mut attach = Proc::spawn("holdfast attach", command.arg(&dir).into_command(), &lab.dir.join("attach.log"))?;
     let status = || -> Value {
         let text = std::fs::read_to_string(dir.join("status.json")).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -209,7 +210,10 @@ pub(super) fn cut_off(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     anyhow::ensure!(next != holder, "the gateway that is cut off has the seat");
     anyhow::ensure!(last < seen, "P1: the old holder answered when the other one served");
     let served = last.duration_since(cut);
-    anyhow::ensure!(served <= SERVES + Duration::from_millis(100), "P1: it answered for {served:?}, expected {SERVES:?} at most");
+    anyhow::ensure!(
+        served <= SERVES + Duration::from_millis(100),
+        "P1: it answered for {served:?}, expected {SERVES:?} at most"
+    );
     let (mut client, token) = pair.open(next, "reader")?;
     ledger.check(&mut client)?;
     // It stands by, and does not take the seat from the other one, once it reaches the etcd again.
@@ -231,14 +235,20 @@ pub(super) fn etcd_killed(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     let dead = Instant::now();
     let last = read_until_gone(&mut old)?;
     let served = last.duration_since(dead);
-    anyhow::ensure!(served <= SERVES + Duration::from_millis(100), "P1: it answered for {served:?}, expected {SERVES:?} at most");
+    anyhow::ensure!(
+        served <= SERVES + Duration::from_millis(100),
+        "P1: it answered for {served:?}, expected {SERVES:?} at most"
+    );
     pair.etcd.restart()?;
     let back = Instant::now();
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;
     let took = back.elapsed();
     let (mut client, token) = pair.open(next, "reader")?;
     ledger.check(&mut client)?;
-    note(format!("etcd dead: answered for {served:?} more; {} serves {took:?} after it is back", pair.gateways[next].name));
+    note(format!(
+        "etcd dead: answered for {served:?} more; {} serves {took:?} after it is back",
+        pair.gateways[next].name
+    ));
     release(pair, next, client, &token)
 }
 
@@ -279,6 +289,39 @@ pub(super) fn stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
+/// P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over.
+pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
+    let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
+    let cluster = pair.status()?["holder"]["cluster_id"].as_str().context("no cluster id")?.to_string();
+    pair.gateways[holder].process()?.stop(Signal::TERM, Duration::from_secs(20))?;
+    let other = 1 - holder;
+    pair.start_with(other, &["pair.name=other"])?;
+    let mut sets = Value::Null;
+    let listed = wait_until(TAKEOVER_LIMIT, || {
+        let said = pair.holdfast(other, &["set", "list", "--timeout", "2s"]);
+        said.is_ok_and(|(code, said)| {
+            sets = said;
+            code == 0
+        })
+    });
+    anyhow::ensure!(
+        listed && !sets.to_string().contains(SET),
+        "P3: a gateway of another pair has taken the set: {sets}"
+    );
+    pair.gateways[other].process()?.stop(Signal::TERM, Duration::from_secs(20))?;
+    pair.start_with(other, &["pair.name=other", &format!("pair.adopt={cluster:?}")])?;
+    let mut opened = None;
+    let taken = wait_until(TAKEOVER_LIMIT, || {
+        opened = pair.open(other, "adopter").ok();
+        opened.is_some()
+    });
+    anyhow::ensure!(taken, "P3: a set that was given up for another pair is not served by it");
+    let (mut client, token) = opened.context("not opened")?;
+    ledger.check(&mut client)?;
+    note(format!("another pair: left it alone, and took it over once it was told that cluster {cluster} is given up"));
+    release(pair, other, client, &token)
+}
+
 /// With durability "write" every answered write survives, flushed or not.
 pub(super) fn every_write(pair: &mut Pair) -> Result<()> {
     let (holder, revision) = pair.holder(TAKEOVER_LIMIT)?;
@@ -296,6 +339,9 @@ pub(super) fn every_write(pair: &mut Pair) -> Result<()> {
     let (next, _) = pair.holder_other_than(Some(revision), TAKEOVER_LIMIT)?;
     let (mut client, _) = pair.open(next, "reader")?;
     ledger.check(&mut client).context("durability \"write\"")?;
-    note(format!("durability \"write\": a write of {SET}/{VOLUME} took {:?} (median of 20); all are there after a kill", times[10]));
+    note(format!(
+        "durability \"write\": a write of {SET}/{VOLUME} took {:?} (median of 20); all are there after a kill",
+        times[10]
+    ));
     Ok(())
 }
