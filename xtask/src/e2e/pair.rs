@@ -169,7 +169,7 @@ impl Pair {
         let cut = format!("http://127.0.0.1:{}", self.gateways[0].proxy.port());
         std::fs::write(&own, text.replace(&cut, &endpoint))?;
         let own = own.display().to_string();
-        self.must(0, &["pair", "status", "--config", &own, "--timeout", "5s"])
+        self.must(0, &["pair", "status", "--config", &own, "--timeout", "1s"])
     }
 
     /// The gateway that has the seat and whose node answers, and the seat's revision.

@@ -92,7 +92,7 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Option<(Tenancy, MonoTim
 
 /// Keeps the seat until the tenure is over, or `ends` is cancelled.
 pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authority, ends: &CancellationToken) {
-    let mut pause = renew_every(tenancy.ttl);
+    let (mut pause, mut said) = (renew_every(tenancy.ttl), Said::default());
     loop {
         tokio::select! {
             () = ends.cancelled() => return,
@@ -107,6 +107,7 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
         pause = match kept {
             Some(Ok(Kept::For(ttl))) => {
                 authority.renewed(sent, ttl);
+                said = Said::default();
                 renew_every(ttl)
             }
             Some(Ok(Kept::Lost(why))) => {
@@ -114,7 +115,9 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
                 RETRY
             }
             Some(Err(error)) => {
-                tracing::warn!(%error, left = ?left(authority), "the pair's seat is not confirmed");
+                if said.is_news("not confirmed") {
+                    tracing::warn!(%error, left = ?left(authority), "the pair's seat is not confirmed; asked again until it is, or the tenure is over");
+                }
                 metrics::counter!("holdfast_pair_keepalive_failures_total").increment(1);
                 RETRY
             }
