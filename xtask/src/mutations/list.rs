@@ -6,6 +6,7 @@ mod data;
 mod deletion;
 mod gateway;
 mod histories;
+mod pair;
 mod raft;
 mod space;
 mod volumes;
@@ -21,6 +22,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     space::MUTATIONS,
     volumes::MUTATIONS,
     deletion::MUTATIONS,
+    pair::MUTATIONS,
     histories::MUTATIONS,
     cluster::MUTATIONS,
 ];
