@@ -18,7 +18,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit { file: RULE, old: "    ttl / TTL_PARTS * SERVE_PARTS\n", new: "    ttl\n" }],
         tests: &[UNIT, STORIES, SCENARIO],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "pair-comes-back-from-overdue",
@@ -30,7 +30,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if now >= sent {\n            self.until",
         }],
         tests: &[UNIT],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "pair-takes-anothers-sets",
