@@ -20,6 +20,7 @@ mod memory;
 mod moves;
 mod outage;
 mod owners;
+mod pair;
 mod paused;
 mod power;
 mod recover;
@@ -212,6 +213,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a real etcd is told of each grant, also after it was dead or silent; no grant waits for it, nothing newer or foreign is replaced",
         needs: etcd::NEEDS,
         run: etcd::run,
+    },
+    Scenario {
+        name: "etcd-pair",
+        shows: "two gateways with an etcd in place of a third voter: killed, stopped, cut off, etcd killed, S3 stopped: what was flushed is there, nobody stale answers",
+        needs: pair::NEEDS,
+        run: pair::run,
     },
     Scenario {
         name: "scrub",

@@ -1,13 +1,17 @@
-//! Two calls to an etcd, at whichever of its members answers.
+//! Calls to an etcd, at whichever of its members answers.
 
 use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::kv_client::KvClient;
-use crate::proto::{Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op};
+use crate::proto::lease_client::LeaseClient;
+use crate::proto::{
+    Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, request_op,
+};
 use std::future::Future;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 /// How long one member may take over one call.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
@@ -100,16 +104,24 @@ impl Client {
         Ok(Self { members: options.endpoints.iter().map(member).collect::<Result<_, _>>()? })
     }
 
-    /// Asks one member after the other, the one that answered last first.
     async fn ask<T, F, C>(&mut self, call: F) -> Result<T, EtcdError>
     where
         F: Fn(KvClient<Channel>) -> C,
         C: Future<Output = Result<Response<T>, Status>>,
     {
+        self.ask_over(|channel| call(KvClient::new(channel))).await
+    }
+
+    /// Asks one member after the other, the one that answered last first.
+    async fn ask_over<T, F, C>(&mut self, call: F) -> Result<T, EtcdError>
+    where
+        F: Fn(Channel) -> C,
+        C: Future<Output = Result<Response<T>, Status>>,
+    {
         let mut last = "it has no members".to_string();
         for at in 0..self.members.len() {
             let (address, channel) = &self.members[at];
-            match timeout(CALL_LIMIT, call(KvClient::new(channel.clone()))).await {
+            match timeout(CALL_LIMIT, call(channel.clone())).await {
                 Ok(Ok(reply)) => {
                     self.members[..=at].rotate_right(1);
                     return Ok(reply.into_inner());
@@ -123,21 +135,77 @@ impl Client {
 
     /// Linearizable: what is read is not older than what was written before.
     pub(crate) async fn get(&mut self, key: &str) -> Result<Found, EtcdError> {
-        let key = key.as_bytes().to_vec();
-        let reply = self.ask(|mut client| {
-            let request = RangeRequest { key: key.clone() };
-            async move { client.range(request).await }
-        });
-        let found = reply.await?.kvs.into_iter().next();
+        let (_, found) = self.get_whole(key).await?;
         Ok(found.map_or(Found { value: None, revision: 0 }, |kv| Found {
             value: Some(kv.value),
             revision: kv.mod_revision,
         }))
     }
 
+    /// The same, with everything that is known of the key, and the id of the etcd.
+    pub(crate) async fn get_whole(&mut self, key: &str) -> Result<(u64, Option<KeyValue>), EtcdError> {
+        let key = key.as_bytes().to_vec();
+        let reply = self.ask(|mut client| {
+            let request = RangeRequest { key: key.clone() };
+            async move { client.range(request).await }
+        });
+        let reply = reply.await?;
+        Ok((reply.header.map_or(0, |header| header.cluster_id), reply.kvs.into_iter().next()))
+    }
+
+    /// Makes the key under a lease where it is not there; whether it was not. An error does not say that nothing was written.
+    pub(crate) async fn put_new(&mut self, key: &str, value: &[u8], lease: i64) -> Result<bool, EtcdError> {
+        let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec(), lease };
+        let compare = Compare {
+            result: CompareResult::Equal.into(),
+            target: CompareTarget::Create.into(),
+            key: key.as_bytes().to_vec(),
+            target_union: Some(TargetUnion::CreateRevision(0)),
+        };
+        self.change_where(compare, request_op::Request::RequestPut(put)).await
+    }
+
+    /// A new lease: its id, and its time to live in seconds.
+    pub(crate) async fn grant(&mut self, ttl_s: i64) -> Result<(i64, i64), EtcdError> {
+        let reply = self.ask_over(|channel| async move {
+            let mut client = LeaseClient::new(channel);
+            client.lease_grant(LeaseGrantRequest { ttl: ttl_s }).await
+        });
+        let reply = reply.await?;
+        if reply.id == 0 || !reply.error.is_empty() {
+            return Err(EtcdError::Unreachable { last: format!("no lease granted: {:?}", reply.error) });
+        }
+        Ok((reply.id, reply.ttl))
+    }
+
+    /// Renews a lease; its time to live in seconds, 0 where there is none of that id.
+    pub(crate) async fn keep_alive(&mut self, lease: i64) -> Result<i64, EtcdError> {
+        let reply = self.ask_over(|channel| async move {
+            let mut client = LeaseClient::new(channel);
+            let request = futures_util::stream::iter([LeaseKeepAliveRequest { id: lease }]);
+            let mut replies = client.lease_keep_alive(request).await?.into_inner();
+            let reply = replies.message().await?;
+            reply.map(Response::new).ok_or_else(|| Status::unavailable("the stream ended without an answer"))
+        });
+        let reply = reply.await?;
+        Ok(if reply.id == lease { reply.ttl } else { 0 })
+    }
+
+    /// Ends a lease, and with it the keys under it. Done also where there is none of that id.
+    pub(crate) async fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
+        let reply = self.ask_over(|channel| async move {
+            let mut client = LeaseClient::new(channel);
+            match client.lease_revoke(LeaseRevokeRequest { id: lease }).await {
+                Err(status) if status.code() == Code::NotFound => Ok(Response::new(Default::default())),
+                other => other,
+            }
+        });
+        reply.await.map(drop)
+    }
+
     /// Writes the key if it is still as it was read; whether it was. An error does not say that nothing was written.
     pub(crate) async fn put_if(&mut self, key: &str, value: &[u8], revision: i64) -> Result<bool, EtcdError> {
-        let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec() };
+        let put = PutRequest { key: key.as_bytes().to_vec(), value: value.to_vec(), lease: 0 };
         self.change_if(key, request_op::Request::RequestPut(put), revision).await
     }
 
@@ -155,6 +223,10 @@ impl Client {
             key,
             target_union: Some(TargetUnion::ModRevision(revision)),
         };
+        self.change_where(compare, change).await
+    }
+
+    async fn change_where(&mut self, compare: Compare, change: request_op::Request) -> Result<bool, EtcdError> {
         let success = RequestOp { request: Some(change) };
         let request = TxnRequest { compare: vec![compare], success: vec![success] };
         let reply = self.ask(|mut client| {

@@ -13,6 +13,7 @@ pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
+use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
@@ -142,6 +143,46 @@ settings! {
         tls: TlsConfig = TlsConfig::default();
         /// An etcd that is told of each grant, for tools that follow etcd. Nothing waits for it, and nothing is read from it.
         etcd: EtcdConfig = EtcdConfig::default();
+        /// A pair of gateways with that etcd in place of a third voter: one serves, the other one waits. See docs/operating/etcd.md before using it.
+        pair: PairConfig = PairConfig::default();
+    }
+}
+
+/// What an answer of a gateway pair says of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PairDurability {
+    /// What was flushed is in the store. The loss of the gateway ends the device.
+    #[default]
+    Flush,
+    /// Every write is, before it is answered.
+    Write,
+}
+
+impl From<PairDurability> for Durability {
+    fn from(durability: PairDurability) -> Self {
+        match durability {
+            PairDurability::Flush => Durability::Flush,
+            PairDurability::Write => Durability::Write,
+        }
+    }
+}
+
+settings! {
+    /// A pair of gateways with the etcd of `[etcd]` in place of a third voter.
+    pub struct PairConfig {
+        /// Name of the pair, the same at both gateways. Left out: none, and a majority of gateways is needed.
+        name: Option<Name> = None, sample "db";
+        /// The stores in which the pair's sets lie, URLs; the same at both. Whoever serves takes over every set of the pair that is there.
+        stores: Vec<String> = Vec::new();
+        /// `flush`: a flush is answered once the store has what it covers; with the gateway goes what was not flushed, and the device ends. `write`: so is every write,
+        /// which makes each of them as slow as a flush.
+        durability: PairDurability = PairDurability::Flush;
+        /// How long the etcd keeps the seat for a gateway that falls silent, in milliseconds, whole seconds, 3000 to 600000. Three quarters of it are served.
+        /// Shorter: a quicker takeover. Longer: an etcd that is slow or elects is lived through.
+        ttl_ms: u32 = 10_000;
+        /// Once, to make sets of a cluster sets of the pair: that cluster's id, 32 hex digits. Its gateways must be gone for good.
+        adopt: Option<String> = None, sample "00112233445566778899aabbccddeeff";
     }
 }
 

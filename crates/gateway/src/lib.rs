@@ -20,6 +20,7 @@ mod lives;
 mod metrics;
 pub mod node;
 pub mod node_key;
+pub mod pair;
 pub mod recovery;
 mod room;
 mod run;

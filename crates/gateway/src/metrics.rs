@@ -84,6 +84,23 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_nbd_request_bytes_total", "Bytes that clients read and wrote."),
     (Kind::Counter, "holdfast_nbd_request_errors_total", "Requests that were answered with an error."),
     (Kind::Histogram, "holdfast_nbd_request_seconds", "From a request's last byte to its answer."),
+    (
+        Kind::Gauge,
+        "holdfast_pair_answers_for_seconds",
+        "In a gateway pair: how long this gateway may answer if the etcd confirms its seat no more.",
+    ),
+    (
+        Kind::Histogram,
+        "holdfast_pair_flush_seconds",
+        "In a gateway pair: how long a flush, or a write that waits like one, waited for the store.",
+    ),
+    (Kind::Gauge, "holdfast_pair_holder", "In a gateway pair: 1 while this gateway has the seat."),
+    (
+        Kind::Counter,
+        "holdfast_pair_keepalive_failures_total",
+        "In a gateway pair: keep-alives that the etcd did not answer.",
+    ),
+    (Kind::Counter, "holdfast_pair_tenures_total", "In a gateway pair: times that this gateway won the seat."),
     (Kind::Gauge, "holdfast_raft_applied_index", "Last entry of a group that was applied here."),
     (Kind::Gauge, "holdfast_raft_leader", "1 at the gateway that leads the group."),
     (Kind::Gauge, "holdfast_raft_term", "The group's term, as known here."),

@@ -5,9 +5,11 @@ use crate::config::GatewayConfig;
 use crate::doors::{self, Door};
 use crate::front::{Front, FrontLimits, LimitsError};
 use crate::http;
-use crate::node::{Node, NodeError};
+use crate::node::{Node, NodeError, Seams};
+use crate::pair::{self, PairError};
 use crate::set::device::NodeExports;
 use futures_util::Stream;
+use futures_util::future::BoxFuture;
 use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_tls::{Role, Tls, require};
 use std::net::SocketAddr;
@@ -44,6 +46,9 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// The pair that it is one of.
+    #[error(transparent)]
+    Pair(#[from] PairError),
     /// Bounds that contradict one another.
     #[error("[in_flight]: {0}")]
     Limits(#[from] LimitsError),
@@ -95,6 +100,22 @@ pub async fn run(config: GatewayConfig) -> Result<(), RunError> {
 /// # Errors
 /// [`RunError`].
 pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
+    if config.pair.name.is_some() {
+        return pair::run_until(config, stop).await;
+    }
+    run_life(config, stop, Seams::default(), None).await
+}
+
+/// What a node does before its doors open.
+pub(crate) type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
+
+/// Runs a node from its data directory to its end. When this returns, nothing of it runs or listens any more.
+pub(crate) async fn run_life(
+    config: GatewayConfig,
+    stop: CancellationToken,
+    seams: Seams,
+    begin: Option<Begin>,
+) -> Result<(), RunError> {
     // Addresses first: two gateways on one data directory must not both get as far as the journal.
     let api = listen("admin door", config.api_listen).await?;
     let peer = listen("peer door", config.peer_listen).await?;
@@ -102,7 +123,19 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
         Some(addr) => Some(listen("http", addr).await?),
         None => None,
     };
-    let node = Node::open(config.clone(), stop.clone()).await?;
+    let node = Node::open_over(config.clone(), stop.clone(), seams).await?;
+    if let Some(begin) = begin {
+        let begun = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            begun = begin(node.clone()) => Some(begun),
+        };
+        if !matches!(begun, Some(Ok(()))) {
+            stop.cancel();
+            node.close().await;
+            return begun.unwrap_or(Ok(()));
+        }
+    }
     let exports = Arc::new(NodeExports {
         cluster: node.cluster.clone(),
         sets: node.sets.clone(),
@@ -121,6 +154,7 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
     stop.cancel();
     front.close().await;
     node.close().await;
+    doors.shutdown().await;
     match failed {
         Some(failure) => Err(failure),
         None => node.refusal().map_or(Ok(()), |e| Err(e.into())),

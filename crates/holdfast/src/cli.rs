@@ -6,8 +6,8 @@ mod lease;
 mod members;
 
 use crate::command::{
-    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, RecoverArgs, SET_DELETE, SnapshotArg,
-    SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
+    AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, PairCommand, RecoverArgs, SET_DELETE,
+    SnapshotArg, SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -172,6 +172,9 @@ pub enum Command {
     /// Run a PostgreSQL for reading on a local copy of a snapshot, renewed now and then; the set does not notice
     #[command(subcommand)]
     Standby(StandbyCommand),
+    /// Look at a pair of gateways that has an etcd in place of a third voter
+    #[command(subcommand)]
+    Pair(PairCommand),
     /// Read sets as their store has them, and name what is damaged; asks no gateway
     Verify(Box<VerifyArgs>),
     /// Show what the agents did: takeovers with the time of each phase, restarts, fences

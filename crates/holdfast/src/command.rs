@@ -15,6 +15,7 @@ mod keys;
 mod lease;
 mod members;
 mod moves;
+mod pair;
 mod recover;
 mod scrub;
 pub mod set;
@@ -39,6 +40,7 @@ pub use certificates::CertificatesArgs;
 pub use cluster::node;
 pub use deletion::{DeleteArgs, HELP as SET_DELETE};
 pub use history::HistoryArgs;
+pub use pair::PairCommand;
 pub use recover::RecoverArgs;
 pub use snapshot::{SnapshotArg, SnapshotCommand};
 pub use standby::StandbyCommand;
@@ -83,6 +85,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Attach(args) => attach::run(&common, *args).await,
         Command::Agent(args) => agent::run(&common, *args).await,
         Command::Standby(command) => standby::run(&common, command).await,
+        Command::Pair(command) => pair::run(&common, command).await,
         Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Watch(args) => watch::run(&common, &args).await,

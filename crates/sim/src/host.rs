@@ -350,6 +350,7 @@ impl Host {
             }))),
             abort: fatal,
             renew: RENEW,
+            pair: None,
         }
     }
 

@@ -21,7 +21,7 @@ const SHOWN_LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "/e2e/sets/demo/grant";
 
 /// One etcd below a folder; its port stays.
-struct Etcd {
+pub(super) struct Etcd {
     dir: PathBuf,
     port: u16,
     server: Proc,
@@ -39,12 +39,20 @@ impl Etcd {
         Ok(server)
     }
 
-    fn start(dir: PathBuf) -> Result<Self> {
+    pub(super) fn start(dir: PathBuf) -> Result<Self> {
         let port = free_ports(2)?;
         Ok(Self { server: Self::launch(&dir, port)?, dir, port })
     }
 
-    fn restart(&mut self) -> Result<()> {
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.server.stop(Signal::KILL, Duration::from_secs(5))
+    }
+
+    pub(super) fn restart(&mut self) -> Result<()> {
         self.server = Self::launch(&self.dir, self.port)?;
         Ok(())
     }

@@ -6,6 +6,7 @@ mod data;
 mod deletion;
 mod gateway;
 mod histories;
+mod pair;
 mod raft;
 mod space;
 mod stores;
@@ -23,6 +24,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     stores::MUTATIONS,
     volumes::MUTATIONS,
     deletion::MUTATIONS,
+    pair::MUTATIONS,
     histories::MUTATIONS,
     cluster::MUTATIONS,
 ];

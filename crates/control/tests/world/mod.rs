@@ -6,6 +6,7 @@ use holdfast_control::Utc;
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, GroupVoters, Member, MemberRole, Standing,
 };
+use holdfast_control::pair::{Ended, Tenure, TenureId};
 use holdfast_control::serve::{ClockWatch, ExpiryJudge, GateEvent, ServeGate, Timing, VoteEmbargo};
 use holdfast_control::set::{Admit, Judged, Lease, RootRef, SetAnswer, SetCommand, SetState, SnapshotId};
 use holdfast_types::{
@@ -41,6 +42,8 @@ pub struct World {
     copy: Option<SetState>,
     cluster: ClusterState,
     gateways: BTreeMap<MemberId, Gateway>,
+    /// Of gateway pairs, by gateway.
+    tenures: BTreeMap<u64, (Tenure, TenureId)>,
 }
 
 impl Default for World {
@@ -53,6 +56,7 @@ impl Default for World {
             copy: None,
             cluster: ClusterState::new(),
             gateways: BTreeMap::new(),
+            tenures: BTreeMap::new(),
         }
     }
 }
@@ -244,6 +248,32 @@ impl World {
         })
     }
 
+    /// Of a gateway pair with an etcd (ADR 0031).
+    fn seat(&mut self, verb: &str, w: &Words) -> String {
+        let (now, gw) = (self.now, w.number("gw"));
+        let ttl = Duration::from_millis(w.number_or("ttl", 10_000));
+        if verb == "seat-won" {
+            let id = TenureId::new(7, "/holdfast/pairs/db/seat", w.number("revision"));
+            self.tenures.insert(gw, (Tenure::begin(MonoTime(w.number("sent") * MS), ttl), id));
+        }
+        let Some((tenure, id)) = self.tenures.get_mut(&gw) else { return "it never had the seat".into() };
+        match verb {
+            "seat-won" => return format!("answers until {} ms", tenure.until().0 / MS),
+            "seat-kept" => tenure.renewed(now, MonoTime(w.number("sent") * MS), ttl),
+            "seat-lost" => tenure.end(Ended::Lost("its key is gone".into())),
+            "seat-head" => {
+                let of = TenureId::new(w.number_or("etcd", 7), "/holdfast/pairs/db/seat", w.number("revision"));
+                return format!("{:?}", id.judge(of.cluster(), None));
+            }
+            "seat-asks" => {}
+            _ => panic!("no such command: {verb:?}"),
+        }
+        match tenure.may_answer(now) {
+            Ok(()) => format!("answers until {} ms", tenure.until().0 / MS),
+            Err(why) => format!("no answer: {why}"),
+        }
+    }
+
     fn other(&mut self, w: &Words) -> Option<String> {
         match w.verb() {
             "now" => {
@@ -252,6 +282,7 @@ impl World {
                 self.now = to;
             }
             "index" => self.index = w.number("next") - 1,
+            verb if verb.starts_with("seat-") => return Some(self.seat(verb, w)),
             "new-set" => self.set = SetState::new(Epoch(w.number("base"))),
             "state" => return Some(self.state()),
             "deletions" => return Some(self.deletions()),

@@ -68,9 +68,29 @@ impl AdminDoor {
         let owner = holdfast_api::owner(&request.owner)?;
         let token = holdfast_api::token(&request.token)?;
         let id = holdfast_api::request_id(&request.request_id)?;
-        let lease =
-            set.continue_lease(owner, token, Token(random_u128()), id).await.map_err(|e| self.of_set(&set, &e))?;
+        let lease = set
+            .continue_lease(owner, token, Token(random_u128()), id)
+            .await
+            .map_err(|e| self.of_continuation(&set, &e))?;
         Ok(self.grant_message(&set, &lease))
+    }
+
+    /// P5: a lease that this tenure of a pair knows nothing of was granted in an earlier one.
+    fn of_continuation(&self, set: &SetServer, error: &SetError) -> Refusal {
+        let Some(pair) = self.node.pair() else { return self.of_set(set, error) };
+        let of_before = matches!(
+            error,
+            SetError::Refused(SetRefusal::NotHeld { .. } | SetRefusal::StaleToken { .. } | SetRefusal::Held { .. })
+        );
+        if !of_before {
+            return self.of_set(set, error);
+        }
+        let message = format!(
+            "{error}. This is tenure {} of the gateway pair: a lease of an earlier one went with its gateway, and what was written and not flushed as well. Such a \
+             device is at its end: detach, attach anew, and let the file system recover as after a power cut",
+            pair.id.revision
+        );
+        Refusal::new(self.of_set(set, error).code, message)
     }
 
     pub(super) async fn renew_lease(&self, request: v1::RenewLeaseRequest) -> Result<v1::RenewLeaseReply, Refusal> {

@@ -58,6 +58,15 @@ pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, 
 }
 
 impl AdminDoor {
+    /// P1 is about one gateway with the seat: a second voter would make it two.
+    fn not_in_a_pair(&self) -> Result<(), Refusal> {
+        if self.node.pair().is_none() {
+            return Ok(());
+        }
+        let message = "this gateway is one of a pair, which no other gateway joins: the other one waits for the pair's seat in the etcd by itself";
+        Err(Refusal::new(RefusalCode::Precondition, message))
+    }
+
     pub(super) async fn adopt(&self, request: v1::AdoptRequest) -> Result<v1::Node, Refusal> {
         let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
         let disk = holdfast_api::disk_from_text("disk", &request.disk)?;
@@ -78,7 +87,7 @@ impl AdminDoor {
         }
     }
 
-    pub(super) async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
+    pub(crate) async fn init_cluster(&self, request: v1::InitClusterRequest) -> Result<v1::InitClusterReply, Refusal> {
         let adopted = self.adopted()?;
         let cluster = holdfast_api::disk_from_text("cluster_id", &request.cluster_id)?;
         if cluster != adopted.raft.cluster() {
@@ -176,6 +185,7 @@ impl AdminDoor {
     }
 
     pub(super) async fn join_member(&self, request: v1::JoinMemberRequest) -> Result<v1::JoinMemberReply, Refusal> {
+        self.not_in_a_pair()?;
         self.led_cluster()?;
         let join = move |door: Self, adopted, term| async move { door.join_alone(request, &adopted, term).await };
         self.alone(&self.node.changing_members, join).await
@@ -295,6 +305,9 @@ impl AdminDoor {
                 return Err(Refusal::new(RefusalCode::Exists, message));
             }
             return Ok(v1::CreateSetReply { set: Some(summary(id.0)), created: false });
+        }
+        if let Some(pair) = self.node.pair() {
+            pair.check_store(&request.store).map_err(invalid)?;
         }
         let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
         stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
 impl AdminDoor {
-    pub(super) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
+    pub(crate) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
         self.led_cluster()?;
         let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
         self.alone(&self.node.changing_sets, restore).await

@@ -49,7 +49,7 @@ impl AdminDoor {
         }
     }
 
-    pub(super) async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
+    pub(crate) async fn get_node(&self, _: v1::GetNodeRequest) -> Result<v1::Node, Refusal> {
         let (node, config) = (&self.node, &self.node.config);
         let identity = node.identity();
         let mut message = v1::Node {

@@ -1,6 +1,7 @@
 //! What makes a configuration one that a gateway may start with.
 
-use super::{GatewayConfig, Mistake};
+use super::{GatewayConfig, GatewayRole, Mistake, PairDurability};
+use holdfast_control::pair::{TTL_MAX, TTL_MIN};
 use holdfast_types::{ByteSize, limits};
 use std::fmt;
 use std::net::SocketAddr;
@@ -140,6 +141,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
         out.need(good, "store.endpoint", format!("{endpoint:?}"), "http://HOST:PORT or https://HOST:PORT");
     }
     etcd(config, &mut out);
+    pair(config, &mut out);
     out.0
 }
 
@@ -165,6 +167,32 @@ fn etcd(config: &GatewayConfig, out: &mut Problems) {
         "one of certificate and key",
         "both of them, or none",
     );
+}
+
+fn pair(config: &GatewayConfig, out: &mut Problems) {
+    let pair = &config.pair;
+    if pair.name.is_none() {
+        return;
+    }
+    let why = "at least one: the pair's seat is a key of that etcd";
+    out.need(!config.etcd.endpoints.is_empty(), "etcd.endpoints", "none beside pair.name", why);
+    out.number("pair.stores (how many)", pair.stores.len() as u64, 1, 16);
+    for store in &pair.stores {
+        // The head is the fence, and it is in one place.
+        let good = !store.contains(char::is_whitespace) && url::Url::parse(store).is_ok();
+        out.need(good, "pair.stores", format!("{store:?}"), "the URL of one store");
+    }
+    out.number("pair.ttl_ms", pair.ttl_ms.into(), TTL_MIN.as_millis() as u64, TTL_MAX.as_millis() as u64);
+    out.need(pair.ttl_ms.is_multiple_of(1000), "pair.ttl_ms", pair.ttl_ms, "whole seconds");
+    if let Some(adopt) = &pair.adopt {
+        let good = holdfast_api::disk_from_text("pair.adopt", adopt).is_ok();
+        out.need(good, "pair.adopt", format!("{adopt:?}"), "the id of a cluster, 32 hex digits");
+    }
+    // A plain connection that comes back by itself would go on over what the loss of the gateway has taken from it (P5).
+    let plain = config.plain_exports && pair.durability == PairDurability::Flush;
+    out.need(!plain, "plain_exports", "true in a pair with durability \"flush\"", "false, or durability \"write\"");
+    let role = config.role == GatewayRole::Gateway;
+    out.need(role, "role", config.role.as_str(), "gateway: a pair has no witness");
 }
 
 fn keys(config: &GatewayConfig, out: &mut Problems) {

@@ -1,8 +1,8 @@
 //! One source for a field's type, default and words: the struct and the sample file both come from it.
 
 use super::{
-    AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, ScrubConfig,
-    SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
+    AdvertiseConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig, PairConfig,
+    ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
 };
 use std::fmt::Write as _;
 
@@ -84,6 +84,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
         "etcd" => EtcdConfig::FIELDS,
+        "pair" => PairConfig::FIELDS,
         _ => &[],
     }
 }

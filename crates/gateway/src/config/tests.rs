@@ -52,10 +52,46 @@ fn every_commented_value_of_the_sample_can_be_taken() {
             assert!(config.validate().unwrap_err().to_string().contains("tls: found 1 files, expected all of"));
         } else if line.contains("/etcd/client") {
             assert!(config.validate().unwrap_err().to_string().contains("etcd: found one of certificate and key"));
+        } else if line.starts_with("# name") {
+            let error = config.validate().unwrap_err().to_string();
+            assert!(error.contains("etcd.endpoints: found none beside pair.name, expected at least one"), "{error}");
         } else {
             config.validate().unwrap();
         }
     }
+}
+
+#[test]
+fn a_pair_needs_an_etcd_stores_and_devices_that_end() {
+    let with = |text: &str| {
+        problems_of(|config| {
+            config.etcd.endpoints = vec!["http://10.0.0.5:2379".into()];
+            config.pair = toml::from_str(&format!("name = \"db\"\n{text}")).unwrap();
+        })
+    };
+    assert_eq!(
+        with("stores = [\"s3://bucket/pair\"]\nttl_ms = 3000\nadopt = \"00112233445566778899aabbccddeeff\""),
+        ""
+    );
+    for (text, found) in [
+        ("", "pair.stores (how many): found 0, expected 1 to 16"),
+        ("stores = [\"w=2 s3://a s3://b s3://c\"]", "expected the URL of one store"),
+        ("stores = [\"s3://b/p\"]\nttl_ms = 2000", "pair.ttl_ms: found 2000, expected 3000 to 600000"),
+        ("stores = [\"s3://b/p\"]\nttl_ms = 3500", "pair.ttl_ms: found 3500, expected whole seconds"),
+        ("stores = [\"s3://b/p\"]\nadopt = \"7\"", "pair.adopt: found \"7\""),
+    ] {
+        let error = with(text);
+        assert!(error.contains(found), "{text}: {error}");
+    }
+    let plain = |durability| {
+        problems_of(|config| {
+            config.etcd.endpoints = vec!["http://10.0.0.5:2379".into()];
+            (config.pair.name, config.plain_exports) = (Some(Name::new("db").unwrap()), true);
+            (config.pair.stores, config.pair.durability) = (vec!["s3://b/p".into()], durability);
+        })
+    };
+    assert!(plain(PairDurability::Flush).contains("plain_exports: found true in a pair"));
+    assert_eq!(plain(PairDurability::Write), "");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What of a gateway touches the machine, each in one place: a simulation puts its own there (ADR 0017). Everybody else takes the defaults.
 
+use super::Node;
 use crate::config::GatewayConfig;
 use crate::keyring::open_store;
+use crate::pair::Authority;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
 use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
@@ -32,6 +34,15 @@ pub struct Seams {
     pub abort: fn(&str),
     /// How long a gateway runs under one life (C3).
     pub renew: Duration,
+    /// The tenure under which this gateway serves, in a pair (ADR 0031).
+    pub pair: Option<Arc<Authority>>,
+}
+
+impl Node {
+    /// The tenure under which this gateway serves, in a pair.
+    pub fn pair(&self) -> Option<&Arc<Authority>> {
+        self.seams.pair.as_ref()
+    }
 }
 
 impl Default for Seams {
@@ -43,6 +54,7 @@ impl Default for Seams {
             // The reason is in the log already.
             abort: |_| std::process::abort(),
             renew: RENEW,
+            pair: None,
         }
     }
 }

@@ -77,6 +77,7 @@ pub(super) async fn start_set(
         boot,
         note: fence_note(&config.data_dir, id),
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
+        pair: node.pair().cloned(),
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);

@@ -11,6 +11,7 @@ use crate::set::server::{Connection, SetError, SetServer, VolumeUse};
 use crate::set::snapshot::SnapshotDevice;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use holdfast_control::pair::Durability;
 use holdfast_control::serve::WhyNot;
 use holdfast_control::set::SetRefusal;
 use holdfast_nbd::ExportName;
@@ -117,8 +118,26 @@ impl VolumeDevice {
         })
     }
 
+    /// In a gateway pair: waits until the store has everything that was answered before, where `waits` says so (P4).
+    async fn in_store(&self, waits: impl FnOnce(Durability) -> bool) {
+        let head = &self.server().head;
+        if head.pair().is_some_and(|pair| waits(pair.durability)) {
+            head.in_store(&self.server().host).await;
+        }
+    }
+
+    /// Whether anything in the range may not be in the store. What was fetched before from the journal, and is not in the index any more, is there.
+    fn shows_unsaved(&self, offset: u64, len: u64) -> Result<bool, DeviceError> {
+        if !self.server().head.pair().is_some_and(|pair| pair.durability.read_waits()) {
+            return Ok(false);
+        }
+        let (lba, sectors) = place(offset, len)?;
+        let pieces = self.server().host.with(|m| m.lookup(self.volume, lba, sectors));
+        Ok(pieces.iter().any(|piece| piece.source != Source::Map))
+    }
+
     /// Puts operations into the set's order, now, and waits for all of them.
-    async fn write_ops(&self, ops: Vec<Op>) -> Result<(), DeviceError> {
+    async fn write_ops(&self, ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
         self.check(self.server().may_write())?;
         let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
         let mut outcome = Ok(());
@@ -135,6 +154,7 @@ impl VolumeDevice {
         if matches!(outcome, Err(DeviceError::Fenced | DeviceError::Disconnect)) {
             return outcome;
         }
+        self.in_store(|durability| durability.change_waits(fua)).await;
         self.still_ours().await?;
         outcome
     }
@@ -146,13 +166,20 @@ impl VolumeDevice {
         if inside { Ok(()) } else { Err(DeviceError::OutOfRange) }
     }
 
-    async fn clear(&self, kind: OpKind, offset: u64, len: u32) -> Result<(), DeviceError> {
+    async fn clear(&self, kind: OpKind, offset: u64, len: u32, fua: bool) -> Result<(), DeviceError> {
         let (lba, sectors) = place(offset, u64::from(len))?;
-        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }]).await
+        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }], fua).await
     }
 
     async fn read_range(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
-        let out = checked(self.fetch(offset, len), self.check_read()).await?;
+        let shown = async {
+            let out = self.fetch(offset, len).await?;
+            if self.shows_unsaved(offset, u64::from(len))? {
+                self.in_store(Durability::read_waits).await;
+            }
+            Ok(out)
+        };
+        let out = checked(shown, self.check_read()).await?;
         self.still_inside(offset, u64::from(len))?;
         Ok(out)
     }
@@ -201,7 +228,7 @@ impl Device for VolumeDevice {
         Box::pin(async move { self.read_range(offset, len).await })
     }
 
-    fn write(self: Arc<Self>, offset: u64, data: Bytes, _fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+    fn write(self: Arc<Self>, offset: u64, data: Bytes, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
         Box::pin(async move {
             let mut ops = Vec::with_capacity(data.len().div_ceil(ATOMIC_WRITE_BYTES_MAX));
             let mut at = offset;
@@ -213,7 +240,7 @@ impl Device for VolumeDevice {
                 at += piece.len() as u64;
                 ops.push(Op { kind: OpKind::Write, volume: self.volume, lba, sectors, data: piece });
             }
-            self.write_ops(ops).await
+            self.write_ops(ops, fua).await
         })
     }
 
@@ -222,22 +249,23 @@ impl Device for VolumeDevice {
         offset: u64,
         len: u32,
         _punch: bool,
-        _fua: bool,
+        fua: bool,
     ) -> BoxFuture<'static, Result<(), DeviceError>> {
-        Box::pin(async move { self.clear(OpKind::Zero, offset, len).await })
+        Box::pin(async move { self.clear(OpKind::Zero, offset, len, fua).await })
     }
 
     fn zero_is_fast(&self, _punch: bool) -> bool {
         true
     }
 
-    fn trim(self: Arc<Self>, offset: u64, len: u32, _fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
-        Box::pin(async move { self.clear(OpKind::Trim, offset, len).await })
+    fn trim(self: Arc<Self>, offset: u64, len: u32, fua: bool) -> BoxFuture<'static, Result<(), DeviceError>> {
+        Box::pin(async move { self.clear(OpKind::Trim, offset, len, fua).await })
     }
 
     fn flush(self: Arc<Self>) -> BoxFuture<'static, Result<(), DeviceError>> {
-        // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours.
+        // R1: every answered write is durable at a quorum and applied. Only the epoch must still be ours. The named exception is a gateway pair: P4.
         Box::pin(async move {
+            self.in_store(|_| true).await;
             self.still_ours().await?;
             self.check(self.server().may_write())
         })

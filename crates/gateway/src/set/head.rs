@@ -8,6 +8,7 @@
 //! The swap is what fences: a gateway that was cut off, paused or restored from a copy cannot put its checkpoint in place of what a
 //! recovery raised, whatever it last saw. The look makes it stop answering clients.
 
+use crate::pair::Authority;
 use crate::set::mapping::SetKey;
 use crate::set::server::{SetServer, unix_ms};
 pub use looks::NOTICED_AFTER;
@@ -66,6 +67,8 @@ pub struct HeadParts {
     pub note: PathBuf,
     /// What the set is a clone of.
     pub clone_of: Option<CloneOf>,
+    /// The tenure under which answers leave, in a gateway pair (ADR 0031).
+    pub pair: Option<Arc<Authority>>,
 }
 
 /// Why a head was not read or not replaced.
@@ -138,7 +141,8 @@ pub struct HeadKeeper {
     together: Health,
     /// Somebody waits for a checkpoint.
     wanted: AtomicBool,
-    covered: Mutex<Option<Covered>>,
+    asked: Notify,
+    covered: watch::Sender<Option<Covered>>,
     /// Which keyring and which links the head in the store has, as last read or written here.
     stored: Mutex<Option<(Keyring, Links)>>,
     /// The set's pins, as of what is applied here; see [`HeadKeeper::note_pins`].
@@ -169,7 +173,8 @@ impl HeadKeeper {
             trouble: Mutex::new(None),
             together,
             wanted: AtomicBool::new(false),
-            covered: Mutex::new(None),
+            asked: Notify::new(),
+            covered: watch::channel(None).0,
             stored: Mutex::new(None),
             known: Mutex::new(None),
             committed: Mutex::new(None),
@@ -211,7 +216,9 @@ impl HeadKeeper {
     /// The set is fenced, or no look ended while this waited: nothing may be answered. Each look ends within a limit, with a word or without
     /// one; where none did, this process stood still, and another life may have begun meanwhile.
     pub async fn before_answer(&self) -> Result<(), String> {
-        self.before_answer_within(LOOK_LIMIT * 2).await
+        self.before_answer_within(LOOK_LIMIT * 2).await?;
+        // P1: last, and without a wait behind it.
+        self.seat_allows()
     }
 
     async fn before_answer_within(&self, wait: Duration) -> Result<(), String> {
@@ -239,6 +246,7 @@ impl HeadKeeper {
     /// Asks the uploader for a checkpoint soon.
     pub fn want_checkpoint(&self) {
         self.wanted.store(true, Ordering::Release);
+        self.asked.notify_one();
     }
 
     /// Whether somebody asks now. Whoever goes by it leaves the question open for [`HeadKeeper::take_wanted`].
@@ -253,7 +261,7 @@ impl HeadKeeper {
 
     /// The last checkpoint that was seen in the store or committed here.
     pub fn covered(&self) -> Option<Covered> {
-        *self.covered.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.covered.borrow()
     }
 
     /// Whether the head names a checkpoint that this gateway made as the leader of `term`. Until then it may name one of an earlier leader that
@@ -263,7 +271,7 @@ impl HeadKeeper {
     }
 
     fn note_committed(&self, term: Term, covered: Covered) {
-        *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = Some(covered);
+        self.covered.send_replace(Some(covered));
         *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(term);
     }
 
@@ -350,7 +358,7 @@ impl HeadKeeper {
         let ours = self.parts.life;
         match head.standing(ours) {
             Standing::Ours => {
-                *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = head.covered;
+                self.covered.send_replace(head.covered);
                 Ok(())
             }
             Standing::Older => Err(KeepError::Stale { found: head.life.generation, expected: ours.generation }),
@@ -589,6 +597,7 @@ pub fn content_at(
     Some((state.epoch, Restored::of(state, Some(root))))
 }
 
+mod durable;
 mod links;
 mod looks;
 #[cfg(test)]

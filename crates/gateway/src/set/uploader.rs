@@ -170,6 +170,7 @@ impl Uploader {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return,
+                () = self.server.head.asked() => {}
                 () = tokio::time::sleep(pause.min(Duration::from_millis(250))) => {}
             }
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {

@@ -214,6 +214,7 @@ impl Gateway {
             // Nothing is ever fenced here, and so nothing is noted.
             note: PathBuf::from("/nonexistent/fenced"),
             clone_of: common.links.clone_of.clone(),
+            pair: None,
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));

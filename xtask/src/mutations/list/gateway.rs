@@ -31,8 +31,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R3",
         edits: &[Edit {
             file: DEVICE,
-            old: "checked(self.fetch(offset, len), self.check_read()).await?",
-            new: "checked(self.fetch(offset, len), async { Ok(()) }).await?",
+            old: "checked(shown, self.check_read()).await?",
+            new: "checked(shown, async { Ok(()) }).await?",
         }],
         tests: &[Test::Scenario("paused-gateway")],
         smoke: false,

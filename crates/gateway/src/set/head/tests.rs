@@ -8,7 +8,7 @@ use holdfast_types::{GroupId, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
 const SET: holdfast_types::SetId = GroupId(3);
-const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
+pub(super) const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
 
 fn cluster_key() -> ClusterKeys {
     ClusterKeys::of_bytes(5, None)
@@ -20,6 +20,15 @@ fn keyring() -> Keyring {
 }
 
 fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> Arc<HeadKeeper> {
+    keeper_of(store, life, dir, None)
+}
+
+pub(super) fn keeper_of(
+    store: Arc<dyn ObjectStore>,
+    life: SetLife,
+    dir: &std::path::Path,
+    pair: Option<Arc<Authority>>,
+) -> Arc<HeadKeeper> {
     HeadKeeper::new(HeadParts {
         name: Name::new("demo").unwrap(),
         life,
@@ -30,6 +39,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
         boot: 1,
         note: dir.join("fenced"),
         clone_of: None,
+        pair,
     })
 }
 
@@ -389,6 +399,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         boot: 1,
         note: dir.join("other"),
         clone_of: None,
+        pair: None,
     }
 }
 

@@ -1,0 +1,182 @@
+//! The one seat of a gateway pair: a key that is there as long as its holder's lease is (ADR 0031).
+//!
+//! ```text
+//!   look ─▶ nobody's ─▶ a lease, then the key under it where there is none (one transaction) ─▶ held, of this create revision
+//!                       keep: keep-alive, then a look whether the key is still that one ─▶ kept, or lost
+//! ```
+//! Nobody waits in it with a lease in the hand: a lease is asked for when the seat was seen free, so its time to live counts from just before. Keep-alives go over
+//! connections of their own: what else is asked of an etcd that is slow does not hold them up.
+//!
+//! Owns: the calls. Does not own: when they are made, what their answers allow, any clock: who calls notes the moment before.
+
+use crate::client::{Client, EtcdError, EtcdOptions};
+use crate::proto::KeyValue;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The form of [`Holder`] that this build writes.
+const FORM: u32 = 1;
+
+/// Who holds a seat, for people and tools; nothing follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    form: u32,
+    /// Name of the gateway.
+    pub gateway: String,
+    /// Its admin door, `HOST:PORT`.
+    pub api: String,
+    /// Where it serves NBD, `HOST:PORT`; empty where it listens on a Unix socket only.
+    pub nbd: String,
+    /// When it asked for the seat, by its wall clock, in Unix milliseconds.
+    pub since_unix_ms: u64,
+}
+
+impl Holder {
+    /// Of a gateway, as of now.
+    pub fn new(gateway: String, api: String, nbd: String, since_unix_ms: u64) -> Self {
+        Self { form: FORM, gateway, api, nbd, since_unix_ms }
+    }
+}
+
+/// The seat, won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenancy {
+    /// The etcd's own id: revisions are compared within one etcd only.
+    pub etcd: u64,
+    /// The etcd's revision at which the key was made: grows with each holder.
+    pub revision: u64,
+    lease: i64,
+    /// Time to live that the etcd gave; counts from before the asking.
+    pub ttl: Duration,
+}
+
+/// Who sits there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// As it says itself; `None` where the text is not of this form.
+    pub holder: Option<Holder>,
+    /// See [`Tenancy::revision`].
+    pub revision: u64,
+    /// See [`Tenancy::etcd`].
+    pub etcd: u64,
+    lease: i64,
+}
+
+/// What a keep-alive came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Ours for so long from before the asking.
+    For(Duration),
+    /// Not ours any more: what was found.
+    Lost(String),
+}
+
+/// One pair's seat in an etcd.
+#[derive(Debug)]
+pub struct Seat {
+    /// For everything but keep-alives.
+    asks: Client,
+    /// For keep-alives, and the looks that go with them.
+    keeps: Client,
+    key: String,
+    ttl_s: i64,
+}
+
+fn seconds(ttl: i64) -> Duration {
+    Duration::from_secs(u64::try_from(ttl).unwrap_or(0))
+}
+
+fn revision(kv: &KeyValue) -> u64 {
+    u64::try_from(kv.create_revision).unwrap_or(0)
+}
+
+impl Seat {
+    /// The seat of the pair `name` below `prefix`, taken for `ttl` (whole seconds count). Connects when it is first used.
+    ///
+    /// # Errors
+    /// [`EtcdError::Endpoint`].
+    pub fn new(options: &EtcdOptions, prefix: &str, name: &str, ttl: Duration) -> Result<Self, EtcdError> {
+        let key = format!("{}/pairs/{name}/seat", prefix.trim_end_matches('/'));
+        let ttl_s = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        Ok(Self { asks: Client::new(options)?, keeps: Client::new(options)?, key, ttl_s })
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Who has it now (linearizable); `None`: nobody.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn look(&mut self) -> Result<Option<Occupant>, EtcdError> {
+        let (etcd, found) = self.asks.get_whole(&self.key).await?;
+        Ok(found.map(|kv| Occupant {
+            holder: serde_json::from_slice(&kv.value).ok().filter(|holder: &Holder| holder.form == FORM),
+            revision: revision(&kv),
+            etcd,
+            lease: kv.lease,
+        }))
+    }
+
+    /// Takes it if nobody has it. The time to live counts from before the call. `None`: somebody was quicker.
+    ///
+    /// # Errors
+    /// [`EtcdError`]: not known to be ours. Should it become ours later by this call, its lease ends by itself, or was ended here.
+    pub async fn take(&mut self, holder: &Holder) -> Result<Option<Tenancy>, EtcdError> {
+        let (lease, ttl) = self.asks.grant(self.ttl_s).await?;
+        // A struct of numbers and texts with string keys always has a form in JSON.
+        let value = serde_json::to_vec(holder).unwrap_or_default();
+        let put = self.asks.put_new(&self.key, &value, lease).await;
+        // R12: whatever the transaction said or did not say, what lies there decides. The lease is nobody else's.
+        let found = match put {
+            Ok(false) => Ok(None),
+            Ok(true) | Err(_) => self.asks.get_whole(&self.key).await.map(Some),
+        };
+        match found {
+            Ok(Some((etcd, Some(kv)))) if kv.lease == lease => {
+                Ok(Some(Tenancy { etcd, revision: revision(&kv), lease, ttl: seconds(ttl) }))
+            }
+            not => {
+                // A transaction that is still on its way finds no lease then.
+                let revoked = self.asks.revoke(lease).await;
+                not.and(revoked).map(|()| None)
+            }
+        }
+    }
+
+    /// Says that the holder lives, and looks whether it still is the holder. The time to live counts from before the call.
+    ///
+    /// # Errors
+    /// [`EtcdError`]: nothing is known; the last answer counts.
+    pub async fn keep(&mut self, held: &Tenancy) -> Result<Kept, EtcdError> {
+        let ttl = self.keeps.keep_alive(held.lease).await?;
+        if ttl <= 0 {
+            return Ok(Kept::Lost("there is no such lease".into()));
+        }
+        // The key may be gone though the lease is not: deleted by a person. And a member that was cut off from the others may renew what they have let expire; this
+        // look needs a majority of them.
+        let (etcd, found) = self.keeps.get_whole(&self.key).await?;
+        Ok(match found {
+            Some(kv) if kv.lease == held.lease && revision(&kv) == held.revision && etcd == held.etcd => {
+                Kept::For(seconds(ttl))
+            }
+            Some(kv) => Kept::Lost(format!(
+                "found its key of revision {} in etcd {etcd:x}, expected revision {} in {:x}",
+                revision(&kv),
+                held.revision,
+                held.etcd
+            )),
+            None => Kept::Lost("its key is gone".into()),
+        })
+    }
+
+    /// Gives it up: the next one need not wait for the lease to expire. Can be repeated.
+    ///
+    /// # Errors
+    /// [`EtcdError`]; the lease expires by itself then.
+    pub async fn give_up(&mut self, held: &Tenancy) -> Result<(), EtcdError> {
+        self.asks.revoke(held.lease).await
+    }
+}

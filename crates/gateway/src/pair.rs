@@ -1,0 +1,273 @@
+//! A gateway of a pair whose authority is an etcd (ADR 0031): waits for the seat, takes the sets over, serves them while it has it.
+//!
+//! ```text
+//!   campaign ─won─▶ a fresh node ─▶ take over: raise each head, restore each set ─▶ doors open, serve ─overdue, lost, told to stop─▶ doors closed ─▶ campaign
+//!      ▲                               every answer asks the tenure (P1), whatever else goes on                                        │
+//!      └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! Owns: the loop, and what of it touches etcd, store and disk. Does not own: when an answer may leave (`holdfast_control::pair`), the calls to the etcd
+//! (`holdfast_etcd::Seat`), the node.
+
+mod keep;
+mod seated;
+mod takeover;
+
+use crate::config::GatewayConfig;
+use crate::node::{NodeError, Seams};
+use crate::recovery::RecoveryError;
+use crate::run::{RunError, run_life};
+use crate::set::server::unix_ms;
+use holdfast_api::Refusal;
+use holdfast_control::pair::{Durability, Ended, Tenure, TenureId};
+use holdfast_etcd::{EtcdError, Holder, Seat, Tenancy};
+use holdfast_raft::boot_now;
+use holdfast_types::MonoTime;
+use keep::{campaign, keep};
+pub use seated::{Seated, seated};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Below the data directory: one folder for each tenure of this gateway.
+const TENURES: &str = "tenures";
+
+/// How long a node may take to end once its tenure is over. It answers nobody meanwhile; one that hangs ends the process.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// Giving the seat up, where the etcd answers: else it expires.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
+
+/// A gateway of a pair cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PairError {
+    /// The etcd is not to be used.
+    #[error("[etcd]: {0}")]
+    Etcd(#[from] EtcdError),
+    /// A file of [etcd] cannot be read.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which.
+        what: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The sets could not be read or taken over.
+    #[error("taking the pair's sets over: {0}")]
+    Recovery(#[from] RecoveryError),
+    /// A step of the fresh node's beginning was refused.
+    #[error("beginning a tenure: {0}")]
+    Refused(Refusal),
+    /// The tenure ended before its sets were served.
+    #[error("the tenure ended before its sets were served: {0}")]
+    Over(Ended),
+    /// A head names a later tenure than this one.
+    #[error(
+        "set {set}: its head in the store is of revision {found} of this pair's seat, expected an earlier one than {ours}: the etcd was set back, or this gateway stood \
+         still since it won the seat"
+    )]
+    Later {
+        /// The set.
+        set: String,
+        /// As found.
+        found: u64,
+        /// This tenure's.
+        ours: u64,
+    },
+    /// It takes too long: the other gateway may be better placed.
+    #[error(
+        "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
+    )]
+    Slow {
+        /// How long it was tried.
+        limit: Duration,
+        /// What was waited for.
+        last: String,
+    },
+    /// An old node does not end.
+    #[error("the node of the tenure that is over does not end within {END_LIMIT:?}: this process ends")]
+    Hangs,
+}
+
+/// One tenure of this gateway, as everything that answers sees it.
+#[derive(Debug)]
+pub struct Authority {
+    /// Its name.
+    pub id: TenureId,
+    /// What an answer says of the store (P4).
+    pub durability: Durability,
+    /// Where the pair's sets lie.
+    stores: Vec<String>,
+    tenure: Mutex<Tenure>,
+}
+
+impl Authority {
+    /// Won by a lease that was asked for at `sent`.
+    pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
+        Self { id, durability, stores, tenure: Mutex::new(Tenure::begin(sent, ttl)) }
+    }
+
+    fn tenure(&self) -> MutexGuard<'_, Tenure> {
+        self.tenure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an answer may leave now (P1).
+    ///
+    /// # Errors
+    /// Why not, for ever (P2).
+    pub fn may_answer(&self) -> Result<(), Ended> {
+        self.tenure().may_answer(boot_now())
+    }
+
+    /// Until when, if nothing else happens.
+    pub fn until(&self) -> MonoTime {
+        self.tenure().until()
+    }
+
+    /// A keep-alive that was sent at `sent` or later was answered.
+    pub fn renewed(&self, sent: MonoTime, ttl: Duration) {
+        self.tenure().renewed(boot_now(), sent, ttl);
+    }
+
+    /// It is over.
+    pub fn end(&self, why: Ended) {
+        self.tenure().end(why);
+    }
+
+    /// A set of the pair must lie where the other gateway looks for it.
+    ///
+    /// # Errors
+    /// Where the pair's sets lie.
+    pub fn check_store(&self, url: &str) -> Result<(), String> {
+        if self.stores.iter().any(|known| known == url) {
+            return Ok(());
+        }
+        Err(format!(
+            "store: found {url}, expected one of pair.stores ({}): a set elsewhere would not be found by the other gateway of the pair",
+            self.stores.join(", ")
+        ))
+    }
+}
+
+/// How one tenure ended.
+enum After {
+    /// Told to stop.
+    Stopped,
+    /// For the seat again, after so long.
+    Again(Duration),
+}
+
+struct Pair {
+    config: GatewayConfig,
+    seat: Seat,
+    holder: Holder,
+    ttl: Duration,
+    /// Ours, of a tenure that is over, and perhaps still there.
+    left: Option<Tenancy>,
+}
+
+/// Runs a gateway of a pair until `stop` is cancelled.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
+    let mut pair = Pair::new(config)?;
+    loop {
+        let Some((tenancy, sent)) = campaign(&mut pair, &stop).await else { return Ok(()) };
+        pair.left = Some(tenancy);
+        match pair.tenure(tenancy, sent, &stop).await? {
+            After::Stopped => return Ok(()),
+            After::Again(pause) => tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            },
+        }
+    }
+}
+
+impl Pair {
+    fn new(config: GatewayConfig) -> Result<Self, PairError> {
+        let options = config.etcd.load().map_err(|(what, source)| PairError::Io { what, source })?.unwrap_or_default();
+        let name = config.pair.name.clone().map(|name| name.to_string()).unwrap_or_default();
+        let ttl = Duration::from_millis(u64::from(config.pair.ttl_ms));
+        let seat = Seat::new(&options, &config.etcd.prefix, &name, ttl)?;
+        let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
+        let holder = Holder::new(config.name.to_string(), api, nbd, 0);
+        Ok(Self { config, seat, holder, ttl, left: None })
+    }
+
+    /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
+    async fn tenure(&mut self, tenancy: Tenancy, sent: MonoTime, stop: &CancellationToken) -> Result<After, RunError> {
+        let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
+        let durability = self.config.pair.durability.into();
+        let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
+        tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
+        metrics::counter!("holdfast_pair_tenures_total").increment(1);
+        metrics::gauge!("holdfast_pair_holder").set(1.0);
+        let ends = stop.child_token();
+        let data_dir = self.tenure_dir(id);
+        let config = GatewayConfig { data_dir, ..self.config.clone() };
+        let begin = takeover::begin(self.config.clone(), authority.clone());
+        let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
+        let run = run_life(config, ends.clone(), seams, Some(begin));
+        // In a task of its own: no wait of the node's holds up a keep-alive.
+        let mut node = tokio::spawn(run);
+        let ended = tokio::select! {
+            ended = &mut node => Some(ended),
+            () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
+        };
+        let told = stop.is_cancelled();
+        // Before the seat is given up: from here on nothing is answered, however long the rest takes.
+        authority.end(Ended::Resigned(if told { "it was told to stop".into() } else { "its node has ended".into() }));
+        ends.cancel();
+        metrics::gauge!("holdfast_pair_holder").set(0.0);
+        let ended = match ended {
+            Some(ended) => ended,
+            None => tokio::time::timeout(END_LIMIT, &mut node).await.map_err(|_| PairError::Hangs)?,
+        };
+        let given_up = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
+        if matches!(given_up, Ok(Ok(()))) {
+            self.left = None;
+        }
+        let served = !matches!(ended, Ok(Err(RunError::Pair(_))));
+        if !served && let Err(error) = std::fs::remove_dir_all(self.tenure_dir(id)) {
+            tracing::warn!(%error, "what a tenure left that never served could not be removed");
+        }
+        let ended = ended.unwrap_or_else(|e| Err(NodeError::Refused(format!("the node's task: {e}")).into()));
+        self.after(ended, told)
+    }
+
+    fn after(&self, ended: Result<(), RunError>, told: bool) -> Result<After, RunError> {
+        match ended {
+            _ if told => Ok(After::Stopped),
+            Ok(()) => Ok(After::Again(Duration::ZERO)),
+            Err(RunError::Pair(error @ PairError::Over(_))) => {
+                tracing::warn!(%error, "for the pair's seat again");
+                Ok(After::Again(Duration::ZERO))
+            }
+            // The other gateway may do better; should it be gone, this one tries again.
+            Err(RunError::Pair(error)) => {
+                tracing::error!(%error, pause = ?self.ttl, "the pair's seat is given up");
+                Ok(After::Again(self.ttl))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn tenure_dir(&self, id: TenureId) -> PathBuf {
+        self.config.data_dir.join(TENURES).join(holdfast_api::hex128(id.cluster()))
+    }
+
+    fn holder(&self) -> Holder {
+        let mut holder = self.holder.clone();
+        holder.since_unix_ms = unix_ms();
+        holder
+    }
+}
+
+#[cfg(test)]
+mod tests;

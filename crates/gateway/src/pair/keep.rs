@@ -1,0 +1,136 @@
+//! Waiting for the seat, and keeping it.
+
+use super::{Authority, Pair};
+use holdfast_control::pair::{Ended, renew_every};
+use holdfast_etcd::{Kept, Seat, Tenancy};
+use holdfast_raft::boot_now;
+use holdfast_types::MonoTime;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at a seat that is taken: one read of the etcd.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// After a keep-alive that came to nothing; each has limits of its own besides.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How often a failure that lasts is said again.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// Says what changes, and what lasts now and then.
+#[derive(Default)]
+struct Said(Option<(String, Instant)>);
+
+impl Said {
+    fn is_news(&mut self, what: &str) -> bool {
+        let old = self.0.as_ref().is_some_and(|(said, at)| said == what && at.elapsed() < SAY_EVERY);
+        if !old {
+            self.0 = Some((what.to_string(), Instant::now()));
+        }
+        !old
+    }
+}
+
+/// Waits until the seat is ours; with the moment before it was asked for. `None`: told to stop.
+pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Option<(Tenancy, MonoTime)> {
+    let mut said = Said::default();
+    loop {
+        let round = tokio::select! {
+            () = stop.cancelled() => return None,
+            round = one_round(pair, &mut said) => round,
+        };
+        if round.is_some() {
+            return round;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+async fn one_round(pair: &mut Pair, said: &mut Said) -> Option<(Tenancy, MonoTime)> {
+    // The seat of a tenure that is over need not be waited for: whatever was served with it has ended.
+    if let Some(left) = pair.left {
+        match pair.seat.give_up(&left).await {
+            Ok(()) => pair.left = None,
+            Err(error) => {
+                if said.is_news("left") {
+                    tracing::warn!(%error, "the etcd does not answer; nothing is served meanwhile");
+                }
+                return None;
+            }
+        }
+    }
+    match pair.seat.look().await {
+        Ok(Some(occupant)) => {
+            let who = occupant.holder.map_or("somebody".to_string(), |holder| holder.gateway);
+            if said.is_news(&format!("{who}/{}", occupant.revision)) {
+                tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");
+            }
+            None
+        }
+        Ok(None) => {
+            // P1: from before the asking.
+            let sent = boot_now();
+            match pair.seat.take(&pair.holder()).await {
+                Ok(taken) => taken.map(|tenancy| (tenancy, sent)),
+                Err(error) => {
+                    tracing::warn!(%error, "the pair's seat is free, and not known to be won");
+                    None
+                }
+            }
+        }
+        Err(error) => {
+            if said.is_news("look") {
+                tracing::warn!(%error, "the etcd does not answer; nothing is served meanwhile");
+            }
+            None
+        }
+    }
+}
+
+/// Keeps the seat until the tenure is over, or `ends` is cancelled.
+pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authority, ends: &CancellationToken) {
+    let (mut pause, mut said) = (renew_every(tenancy.ttl), Said::default());
+    loop {
+        tokio::select! {
+            () = ends.cancelled() => return,
+            () = tokio::time::sleep(pause.min(left(authority))) => {}
+        }
+        let sent = boot_now();
+        let kept = tokio::select! {
+            () = ends.cancelled() => return,
+            kept = seat.keep(&tenancy) => Some(kept),
+            () = tokio::time::sleep(left(authority)) => None,
+        };
+        pause = match kept {
+            Some(Ok(Kept::For(ttl))) => {
+                authority.renewed(sent, ttl);
+                said = Said::default();
+                renew_every(ttl)
+            }
+            Some(Ok(Kept::Lost(why))) => {
+                authority.end(Ended::Lost(why));
+                RETRY
+            }
+            Some(Err(error)) => {
+                if said.is_news("not confirmed") {
+                    tracing::warn!(%error, left = ?left(authority), "the pair's seat is not confirmed; asked again until it is, or the tenure is over");
+                }
+                metrics::counter!("holdfast_pair_keepalive_failures_total").increment(1);
+                RETRY
+            }
+            None => RETRY,
+        };
+        metrics::gauge!("holdfast_pair_answers_for_seconds").set(left(authority).as_secs_f64());
+        if let Err(why) = authority.may_answer() {
+            tracing::error!(%why, "the tenure is over: nothing is answered any more, and all connections are closed");
+            return;
+        }
+    }
+}
+
+fn left(authority: &Authority) -> Duration {
+    authority.until().saturating_since(boot_now())
+}

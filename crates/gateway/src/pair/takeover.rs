@@ -1,0 +1,225 @@
+//! From the seat to served sets: what the pair's stores have becomes what a fresh node of one member serves.
+//!
+//! 1. Look: the heads of all sets in the pair's stores, and whose each is (P3).
+//! 2. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
+//! 3. Make the fresh node a cluster of one, whose id is the tenure's, and restore the sets into it.
+//! 4. Remove what earlier tenures of this gateway left on the disk.
+//!
+//! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 2 done twice for one tenure finds its own
+//! id in the head (R12).
+
+use super::{Authority, PairError, TENURES};
+use crate::admin::AdminDoor;
+use crate::config::GatewayConfig;
+use crate::identity::random_u128;
+use crate::keyring::open_store;
+use crate::node::Node;
+use crate::recovery::{self, Found, RecoveryError};
+use crate::run::{Begin, RunError};
+use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
+use holdfast_control::pair::Whose;
+use holdfast_store::Health;
+use holdfast_types::MemberId;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// From the seat to served sets; after that the other gateway is given a chance.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Between two tries of what may pass.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The member that a tenure's only gateway is.
+const MEMBER: MemberId = MemberId(1);
+
+/// What a tenure's node does before it opens its doors.
+pub(super) fn begin(config: GatewayConfig, authority: Arc<Authority>) -> Begin {
+    Box::new(move |node| {
+        Box::pin(async move {
+            let takeover = Takeover { config, authority, node, until: Instant::now() + LIMIT };
+            takeover.run().await.map_err(RunError::from)
+        })
+    })
+}
+
+struct Takeover {
+    /// The gateway's own, with the data directory of all tenures.
+    config: GatewayConfig,
+    authority: Arc<Authority>,
+    node: Arc<Node>,
+    until: Instant,
+}
+
+impl Takeover {
+    async fn run(&self) -> Result<(), PairError> {
+        let begun = Instant::now();
+        let found = self.take_all().await?;
+        let took = begun.elapsed();
+        self.found_cluster().await?;
+        for set in &found {
+            self.restore(set).await?;
+        }
+        for set in &found {
+            self.await_leader(set).await?;
+        }
+        self.forget_earlier();
+        tracing::info!(sets = found.len(), heads = ?took, all = ?begun.elapsed(), "the pair's sets are served here");
+        Ok(())
+    }
+
+    /// Waits a little before `last` is tried again.
+    async fn again(&self, last: String) -> Result<(), PairError> {
+        self.authority.may_answer().map_err(PairError::Over)?;
+        if Instant::now() >= self.until {
+            return Err(PairError::Slow { limit: LIMIT, last });
+        }
+        tracing::debug!(last, "taking over: again");
+        tokio::time::sleep(RETRY).await;
+        Ok(())
+    }
+
+    /// Steps 1 and 2, until both are done.
+    async fn take_all(&self) -> Result<Vec<Found>, PairError> {
+        loop {
+            match self.take_once().await {
+                Ok(found) => return Ok(found),
+                Err(PairError::Recovery(e)) if e.may_pass() || matches!(e, RecoveryError::Changed { .. }) => {
+                    self.again(e.to_string()).await?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn take_once(&self) -> Result<Vec<Found>, PairError> {
+        let mut all: Vec<Found> = Vec::new();
+        for url in &self.config.pair.stores {
+            let store = open_store(&self.config, url, Arc::new(Health::new("pair"))).map_err(RecoveryError::Store)?;
+            let survey = recovery::survey(url, store, self.node.keys()).await?;
+            for (set, why) in &survey.bad {
+                tracing::error!(%set, url, why, "a set of the pair's store cannot be opened: it is left as it is, and not served");
+            }
+            for found in survey.sets {
+                let name = &found.head.name;
+                if let Some(other) = all.iter().find(|o| o.set == found.set || o.head.name == *name) {
+                    tracing::error!(set = %name, url, other = other.url, "the pair's stores have two sets of that name or number: this one is left as it is, and not served");
+                    continue;
+                }
+                all.push(found);
+            }
+        }
+        all.sort_by_key(|found| found.set);
+        let mut taken = Vec::new();
+        for found in all {
+            if let Some(found) = self.take(found).await? {
+                taken.push(found);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// `None`: not this pair's to touch, or of no use.
+    async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
+        let (id, name) = (self.authority.id, found.head.name.clone());
+        match id.judge(found.head.life.cluster, self.adopted()) {
+            Whose::Ours => return Ok(Some(found)),
+            Whose::Later { revision } => {
+                return Err(PairError::Later { set: name.to_string(), found: revision, ours: id.revision });
+            }
+            Whose::Foreign => {
+                let cluster = hex128(found.head.life.cluster);
+                tracing::error!(
+                    set = %name, cluster,
+                    "a set in the pair's store is another cluster's: it is left as it is, and not served. If that cluster is gone for good, name it in pair.adopt"
+                );
+                return Ok(None);
+            }
+            Whose::Earlier { .. } | Whose::GivenUp => {}
+        }
+        if let Some(obstacle) = recovery::obstacle(&found, &mut Vec::new()).await? {
+            tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left as it is, and not served");
+            return Ok(None);
+        }
+        // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
+        self.authority.may_answer().map_err(PairError::Over)?;
+        let raised = recovery::raise(&found, id.cluster(), self.node.identity().disk()).await?;
+        let covered = found.head.covered.map(|covered| covered.upto);
+        tracing::info!(set = %name, generation = raised.head.life.generation, ?covered, "taken over");
+        Ok(Some(raised))
+    }
+
+    fn adopted(&self) -> Option<u128> {
+        let text = self.config.pair.adopt.as_deref()?;
+        holdfast_api::disk_from_text("pair.adopt", text).ok()
+    }
+
+    /// Step 3, the cluster.
+    async fn found_cluster(&self) -> Result<(), PairError> {
+        let cluster = self.authority.id.cluster();
+        self.node.adopt(cluster, MEMBER).await?;
+        let door = AdminDoor::new(self.node.clone());
+        let us = door.get_node(v1::GetNodeRequest {}).await.map_err(PairError::Refused)?;
+        let request = v1::InitClusterRequest {
+            cluster_id: hex128(cluster),
+            members: vec![member_of(&us)],
+            request_id: hex128(random_u128()),
+        };
+        loop {
+            match door.init_cluster(request.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(refusal) if may_pass(&refusal) => self.again(refusal.to_string()).await?,
+                Err(refusal) => return Err(PairError::Refused(refusal)),
+            }
+        }
+    }
+
+    /// Step 3, one set.
+    async fn restore(&self, found: &Found) -> Result<(), PairError> {
+        let door = AdminDoor::new(self.node.clone());
+        loop {
+            let request = v1::RestoreSetRequest {
+                store: found.url.clone(),
+                set: found.set.0,
+                generation: found.head.life.generation,
+                request_id: hex128(random_u128()),
+            };
+            match door.restore_set(request).await {
+                Ok(_) => return Ok(()),
+                Err(refusal) if may_pass(&refusal) => self.again(refusal.to_string()).await?,
+                Err(refusal) => return Err(PairError::Refused(refusal)),
+            }
+        }
+    }
+
+    async fn await_leader(&self, found: &Found) -> Result<(), PairError> {
+        loop {
+            let served = self.node.set(&found.head.name).is_some_and(|set| set.leading_ready().is_some());
+            if served {
+                return Ok(());
+            }
+            self.again(format!("set {} has no leader yet", found.head.name)).await?;
+        }
+    }
+
+    /// Step 4. What was answered and not flushed is given up with it.
+    fn forget_earlier(&self) {
+        let tenures = self.config.data_dir.join(TENURES);
+        let ours = hex128(self.authority.id.cluster());
+        let Ok(entries) = std::fs::read_dir(&tenures) else { return };
+        for entry in entries.flatten().filter(|entry| entry.file_name() != ours.as_str()) {
+            if let Err(error) = remove(&entry.path()) {
+                tracing::warn!(dir = %entry.path().display(), %error, "what an earlier tenure left could not be removed");
+            }
+        }
+    }
+}
+
+fn remove(dir: &Path) -> std::io::Result<()> {
+    std::fs::remove_dir_all(dir)
+}
+
+fn may_pass(refusal: &Refusal) -> bool {
+    matches!(refusal.code.disposition(), Disposition::Retry | Disposition::Unknown)
+}
