@@ -10,7 +10,7 @@
 
 use super::stored::{KeyArgs, moment, of_recovery, survey};
 use super::{bootstrap, cluster, incomplete, set, tell};
-use crate::cli::{Common, store_url, with_codes};
+use crate::cli::{Common, stores_text, with_codes};
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
@@ -31,8 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
 pub struct RecoverArgs {
-    /// A store of the lost cluster, once for each that sets were in; of a set over several stores the whole text that `set list` showed: 'w=2 URL URL URL'
-    #[arg(long = "from-store", value_name = "URL", required = true, value_parser = store_url)]
+    /// A store of the lost cluster, once for each that sets were in; of a set over several stores, or whose stores were changed, the whole text that
+    /// `set stores show` gave for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST' in the middle of a change
+    #[arg(long = "from-store", value_name = "URL", required = true, value_parser = stores_text)]
     from_store: Vec<String>,
     /// The new gateways: the plan of `cluster bootstrap`, without sets
     #[arg(long, value_name = "FILE")]
@@ -57,6 +58,10 @@ The plan lists new gateways with empty data directories, which run and have the 
 checkpoint, which is printed: every write up to it, none after. The old gateways are fenced in the store. As long as a majority of the old
 gateways' disks is left, do not use this: start them, nothing is lost then.
 Run it again after a failure: what is done already is left alone.
+
+A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either
+list may count: 'LIST => LIST' names both, and goes on from there.
+  holdfast cluster recover --from-store 's3://b/p => c=2 s3://new/p' --config new.toml --key-file key
 ";
 
 /// One set, as restored.
