@@ -275,52 +275,77 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// All gateways and disks are lost.
+    /// All gateways and disks are lost; and once more, in the middle of a change that is decided.
     fn recovered(mut self) -> Result<()> {
-        let (lab, known) = (self.lab, self.known.clone());
+        let (lab, known, urls) = (self.lab, self.known.clone(), self.urls.clone());
         self.cluster.kill_all()?;
-        for name in &known.names {
-            std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
-        }
         for at in [0, 3, 4] {
             self.servers[at].resume()?;
         }
-        let new = Hand::start(lab, &known, "new", &known.args(&known.dir))?;
-        let plan = known.plan(&lab.dir.join("new.toml"))?;
-        let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
-        anyhow::ensure!(up, "the new gateways do not listen");
-        let key = known.key();
-        let recover = |from: &str| {
-            let asked = ["cluster", "recover", "--from-store", from, "--config", &plan, "--key-file", &key];
-            new.holdfast(&[&asked[..], &["--timeout", "2m", GONE]].concat())
-        };
-        let text = format!("c=4 {}", self.urls[1]);
+        let new = anew(lab, &known, "new")?;
+        let text = format!("c=4 {}", urls[1]);
         // As somebody wrote it down before the drain: those stores are there, and say where the set went.
-        let old = format!("c=3 w=2 {} {} {}", self.urls[1], self.urls[4], self.urls[3]);
-        let (code, said) = recover(&old)?;
-        anyhow::ensure!(
-            code == REFUSED && said.to_string().contains(&text),
-            "recover from {old}: exit code {code}, {said}"
-        );
-        let said = must(recover(&text)?, "recover")?;
+        let old = format!("c=3 w=2 {} {} {}", urls[1], urls[4], urls[3]);
+        let (code, said) = recover(lab, &known, &new, &old)?;
+        let named = said.to_string().contains(&text);
+        anyhow::ensure!(code == REFUSED && named, "recover from {old}: exit code {code}, {said}");
+        let said = must(recover(lab, &known, &new, &text)?, "recover")?;
         anyhow::ensure!(said["sets"][0]["generation"] == 2, "{said}");
         let mut client = new.connect()?;
         self.load.check(&mut client).context("R4: recovered from the store")?;
         note("recovered from the store that the set is in; the list before that was refused, and named it");
-        // The new life changes its stores like the old one.
+        // The new life changes its stores like the old one, and is lost where either list may count.
         self.load.write(&mut client, 50)?;
         client.disconnect();
-        let moved = ["set", "stores", "replace", SET, &self.urls[1], &self.urls[0], "--yes", WAIT];
-        let said = must(new.holdfast(&moved)?, "a change in the new life")?;
-        anyhow::ensure!(said["placement"] == format!("c=5 {}", self.urls[0]), "{said}");
+        let checkpoint = ["set", "checkpoint", SET, "--timeout", "1m"];
+        must(new.holdfast(&checkpoint)?, "checkpoint in the new life")?;
+        let moved = ["set", "stores", "replace", SET, &urls[1], &urls[0], "--yes"];
+        must(new.holdfast(&moved)?, "a change in the new life")?;
+        let show = ["set", "stores", "show", SET, "--timeout", "10s"];
+        let mut last = Value::Null;
+        let ending = wait_until(LIMIT, || {
+            last = new.holdfast(&show).map_or(Value::Null, |(_, said)| said);
+            last["phase"] == "ending" || last["phase"] == "settled"
+        });
+        self.servers[0].stop()?;
+        let both = format!("{text} => c=5 {}", urls[0]);
+        anyhow::ensure!(ending && last["from_store"] == both, "expected {both}, found {last}");
+        new.kill()?;
+        self.servers[0].resume()?;
+        let third = anew(lab, &known, "third")?;
+        let said = must(recover(lab, &known, &third, &both)?, "recover in the middle of a change")?;
+        anyhow::ensure!(said["sets"][0]["generation"] == 3, "{said}");
+        let end = format!("c=5 {}", urls[0]);
+        let settled = wait_until(LIMIT, || {
+            last = third.holdfast(&show).map_or(Value::Null, |(_, said)| said);
+            last["phase"] == "settled"
+        });
+        anyhow::ensure!(settled && last["placement"] == end, "the change did not go on after the recovery: {last}");
         self.servers[1].stop()?;
-        let mut client = new.connect()?;
-        self.load.check(&mut client).context("moved once more, in the new life")?;
+        let mut client = third.connect()?;
+        self.load.check(&mut client).context("R4: recovered in the middle of a change")?;
         client.disconnect();
-        must(new.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?, "checkpoint in the new life")?;
-        let end = format!("c=5 {}", self.urls[0]);
-        let clean = new.holdfast(&["verify", "--store", &end, "--key-file", &key, "--each-store"])?;
+        must(third.holdfast(&checkpoint)?, "checkpoint in the third life")?;
+        let clean = third.holdfast(&["verify", "--store", &end, "--key-file", &known.key(), "--each-store"])?;
         anyhow::ensure!(must(clean, "verify at the end")?["clean"] == true, "not clean at the end");
-        new.kill()
+        note("recovered in the middle of a change, which went on from there");
+        third.kill()
     }
+}
+
+/// New gateways with the addresses of those that are lost, and empty disks.
+fn anew<'a>(lab: &'a Lab, known: &Known, name: &str) -> Result<Hand<'a>> {
+    for lost in &known.names {
+        std::fs::rename(known.dir.join(lost), lab.dir.join(format!("lost-before-{name}-{lost}")))?;
+    }
+    let new = Hand::start(lab, known, name, &known.args(&known.dir))?;
+    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
+    anyhow::ensure!(up, "the new gateways do not listen");
+    Ok(new)
+}
+
+fn recover(lab: &Lab, known: &Known, new: &Hand<'_>, from: &str) -> Result<(i32, Value)> {
+    let (plan, key) = (known.plan(&lab.dir.join("new.toml"))?, known.key());
+    let asked = ["cluster", "recover", "--from-store", from, "--config", &plan, "--key-file", &key];
+    new.holdfast(&[&asked[..], &["--timeout", "2m", GONE]].concat())
 }

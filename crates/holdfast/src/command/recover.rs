@@ -8,7 +8,7 @@
 //! Each step finds out what an earlier run has done: a head says which cluster it was raised for, and, until that has made a checkpoint, for
 //! which gateway. A run with other gateways raises it once more and so fences the earlier one.
 
-use super::stored::{KeyArgs, moment, of_recovery, survey};
+use super::stored::{KeyArgs, MOVED, moment, of_recovery, survey};
 use super::{bootstrap, cluster, incomplete, set, tell};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::door::{Client, Door, Effect, request_id};
@@ -109,10 +109,13 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let (found, bad) = survey(&args.key, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
-        return Err(match why.contains("name all stores of the set") {
-            true => error.next("one --from-store with all of them, in that order"),
-            false => error.next("use the cluster key that it was made with; `holdfast verify` says what is damaged"),
-        });
+        return Err(error.next(if why.contains(MOVED) {
+            "the set went on there, what is here is old. Nothing was changed"
+        } else if why.contains("name all stores of the set") {
+            "one --from-store with all of them, in that order"
+        } else {
+            "use the cluster key that it was made with; `holdfast verify` says what is damaged"
+        }));
     }
     if found.is_empty() {
         let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));

@@ -1,6 +1,6 @@
 //! `holdfast verify`: sets as their store has them, checked to the last tag.
 
-use super::stored::{KeyArgs, moment, survey};
+use super::stored::{KeyArgs, MOVED, moment, survey};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
 use crate::output;
@@ -76,6 +76,12 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
         return Err(
             CliError::refused(why.clone()).next("use the cluster key that it was made with; nothing was checked")
         );
+    }
+    // A place that was left is not damaged.
+    if found.is_empty()
+        && let Some((set, why)) = bad.iter().find(|(_, why)| why.contains(MOVED))
+    {
+        return Err(CliError::refused(format!("set {set}: {why}")).next("nothing was checked: what is here is old"));
     }
     let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
     let seed = args.seed.unwrap_or_else(rand::random);
