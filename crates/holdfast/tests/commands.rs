@@ -517,7 +517,7 @@ fn lies(world: &Shared) -> String {
 async fn stores_are_changed_by_their_whole_list_and_waited_for() {
     let (world, api) = cluster().await;
     let to = ["--store", "file:///srv/store", "--store", "file:///b", "--store", "file:///c"];
-    let change = [&["set", "stores", "change", "demo"], &to[..]].concat();
+    let change = [&["set", "stores", "change", "demo"][..], &to].concat();
     let looked = json(&api, &[&change[..], &["--dry-run"]].concat()).await;
     assert_eq!((looked["changed"].as_bool(), looked["done"].as_bool()), (Some(true), Some(false)), "{looked}");
     assert_eq!(lies(&world), "file:///srv/store", "only looked");

@@ -60,8 +60,7 @@ gateways' disks is left, do not use this: start them, nothing is lost then.
 Run it again after a failure: what is done already is left alone.
 
 A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either
-list may count: 'LIST => LIST' names both, and goes on from there.
-  holdfast cluster recover --from-store 's3://b/p => c=2 s3://new/p' --config new.toml --key-file key
+list may count: --from-store 's3://b/p => c=2 s3://new/p' names both, and the change goes on from there.
 ";
 
 /// One set, as restored.

@@ -162,7 +162,9 @@ async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliErro
 
 /// A line below a table for each set whose stores are being changed; `health` is what its leader says, where that is known.
 pub fn changes<'a>(sets: &[v1::SetSummary], health: impl Fn(&v1::SetSummary) -> Option<&'a v1::StoreHealth>) -> String {
-    let line = |set| super::stores::line(set, health(set)).map(|line| format!("\n{}: stores {line}", set.name));
+    let line = |set: &v1::SetSummary| {
+        super::stores::line(set, health(set)).map(|line| format!("\n{}: stores {line}", set.name))
+    };
     let lines: String = sets.iter().filter_map(line).collect();
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }

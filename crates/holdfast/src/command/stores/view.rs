@@ -152,7 +152,8 @@ impl Shown {
             facts.push(output::fact("change", phase_text(&placement)));
             facts.push(output::fact("waits for", &self.waits));
         }
-        facts.push(output::fact("recovery is told", &format!("--from-store '{}'", self.from_store)));
+        // In one line however long it is: it is copied.
+        facts.push(format!("{:<22}--from-store '{}'", "recovery is told", self.from_store));
         let changing = placement.next.is_some();
         let rows = self.stores.iter().map(|one| {
             let part = if changing { one.part } else { "" };
