@@ -46,7 +46,7 @@ pub enum PoolKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatabaseKind {
-    /// By `pg_ctl`, as the system user of `database.user`.
+    /// By the agent itself, as `pg_ctl` does it, as the system user of `database.user`.
     PgCtl,
     /// By a systemd unit.
     Systemd,
@@ -86,10 +86,20 @@ impl Device {
 pub enum WatchdogKind {
     /// A second process that kills PostgreSQL and attach.
     Helper,
-    /// The helper, and the machine's watchdog device, which resets the machine.
-    Device,
     /// Nothing.
     Off,
+}
+
+/// Whether the machine's watchdog device stands behind the helper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchdogMode {
+    /// No.
+    Off,
+    /// Where it can be had.
+    Automatic,
+    /// PostgreSQL is not started without it.
+    Required,
 }
 
 /// What is done when device or pool cannot be let go of.
@@ -221,11 +231,11 @@ settings! {
 settings! {
     /// PostgreSQL.
     pub struct DatabaseConfig {
-        /// "pg_ctl", "systemd" or "command".
+        /// "pg_ctl" (started by the agent itself, as pg_ctl does it), "systemd" or "command".
         kind: DatabaseKind = DatabaseKind::PgCtl;
         /// Its data directory, on the pool.
         data: PathBuf = PathBuf::from("/srv/pg/data");
-        /// Where its programs are (pg_ctl, psql).
+        /// Where its programs are (postgres, psql).
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
         /// System user that it runs as, never root; also the user of the agent's own sessions.
         user: String = "postgres".into();
@@ -237,7 +247,7 @@ settings! {
         port: u16 = 5432;
         /// Further options of the server, as pg_ctl's -o. For kind "pg_ctl".
         options: String = String::new();
-        /// Its unit. For kind "systemd"; the unit itself must be disabled, and have Restart=no.
+        /// Its unit, by its whole name. For kind "systemd"; the unit must be disabled, wanted by no other, and have Restart=no: it is looked at before each start.
         unit: String = "postgresql@15-main.service".into();
         /// Starts it and returns. For kind "command"; run by sh as root.
         start: Option<String> = None, sample "/usr/local/sbin/pg-up";
@@ -266,9 +276,13 @@ settings! {
 settings! {
     /// What stops PostgreSQL when the agent itself hangs or is gone.
     pub struct WatchdogConfig {
-        /// "helper": a second process kills PostgreSQL and attach. "device": also the machine's watchdog, which resets it. "off": nothing.
+        /// "helper": a second process kills PostgreSQL and attach. "off": nothing.
         kind: WatchdogKind = WatchdogKind::Helper;
-        /// The machine's watchdog, fed each second. How long it waits is its driver's setting; let that be longer than timeout_ms.
+        /// The machine's watchdog device behind the helper, which resets the machine before the lease ends for others where nobody could stop PostgreSQL: "off",
+        /// "automatic" (where it can be opened and set) or "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
+        /// seconds: leases of 1.5 s and more. What is not gone some 150 ms before the end of a lease is reset: `lease.stop_margin_ms` of 600 and more leaves time.
+        mode: WatchdogMode = WatchdogMode::Off;
+        /// That device. No other program may have it open, systemd with RuntimeWatchdogSec neither.
         device: PathBuf = PathBuf::from("/dev/watchdog");
         /// An agent that shows no life for this long while PostgreSQL runs counts as hung, in milliseconds, 2000 to 600000. A new agent process that
         /// starts within it goes on without a stop. When the lease has ended the helper does not wait for it.
@@ -379,6 +393,7 @@ impl AgentConfig {
 
     /// What the machine is told.
     pub fn policy(&self) -> crate::machine::Policy {
+        use crate::machine::Guard;
         use std::time::Duration;
         let (ms, s) = (Duration::from_millis, Duration::from_secs);
         let (takeover, database) = (&self.takeover, &self.database);
@@ -402,6 +417,11 @@ impl AgentConfig {
             switchover_hold: s(takeover.switchover_hold_s),
             fence_reboot: self.pool.fence_action == FenceAction::Reboot,
             follows: database.follows,
+            guard: match self.watchdog.mode {
+                WatchdogMode::Off => Guard::Off,
+                WatchdogMode::Automatic => Guard::Automatic,
+                WatchdogMode::Required => Guard::Required,
+            },
         }
     }
 }

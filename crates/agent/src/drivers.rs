@@ -53,7 +53,7 @@ impl Host for Real {
             PoolKind::None => attach,
             _ => ours::there(&self.config).await?,
         };
-        let database = self.database.runs()?;
+        let database = self.database.found().await?;
         if database && !mounted && self.config.pool.kind != PoolKind::None {
             let data = self.config.database.data.display();
             return Err(format!(
@@ -101,6 +101,10 @@ impl Host for Real {
         }
     }
 
+    async fn arm(&self) -> Result<(), String> {
+        watchdog::armed(&self.config.run_dir).await
+    }
+
     async fn start_database(&self) -> Result<(), String> {
         self.database.start().await
     }
@@ -138,12 +142,12 @@ impl Host for Real {
         }
     }
 
-    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64) {
-        self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms });
+    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
+        self.signs.give(Sign { at_ns: crate::clock::now().0, may_run_until_ns, ttl_ms, guarded });
     }
 
-    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64) {
-        self.signs.give(Sign { at_ns: watchdog::LEFT_ALONE, may_run_until_ns, ttl_ms });
+    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool) {
+        self.signs.give(Sign { at_ns: watchdog::LEFT_ALONE, may_run_until_ns, ttl_ms, guarded });
     }
 }
 

@@ -49,6 +49,11 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// It is still there.
     fn export(&self, hard: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// Waits until the machine's watchdog counts, which [`Host::alive`] has asked for.
+    ///
+    /// # Errors
+    /// It does not, and why.
+    fn arm(&self) -> impl Future<Output = Result<(), String>> + Send;
     /// Gives the start to PostgreSQL, of which no process is left.
     ///
     /// # Errors
@@ -77,8 +82,9 @@ pub trait Host: Send + Sync + 'static {
     fn hook_event(&self, line: &str, role: Role, epoch: u64);
     /// Reboots the machine at once.
     fn reboot(&self, why: &str);
-    /// A sign of life for whoever watches over the agent, and until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME; 0 where it does not.
-    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64);
+    /// A sign of life for whoever watches over the agent, and until when PostgreSQL may run, in nanoseconds of CLOCK_BOOTTIME; 0 where it does not;
+    /// and whether the machine's watchdog has to count (`guarded`).
+    fn alive(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
     /// The last sign of an agent that ends and leaves PostgreSQL running: from here on only the lease ends it.
-    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64);
+    fn left_alone(&self, may_run_until_ns: u64, ttl_ms: u64, guarded: bool);
 }

@@ -19,6 +19,7 @@
 //! - A4 In pause nothing is taken, and PostgreSQL is not started, whatever stopped it; only A3, fencing and operators' words act.
 //! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
+//! - A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
 
 mod health;
 mod leave;
@@ -33,8 +34,8 @@ mod property_tests;
 mod story_tests;
 
 pub use types::{
-    Action, AttachEnd, AttachPhase, AttachView, Command, DatabaseView, Event, Found, Input, Job, LeaseView, Phases,
-    Policy, Record, Refused, Role, StateName, Stop,
+    Action, AttachEnd, AttachPhase, AttachView, Command, DatabaseView, Event, Found, Guard, Input, Job, LeaseView,
+    Phases, Policy, Record, Refused, Role, StateName, Stop,
 };
 
 use holdfast_types::MonoTime;
@@ -48,6 +49,8 @@ use way::Way;
 enum Rising {
     /// Rests of the last one are being cleared away: how, and whether a person asked for the restart.
     Clearing { job: Job, how: Stop, asked: bool },
+    /// The machine's watchdog is made to count; whether PostgreSQL is started also if a pause comes meanwhile.
+    Arming { job: Job, sure: bool },
     /// The start was given.
     Launching(Job),
     /// It recovers.
@@ -341,13 +344,17 @@ impl Machine {
             (State::Importing(expected), result) if *expected == job => match result {
                 Ok(()) => {
                     self.mark(now, |phases, took| phases.mount_ms = Some(took));
-                    self.launch(now, out);
+                    self.launch(now, true, out);
                 }
                 Err(why) => self.give_up(now, format!("the pool: {why}"), out),
             },
             (State::Starting(Rising::Clearing { job: expected, how, asked }), result) if *expected == job => {
                 let (how, asked) = (*how, *asked);
                 self.cleared(now, how, asked, result, out);
+            }
+            (State::Starting(Rising::Arming { job: expected, sure }), result) if *expected == job => {
+                let sure = *sure;
+                self.armed(now, sure, result, out);
             }
             (State::Starting(Rising::Launching(expected)), result) if *expected == job => match result {
                 Ok(()) => {
@@ -518,6 +525,12 @@ impl Machine {
     /// PostgreSQL may run, and so has to be looked at and watched over.
     pub fn database_may_run(&self) -> bool {
         self.running
+    }
+
+    /// The machine's watchdog has to count: this host is, or is about to become, primary.
+    pub fn guarded(&self) -> bool {
+        let holds = !matches!(self.state, State::Standby | State::Acquiring | State::Ended);
+        self.policy.guard != Guard::Off && (holds || self.running)
     }
 
     /// When the lease could end unless it is renewed: until then PostgreSQL may run. `None` where it does not.

@@ -194,8 +194,14 @@ fn names_data(args: &[u8], data: &Path) -> bool {
     false
 }
 
+/// Whether these arguments of a shell's are those of one that becomes the server of `data`: the server's program is among them.
+fn becomes_server(args: &[u8], data: &Path) -> bool {
+    let mut words = args.split(|byte| *byte == 0).filter_map(|arg| std::str::from_utf8(arg).ok());
+    words.any(|arg| Path::new(arg).file_name().is_some_and(|name| name == "postgres")) && names_data(args, data)
+}
+
 /// The processes of the PostgreSQL whose data directory is `data`: each server process works there, or was told to (`-D`) and has only its configuration to read
-/// before it goes there; and what it started itself there, such as an archive command. Reads nothing from the device below `data`.
+/// before it goes there, or is still the shell that becomes it; and what it started itself there, such as an archive command. Reads nothing from the device below `data`.
 ///
 /// # Errors
 /// It could not be looked (no more file descriptors): that says nothing of what there is.
@@ -210,18 +216,36 @@ fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
         let works_there = of_living(std::fs::read_link(of.join("cwd")))?.is_some_and(|cwd| cwd == data);
         let Some(name) = of_living(std::fs::read_to_string(of.join("comm")))? else { continue };
         let is_server = name.trim_end() == "postgres";
+        let is_shell = matches!(name.trim_end(), "sh" | "dash" | "bash");
         if works_there && is_server {
             found.insert(pid);
         } else if works_there {
             others.push(pid);
-        } else if is_server && of_living(std::fs::read(of.join("cmdline")))?.is_some_and(|args| names_data(&args, data))
-        {
-            found.insert(pid);
+        } else if is_server || is_shell {
+            let Some(args) = of_living(std::fs::read(of.join("cmdline")))? else { continue };
+            if is_server && names_data(&args, data) || is_shell && becomes_server(&args, data) {
+                found.insert(pid);
+            }
         }
     }
     while let Some(at) = others.iter().position(|pid| parent(proc, *pid).is_some_and(|parent| found.contains(&parent)))
     {
         found.insert(others.swap_remove(at));
+    }
+    Ok(found)
+}
+
+/// Processes with `name=value` in their environment: what a program started, and what that started, until one of them changes it.
+///
+/// # Errors
+/// It could not be looked.
+pub fn of_mark(name: &str, value: &str) -> io::Result<Vec<i32>> {
+    let (mark, mut found) = (format!("{name}={value}"), Vec::new());
+    for pid in pids(Path::new(PROC))? {
+        let environment = of_living(std::fs::read(format!("{PROC}/{pid}/environ")))?.unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|word| word == mark.as_bytes()) {
+            found.push(pid);
+        }
     }
     Ok(found)
 }
@@ -401,6 +425,19 @@ mod tests {
         server.wait().await.unwrap();
         assert!(other.try_wait().unwrap().is_none(), "another data directory's");
         other.kill().await.unwrap();
+    }
+
+    #[test]
+    fn a_shell_that_becomes_the_server_is_told_by_its_arguments() {
+        let data = Path::new("/srv/pg/data");
+        let script = "sh\0-c\0exec \"$0\" \"$@\"\0";
+        for (args, becomes) in [
+            ("/usr/lib/postgresql/15/bin/postgres\0-D\0/srv/pg/data\0-p\x005432\0", true),
+            ("/usr/lib/postgresql/15/bin/postgres\0-D\0/srv/other\0", false),
+            ("/usr/lib/postgresql/15/bin/pg_controldata\0-D\0/srv/pg/data\0", false),
+        ] {
+            assert_eq!(becomes_server(format!("{script}{args}").as_bytes(), data), becomes, "{args}");
+        }
     }
 
     #[test]

@@ -298,8 +298,8 @@ impl<H: Host> Agent<H> {
         let ttl_ms = u64::try_from(self.machine.ttl().as_millis()).unwrap_or(u64::MAX);
         match self.machine.state() {
             // Told to end while paused.
-            StateName::Ended if until != 0 => self.host.left_alone(until, ttl_ms),
-            _ => self.host.alive(until, ttl_ms),
+            StateName::Ended if until != 0 => self.host.left_alone(until, ttl_ms, self.machine.guarded()),
+            _ => self.host.alive(until, ttl_ms, self.machine.guarded()),
         }
         for action in out {
             self.perform(action).await;
@@ -341,6 +341,7 @@ impl<H: Host> Agent<H> {
             Action::Detach { job, hard } => self.start(job, move |host| async move { host.detach(hard).await }),
             Action::Import { job, force } => self.start(job, move |host| async move { host.import(force).await }),
             Action::Export { job, hard } => self.start(job, move |host| async move { host.export(hard).await }),
+            Action::Arm { job } => self.start(job, |host| async move { host.arm().await }),
             Action::StartDatabase { job } => self.start(job, |host| async move { host.start_database().await }),
             Action::StopDatabase { job, how } => {
                 self.start(job, move |host| async move { host.stop_database(how).await });

@@ -2,22 +2,27 @@
 //!
 //! ```text
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
-//!                                   attach/status.json ──┘   └─ a byte a second ─▶ /dev/watchdog
+//!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
 //! W1  PostgreSQL may run until the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent.
 //! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
 //!     pause and left it running, until a next agent gives its first sign.
-//! W3  The machine's watchdog is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
+//! W3  The machine's watchdog ([`guard`]) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
 //!
 //! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
 //! data is the gateways' to guard (R2).
 
-use crate::config::{AgentConfig, WatchdogKind};
+mod device;
+mod guard;
+
+use crate::config::{AgentConfig, WatchdogMode};
 use crate::drivers::attach;
 use crate::{clock, process};
+use device::Device;
+use guard::{Guard, Shown, Wish};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,8 +30,11 @@ use std::time::Duration;
 /// Between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two bytes for the machine's watchdog.
-const FEED_INTERVAL_NS: u64 = 1_000_000_000;
+/// The same while the machine's watchdog counts and is not fed.
+const URGENT_PAUSE: Duration = Duration::from_millis(20);
+
+/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second.
+const ARM_LIMIT: Duration = Duration::from_secs(5);
 
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
@@ -43,16 +51,20 @@ pub struct Sign {
     pub may_run_until_ns: u64,
     /// How long the lease lasts, in milliseconds.
     pub ttl_ms: u64,
+    /// The machine's watchdog has to count.
+    pub guarded: bool,
 }
 
 impl Sign {
     fn text(self) -> String {
-        format!("{} {} {}\n", self.at_ns, self.may_run_until_ns, self.ttl_ms)
+        format!("{} {} {} {}\n", self.at_ns, self.may_run_until_ns, self.ttl_ms, u64::from(self.guarded))
     }
 
+    /// An agent of an earlier build says nothing of the machine's watchdog: helpers outlive agents.
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.strip_suffix('\n')?.split(' ').map(|word| word.parse::<u64>().ok());
-        Some(Self { at_ns: numbers.next()??, may_run_until_ns: numbers.next()??, ttl_ms: numbers.next()?? })
+        let (at_ns, may_run_until_ns, ttl_ms) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        Some(Self { at_ns, may_run_until_ns, ttl_ms, guarded: numbers.next().is_some_and(|number| number == Some(1)) })
     }
 }
 
@@ -125,6 +137,29 @@ pub const HELPER_LOCK: &str = "watchdog.lock";
 /// The lock of the agent.
 pub const AGENT_LOCK: &str = "agent.lock";
 
+/// Waits until the helper says that the machine's watchdog counts; the agent's signs ask it to.
+///
+/// # Errors
+/// It cannot be had, and why; or no helper answers.
+pub async fn armed(run_dir: &Path) -> Result<(), String> {
+    let begun = std::time::Instant::now();
+    loop {
+        // What is shown without a helper is an earlier one's.
+        let helper = is_locked(run_dir, HELPER_LOCK).unwrap_or(false);
+        match Shown::read(run_dir).filter(|_| helper) {
+            Some(Shown::Armed(_)) => return Ok(()),
+            Some(Shown::Refused(why)) => return Err(why),
+            None if begun.elapsed() >= ARM_LIMIT => {
+                return Err(format!(
+                    "the watchdog's helper said nothing of the device for {} s: see watchdog.log in run_dir; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything",
+                    ARM_LIMIT.as_secs()
+                ));
+            }
+            None => tokio::time::sleep(URGENT_PAUSE).await,
+        }
+    }
+}
+
 /// What the helper has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -155,6 +190,8 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     match last {
         None => true,
         Some(Sign { at_ns: LEFT_ALONE, .. }) => !attached,
+        // It let go of all: the next agent's helper may begin under other settings.
+        Some(Sign { may_run_until_ns: 0, .. }) if !attached => true,
         Some(sign) => now_ns.saturating_sub(sign.at_ns) > timeout_ns,
     }
 }
@@ -175,26 +212,24 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
 /// Watches over the agent of these settings, until it is gone and nothing is left of its PostgreSQL. Blocks.
 ///
 /// # Errors
-/// Another helper is there, or the machine's watchdog cannot be opened.
+/// Another helper is there.
 pub fn run(config: &AgentConfig) -> Result<(), String> {
     let _lock = lock(&config.run_dir, HELPER_LOCK)?;
-    let mut device = match config.watchdog.kind {
-        WatchdogKind::Device => {
-            let path = &config.watchdog.device;
-            let opened = OpenOptions::new().write(true).open(path);
-            Some(opened.map_err(|error| format!("{}: {error}", path.display()))?)
-        }
-        WatchdogKind::Helper | WatchdogKind::Off => None,
+    let device = match config.watchdog.mode {
+        WatchdogMode::Automatic | WatchdogMode::Required => Some(Device(config.watchdog.device.clone())),
+        WatchdogMode::Off => None,
     };
+    let mut guard = Guard::new(&config.run_dir, device);
     let signs = Signs::new(&config.run_dir);
     let attach_dir = config.run_dir.join("attach");
     let timeout_ns = config.watchdog.timeout_ms.saturating_mul(1_000_000);
-    let (mut last, mut fed_ns, mut killing) = (None, 0u64, false);
+    let (mut last, mut killing) = (None::<Sign>, false);
     loop {
         let now_ns = clock::now().0;
         last = signs.last().or(last);
-        let verdict = last
-            .map_or(Verdict::Well, |sign| judge(now_ns, sign, lease_until_ns(&attach_dir, sign.ttl_ms), timeout_ns));
+        let sign = last.unwrap_or(Sign { at_ns: 0, may_run_until_ns: 0, ttl_ms: 0, guarded: false });
+        let lease_ns = lease_until_ns(&attach_dir, sign.ttl_ms);
+        let verdict = judge(now_ns, sign, lease_ns, timeout_ns);
         let mut clear = true;
         match &verdict {
             Verdict::Kill(why) => {
@@ -224,23 +259,24 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
             }
             Verdict::Well => killing = false,
         }
-        if let Some(device) = device.as_mut().filter(|_| clear && now_ns.saturating_sub(fed_ns) >= FEED_INTERVAL_NS) {
-            fed_ns = now_ns;
-            if let Err(error) = device.write_all(b"1") {
-                tracing::error!(%error, "the machine's watchdog takes nothing");
-            }
-        }
+        // W3
+        let gone = sign.may_run_until_ns == 0 || verdict != Verdict::Well && clear;
+        let until_ns = (!gone).then(|| match verdict {
+            Verdict::Well => sign.may_run_until_ns.max(lease_ns),
+            Verdict::Kill(_) => 0,
+        });
+        let wish = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns };
+        // By the clock as it is now: killing takes time.
+        let now_ns = clock::now().0;
+        guard.look(now_ns, wish);
         let over = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false))
             && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
             && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty());
         if over {
-            if let Some(device) = &mut device {
-                // The word on which the kernel's watchdog stops waiting for more.
-                let _ = device.write_all(b"V");
-            }
+            guard.let_go();
             return Ok(());
         }
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(if guard.is_urgent(now_ns, wish) { URGENT_PAUSE } else { LOOK_PAUSE });
     }
 }
 
@@ -252,7 +288,7 @@ mod tests {
 
     #[test]
     fn postgresql_may_run_while_lease_and_agent_live() {
-        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000 };
+        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(judge(102 * S, sign, 0, 10 * S), Verdict::Well);
         assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
         // The agent is gone, attach renews.
@@ -263,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_an_agent_left_alone_ends_with_its_lease_only() {
-        let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000 };
+        let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(judge(999 * S, sign, 1001 * S, 10 * S), Verdict::Well);
         assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
@@ -271,6 +307,11 @@ mod tests {
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));
         assert!(over(999 * S, Some(Sign { at_ns: 100 * S, ..sign }), 10 * S, true));
+        // An agent that let go of everything is not waited for; one that was killed under PostgreSQL is.
+        let stopped = Sign { at_ns: 998 * S, may_run_until_ns: 0, ..sign };
+        assert!(over(999 * S, Some(stopped), 10 * S, false));
+        assert!(!over(999 * S, Some(stopped), 10 * S, true));
+        assert!(!over(999 * S, Some(Sign { may_run_until_ns: 1001 * S, ..stopped }), 10 * S, false));
     }
 
     #[test]
@@ -285,9 +326,11 @@ mod tests {
 
     #[test]
     fn a_sign_that_is_cut_short_is_none() {
-        let sign = Sign { at_ns: 1, may_run_until_ns: 22, ttl_ms: 333 };
+        let sign = Sign { at_ns: 1, may_run_until_ns: 22, ttl_ms: 333, guarded: true };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(Sign::parse("1 22 33"), None);
+        // Of an earlier build.
+        assert_eq!(Sign::parse("1 22 333\n"), Some(Sign { guarded: false, ..sign }));
         assert_eq!(Sign::parse("1 22\n"), None);
     }
 
@@ -308,7 +351,7 @@ mod tests {
         for (at_ns, keeps) in [(LEFT_ALONE, true), (1, false)] {
             let dir = tempfile::tempdir().unwrap();
             let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
-            config.watchdog.kind = WatchdogKind::Helper;
+            config.watchdog.kind = crate::config::WatchdogKind::Helper;
             config.database.data = dir.path().join("data");
             let (attach_dir, postgres) = (dir.path().join("attach"), dir.path().join("postgres"));
             std::fs::create_dir_all(&attach_dir).unwrap();
@@ -320,14 +363,14 @@ mod tests {
             std::fs::write(attach_dir.join("attach.lock"), attach.id().to_string()).unwrap();
             let mut server = Command::new(&postgres).arg("1000").current_dir(&config.database.data).spawn().unwrap();
             let signs = Signs::new(dir.path());
-            signs.give(Sign { at_ns, may_run_until_ns: 1, ttl_ms: 3000 });
+            signs.give(Sign { at_ns, may_run_until_ns: 1, ttl_ms: 3000, guarded: false });
             let helper = std::thread::spawn(move || run(&config));
             assert!(ended(&mut server), "PostgreSQL is ended in any case");
             if !keeps {
                 assert!(ended(&mut attach), "without a pause the device goes too");
             }
             // Nothing is guarded any more, and no agent is there: the helper ends, after the look in which it ended PostgreSQL.
-            signs.give(Sign { at_ns: 1, may_run_until_ns: 0, ttl_ms: 3000 });
+            signs.give(Sign { at_ns: 1, may_run_until_ns: 0, ttl_ms: 3000, guarded: false });
             helper.join().unwrap().unwrap();
             assert_eq!(attach.try_wait().unwrap().is_none(), keeps, "at {at_ns}");
             let _ = attach.kill();

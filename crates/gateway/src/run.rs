@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -108,7 +108,7 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
         sets: node.sets.clone(),
         plain_exports: config.plain_exports,
     });
-    let mut doors: JoinSet<(&'static str, Result<(), String>)> = JoinSet::new();
+    let mut doors: JoinSet<DoorEnd> = JoinSet::new();
     doors.spawn(serve_api(api, node.clone(), stop.clone()));
     doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
     if let Some(listener) = http_listener {
@@ -117,20 +117,32 @@ pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result
     }
     let front = start_front(&config, exports).await?;
     tracing::info!(name = %config.name, api = %config.api_address(), "gateway runs");
-    let ended = tokio::select! {
-        // Doors end with a stop as well: that is no failure of theirs.
-        biased;
-        () = stop.cancelled() => None,
-        ended = doors.join_next() => ended,
-    };
+    let failed = first_failure(&stop, doors.join_next()).await;
     stop.cancel();
     front.close().await;
     node.close().await;
-    match ended {
-        Some(Ok((what, Err(reason)))) => Err(RunError::Ended { what, reason }),
-        Some(Ok((what, Ok(())))) => Err(RunError::Ended { what, reason: "for no reason".to_string() }),
-        Some(Err(e)) => Err(RunError::Ended { what: "a door", reason: e.to_string() }),
+    match failed {
+        Some(failure) => Err(failure),
         None => node.refusal().map_or(Ok(()), |e| Err(e.into())),
+    }
+}
+
+/// Waits for `stop`, or for the first door that ends (`ended`); gives what is wrong where a door ended by itself.
+async fn first_failure(
+    stop: &CancellationToken,
+    ended: impl Future<Output = Option<Result<DoorEnd, JoinError>>>,
+) -> Option<RunError> {
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        ended = ended => ended,
+    };
+    match ended? {
+        // Doors end with a stop as well, and that stop may come between the two looks above: no failure of theirs.
+        Ok((_, Ok(()))) if stop.is_cancelled() => None,
+        Ok((what, Ok(()))) => Some(RunError::Ended { what, reason: "for no reason".to_string() }),
+        Ok((what, Err(reason))) => Some(RunError::Ended { what, reason }),
+        Err(e) => Some(RunError::Ended { what: "a door", reason: e.to_string() }),
     }
 }
 
@@ -240,5 +252,42 @@ async fn finish(
     tokio::select! {
         served = served => served.map_err(|e| e.to_string()),
         () = late => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(end: DoorEnd) -> impl Future<Output = Option<Result<DoorEnd, JoinError>>> {
+        std::future::ready(Some(Ok(end)))
+    }
+
+    /// On a busy machine the stop, and the end of a door by it, fall between the look at the one and the look at the other.
+    #[tokio::test]
+    async fn a_door_that_ends_by_the_stop_is_no_failure() {
+        let stop = CancellationToken::new();
+        let between = async {
+            stop.cancel();
+            Some(Ok(("admin door", Ok(()))))
+        };
+        let failed = first_failure(&stop, between).await;
+        assert!(failed.is_none(), "{failed:?}");
+        // The stop first.
+        assert!(first_failure(&stop, ends(("admin door", Ok(())))).await.is_none());
+        assert!(first_failure(&stop, std::future::pending()).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_door_that_ends_by_itself_is_told() {
+        let stop = CancellationToken::new();
+        let said = |failed: Option<RunError>| failed.map(|e| e.to_string()).unwrap_or_default();
+        let failed = first_failure(&stop, ends(("admin door", Ok(())))).await;
+        assert_eq!(said(failed), "admin door ended: for no reason");
+        let failed = first_failure(&stop, ends(("peer door", Err("no descriptors".into())))).await;
+        assert_eq!(said(failed), "peer door ended: no descriptors");
+        let dies = tokio::spawn(async { panic!("on purpose") });
+        let failed = first_failure(&stop, async { Some(dies.await) }).await;
+        assert!(said(failed).starts_with("a door ended: "), "a panic is told");
     }
 }

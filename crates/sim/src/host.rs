@@ -254,6 +254,13 @@ impl Host {
         })
     }
 
+    /// Ways to stores that are there in addition, before it is started.
+    pub fn more_ways(&mut self, seed: u64, servers: &[Server]) {
+        let more = servers.iter().enumerate().skip(self.ways.len());
+        self.ways
+            .extend(more.map(|(at, server)| Way::new(server.clone(), seed ^ self.index as u64 ^ (at as u64) << 32)));
+    }
+
     /// The machine is put up anew, with an empty disk.
     ///
     /// # Errors

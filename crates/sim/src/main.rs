@@ -16,6 +16,7 @@ mod host;
 mod libc;
 mod members;
 mod model;
+mod moved;
 mod nemesis;
 mod net;
 mod replicas;

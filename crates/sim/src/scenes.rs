@@ -27,6 +27,8 @@ pub enum Scene {
     SetsGivenUp,
     /// The set is deleted while gateways die, stand still and are cut off, and PUTs arrive late; nothing of it is left.
     DeletedSet,
+    /// The set's stores are changed while gateways die and stores are away; what was left is emptied.
+    MovedStores,
     /// A machine goes back to an older copy of its disk, and is started again and again: it counts for nobody.
     RestoredDisk,
 }
@@ -41,6 +43,7 @@ impl Scene {
             Scene::FailoverAgain => "failover-again",
             Scene::SetsGivenUp => "sets-given-up",
             Scene::DeletedSet => "deleted-set",
+            Scene::MovedStores => "moved-stores",
             Scene::RestoredDisk => "restored-disk",
         }
     }
@@ -52,6 +55,9 @@ impl World {
     /// # Errors
     /// A broken rule; that it does not come to its end.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
+        if scene == Scene::MovedStores {
+            self.more_stores();
+        }
         self.bootstrap()?;
         match scene {
             Scene::RemovedWhileDamaged => self.removed_while_damaged(),
@@ -60,6 +66,7 @@ impl World {
             Scene::FailoverAgain => self.failover_again(),
             Scene::SetsGivenUp => self.sets_given_up(),
             Scene::DeletedSet => self.deleted_set(),
+            Scene::MovedStores => self.moved_stores(),
             Scene::RestoredDisk => self.restored_disk(),
         }
     }

@@ -8,6 +8,7 @@ use holdfast_store::{
     BoxFuture, Faults, Faulty, Head, Health, ListPage, Memory, Object, ObjectStore, Quorum, RetryPolicy, Retrying,
     StoreError, Stores, Version,
 };
+use holdfast_types::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::broken::Broken;
+use crate::moved::place_of;
 use crate::rng::Rng;
 
 type Work = Box<dyn FnOnce(&Server) + Send>;
@@ -263,16 +265,17 @@ pub fn open(
     health: &Health,
     broken: Option<Broken>,
 ) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    let stores = Stores::parse(stores).map_err(StoreError::Url)?;
-    if stores.single().is_some() {
-        return Ok(Arc::new(Retrying::new(ways[0].clone(), policy.clone())));
+    let placement = Placement::parse(stores);
+    let list = Stores::parse(&placement.stores).map_err(StoreError::Url)?;
+    if let Some(one) = list.single().filter(|_| placement.next.is_none()) {
+        return Ok(Arc::new(Retrying::new(ways[place_of(one)].clone(), policy.clone())));
     }
-    let one = |way: &Way| {
-        let own = Arc::new(Health::new(health.label()));
-        let store: Arc<dyn ObjectStore> = Arc::new(Retrying::new(way.clone(), policy.clone()).observed(own.clone()));
-        (store, Some(own))
+    let one = |url: &str| {
+        let (own, way) = (Arc::new(Health::new(health.label())), ways[place_of(url)].clone());
+        let store: Arc<dyn ObjectStore> = Arc::new(Retrying::new(way, policy.clone()).observed(own.clone()));
+        Ok((store, Some(own)))
     };
-    let quorum = Quorum::new(ways.iter().map(one).collect(), stores.write_quorum());
+    let quorum = Arc::new(Quorum::over(&placement, one)?);
     Ok(match broken {
         Some(broken @ (Broken::CountedAtOne | Broken::NoRepair)) => Arc::new(Amiss { quorum, broken }),
         _ => Arc::new(quorum),

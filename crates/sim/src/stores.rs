@@ -108,6 +108,8 @@ pub struct Depot {
     named: BTreeMap<ObjectId, BTreeSet<String>>,
     /// Up to where values of slots cover.
     covers: BTreeMap<Bytes, u64>,
+    /// So many of the servers are the set's at first; others come in a change of its stores, which looks at all of them in its own way.
+    listed: Option<usize>,
 }
 
 impl Depot {
@@ -128,16 +130,53 @@ impl Depot {
         let (mix, later) = (Vec::new(), Vec::new());
         let (next_at, away, emptied) = (None, None, None);
         let (applied, checkpoint) = (0, 0);
-        Self { servers, rng, mix, next_at, pause: 1, later, away, emptied, key, applied, checkpoint, named, covers }
+        let listed = None;
+        Self {
+            servers,
+            rng,
+            mix,
+            next_at,
+            pause: 1,
+            later,
+            away,
+            emptied,
+            key,
+            applied,
+            checkpoint,
+            named,
+            covers,
+            listed,
+        }
+    }
+
+    /// There are `count` servers, the first `listed` of which are the set's at first.
+    pub fn grow(&mut self, seed: u64, count: usize, listed: usize) {
+        let more = self.servers.len()..count;
+        self.servers.extend(more.map(|at| Server::new(seed, at)));
+        self.listed = Some(listed);
+    }
+
+    /// The newest checkpoint that any gateway knew.
+    pub fn known_checkpoint(&self) -> u64 {
+        self.checkpoint
+    }
+
+    /// Of store `at`, where there are several.
+    pub fn url(&self, dir: &Path, at: usize) -> String {
+        format!("file://{}/store{}", dir.display(), at + 1)
     }
 
     /// Whether the set has several stores.
     pub fn several(&self) -> bool {
-        self.servers.len() > 1
+        self.servers.len() > 1 && self.listed.is_none()
     }
 
     /// As a new set names them. Looked at and made, not used: the gateways' ways to the stores are the simulated ones.
     pub fn text(&self, dir: &Path) -> String {
+        if let Some(listed) = self.listed {
+            let urls: Vec<String> = (0..listed).map(|at| self.url(dir, at)).collect();
+            return if listed == 1 { urls[0].clone() } else { format!("w={} {}", listed / 2 + 1, urls.join(" ")) };
+        }
         if !self.several() {
             return format!("file://{}/store", dir.display());
         }
@@ -157,7 +196,7 @@ impl Depot {
     }
 
     /// Up to which entry a head covers.
-    fn covers(&mut self, key: &SetKey, value: &Bytes) -> Result<u64> {
+    pub fn covers(&mut self, key: &SetKey, value: &Bytes) -> Result<u64> {
         if let Some(known) = self.covers.get(value) {
             return Ok(*known);
         }
@@ -215,7 +254,7 @@ impl Depot {
     }
 
     /// The stores that have each object that these roots name.
-    fn copies(&mut self, key: &SetKey, roots: &[RootRef]) -> Result<BTreeMap<String, Vec<usize>>> {
+    pub fn copies(&mut self, key: &SetKey, roots: &[RootRef]) -> Result<BTreeMap<String, Vec<usize>>> {
         let mut copies = BTreeMap::new();
         for root in roots {
             let Some(named) = self.named_by(key, *root)? else {
@@ -232,16 +271,16 @@ impl Depot {
 }
 
 /// What some gateway's state says of the set.
-struct Known {
+pub struct Known {
     applied: u64,
     checkpoint: u64,
-    kept: Vec<RootRef>,
+    pub kept: Vec<RootRef>,
     /// A checkpoint is under way.
     begun: bool,
 }
 
 impl World {
-    fn set_key(&mut self) -> Option<SetKey> {
+    pub fn set_key(&mut self) -> Option<SetKey> {
         if self.stores.key.is_none() {
             let name = Name::new(crate::client::SET).ok()?;
             let state = (0..self.hosts.len()).find_map(|at| self.node(at))?.cluster.state();
@@ -255,7 +294,7 @@ impl World {
     }
 
     /// The newest state that there is, unless a newer one was seen before.
-    fn known(&mut self) -> Option<Known> {
+    pub fn known(&mut self) -> Option<Known> {
         let of = |at: usize| {
             Some(self.set(at)?.host.with(|m| Known {
                 applied: m.applied().map_or(0, |at| at.index.0),

@@ -504,6 +504,11 @@ impl World {
         self.clients.clear();
     }
 
+    /// Where the machines' directories are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Nobody writes, and everything that was written is in the store.
     ///
     /// # Errors

@@ -146,3 +146,9 @@ fn of_a_set_in_several_stores_that_is_deleted_nothing_is_left_in_any() {
 fn a_machine_that_goes_back_to_an_older_copy_of_its_disk_counts_for_nobody() {
     scenes("restored-disk", 8);
 }
+
+/// W1 and W2, and everything that was written, with what was left emptied.
+#[test]
+fn the_stores_of_a_set_are_changed_while_everything_goes_wrong() {
+    scenes("moved-stores", 6);
+}

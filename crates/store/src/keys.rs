@@ -6,6 +6,7 @@
 //!   sets/<set>/root/<object>    map root of a checkpoint or snapshot
 //!   sets/<set>/head             what a recovery starts from, and the fence between lives: swapped at each checkpoint
 //!   sets/<set>/head.<number>    the same of a later list of the set's stores; the one before says that it was left (ADR 0018)
+//!   sets/<set>/joined           in a store that was added later: the cluster whose set it is
 //!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
 //!   check/<nonce>/...           written, read and deleted again by `store::check`
 //! ```
@@ -131,6 +132,11 @@ pub fn manifest(set: SetId) -> String {
     format!("sets/{}/manifest", set.0)
 }
 
+/// Key of the note in a store that was added to a set: whose set that is.
+pub fn joined(set: SetId) -> String {
+    format!("sets/{}/joined", set.0)
+}
+
 /// Prefix of all objects of one kind, for listings.
 pub fn objects(set: SetId, kind: Kind) -> String {
     format!("sets/{}/{}/", set.0, kind.part())
@@ -143,7 +149,7 @@ pub fn of_set(set: SetId) -> String {
 
 /// Whether a set wrote this, and it goes with the set: everything that gateways write but the head. Other keys are not ours to judge, nor to delete.
 pub fn is_of(set: SetId, key: &str) -> bool {
-    parse(key).is_some_and(|(of, _, _)| of == set) || key == manifest(set)
+    parse(key).is_some_and(|(of, _, _)| of == set) || key == manifest(set) || key == joined(set)
 }
 
 /// Reads the key of an immutable object. `None` for any other key: it is not ours to judge, nor to delete.
@@ -186,6 +192,7 @@ mod tests {
         assert_eq!(set_of(&head(set)), Some(set));
         assert_eq!((set_of("sets/012/head"), set_of("check/1/x")), (None, None));
         assert_eq!(manifest(set), "sets/12/manifest");
+        assert_eq!((joined(set).as_str(), is_of(set, &joined(set))), ("sets/12/joined", true));
         assert_eq!((head_of(set, 1), head_of(set, 2)), ("sets/12/head".to_owned(), "sets/12/head.2".to_owned()));
         assert_eq!(set_of(&head_of(set, 2)), Some(set));
         for (key, number) in [

@@ -28,6 +28,7 @@ use futures_util::stream::FuturesUnordered;
 use holdfast_types::{Placement, SetId};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -119,6 +120,10 @@ impl Register {
         Self { number: stores.configuration(), text: stores.to_string(), replicas, w, place }
     }
 
+    fn has(&self, replica: &Replica) -> bool {
+        self.replicas.iter().any(|other| other.index == replica.index)
+    }
+
     /// How many of its stores are among those `of` all.
     fn count(&self, of: &[bool]) -> usize {
         self.replicas.iter().filter(|replica| of[replica.index]).count()
@@ -130,6 +135,8 @@ pub struct Quorum {
     replicas: Vec<Arc<Replica>>,
     /// The list that counts, until its head says otherwise, and the next one while they are changed (L1 to L4).
     registers: Vec<Register>,
+    /// The first of two lists has ended, and the next one has begun. Never taken back.
+    ended: AtomicBool,
     place: Arc<str>,
     hedges: reads::Hedges,
 }
@@ -201,18 +208,22 @@ impl Quorum {
             lists.iter().zip(seats).map(|(list, seats)| Register::new(&replicas, list, seats)).collect();
         let places: Vec<&str> = registers.iter().map(|register| &*register.place).collect();
         let place = Arc::from(places.join(" to "));
-        Self { replicas, registers, place, hedges: reads::Hedges::default() }
+        Self { replicas, registers, ended: AtomicBool::new(false), place, hedges: reads::Hedges::default() }
+    }
+
+    /// L4: the lists whose say is needed.
+    fn counting(&self) -> &[Register] {
+        &self.registers[usize::from(self.ended.load(Ordering::Acquire) && self.registers.len() > 1)..]
     }
 
     fn enough(&self, done: &[bool]) -> bool {
-        self.registers.iter().all(|register| register.count(done) >= register.w)
+        self.counting().iter().all(|register| register.count(done) >= register.w)
     }
 
     fn part(&self, replica: &Replica) -> Part {
-        let seat = |register: &Register| register.replicas.iter().any(|other| other.index == replica.index);
         match self.registers.as_slice() {
-            [first, next] if !seat(next) && seat(first) => Part::Leaves,
-            [first, next] if !seat(first) && seat(next) => Part::Joins,
+            [first, next] if !next.has(replica) && first.has(replica) => Part::Leaves,
+            [first, next] if !first.has(replica) && next.has(replica) => Part::Joins,
             _ => Part::Stays,
         }
     }
@@ -266,11 +277,6 @@ impl Quorum {
         self.registers[0].w
     }
 
-    /// Whether enough stores of the list that comes next satisfy `has`, by their place among all ([`Self::standings`]).
-    pub fn next_has_enough(&self, has: &[bool]) -> bool {
-        self.registers.get(1).is_some_and(|next| next.count(has) >= next.w)
-    }
-
     fn at(&self, op: Op, key: &str) -> Box<At> {
         At::new(&self.place, op, key)
     }
@@ -304,14 +310,15 @@ impl Quorum {
         let of = |register: &Register| {
             format!("done at {} of the {} stores that it takes", register.count(done), register.w)
         };
-        let lists: Vec<String> = self.registers.iter().map(of).collect();
+        let lists: Vec<String> = self.counting().iter().map(of).collect();
         let text = format!("{}: {}", lists.join(", and of those that are to be "), texts.join("; "));
         let cause = Box::new(Cause { kind: errors.iter().find_map(StoreError::kind), ..*Cause::text(text) });
         StoreError::Unknown { at: self.at(op, key), attempts: 1, cause }
     }
 
     async fn delete_at_all(&self, key: &str) -> Result<(), StoreError> {
-        let deletions = self.replicas.iter().map(|replica| async {
+        let kept = |replica: &&Arc<Replica>| self.counting().iter().any(|list| list.has(replica));
+        let deletions = self.replicas.iter().filter(kept).map(|replica| async {
             replica.forget(key);
             replica.store.delete(key).await
         });
@@ -329,7 +336,7 @@ impl Quorum {
             .collect();
         let (mut pages, mut listed) = (Vec::new(), vec![false; self.replicas.len()]);
         loop {
-            let meets = self.registers.iter().all(|list| list.count(&listed) > list.replicas.len() - list.w);
+            let meets = self.counting().iter().all(|list| list.count(&listed) > list.replicas.len() - list.w);
             let next = async {
                 match meets {
                     true => tokio::time::timeout(LIST_STRAGGLERS, asked.next()).await.unwrap_or(None),

@@ -8,6 +8,7 @@ mod gateway;
 mod histories;
 mod raft;
 mod space;
+mod stores;
 mod volumes;
 
 use anyhow::{Result, ensure};
@@ -19,6 +20,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     raft::MUTATIONS,
     gateway::MUTATIONS,
     space::MUTATIONS,
+    stores::MUTATIONS,
     volumes::MUTATIONS,
     deletion::MUTATIONS,
     histories::MUTATIONS,

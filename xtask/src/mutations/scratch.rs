@@ -14,6 +14,28 @@ pub(super) struct Scratch {
     _lock: std::fs::File,
 }
 
+/// What cargo has noted of our own crates goes: the copy is built beside the tree, under the same names, and cargo would take what it built of a tree with a bug
+/// in it, or of an older one, for fresh.
+fn forget_own_builds() {
+    let notes = root().join("target/debug/.fingerprint");
+    for entry in std::fs::read_dir(notes).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let ours = ["holdfast", "xtask"].iter().any(|own| name.to_string_lossy().starts_with(own));
+        if ours && let Err(error) = std::fs::remove_dir_all(entry.path()) {
+            eprintln!(
+                "{}: {error}: remove it by hand, or the next build may be of another tree",
+                entry.path().display()
+            );
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        forget_own_builds();
+    }
+}
+
 impl Scratch {
     /// Makes the copy what the tree is now, changes that are not committed included.
     ///
@@ -28,6 +50,8 @@ impl Scratch {
             cmd("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).dir(root()).out()?;
         let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
         let files = files.filter(|name| root().join(name).is_file()).collect();
+        // A run that was killed left its own.
+        forget_own_builds();
         let scratch = Self { tree, files, _lock: lock };
         scratch.restore()?;
         Ok(scratch)

@@ -1,6 +1,6 @@
 //! Ranges and relations of settings.
 
-use super::{AgentConfig, DatabaseKind, PoolKind};
+use super::{AgentConfig, DatabaseKind, PoolKind, WatchdogKind, WatchdogMode};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -106,6 +106,15 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     }
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
+    }
+    if config.watchdog.kind == WatchdogKind::Off && config.watchdog.mode != WatchdogMode::Off {
+        say("watchdog.mode", "found a device without the helper, which holds it: watchdog.kind = \"helper\"".into());
+    }
+    if database.kind == DatabaseKind::Systemd && !database.unit.contains('.') {
+        say(
+            "database.unit",
+            format!("found {:?}, expected a unit's whole name, such as postgresql@15-main.service", database.unit),
+        );
     }
     let tls = config.tls.flags().count();
     if tls != 0 && tls != 3 {

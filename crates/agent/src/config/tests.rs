@@ -58,6 +58,8 @@ fn unknown_fields_and_bad_values_are_named() {
     assert!(error.to_string().contains("prioritty"), "{error}");
     let mut config = AgentConfig::example();
     config.priority = 0;
+    (config.watchdog.kind, config.watchdog.mode) = (WatchdogKind::Off, WatchdogMode::Automatic);
+    (config.database.kind, config.database.unit) = (DatabaseKind::Systemd, "postgresql@15-main".into());
     config.lease.stop_margin_ms = 2000;
     config.database.user = "root".into();
     config.database.data = "/elsewhere".into();
@@ -71,6 +73,8 @@ fn unknown_fields_and_bad_values_are_named() {
         "database.data",
         "\"nowhere\"",
         "this host itself",
+        "watchdog.mode: found a device without the helper",
+        "database.unit: found \"postgresql@15-main\", expected a unit's whole name",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -1,28 +1,37 @@
-//! PostgreSQL: started by pg_ctl, a systemd unit or a command; asked through psql as its own system user; stopped by signals.
+//! PostgreSQL: started by ourselves as pg_ctl does it, by a systemd unit or a command; asked through psql as its own system user; stopped by signals.
 //!
 //! D1  What runs is what works in the data directory, or was told to ([`of_postgres`]), not what a pid file says: that file may be another host's. Where that cannot be
 //!     looked at, nothing is known: a stop has failed then, and a probe says nothing.
 //! D2  Before a start, in whatever way, a pid file is taken away: no process of ours is left, the device was attached by us alone, so whoever wrote it is fenced
 //!     (R2) and its number means nothing here.
 //! D3  Looking at it reads nothing from the device: a device that waits for its gateway must not make the agent wait.
+//! D4  A start is given once: until it has shown itself, or has ended for certain, its process is known by what it was told (pg_ctl), by its unit ([`systemd`]) or by
+//!     a mark in its environment (command). A second start beside it would take the first one's lock file away (D2).
+
+pub mod systemd;
 
 use crate::config::{AgentConfig, DatabaseKind};
 use crate::machine::{DatabaseView, Stop};
-use crate::process::{self, NotRan, Ran, of_postgres, postmaster, ran, run, system, unlooked};
+use crate::process::{self, NotRan, Ran, of_mark, of_postgres, postmaster, ran, run, system, unlooked};
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::process::Command;
+use systemd::Systemd;
+use tokio::process::{Child, Command};
 use tokio::sync::OnceCell;
 
-/// For giving the start; readiness is waited for elsewhere.
+/// For a command that gives the start; readiness is waited for elsewhere.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// From the start that was given to the first process that shows itself as PostgreSQL's, which is before it reads anything; a unit's may wait behind others' for
-/// as long as a start may take.
+/// After a command that gave the start has ended and left nothing behind that could become PostgreSQL: how long that may still show itself.
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
+
+/// In the environment of a command that gives the start, and of what it starts: the mark of that start (D4).
+const MARK: &str = "HOLDFAST_START";
 
 /// PostgreSQL kills its own processes five seconds after an immediate stop began. It is stopped so because its lease is about to end, and has to be
 /// gone by then: half of the default of `lease.stop_margin_ms`.
@@ -52,6 +61,9 @@ pub struct Database {
     config: AgentConfig,
     log: PathBuf,
     ids: OnceCell<(u32, u32)>,
+    unit: Systemd,
+    /// Of the last start by command, until PostgreSQL has shown itself (D4).
+    mark: Mutex<Option<String>>,
     /// That the login is refused was said.
     complained: AtomicBool,
 }
@@ -63,6 +75,8 @@ impl Database {
             log: config.dir.join("postgresql.log"),
             config: config.clone(),
             ids: OnceCell::new(),
+            unit: Systemd::new(config),
+            mark: Mutex::default(),
             complained: AtomicBool::new(false),
         }
     }
@@ -77,6 +91,28 @@ impl Database {
     /// It could not be looked.
     pub fn runs(&self) -> Result<bool, String> {
         of_postgres(self.data()).map(|found| !found.is_empty()).map_err(|error| unlooked(&error))
+    }
+
+    /// Whether any process of it is there, or a start of it is under way, when an agent begins; and whether the way in which it is to be started is fit for that.
+    ///
+    /// # Errors
+    /// It could not be looked; or nothing is there, and the unit would come up by itself.
+    pub async fn found(&self) -> Result<bool, String> {
+        let runs = self.runs()?;
+        if self.config.database.kind != DatabaseKind::Systemd {
+            return Ok(runs);
+        }
+        let unit = self.unit.look().await?;
+        let there = runs || !unit.gone();
+        match unit.fit() {
+            Err(why) if !there => Err(why),
+            Err(why) => {
+                // Not to be left without an agent for that. It is not started again before it is mended.
+                tracing::error!(why, "PostgreSQL runs, and its unit is not as it has to be");
+                Ok(true)
+            }
+            Ok(()) => Ok(there),
+        }
     }
 
     /// A program as PostgreSQL's own user.
@@ -116,20 +152,18 @@ impl Database {
     /// Why not.
     pub async fn start(&self) -> Result<(), String> {
         self.ask_first().await?;
-        self.give_start().await?;
-        // Only from here on does "no process" mean that it ended.
-        let begun = Instant::now();
-        let limit = match self.config.database.kind {
-            DatabaseKind::Systemd => Duration::from_secs(self.config.database.start_timeout_s),
-            DatabaseKind::PgCtl | DatabaseKind::Command => APPEAR_LIMIT,
-        };
-        while !self.runs()? {
-            if begun.elapsed() >= limit {
-                return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        if self.config.database.kind == DatabaseKind::Systemd {
+            // Before anything is touched (U1).
+            self.unit.look().await?.fit()?;
         }
-        Ok(())
+        let version = self.clear().await?;
+        // Only once it was seen does "no process" mean that it ended.
+        let limit = Duration::from_secs(self.config.database.start_timeout_s);
+        match self.config.database.kind {
+            DatabaseKind::PgCtl => self.server_start(&version, limit).await,
+            DatabaseKind::Systemd => self.unit.start(limit).await,
+            DatabaseKind::Command => self.command_start(limit).await,
+        }
     }
 
     /// Asks whoever was named whether it may run here at all.
@@ -168,41 +202,76 @@ impl Database {
         removed.await.map_err(|error| error.to_string())?
     }
 
-    async fn give_start(&self) -> Result<(), String> {
-        let settings = &self.config.database;
-        let version = self.clear().await?;
-        match settings.kind {
-            DatabaseKind::PgCtl => self.pg_ctl_start(&version).await,
-            DatabaseKind::Systemd => {
-                let mut command = system("systemctl");
-                // Its readiness is ours to wait for.
-                command.args(["start", "--no-block", &settings.unit]);
-                run(command, START_LIMIT).await.map(drop)
+    /// As pg_ctl does it, but that the process is ours: it is known from its first moment on (D4), while it is still the shell that reads `options`.
+    async fn server_start(&self, version: &str, limit: Duration) -> Result<(), String> {
+        let mut child = self.server(version).await?;
+        let begun = Instant::now();
+        while !self.runs()? {
+            if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+                return Err(format!("PostgreSQL ended at once: {status}: {}", process::tail(&self.log, 3)));
             }
-            DatabaseKind::Command => {
-                let command = shell(settings.start.as_deref().unwrap_or_default());
-                run(command, START_LIMIT).await.map(drop)
+            if begun.elapsed() >= limit {
+                let _ = child.start_kill();
+                return Err(format!("PostgreSQL was not seen within {} s of its start", limit.as_secs()));
             }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        Ok(())
     }
 
-    async fn pg_ctl_start(&self, version: &str) -> Result<(), String> {
+    /// Its first process, in a group of its own. It outlives the agent.
+    async fn server(&self, version: &str) -> Result<Child, String> {
         let settings = &self.config.database;
-        let mut command = self.program("pg_ctl").await?;
-        command.args(["start", "-W", "-s", "-D"]).arg(self.data());
+        let mut command = self.program("/bin/sh").await?;
+        // The shell takes the options apart, as pg_ctl's does, and becomes the server.
+        command.arg("-c").arg(format!("exec \"$0\" \"$@\" {}", settings.options));
+        command.arg(settings.bin_dir.join("postgres")).arg("-D").arg(self.data());
         // The socket and port that it is asked at are those that it opens.
-        let options = format!("-p {} {}{}", settings.port, quick_sync(version), settings.options);
-        command.args(["-o", options.trim()]);
+        command.args(["-p", &settings.port.to_string()]).args(quick_sync(version));
         let log = self.open_log().map_err(|error| format!("{}: {error}", self.log.display()))?;
         let copy = log.try_clone().map_err(|error| error.to_string())?;
-        command.stdin(std::process::Stdio::null()).stdout(copy).stderr(log).kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| format!("pg_ctl: {error}"))?;
-        match tokio::time::timeout(START_LIMIT, child.wait()).await {
-            Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(format!("pg_ctl start: {status}: {}", process::tail(&self.log, 3))),
-            Ok(Err(error)) => Err(format!("pg_ctl: {error}")),
-            Err(_) => Err(format!("pg_ctl start: not within {} s", START_LIMIT.as_secs())),
+        command.stdin(Stdio::null()).stdout(copy).stderr(log).process_group(0);
+        command.spawn().map_err(|error| format!("{}: {error}", settings.bin_dir.join("postgres").display()))
+    }
+
+    async fn command_start(&self, limit: Duration) -> Result<(), String> {
+        let mark = format!("{} {}", std::process::id(), crate::clock::now().0);
+        *self.marked() = Some(mark.clone());
+        let mut command = shell(self.config.database.start.as_deref().unwrap_or_default());
+        command.env(MARK, &mark);
+        let given = run(command, START_LIMIT.min(limit)).await;
+        let begun = Instant::now();
+        let shown = async {
+            given?;
+            while !self.runs()? {
+                let comes = !of_mark(MARK, &mark).map_err(|error| unlooked(&error))?.is_empty();
+                if begun.elapsed() >= limit || !comes && begun.elapsed() >= APPEAR_LIMIT {
+                    return Err(format!("PostgreSQL ended at once: {}", process::tail(&self.log, 3)));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Ok(())
+        };
+        let shown = shown.await;
+        if shown.is_ok() {
+            // From here on it is found by where it works; what else the command left running is its own business.
+            *self.marked() = None;
         }
+        shown
+    }
+
+    fn marked(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills what a start by command left on its way to becoming PostgreSQL (D4).
+    fn end_marked(&self) -> Result<(), String> {
+        let Some(mark) = self.marked().clone() else { return Ok(()) };
+        for pid in of_mark(MARK, &mark).map_err(|error| unlooked(&error))? {
+            process::signal(pid, Signal::KILL);
+        }
+        *self.marked() = None;
+        Ok(())
     }
 
     /// Opened by us and handed down: its user need not be allowed to write there.
@@ -225,7 +294,7 @@ impl Database {
     /// Stops it.
     ///
     /// # Errors
-    /// Processes are left.
+    /// Processes are left, or a start of it is.
     pub async fn stop(&self, how: Stop) -> Result<(), String> {
         let settings = &self.config.database;
         let (limit, what) = match how {
@@ -233,11 +302,12 @@ impl Database {
             Stop::Immediate => (IMMEDIATE_LIMIT, Signal::QUIT),
             Stop::Kill => (Duration::ZERO, Signal::KILL),
         };
+        let marked = self.end_marked();
         match (settings.kind, how) {
             (DatabaseKind::Systemd, Stop::Fast) => {
-                let mut command = system("systemctl");
-                command.args(["stop", &settings.unit]);
-                run(command, limit).await?;
+                self.unit.stop(limit).await?;
+                // Somebody's, who started it past the unit.
+                self.signal(what)?;
             }
             (DatabaseKind::Command, _) => {
                 let mut command = shell(settings.stop.as_deref().unwrap_or_default());
@@ -251,14 +321,38 @@ impl Database {
             (_, Stop::Fast) => self.signal(what)?,
             _ => drop(self.signal(what)),
         }
-        if how != Stop::Kill && process::postgres_gone(self.data(), limit).await {
+        if how == Stop::Fast {
+            marked.clone()?;
+        }
+        let gone = how != Stop::Kill && process::postgres_gone(self.data(), limit).await;
+        if how == Stop::Fast {
+            if !gone {
+                let left = of_postgres(self.data()).map_err(|error| unlooked(&error))?.len();
+                let limit = limit.as_secs();
+                return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {limit} s"));
+            }
+            if settings.kind == DatabaseKind::Systemd {
+                let unit = self.unit.look().await?;
+                if !unit.gone() {
+                    return Err(format!("unit {} is {} after a stop", settings.unit, unit.state()));
+                }
+            }
             return Ok(());
         }
-        if how == Stop::Fast {
-            let left = of_postgres(self.data()).map_err(|error| unlooked(&error))?.len();
-            return Err(format!("{left} processes of PostgreSQL are left after a fast stop of {} s", limit.as_secs()));
+        let killed = if gone { Ok(()) } else { self.kill().await };
+        marked?;
+        if settings.kind == DatabaseKind::Systemd {
+            // Also where some are left: no further one may come.
+            self.unit.end(how).await?;
+            killed?;
+            // What had not got as far as the data directory before.
+            return self.kill().await;
         }
-        let data = settings.data.clone();
+        killed
+    }
+
+    async fn kill(&self) -> Result<(), String> {
+        let data = self.config.database.data.clone();
         let killed = tokio::task::spawn_blocking(move || process::kill_postgres(&data, KILL_LIMIT));
         killed.await.map_err(|error| error.to_string())?
     }
@@ -327,9 +421,9 @@ impl Database {
 
 /// Before crash recovery PostgreSQL syncs every file of its data directory, one after the other: a thousand flushes through the set's gateways.
 /// From version 14 on it can ask the kernel for the whole file system at once. `options` of the settings come after this and can undo it.
-fn quick_sync(version: &str) -> &'static str {
+fn quick_sync(version: &str) -> &'static [&'static str] {
     let major: u32 = version.trim().split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
-    if major >= 14 { "-c recovery_init_sync_method=syncfs " } else { "" }
+    if major >= 14 { &["-c", "recovery_init_sync_method=syncfs"] } else { &[] }
 }
 
 /// No connection: what that says of the server, and whether it refused the login itself.
@@ -372,62 +466,9 @@ async fn ids(user: &str) -> Result<(u32, u32), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+#[path = "database/contract_tests.rs"]
+mod contract_tests;
 
-    #[test]
-    fn the_whole_file_system_is_synced_where_postgresql_can() {
-        assert_eq!(quick_sync("15\n"), "-c recovery_init_sync_method=syncfs ");
-        assert_eq!(quick_sync("13\n"), "");
-        assert_eq!(quick_sync("9.6\n"), "");
-        assert_eq!(quick_sync("?"), "");
-    }
-
-    #[test]
-    fn a_full_server_is_a_well_one() {
-        let full = "psql: error: connection to server failed: FATAL:  sorry, too many clients already";
-        assert_eq!(refused(full), (DatabaseView::Ready, false));
-        let socket = "psql: error: connection to server on socket \"/run/postgresql/.s.PGSQL.5432\" failed: ";
-        let waits = (DatabaseView::Busy, false);
-        for (words, view) in [
-            ("FATAL:  the database system is starting up", waits),
-            ("FATAL:  the database system is in recovery mode", waits),
-            ("FATAL:  the database system is not yet accepting connections", waits),
-            (
-                "No such file or directory\n\tIs the server running locally and accepting connections on that socket?",
-                waits,
-            ),
-            ("Connection refused", waits),
-            ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
-            ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),
-            ("FATAL:  no pg_hba.conf entry for host \"[local]\"", (DatabaseView::Ready, true)),
-            ("FATAL:  database \"app\" does not exist", (DatabaseView::Ready, true)),
-            ("fe_sendauth: no password supplied", (DatabaseView::Ready, true)),
-        ] {
-            assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
-        }
-    }
-
-    /// A PostgreSQL with a configuration that is slow to read has not "ended at once".
-    #[tokio::test]
-    async fn a_slow_start_is_a_start_and_can_be_ended() {
-        let dir = tempfile::tempdir().unwrap();
-        let place = dir.path().canonicalize().unwrap();
-        let (data, program) = (place.join("data"), place.join("postgres"));
-        std::fs::create_dir(&data).unwrap();
-        std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
-        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
-        let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
-        config.database.kind = DatabaseKind::Command;
-        config.database.data = data.clone();
-        let script = "while :; do sleep 0.05; done";
-        config.database.start =
-            Some(format!("cd /; {} -c '{script}' -D {} >/dev/null 2>&1 &", program.display(), data.display()));
-        config.database.stop = Some("true".into());
-        let database = Database::new(&config);
-        database.start().await.unwrap();
-        assert_eq!(database.runs(), Ok(true));
-        database.stop(Stop::Kill).await.unwrap();
-        assert_eq!(database.runs(), Ok(false));
-    }
-}
+#[cfg(test)]
+#[path = "database/tests.rs"]
+mod tests;

@@ -11,6 +11,8 @@ struct World {
     mounted: bool,
     running: bool,
     wrote: bool,
+    /// The machine's watchdog was seen to count, for the start to come.
+    armed: bool,
     /// Jobs outstanding with what their success changes.
     jobs: Vec<(Job, Action)>,
     renewed: MonoTime,
@@ -92,7 +94,13 @@ impl World {
                     self.begun = true;
                     self.jobs.push((*job, action));
                 }
+                Action::Arm { job } => {
+                    prop_assert!(machine.guarded() && !self.running, "A7: {self:?}");
+                    self.armed = false;
+                    self.jobs.push((*job, action));
+                }
                 Action::StartDatabase { job } => {
+                    prop_assert!(self.armed || machine.policy.guard != Guard::Required, "A7: {self:?}");
                     prop_assert!(self.attached && self.mounted, "A1: {self:?}");
                     prop_assert!(!machine.paused() || self.begun, "A4: started by itself: {self:?}");
                     self.begun = false;
@@ -151,6 +159,7 @@ impl World {
                 Action::StopDatabase { .. } => self.running = false,
                 Action::Export { .. } => self.mounted = false,
                 Action::FirstWrite { .. } => self.wrote = true,
+                Action::Arm { .. } => self.armed = true,
                 _ => {}
             }
         }
@@ -164,8 +173,12 @@ impl World {
 }
 
 fn run(story: Vec<Happens>) -> Result<StateName, TestCaseError> {
+    run_with(story, Guard::Off)
+}
+
+fn run_with(story: Vec<Happens>, guard: Guard) -> Result<StateName, TestCaseError> {
     let mut now = MonoTime(1_000_000_000_000);
-    let mut machine = Machine::new(Policy { takeovers_per_hour_max: 1000, ..policy() }, now, Vec::new());
+    let mut machine = Machine::new(Policy { takeovers_per_hour_max: 1000, guard, ..policy() }, now, Vec::new());
     let mut world = World::default();
     let mut out = Vec::new();
     machine.step(now, Input::Found(Found::default()), &mut out);
@@ -273,6 +286,14 @@ proptest! {
     #[test]
     fn invariants_hold_and_it_gets_there(story in prop::collection::vec(happens(), 1..120)) {
         prop_assert_eq!(run(story)?, StateName::Primary);
+    }
+
+    #[test]
+    fn invariants_hold_under_the_machines_watchdog(
+        story in prop::collection::vec(happens(), 1..120),
+        guard in prop_oneof![Just(Guard::Automatic), Just(Guard::Required)],
+    ) {
+        prop_assert_eq!(run_with(story, guard)?, StateName::Primary);
     }
 }
 

@@ -38,6 +38,7 @@ pub(super) fn policy() -> Policy {
         switchover_hold: Duration::from_secs(10),
         fence_reboot: false,
         follows: false,
+        guard: Guard::Off,
     }
 }
 
@@ -88,6 +89,7 @@ impl Teller {
                 Action::Detach { job, .. }
                 | Action::Import { job, .. }
                 | Action::Export { job, .. }
+                | Action::Arm { job }
                 | Action::StartDatabase { job }
                 | Action::StopDatabase { job, .. }
                 | Action::Checkpoint { job }
@@ -208,6 +210,13 @@ fn settings(policy: &mut Policy, words: &str) {
             "reboot" => policy.fence_reboot = value == "true",
             "start_timeout" => policy.start_timeout = ms(value),
             "follows" => policy.follows = value == "true",
+            "watchdog" => {
+                policy.guard = match value {
+                    "required" => Guard::Required,
+                    "automatic" => Guard::Automatic,
+                    _ => Guard::Off,
+                }
+            }
             "stop_margin" => policy.stop_margin = ms(value),
             "restarts_max" => policy.restarts_max = value.parse().unwrap(),
             "wait" => policy.campaign_wait = ms(value),

@@ -46,6 +46,19 @@ pub struct Policy {
     pub fence_reboot: bool,
     /// A PostgreSQL that is a standby is as it should be.
     pub follows: bool,
+    /// The machine's watchdog.
+    pub guard: Guard,
+}
+
+/// Whether the machine's watchdog has to count before PostgreSQL is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// It is left alone.
+    Off,
+    /// It counts where it can be had.
+    Automatic,
+    /// Without it PostgreSQL is not started here.
+    Required,
 }
 
 /// What the cluster says about the lease.
@@ -237,6 +250,11 @@ pub enum Action {
         job: Job,
         /// Errors on the way are expected: the device is dead.
         hard: bool,
+    },
+    /// See to it that the machine's watchdog counts; it was asked for before, by [`super::Machine::guarded`].
+    Arm {
+        /// Answered when it does, or why it does not.
+        job: Job,
     },
     /// Start PostgreSQL; its readiness comes by [`Input::Database`].
     StartDatabase {

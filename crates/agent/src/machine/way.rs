@@ -1,6 +1,8 @@
 //! The way up: from standby to primary.
 
-use super::{Action, AttachPhase, AttachView, DatabaseView, Event, LeaseView, Machine, Phases, Rising, State, Stop};
+use super::{
+    Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Rising, State, Stop,
+};
 use holdfast_types::MonoTime;
 use std::time::Duration;
 
@@ -203,8 +205,31 @@ impl Machine {
         }
     }
 
-    /// Starts PostgreSQL; none runs.
-    pub(super) fn launch(&mut self, now: MonoTime, out: &mut Vec<Action>) {
+    /// Starts PostgreSQL, of which none runs, under the machine's watchdog where that is wanted. `sure`: also if a pause comes before the start.
+    pub(super) fn launch(&mut self, now: MonoTime, sure: bool, out: &mut Vec<Action>) {
+        if self.policy.guard == Guard::Off {
+            return self.start(now, out);
+        }
+        let job = self.job();
+        self.running = false;
+        out.push(Action::Arm { job });
+        self.enter(now, State::Starting(Rising::Arming { job, sure }), "the machine's watchdog is armed");
+    }
+
+    /// The machine's watchdog counts, or why not.
+    pub(super) fn armed(&mut self, now: MonoTime, sure: bool, result: Result<(), String>, out: &mut Vec<Action>) {
+        match result {
+            // A7. Another host may have one.
+            Err(why) if self.policy.guard == Guard::Required => {
+                self.give_away(now, format!("the machine's watchdog is required: {why}"), out);
+            }
+            // A4: the pause came after the question.
+            _ if self.paused && !sure => self.hold(now, "nothing was started", false),
+            _ => self.start(now, out),
+        }
+    }
+
+    fn start(&mut self, now: MonoTime, out: &mut Vec<Action>) {
         if now >= self.stop_at() {
             self.way = None;
             self.running = false;
@@ -251,7 +276,7 @@ impl Machine {
                 let why = self.why.clone();
                 self.hold(now, &why, false);
             }
-            Ok(()) => self.launch(now, out),
+            Ok(()) => self.launch(now, asked, out),
             // Its clients were too slow: nothing is wrong with this host.
             Err(why) if how == Stop::Fast => {
                 self.clear(now, &format!("PostgreSQL is stopped at once: {why}"), Stop::Immediate, asked, out);
@@ -286,7 +311,7 @@ impl Machine {
                 // A4: somebody may work on its files.
                 return self.hold(now, why, false);
             }
-            return self.launch(now, out);
+            return self.launch(now, false, out);
         }
         // Ours, and of no use here: renewed too seldom, or too late, for PostgreSQL to run under it. Others may do better.
         let spent = now.saturating_since(self.since).saturating_sub(self.stalled);

@@ -1,6 +1,7 @@
 //! The task against a host of memory: what is asked of it, in which order, and what is seen over HTTP meanwhile.
 
 use super::*;
+use crate::config::WatchdogMode;
 use crate::machine::{AttachEnd, AttachView, Found, Role, Stop};
 use tokio::sync::oneshot;
 
@@ -17,6 +18,10 @@ struct World {
     foreign: Option<String>,
     /// PostgreSQL as told last to the watchdog.
     may_run: bool,
+    /// The machine's watchdog is asked to count.
+    guarded: bool,
+    /// Why it does not.
+    no_watchdog: Option<String>,
     left_alone: bool,
     did: Vec<String>,
 }
@@ -116,6 +121,14 @@ impl Host for Fake {
         Ok(())
     }
 
+    async fn arm(&self) -> Result<(), String> {
+        self.did("arm");
+        self.world(|world| {
+            assert!(world.guarded, "it is waited for what nobody asked for");
+            world.no_watchdog.clone().map_or(Ok(()), Err)
+        })
+    }
+
     async fn start_database(&self) -> Result<(), String> {
         self.did("start");
         self.world(|world| {
@@ -155,12 +168,14 @@ impl Host for Fake {
         self.did("reboot");
     }
 
-    fn alive(&self, may_run_until_ns: u64, _ttl_ms: u64) {
-        self.world(|world| (world.may_run, world.left_alone) = (may_run_until_ns != 0, false));
+    fn alive(&self, may_run_until_ns: u64, _ttl_ms: u64, guarded: bool) {
+        self.world(|world| {
+            (world.may_run, world.left_alone, world.guarded) = (may_run_until_ns != 0, false, guarded);
+        });
     }
 
-    fn left_alone(&self, may_run_until_ns: u64, _ttl_ms: u64) {
-        self.world(|world| (world.may_run, world.left_alone) = (may_run_until_ns != 0, true));
+    fn left_alone(&self, may_run_until_ns: u64, _ttl_ms: u64, guarded: bool) {
+        self.world(|world| (world.may_run, world.left_alone, world.guarded) = (may_run_until_ns != 0, true, guarded));
     }
 }
 
@@ -315,4 +330,37 @@ async fn what_is_not_ours_is_named_and_left_alone() {
     assert!(ended.unwrap_err().to_string().contains("nothing was touched: /srv/pg: found /dev/sda1"));
     assert_eq!(lab.did(), Vec::<String>::new());
     assert!(!lab.fake.world(|world| world.may_run || world.left_alone));
+}
+
+#[tokio::test]
+async fn the_machines_watchdog_counts_before_postgresql_starts_and_until_all_is_let_go_of() {
+    let mut lab = lab(Fake::default(), |config| config.watchdog.mode = WatchdogMode::Required).await;
+    lab.state("primary").await;
+    assert_eq!(lab.did(), ["attach", "import", "arm", "start", "first write", "hook Primary"]);
+    assert!(lab.fake.world(|world| world.guarded));
+    lab.end().await;
+    assert!(!lab.fake.world(|world| world.guarded));
+}
+
+#[tokio::test]
+async fn a_watchdog_that_is_required_and_not_there_gives_the_lease_back() {
+    for (mode, starts) in [(WatchdogMode::Required, false), (WatchdogMode::Automatic, true)] {
+        let fake = Fake::default();
+        fake.world(|world| world.no_watchdog = Some("/dev/watchdog: busy".into()));
+        let mut lab = lab(fake, |config| config.watchdog.mode = mode).await;
+        if starts {
+            lab.state("primary").await;
+            assert_eq!(lab.did(), ["attach", "import", "arm", "start", "first write", "hook Primary"]);
+        } else {
+            let begun = std::time::Instant::now();
+            while !lab.get("/history").await.1.contains("the machine's watchdog is required: /dev/watchdog: busy") {
+                assert!(begun.elapsed() < Duration::from_secs(30));
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            lab.state("standby").await;
+            assert_eq!(lab.did(), ["attach", "import", "arm", "export", "detach"]);
+            assert!(!lab.fake.world(|world| world.guarded));
+        }
+        lab.end().await;
+    }
 }

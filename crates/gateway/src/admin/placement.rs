@@ -3,11 +3,11 @@
 
 use super::AdminDoor;
 use super::member::invalid;
-use super::stores::{OPEN_LIMIT, open_within};
 use crate::node::Adopted;
+use bytes::Bytes;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
-use holdfast_store::{Stores, keys};
+use holdfast_store::{Disposition, ObjectStore, StoreError, Stores, keys};
 use holdfast_types::{Placement, PlacementPhase, SetId, Term};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl AdminDoor {
         }
         let changed = placement != before;
         if changed && let Some((_, to)) = &wished.next {
-            self.look_at_new(id, &now.stores, to).await?;
+            self.look_at_new(id, &now.stores, to, request.check_only).await?;
         }
         if changed && !request.check_only {
             let command = ClusterCommand::PlaceSet { set: id, expected: before.clone(), placement: placement.clone() };
@@ -94,16 +94,24 @@ impl AdminDoor {
         Ok(v1::ChangeStoresReply { before, placement, changed })
     }
 
-    /// Each store that is new must be there, and have nothing of a set of that number: what lies there would be taken for garbage of this one.
-    async fn look_at_new(&self, set: SetId, from: &str, to: &str) -> Result<(), Refusal> {
+    /// Each store that is new must be there, and have nothing of a set of that number but what an earlier change of this one left: anything else would be taken
+    /// for garbage of this set. Notes whose it is from now on, unless only looked at.
+    async fn look_at_new(&self, set: SetId, from: &str, to: &str, only_look: bool) -> Result<(), Refusal> {
         let bad = |e: holdfast_store::StoreUrlError| invalid(format!("stores: {e}"));
         let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
+        let note = format!("{:032x}\n", self.node.cluster.state().cluster_id);
         for url in to.urls().iter().filter(|url| !from.urls().contains(url)) {
-            let store = open_within(url, OPEN_LIMIT).await?;
-            let prefix = keys::of_set(set);
-            let listed = tokio::time::timeout(LOOK_LIMIT, store.list(&prefix, None)).await;
-            let page = match listed {
-                Ok(Ok(page)) => page,
+            let store = self.node.open_place(url, set).map_err(|e| invalid(format!("store {url}: {e}")))?;
+            let looked = tokio::time::timeout(LOOK_LIMIT, look_at(&*store, set, &note, only_look)).await;
+            match looked {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(found))) => {
+                    return Err(precondition(format!(
+                        "store {url} has {found} already, expected nothing below {}: another cluster's, or what the set left there. Give the set another prefix there, \
+                         or empty that one first",
+                        keys::of_set(set)
+                    )));
+                }
                 Ok(Err(error)) => return Err(precondition(format!("store {url}: {error}"))),
                 Err(_) => {
                     return Err(precondition(format!(
@@ -111,16 +119,37 @@ impl AdminDoor {
                         LOOK_LIMIT.as_secs()
                     )));
                 }
-            };
-            if let Some(found) = page.objects.first() {
-                return Err(precondition(format!(
-                    "store {url} has {} already, expected nothing below {prefix}: another cluster's, or what was left there by an earlier change. Give the set another \
-                     prefix there, or empty that one first",
-                    found.key
-                )));
             }
         }
         Ok(())
+    }
+}
+
+/// What a store has that is not of the set whose cluster `note` names; else that is noted there.
+async fn look_at(
+    store: &dyn ObjectStore,
+    set: SetId,
+    note: &str,
+    only_look: bool,
+) -> Result<Option<String>, StoreError> {
+    let found = store.list(&keys::of_set(set), None).await?.objects.into_iter().next().map(|found| found.key);
+    let key = keys::joined(set);
+    let ours = match store.get(&key).await {
+        Ok(there) => there == note.as_bytes(),
+        Err(error) if error.disposition() == Disposition::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    if ours || only_look {
+        return Ok(found.filter(|_| !ours));
+    }
+    if found.is_some() {
+        return Ok(found);
+    }
+    // A conflict is somebody else's note, which the listing did not show.
+    match store.put_new(&key, Bytes::from(note.to_owned())).await {
+        Ok(()) => Ok(None),
+        Err(error) if error.disposition() == Disposition::Conflict => Ok(Some(key)),
+        Err(error) => Err(error),
     }
 }
 
@@ -161,5 +190,24 @@ mod tests {
         assert_eq!(outcome(&abandon, "file:///a | c=2 file:///b"), Ok("file:///a".into()));
         assert_eq!(outcome(&abandon, "file:///a"), Ok("file:///a".into()));
         assert_eq!(outcome(&abandon, "file:///a => c=2 file:///b"), Err(RefusalCode::Precondition));
+    }
+
+    #[tokio::test]
+    async fn a_new_store_has_nothing_of_that_number_but_what_an_earlier_change_left() {
+        let (set, note) = (holdfast_types::GroupId(4), "cluster a\n");
+        let store = holdfast_store::Memory::new();
+        assert_eq!(look_at(&store, set, note, true).await.expect("looks"), None);
+        assert_eq!(store.len(), 0, "only looked at");
+        assert_eq!(look_at(&store, set, note, false).await.expect("looks"), None);
+        store.put_new("sets/4/seg/x", Bytes::from_static(b"left there")).await.expect("put");
+        assert_eq!(look_at(&store, set, note, false).await.expect("looks"), None, "our own");
+        let other = look_at(&store, set, "cluster b\n", false).await.expect("looks");
+        assert_eq!(other.as_deref(), Some("sets/4/joined"), "another cluster's set of that number");
+        assert!(look_at(&store, set, "cluster b\n", true).await.expect("looks").is_some());
+        let store = holdfast_store::Memory::new();
+        store.put_new("sets/4/head", Bytes::from_static(b"a head")).await.expect("put");
+        assert_eq!(look_at(&store, set, note, false).await.expect("looks").as_deref(), Some("sets/4/head"));
+        store.put_new("sets/41/head", Bytes::from_static(b"another number's")).await.expect("put");
+        assert_eq!(store.len(), 2);
     }
 }

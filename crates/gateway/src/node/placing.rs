@@ -5,8 +5,8 @@ use super::{Adopted, Node, lock};
 use crate::set::server::{SetServer, unix_ms};
 use holdfast_control::cluster::ClusterCommand;
 use holdfast_raft::Placer;
-use holdfast_store::Op;
-use holdfast_types::Placement;
+use holdfast_store::{Health, ObjectStore, Op, StoreError};
+use holdfast_types::{Placement, SetId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -42,6 +42,16 @@ pub(super) fn follow(node: &Node, set: &SetServer, text: &str) {
                 tracing::error!(set = %set.name, "{why}");
             }
         }
+    }
+}
+
+impl Node {
+    /// Opens one store that is to be a set's, with this gateway's settings.
+    ///
+    /// # Errors
+    /// What cannot be opened.
+    pub(crate) fn open_place(&self, url: &str, set: SetId) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        (self.seams.store)(&self.config, url, Arc::new(Health::new(set.to_string())))
     }
 }
 

@@ -10,7 +10,7 @@
 //!     meanwhile, and has not heard of them, replaces the head, and V3 fails (it names the head's version).
 //! V2  While the list is ended nothing is uploaded here, and the comparison begins after that: so everything that the head names was looked for in the
 //!     stores of B, also what was put before these were known.
-//! V3  Every store of B that answers has all of it, and as many as its write quorum. One that is in trouble is filled later.
+//! V3  Every store of B has all of it, and answers: B's head begins only where all of them do (Q3).
 //!
 //! All of it may be done again, by this leader or the next one.
 
@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 const HOLD: Duration = Duration::from_secs(60);
 /// … up to this. The journal takes the writes meanwhile; where it fills, the hold ends at once.
 const HOLD_MAX: Duration = Duration::from_secs(900);
+/// The stores that are left may take so long to let go of the head.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
 /// Between two holds that came to nothing.
 const HOLD_AGAIN: Duration = Duration::from_secs(20);
 
@@ -57,28 +59,26 @@ impl PlacingBoard {
     }
 }
 
-/// V3: whether the stores that are to be have everything; else what is waited for, for people. `enough`: whether these are as many as their write quorum.
-fn filled(standings: &[ReplicaStanding], enough: impl Fn(&[bool]) -> bool) -> Result<(), String> {
-    let full = |one: &ReplicaStanding| one.backlog.compared && one.backlog.objects == 0;
-    let has: Vec<bool> = standings.iter().map(|one| one.part != Part::Leaves && full(one)).collect();
-    let lacking = |(one, has): &(&ReplicaStanding, &bool)| one.part != Part::Leaves && !**has;
+/// V3: whether the stores that are to be have everything; else what is waited for, for people.
+fn filled(standings: &[ReplicaStanding]) -> Result<(), String> {
+    let full = |one: &ReplicaStanding| one.backlog.compared && one.backlog.named == 0 && one.standing.now.is_none();
     let say = |one: &ReplicaStanding| match &one.standing.now {
         Some(trouble) => format!("{} does not answer well: {}", one.place, trouble.error),
         None if !one.backlog.compared => format!("{} is compared with what is kept", one.place),
         None if one.backlog.stuck > 0 => format!(
             "{} lacks {} objects, {} of which no other store has whole: see `holdfast verify --each-store`",
-            one.place, one.backlog.objects, one.backlog.stuck
+            one.place, one.backlog.named, one.backlog.stuck
         ),
         None => format!(
             "{} lacks {} objects, {:.1} MiB",
             one.place,
-            one.backlog.objects,
+            one.backlog.named,
             one.backlog.bytes as f64 / f64::from(1 << 20)
         ),
     };
-    let waits: Vec<String> = standings.iter().zip(&has).filter(lacking).map(|(one, _)| say(one)).collect();
-    let in_trouble = standings.iter().zip(&has).filter(lacking).all(|(one, _)| one.standing.now.is_some());
-    if in_trouble && enough(&has) { Ok(()) } else { Err(waits.join("; ")) }
+    let lacking = |one: &&ReplicaStanding| one.part != Part::Leaves && !full(one);
+    let waits: Vec<String> = standings.iter().filter(lacking).map(say).collect();
+    if waits.is_empty() { Ok(()) } else { Err(waits.join("; ")) }
 }
 
 /// Why the list was not ended.
@@ -98,6 +98,8 @@ struct Work {
     before: Option<Option<RootRef>>,
     hold: Duration,
     again_at: Option<Instant>,
+    /// Since when the next list is known to count.
+    ended_at: Option<Instant>,
 }
 
 /// See the module.
@@ -133,7 +135,7 @@ impl Mover {
             };
             // A change that is seen as it was: the text and what is in place belong together, or the next turn has it.
             let Some(several) = self.switch.several() else { continue };
-            let new = || Work { term, text: text.clone(), before: None, hold: HOLD, again_at: None };
+            let new = || Work { term, text: text.clone(), before: None, hold: HOLD, again_at: None, ended_at: None };
             let mine = work.take().filter(|work| work.term == term && work.text == text).unwrap_or_else(new);
             let mine = work.insert(mine);
             let turn = async {
@@ -168,7 +170,7 @@ impl Mover {
     }
 
     fn filled(&self, several: &Quorum) -> Result<(), String> {
-        filled(&several.standings(unix_ms()), |has| several.next_has_enough(has))
+        filled(&several.standings(unix_ms()))
     }
 
     fn fill(&self, several: &Quorum) -> Result<(), String> {
@@ -184,8 +186,16 @@ impl Mover {
     async fn end(&self, several: &Arc<Quorum>, work: &mut Work) -> Result<Result<(), String>, EndError> {
         let set = self.mapping.key.set;
         if several.list_ended(set).await? {
-            several.let_go_of_head(set).await?;
-            return Ok(Ok(()));
+            // L3. A list that does not answer any more keeps what it has; the new one goes on without it.
+            let since = *work.ended_at.get_or_insert_with(Instant::now);
+            return match several.let_go_of_head(set).await {
+                Ok(()) => Ok(Ok(())),
+                Err(error) if since.elapsed() < LETS_GO_WITHIN => Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(set = %self.server.name, %error, "the stores that are left do not answer, and may keep a head with the set's wrapped key: empty them");
+                    Ok(Ok(()))
+                }
+            };
         }
         let current = || self.server.host.with(|m| m.state().current_root());
         // V1.
@@ -261,7 +271,7 @@ mod tests {
     use super::*;
     use holdfast_store::{Backlog, Kind, Standing, Trouble};
 
-    fn one(part: Part, compared: bool, objects: u64, trouble: bool) -> ReplicaStanding {
+    fn one(part: Part, compared: bool, named: u64, trouble: bool) -> ReplicaStanding {
         let now = trouble.then(|| Trouble {
             kind: Kind::NoAnswer,
             error: "away".into(),
@@ -274,31 +284,25 @@ mod tests {
             place: "s".into(),
             part,
             standing,
-            backlog: Backlog { objects, compared, ..Backlog::default() },
+            backlog: Backlog { objects: named + 1, named, compared, ..Backlog::default() },
         }
-    }
-
-    fn two(has: &[bool]) -> bool {
-        has.iter().filter(|has| **has).count() >= 2
     }
 
     #[test]
-    fn the_list_ends_only_once_every_store_that_answers_has_all_and_enough_do() {
+    fn the_list_ends_only_once_every_store_that_is_to_be_answers_and_has_all() {
         use Part::{Joins, Leaves, Stays};
         let full = |part| one(part, true, 0, false);
         let all = [one(Leaves, false, 9, true), full(Stays), full(Stays), full(Joins)];
-        assert_eq!(filled(&all, two), Ok(()), "what leaves may lack what it will");
+        assert_eq!(filled(&all), Ok(()), "what leaves may lack what it will");
         let cases = [
-            (one(Joins, false, 0, false), false, "it was not compared"),
-            (one(Joins, true, 1, false), false, "it lacks one"),
-            (one(Joins, true, 1, true), true, "it is away: the others are enough"),
-            (one(Joins, false, 0, true), true, "it is away since before it was compared"),
+            (one(Joins, false, 0, false), "it was not compared"),
+            (one(Joins, true, 1, false), "it lacks one"),
+            (one(Stays, true, 1, false), "it lacks one, and was there before"),
+            (one(Joins, true, 0, true), "it is away: its head cannot begin"),
         ];
-        for (last, ready, why) in cases {
-            let stores = [full(Leaves), full(Stays), full(Stays), last];
-            assert_eq!(filled(&stores, two).is_ok(), ready, "{why}");
+        for (last, why) in cases {
+            let stores = [full(Leaves), full(Stays), full(Joins), last];
+            assert!(filled(&stores).is_err(), "{why}");
         }
-        let few = [full(Leaves), full(Leaves), full(Stays), one(Joins, true, 1, true), one(Joins, true, 1, true)];
-        assert!(filled(&few, two).is_err(), "what leaves does not count");
     }
 }

@@ -9,7 +9,8 @@
 //! L2  The next list's head begins with the bytes that the last value has, and only who has seen that one decided writes them there, as a swap on nothing. So
 //!     whoever they are, they write the same, and once; and what was decided in the list before is what the next one begins with.
 //! L3  The last value lets go of H once the next list's head is there: H has the set's wrapped keys, and is not needed any more.
-//! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all.
+//! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all; once the first list is known to have ended, the next one's
+//!     say is enough, and in what was left nothing is deleted.
 //!
 //! The two registers share nothing, so each keeps its own rules (Q1 to Q3): what a store of the one has forgotten says nothing in the other, and their quorums
 //! need not meet. Which list comes next nobody takes from a store: it is compared with what group 0, or a person, has said.
@@ -20,6 +21,7 @@ use crate::{Object, Version, keys};
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_types::SetId;
 use sha2::{Digest, Sha256};
+use std::sync::atomic::Ordering;
 
 const MAGIC: &[u8; 4] = b"HFM\x01";
 /// Magic, length of the text, whether a head follows.
@@ -100,22 +102,36 @@ impl Quorum {
 
     /// Which list counts, and its head. One that was ended is followed, and what follows it is begun (L2).
     async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
-        let found = self.look_first(set).await?;
         // With one list nothing is followed: who has not heard of the next one is told that there is one (`moved_to`).
-        let Some((next, object)) = self.registers.get(1).zip(found.as_ref()) else { return Ok(Counts::First(found)) };
-        let Some(moved) = Moved::decode(&object.body) else { return Ok(Counts::First(found)) };
-        if moved.to != next.text {
-            let cause =
-                Cause::text(format!("the set's stores were changed to {:?}, expected {:?}", moved.to, next.text));
-            let hint = "name the stores as `holdfast set list` shows them, or the ones that were found";
-            return Err(StoreError::Denied { at: self.at(Op::Get, &keys::head(set)), cause, hint });
-        }
+        let Some(next) = self.registers.get(1) else { return Ok(Counts::First(self.look_first(set).await?)) };
         let key = keys::head_of(set, next.number);
         for _ in 0..LOOKS_MAX {
+            let mut last = None;
+            // That it has a head says that the list before was ended, whatever became of that one's stores since.
             match next.look(&key).await {
-                Ok(object) => return Ok(Counts::Next(next, object)),
+                Ok(object) => {
+                    self.ended.store(true, Ordering::Release);
+                    return Ok(Counts::Next(next, object));
+                }
                 Err(error) if error.disposition() == Disposition::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => last = Some(error),
+            }
+            let found = self.look_first(set).await?;
+            let Some(moved) = found.as_ref().and_then(|object| Moved::decode(&object.body)) else {
+                return match (found, last) {
+                    // Emptied after it was left, perhaps: the other list would say so.
+                    (None, Some(error)) => Err(error),
+                    (found, _) => Ok(Counts::First(found)),
+                };
+            };
+            if moved.to != next.text {
+                let found = format!("the set's stores were changed to {:?}, expected {:?}", moved.to, next.text);
+                let hint = "name the stores as `holdfast set list` shows them, or the ones that were found";
+                let at = self.at(Op::Get, &keys::head(set));
+                return Err(StoreError::Denied { at, cause: Cause::text(found), hint });
+            }
+            if let Some(error) = last {
+                return Err(error);
             }
             let Some(head) = &moved.head else {
                 // L3: it had begun.
@@ -125,10 +141,9 @@ impl Quorum {
                 return Err(StoreError::Denied { at: next.at(Op::Get, &key), cause, hint });
             };
             match next.swap_register(&key, None, head.clone()).await {
-                Ok(version) => return Ok(Counts::Next(next, Object { version, body: head.clone() })),
                 // Somebody else has begun it, and perhaps gone on from there.
                 Err(error) if error.disposition() == Disposition::Conflict => {}
-                Err(error) => return Err(error),
+                outcome => drop(outcome?),
             }
         }
         let cause = Cause::text("others were quicker again and again");

@@ -186,7 +186,7 @@ impl Model for Change {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the head is what was written last", |_, state| !state.lost),
+            Property::always("the head is what was written last", |_, state: &State| !state.lost),
             Property::sometimes("all of it is done", |_, state: &State| {
                 state.first == First::Moved(None) && state.next.is_some_and(|head| head != 0)
             }),

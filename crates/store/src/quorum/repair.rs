@@ -78,6 +78,8 @@ pub struct Backlog {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those among them that a kept root is known to name. The others were written by a checkpoint that is under way, or came to nothing.
+    pub named: u64,
     /// Those among them that could not be copied when it was tried: no store that answers has a copy that opens.
     pub stuck: u64,
     /// Its head is not the decided one.
@@ -167,6 +169,7 @@ impl Replica {
         Backlog {
             objects: missing.keys.len() as u64,
             bytes: missing.keys.values().map(|note| note.bytes).sum(),
+            named: missing.keys.values().filter(|note| note.by.is_some()).count() as u64,
             stuck: missing.keys.values().filter(|note| note.failed.is_some()).count() as u64,
             head: missing.head_behind,
             compared: missing.compared.is_some()

@@ -1,10 +1,13 @@
 (ns jepsen.holdfast.checks
   "Checks that every workload shares: how long nothing got through, was enough
   done for the other verdicts to mean anything, do all gateways still run."
-  (:require [clojure.string :as str]
+  (:require [clojure.java.io :as io]
+            [clojure.string :as str]
             [jepsen [checker :as checker]
                     [history :as h]
-                    [util :as util]]))
+                    [store :as store]
+                    [util :as util]]
+            [jepsen.holdfast [logs :as logs]]))
 
 (defn- seconds [nanos] (/ (double nanos) 1e9))
 
@@ -177,6 +180,29 @@
          :restored (vec (of "restored"))
          :twins    (vec (of "twice"))
          :unrefused (count (remove :refused? (of "twice")))}))))
+
+(defn log
+  "No panic, no assertion, no broken rule in any gateway's log that the faults do not
+  explain. Unknown where there is no log at all."
+  [faults file]
+  (reify checker/Checker
+    (check [_ test _history _]
+      ; Hosts of PostgreSQL have no such file.
+      (let [logs  (for [node (:nodes test)
+                        :let [f (io/file (store/path test node file))]
+                        :when (.exists f)]
+                    [node f])
+            found (vec (for [[node f] logs
+                             ; Any byte is a character of this: a torn line is read on.
+                             line (with-open [in (io/reader f :encoding "ISO-8859-1")]
+                                    (logs/alarms faults (line-seq in)))]
+                         {:node node, :line line}))]
+        {:valid?  (cond (seq found)   false
+                        (empty? logs) :unknown
+                        :else         true)
+         :logs    (mapv first logs)
+         :count   (count found)
+         :matches (vec (take 100 found))}))))
 
 (defn informative
   "A checker whose verdict does not count."

@@ -144,22 +144,10 @@
              (assoc :perf (checker/perf {:nemeses (:perf package)})))))}
       more)))
 
-(defn- not-to-be-said
-  "What no gateway's log may have. A gateway names damage that it found (R9): where
-  the nemesis flips a bit that is as it should be, and where it switches disks off
-  so is that they answered with EIO before the gateway was killed."
-  [faults]
-  (re-pattern
-    (str "panicked at|assertion|R(?!9:)\\d+:"
-         (cond (faults "corrupt") ""
-               (some faults ["unsynced" "unsynced-all"]) "|R9:(?!.*\\(os error 5\\))"
-               :else "|R9:"))))
-
 (defn- gateway-checkers [opts]
   {:alive (checks/alive)
    :impostors (checks/impostors)
-   :log   (checker/log-file-pattern
-            (not-to-be-said (nemesis/single (:nemesis opts))) "gateway.log")})
+   :log   (checks/log (nemesis/single (:nemesis opts)) "gateway.log")})
 
 (defn- s3-options
   "The server that is not AWS stands in the store's URL."

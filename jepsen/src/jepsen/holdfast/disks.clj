@@ -9,7 +9,8 @@
   (:require [clojure.java.io :as io]
             [clojure.java.shell :refer [sh]]
             [jepsen [control :as c]
-                    [db :as jdb]])
+                    [db :as jdb]]
+            [jepsen.holdfast [logs :as logs]])
   (:import (java.util Random)
            (java.util.concurrent TimeUnit)))
 
@@ -56,11 +57,21 @@
     (when-not (.waitFor process 10 TimeUnit/SECONDS)
       (.destroyForcibly process))))
 
+(defn- mark!
+  "Writes a line into the gateway's log, which it and we append to, so that the log's
+  checker knows when the disk was off (logs.clj)."
+  [test nodes what]
+  (c/on-nodes test nodes
+              (fn [t n]
+                (c/su (c/exec :bash :-c "echo \"$1\" >> \"$2\"" :mark what
+                              (str (:dir t) "/" n "/gateway.log"))))))
+
 (defn- cut!
   [all?]
   (fn [test ^Random dice state]
     (let [nodes (if all? (:nodes test)
                     [(nth (vec (:nodes test)) (.nextInt dice (count (:nodes test))))])]
+      (mark! test nodes logs/dark)
       (doseq [n nodes] (ask! (get @(:mounted test) n) "off"))
       (c/on-nodes test nodes (fn [t n] (jdb/kill! (:db t) t n)))
       ; It is started with all others that are down, after the power is back.
@@ -73,6 +84,8 @@
                               :let [said (ask! (get @(:mounted test) n) "on")]]
                           [n (into {} (for [[_ k v] (re-seq #"\"(\w+)\":(\d+)" said)]
                                         [(keyword k) (parse-long v)]))]))]
+    ; The gateways are started after this.
+    (mark! test (vec dark) logs/light)
     [(dissoc state :dark)
      {:losses losses
       ; What a cut found unsynced; where it found nothing it was only a kill.

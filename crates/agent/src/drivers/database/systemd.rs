@@ -1,0 +1,290 @@
+//! PostgreSQL as a unit of systemd, asked and told through `systemctl`.
+//!
+//! U1  Nothing but the agent starts it. A unit that is enabled, that another one pulls up or that is started again by itself is refused before its start: it would
+//!     come up on a host whose lease has ended.
+//! U2  It is gone only once no start of it waits or runs either: one that is left in the queue comes up later, beside the next primary.
+//! U3  PostgreSQL's processes are looked for and signalled as ever (D1). systemd is asked about what cannot be seen there: starts, and processes on their way to it.
+
+use crate::config::AgentConfig;
+use crate::machine::Stop;
+use crate::process::{self, ran, run, system, unlooked};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+
+/// For one question, or a word that is not waited for. systemd itself answers in some ten milliseconds.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// From the word to stop until the unit has ended, all its processes killed.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two questions.
+const ASK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The same while it starts: each is a process.
+const START_PAUSE: Duration = Duration::from_millis(100);
+
+/// An active unit shows a process of PostgreSQL's at the data directory within this time.
+const APPEAR_LIMIT: Duration = Duration::from_secs(5);
+
+/// By what a unit that others start is told.
+const STARTERS: [&str; 5] = ["WantedBy", "RequiredBy", "UpheldBy", "BoundBy", "TriggeredBy"];
+
+/// What systemd says of a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    name: String,
+    says: BTreeMap<String, String>,
+}
+
+impl Unit {
+    /// From the lines of `systemctl show`.
+    fn parse(name: &str, shown: &str) -> Self {
+        let pairs = shown.lines().filter_map(|line| line.split_once('='));
+        Self { name: name.into(), says: pairs.map(|(key, value)| (key.into(), value.trim().into())).collect() }
+    }
+
+    fn says(&self, key: &str) -> &str {
+        self.says.get(key).map_or("", String::as_str)
+    }
+
+    /// No job of it waits, in particular no start.
+    fn idle(&self) -> bool {
+        matches!(self.says("Job"), "" | "0")
+    }
+
+    /// U2.
+    pub fn gone(&self) -> bool {
+        self.idle() && matches!(self.says("ActiveState"), "inactive" | "failed")
+    }
+
+    /// Its state in words.
+    pub fn state(&self) -> String {
+        let job = if self.idle() { "" } else { ", a job of it waits or runs" };
+        format!("{} ({}){job}, result {}", self.says("ActiveState"), self.says("SubState"), self.says("Result"))
+    }
+
+    /// Whether the agent can be its only master (U1).
+    ///
+    /// # Errors
+    /// What starts it besides, and what to do.
+    pub fn fit(&self) -> Result<(), String> {
+        let unit = &self.name;
+        let load = self.says("LoadState");
+        if load != "loaded" {
+            return Err(format!("unit {unit}: found LoadState={load}, expected loaded: see database.unit"));
+        }
+        let restart = self.says("Restart");
+        if restart != "no" {
+            return Err(format!(
+                "unit {unit}: found Restart={restart}, expected no: it would come up on a host whose lease has ended; `systemctl edit {unit}`, [Service], Restart=no"
+            ));
+        }
+        let mut starters = Vec::new();
+        let file = self.says("UnitFileState");
+        if file.starts_with("enabled") {
+            starters.push(format!("UnitFileState={file}"));
+        }
+        for key in STARTERS {
+            let by = self.says(key);
+            if !by.is_empty() {
+                starters.push(format!("{key}={by}"));
+            }
+        }
+        if starters.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "unit {unit}: found {}, expected a unit that nothing but the agent starts: `systemctl disable {unit}`, and no other unit that wants it; \
+             on Debian also \"manual\" in the cluster's start.conf (/etc/postgresql/VERSION/NAME), then `systemctl daemon-reload`",
+            starters.join(", ")
+        ))
+    }
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Systemd {
+    program: PathBuf,
+    unit: String,
+    data: PathBuf,
+}
+
+impl Systemd {
+    /// For these settings.
+    pub fn new(config: &AgentConfig) -> Self {
+        Self {
+            program: system("systemctl").as_std().get_program().into(),
+            unit: config.database.unit.clone(),
+            data: config.database.data.clone(),
+        }
+    }
+
+    /// With another program that says and does what `systemctl` does.
+    #[cfg(test)]
+    pub fn with_program(mut self, program: PathBuf) -> Self {
+        self.program = program;
+        self
+    }
+
+    fn ctl(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).arg(&self.unit).env("LC_ALL", "C");
+        command
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// No answer: nothing is known of it.
+    pub async fn look(&self) -> Result<Unit, String> {
+        let keys = "LoadState,ActiveState,SubState,UnitFileState,Restart,Result,Job,WantedBy,RequiredBy,UpheldBy,BoundBy,TriggeredBy";
+        let shown = run(self.ctl(&["show", "--property", keys]), ASK_LIMIT).await?;
+        let unit = Unit::parse(&self.unit, &shown);
+        if unit.says("LoadState").is_empty() || unit.says("ActiveState").is_empty() {
+            return Err(format!("systemctl show {}: found {shown:?}, expected LoadState and ActiveState", self.unit));
+        }
+        Ok(unit)
+    }
+
+    fn processes(&self) -> Result<bool, String> {
+        process::of_postgres(&self.data).map(|found| !found.is_empty()).map_err(|error| unlooked(&error))
+    }
+
+    /// Gives the start, and waits for the first process of PostgreSQL's for as long as systemd is at it, `limit` at most.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn start(&self, limit: Duration) -> Result<(), String> {
+        // One that failed too often within a short time would not be started any more: how often is decided elsewhere.
+        let _ = ran(self.ctl(&["reset-failed"]), ASK_LIMIT).await;
+        // Its readiness is ours to wait for.
+        run(self.ctl(&["start", "--no-block"]), ASK_LIMIT).await?;
+        let begun = Instant::now();
+        let (mut asked, mut active) = (None::<Instant>, None::<Instant>);
+        loop {
+            if self.processes()? {
+                return Ok(());
+            }
+            if asked.is_none_or(|at| at.elapsed() >= START_PAUSE) {
+                asked = Some(Instant::now());
+                let unit = self.look().await?;
+                // Looked at once more: it may have come up between the two looks.
+                if unit.gone() && !self.processes()? {
+                    return Err(format!(
+                        "PostgreSQL ended at once: unit {} is {}: `journalctl -u {}` says why",
+                        self.unit,
+                        unit.state(),
+                        self.unit
+                    ));
+                }
+                match unit.says("ActiveState") {
+                    "active" => {
+                        active.get_or_insert_with(Instant::now);
+                    }
+                    _ => active = None,
+                }
+                if active.is_some_and(|since| since.elapsed() >= APPEAR_LIMIT) {
+                    return Err(format!(
+                        "unit {} is active, and no process of PostgreSQL works at {}: see database.unit and database.data",
+                        self.unit,
+                        self.data.display()
+                    ));
+                }
+            }
+            if begun.elapsed() >= limit {
+                return Err(format!("unit {}: PostgreSQL not seen within {} s", self.unit, limit.as_secs()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Stops it in good order; clients are sent away.
+    ///
+    /// # Errors
+    /// Not within `limit`.
+    pub async fn stop(&self, limit: Duration) -> Result<(), String> {
+        if !self.look().await?.gone() {
+            run(self.ctl(&["stop"]), limit).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the unit after PostgreSQL's processes were killed: cancels a start that waits or runs, kills what is on its way to becoming PostgreSQL (U2).
+    /// [`Stop::Immediate`] has no time: there a unit counts as ended that systemd is ending, all of whose processes were killed.
+    ///
+    /// # Errors
+    /// It was not seen to have ended.
+    pub async fn end(&self, how: Stop) -> Result<(), String> {
+        let begun = Instant::now();
+        let mut unit = self.look().await?;
+        while !unit.gone() && unit.says("LoadState") != "not-found" {
+            if begun.elapsed() >= END_LIMIT {
+                return Err(format!(
+                    "unit {} is {} {} ms after it was killed",
+                    self.unit,
+                    unit.state(),
+                    begun.elapsed().as_millis()
+                ));
+            }
+            if unit.says("ActiveState") != "deactivating" {
+                // Takes the place of a start that waits.
+                run(self.ctl(&["stop", "--no-block"]), ASK_LIMIT).await?;
+            }
+            // Nothing left to be killed is an error of systemctl's, and none here.
+            let _ = ran(self.ctl(&["kill", "--signal=SIGKILL"]), ASK_LIMIT).await;
+            unit = self.look().await?;
+            if how == Stop::Immediate && unit.says("ActiveState") == "deactivating" {
+                break;
+            }
+            if !unit.gone() {
+                tokio::time::sleep(ASK_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(lines: &str) -> Unit {
+        let usual = "LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=disabled\nRestart=no\nResult=success\nJob=\nWantedBy=\n";
+        Unit::parse("pg.service", &format!("{usual}{lines}"))
+    }
+
+    #[test]
+    fn a_unit_that_comes_up_by_itself_is_refused_with_what_to_do() {
+        assert_eq!(unit("").fit(), Ok(()));
+        // A unit without a section [Install], and one that systemd has no file of.
+        assert_eq!(unit("UnitFileState=static").fit(), Ok(()));
+        assert_eq!(unit("UnitFileState=").fit(), Ok(()));
+        for (lines, words) in [
+            ("UnitFileState=enabled", "systemctl disable pg.service"),
+            (
+                "UnitFileState=enabled-runtime\nWantedBy=postgresql.service",
+                "found UnitFileState=enabled-runtime, WantedBy=postgresql.service",
+            ),
+            ("TriggeredBy=pg.socket", "found TriggeredBy=pg.socket"),
+            ("UpheldBy=app.service", "found UpheldBy=app.service"),
+            ("Restart=on-failure", "found Restart=on-failure, expected no"),
+            ("LoadState=not-found", "found LoadState=not-found, expected loaded: see database.unit"),
+            ("LoadState=masked", "found LoadState=masked"),
+        ] {
+            let why = unit(lines).fit().unwrap_err();
+            assert!(why.contains(words), "{lines}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_start_that_waits_is_not_gone() {
+        assert!(unit("").gone());
+        assert!(unit("ActiveState=failed").gone());
+        assert!(!unit("Job=4711").gone());
+        for state in ["active", "activating", "deactivating", "reloading"] {
+            assert!(!unit(&format!("ActiveState={state}")).gone(), "{state}");
+        }
+    }
+}

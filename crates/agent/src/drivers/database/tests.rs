@@ -1,0 +1,142 @@
+use super::*;
+
+#[test]
+fn the_whole_file_system_is_synced_where_postgresql_can() {
+    assert_eq!(quick_sync("15\n"), ["-c", "recovery_init_sync_method=syncfs"]);
+    for old in ["13\n", "9.6\n", "?"] {
+        assert!(quick_sync(old).is_empty(), "{old}");
+    }
+}
+
+#[test]
+fn a_full_server_is_a_well_one() {
+    let full = "psql: error: connection to server failed: FATAL:  sorry, too many clients already";
+    assert_eq!(refused(full), (DatabaseView::Ready, false));
+    let socket = "psql: error: connection to server on socket \"/run/postgresql/.s.PGSQL.5432\" failed: ";
+    let waits = (DatabaseView::Busy, false);
+    for (words, view) in [
+        ("FATAL:  the database system is starting up", waits),
+        ("FATAL:  the database system is in recovery mode", waits),
+        ("FATAL:  the database system is not yet accepting connections", waits),
+        ("No such file or directory\n\tIs the server running locally and accepting connections on that socket?", waits),
+        ("Connection refused", waits),
+        ("FATAL:  the database system is shutting down", (DatabaseView::Ending, false)),
+        ("FATAL:  Peer authentication failed for user \"postgres\"", (DatabaseView::Ready, true)),
+        ("FATAL:  no pg_hba.conf entry for host \"[local]\"", (DatabaseView::Ready, true)),
+        ("FATAL:  database \"app\" does not exist", (DatabaseView::Ready, true)),
+        ("fe_sendauth: no password supplied", (DatabaseView::Ready, true)),
+    ] {
+        assert_eq!(refused(&format!("{socket}{words}")), view, "{words}");
+    }
+}
+
+/// A PostgreSQL with a configuration that is slow to read has not "ended at once".
+#[tokio::test]
+async fn a_slow_start_is_a_start_and_can_be_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().canonicalize().unwrap();
+    let (data, program) = (place.join("data"), place.join("postgres"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
+    std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+    config.database.kind = DatabaseKind::Command;
+    config.database.data = data.clone();
+    let script = "while :; do sleep 0.05; done";
+    config.database.start =
+        Some(format!("cd /; {} -c '{script}' -D {} >/dev/null 2>&1 &", program.display(), data.display()));
+    config.database.stop = Some("true".into());
+    let database = Database::new(&config);
+    database.start().await.unwrap();
+    assert_eq!(database.runs(), Ok(true));
+    database.stop(Stop::Kill).await.unwrap();
+    assert_eq!(database.runs(), Ok(false));
+}
+
+fn script(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A machine without a processor to spare: what a start began takes longer than five seconds to become a process that works in the data directory. The second
+/// start would take the lock file of the first away.
+async fn one_start_is_enough(kind: DatabaseKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().canonicalize().unwrap();
+    let (data, bin, starts) = (place.join("data"), place.join("bin"), place.join("starts"));
+    for dir in [&data, &bin] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
+    let loops = format!("echo $$ >> {}; while :; do sleep 0.05; done", starts.display());
+    let (server, data_word) = (bin.join("postgres"), data.display());
+    script(&server, &format!("#!/bin/sh\n{loops}\n"));
+    // What pg_ctl and its like do: they leave a process behind that will become the server.
+    let slowly = format!("(sleep 6; exec {} -D {data_word}) >/dev/null 2>&1 &", server.display());
+    script(&bin.join("pg_ctl"), &format!("#!/bin/sh\n{slowly}\n"));
+    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+    config.database.kind = kind;
+    config.database.data = data.clone();
+    config.database.bin_dir = bin;
+    config.database.user = "root".into();
+    config.database.start = Some(slowly);
+    config.database.stop = Some("true".into());
+    let database = Database::new(&config);
+    database.start().await.unwrap();
+    let again = database.start().await.unwrap_err();
+    assert!(again.contains("work in") && again.contains("already"), "{again}");
+    let begun = Instant::now();
+    while !starts.exists() && begun.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let started = std::fs::read_to_string(&starts).unwrap();
+    database.stop(Stop::Kill).await.unwrap();
+    assert_eq!(started.lines().count(), 1, "{started}");
+    assert_eq!(database.runs(), Ok(false));
+}
+
+#[tokio::test]
+async fn a_server_that_is_slow_to_show_itself_is_started_once() {
+    one_start_is_enough(DatabaseKind::PgCtl).await;
+}
+
+#[tokio::test]
+async fn what_a_command_starts_slowly_is_started_once() {
+    one_start_is_enough(DatabaseKind::Command).await;
+}
+
+/// The start is given up (a person, or a lease that ends) before anything of PostgreSQL's is to be seen.
+#[tokio::test]
+async fn a_stop_ends_what_is_on_its_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().canonicalize().unwrap();
+    let (data, came) = (place.join("data"), place.join("came"));
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("PG_VERSION"), "15\n").unwrap();
+    let mut config = AgentConfig { dir: place.clone(), ..AgentConfig::default() };
+    config.database.kind = DatabaseKind::Command;
+    config.database.data = data;
+    config.database.start =
+        Some(format!("(sleep 2; touch {}) >/dev/null 2>&1 & touch {}", came.display(), place.join("given").display()));
+    config.database.stop = Some("true".into());
+    let database = std::sync::Arc::new(Database::new(&config));
+    let starting = tokio::spawn({
+        let database = database.clone();
+        async move { database.start().await }
+    });
+    let begun = Instant::now();
+    while !place.join("given").exists() && begun.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mark = database.marked().clone().unwrap();
+    starting.abort();
+    let _ = starting.await;
+    assert!(!of_mark(MARK, &mark).unwrap().is_empty());
+    database.stop(Stop::Kill).await.unwrap();
+    let begun = Instant::now();
+    while !of_mark(MARK, &mark).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!came.exists(), "it was ended before it came as far");
+}

@@ -1,0 +1,139 @@
+//! The kernel's watchdog device (`/dev/watchdog`): open, timeout, feed, let go. Decides nothing.
+
+// Two questions and one word to the kernel by ioctl, of whose arguments the types are the kernel's (linux/watchdog.h). Nothing else here is unsafe.
+#![expect(unsafe_code, reason = "ioctl takes it")]
+
+use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The letter of its ioctls.
+const W: u8 = b'W';
+
+/// WDIOC_GETSUPPORT.
+const GET_SUPPORT: Opcode = opcode::read::<Info>(W, 0);
+
+/// WDIOC_SETTIMEOUT. Answers with the timeout that it has from then on.
+const SET_TIMEOUT: Opcode = opcode::read_write::<i32>(W, 6);
+
+/// WDIOC_GETTIMEOUT.
+const GET_TIMEOUT: Opcode = opcode::read::<i32>(W, 7);
+
+/// WDIOF_SETTIMEOUT.
+const CAN_SET_TIMEOUT: u32 = 0x0080;
+
+/// WDIOF_MAGICCLOSE.
+const CAN_LET_GO: u32 = 0x0100;
+
+/// `struct watchdog_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Info {
+    options: u32,
+    _firmware: u32,
+    identity: [u8; 32],
+}
+
+/// An open watchdog: it counts down. Dropped without [`Dog::let_go`] it goes on counting, as when its process dies.
+pub trait Dog {
+    /// Sets after how many seconds without a feed it resets the machine; gives what it took.
+    ///
+    /// # Errors
+    /// Words of the kernel.
+    fn set_timeout(&mut self, seconds: u32) -> Result<u32, String>;
+    /// Begins the count anew.
+    ///
+    /// # Errors
+    /// It was not taken.
+    fn feed(&mut self) -> Result<(), String>;
+    /// Ends the count, and closes it.
+    ///
+    /// # Errors
+    /// It may go on counting.
+    fn let_go(self: Box<Self>) -> Result<(), String>;
+}
+
+/// Where one is had from.
+pub trait Kennel {
+    /// Opens it, which begins the count.
+    ///
+    /// # Errors
+    /// There is none, another program has it, or it is of no use: it cannot be let go of, or its timeout cannot be set. Nothing counts then.
+    fn open(&self) -> Result<Box<dyn Dog>, String>;
+}
+
+/// The kernel's, at this path.
+#[derive(Debug)]
+pub struct Device(pub PathBuf);
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    path: PathBuf,
+}
+
+/// What the kernel says of it in sysfs: `/dev/watchdog` is the first of those that have numbers.
+fn says(path: &Path, what: &str) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let name = if name == "watchdog" { "watchdog0" } else { name };
+    let text = std::fs::read_to_string(Path::new("/sys/class/watchdog").join(name).join(what)).ok()?;
+    Some(text.trim().to_string())
+}
+
+impl Kennel for Device {
+    fn open(&self) -> Result<Box<dyn Dog>, String> {
+        let path = &self.0;
+        // Asked before it counts: that could not be ended any more.
+        if says(path, "nowayout").as_deref() == Some("1") {
+            return Err(format!(
+                "{}: found nowayout=1, expected a watchdog that can be let go of: load its module with nowayout=0, or set watchdog.mode to \"off\"",
+                path.display()
+            ));
+        }
+        let file = OpenOptions::new().write(true).open(path);
+        let file = file.map_err(|error| format!("{}: {error}: is there one (`modprobe softdog`), and does no other program have it (systemd's RuntimeWatchdogSec)?", path.display()))?;
+        let dog = Box::new(Opened { file, path: path.clone() });
+        // SAFETY: the opcode is the kernel's for a `struct watchdog_info`, which `Info` is.
+        let info = unsafe { ioctl(&dog.file, Getter::<GET_SUPPORT, Info>::new()) };
+        let info = match info {
+            Ok(info) => info,
+            Err(error) => {
+                let why = format!("{}: WDIOC_GETSUPPORT: {error}: expected a watchdog device", path.display());
+                return Err(dog.let_go().err().map_or(why.clone(), |and| format!("{why}; {and}")));
+            }
+        };
+        let name = String::from_utf8_lossy(&info.identity).trim_end_matches('\0').to_string();
+        for (option, what) in [(CAN_SET_TIMEOUT, "takes no timeout"), (CAN_LET_GO, "cannot be let go of")] {
+            if info.options & option == 0 {
+                let why = format!("{}: {name} {what}: set watchdog.mode to \"off\"", path.display());
+                return Err(dog.let_go().err().map_or(why.clone(), |and| format!("{why}; {and}")));
+            }
+        }
+        Ok(dog)
+    }
+}
+
+impl Dog for Opened {
+    fn set_timeout(&mut self, seconds: u32) -> Result<u32, String> {
+        let failed =
+            |what: &str, error: rustix::io::Errno| format!("{}: {what} to {seconds} s: {error}", self.path.display());
+        let mut value = i32::try_from(seconds).unwrap_or(i32::MAX);
+        // SAFETY: the opcode is the kernel's for an int that it reads and writes.
+        let set = unsafe { ioctl(&self.file, Updater::<SET_TIMEOUT, i32>::new(&mut value)) };
+        set.map_err(|error| failed("WDIOC_SETTIMEOUT", error))?;
+        // SAFETY: the opcode is the kernel's for an int that it writes.
+        let got = unsafe { ioctl(&self.file, Getter::<GET_TIMEOUT, i32>::new()) };
+        let got = got.map_err(|error| failed("WDIOC_GETTIMEOUT after setting it", error))?;
+        u32::try_from(got).map_err(|_| format!("{}: found a timeout of {got} s", self.path.display()))
+    }
+
+    fn feed(&mut self) -> Result<(), String> {
+        self.file.write_all(b"1").map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn let_go(mut self: Box<Self>) -> Result<(), String> {
+        // The word on which the kernel's watchdog stops waiting for more, once it is closed.
+        self.file.write_all(b"V").map_err(|error| format!("{}: it goes on counting: {error}", self.path.display()))
+    }
+}

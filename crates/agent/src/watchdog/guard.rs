@@ -1,0 +1,194 @@
+//! The machine's watchdog device in the helper's hands: when it is opened, fed and let go of. What the device itself does is [`super::device`]'s.
+//!
+//! - G1  While PostgreSQL may be there it is fed only if, fed now, it fires before the lease could end for others.
+//! - G2  Open it has a timeout of two thirds of a lease at most; where that cannot be had it is let go of at once, and nothing is started under `required`.
+//! - G3  It is let go of only once the agent does not want it any more and nothing is left of PostgreSQL. A helper that dies lets go of nothing.
+//!
+//! Whoever only waits for its timeout would be late: it counts from the last feed. So what counts here is the last renewal, and the feed is left out `timeout` ahead of the
+//! lease's end. That is later than A3 stops PostgreSQL, which then has time to be gone: from there on it is fed again.
+
+use super::device::{Dog, Kennel};
+use std::path::{Path, PathBuf};
+
+/// Below the run directory: how the device is, for the agent and for people.
+const SHOWN: &str = "watchdog.device";
+
+/// Ahead of the end of a lease: what the kernel, and this process, may be late.
+const SLACK_NS: u64 = 50_000_000;
+
+/// Between two tries to open it.
+const RETRY_NS: u64 = 1_000_000_000;
+
+const S: u64 = 1_000_000_000;
+
+/// How the device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// It counts, and fires after this many seconds without a feed.
+    Armed(u32),
+    /// Why it does not.
+    Refused(String),
+}
+
+impl Shown {
+    fn text(&self) -> String {
+        match self {
+            Shown::Armed(seconds) => format!("armed {seconds}\n"),
+            Shown::Refused(why) => format!("refused {}\n", why.replace('\n', " ")),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('\n')?.split_once(' ')? {
+            ("armed", seconds) => seconds.parse().ok().map(Shown::Armed),
+            ("refused", why) => Some(Shown::Refused(why.to_string())),
+            _ => None,
+        }
+    }
+
+    /// What a helper shows in this run directory, if anything.
+    pub fn read(run_dir: &Path) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(run_dir.join(SHOWN)).ok()?)
+    }
+}
+
+/// Pure (G2): the timeout for leases of this length, in seconds. With two thirds of one it is fed in the first third after each renewal, and attach renews
+/// six times in a lease: one that comes late is not missed.
+///
+/// # Errors
+/// The device counts in whole seconds.
+fn timeout_s(ttl_ms: u64) -> Result<u32, String> {
+    match u32::try_from(ttl_ms.saturating_mul(2) / 3000).unwrap_or(u32::MAX) {
+        0 => Err(format!(
+            "found a lease of {ttl_ms} ms, expected 1500 ms at least: a watchdog device counts in seconds, and has to fire before the lease ends (attach.args, --ttl)"
+        )),
+        seconds => Ok(seconds),
+    }
+}
+
+/// Pure (G1): `until_ns` is the end of the lease, none where nothing of PostgreSQL is left.
+fn may_feed(now_ns: u64, until_ns: Option<u64>, timeout_s: u32) -> bool {
+    let fires = now_ns.saturating_add(u64::from(timeout_s) * S).saturating_add(SLACK_NS);
+    until_ns.is_none_or(|until| fires <= until)
+}
+
+/// What the agent wants, and what may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The host is, or is about to become, primary.
+    pub wanted: bool,
+    /// How long its leases last, in milliseconds.
+    pub ttl_ms: u64,
+    /// Until when PostgreSQL may run; none where nothing of it is left.
+    pub until_ns: Option<u64>,
+}
+
+/// The device, open or not.
+pub struct Guard<K: Kennel> {
+    kennel: Option<K>,
+    shown_at: PathBuf,
+    dog: Option<(Box<dyn Dog>, u32)>,
+    shown: Option<Shown>,
+    retry_ns: u64,
+}
+
+impl<K: Kennel> Guard<K> {
+    /// Nothing is opened yet; without a kennel nothing ever is. What an earlier helper showed is taken away.
+    pub fn new(run_dir: &Path, kennel: Option<K>) -> Self {
+        let shown_at = run_dir.join(SHOWN);
+        let _ = std::fs::remove_file(&shown_at);
+        Self { kennel, shown_at, dog: None, shown: None, retry_ns: 0 }
+    }
+
+    fn show(&mut self, shown: Option<Shown>) {
+        if self.shown == shown {
+            return;
+        }
+        let done = match &shown {
+            Some(shown) => {
+                match shown {
+                    Shown::Armed(seconds) => tracing::info!(seconds, "the machine's watchdog counts"),
+                    Shown::Refused(why) => tracing::error!(why, "the machine's watchdog is of no use"),
+                }
+                let new = self.shown_at.with_extension("new");
+                std::fs::write(&new, shown.text()).and_then(|()| std::fs::rename(&new, &self.shown_at))
+            }
+            None => std::fs::remove_file(&self.shown_at),
+        };
+        if let Err(error) = done {
+            tracing::error!(path = %self.shown_at.display(), %error, "how the machine's watchdog is cannot be shown");
+        }
+        self.shown = shown;
+    }
+
+    /// Opens it with the timeout that leases of this length want (G2).
+    fn open(kennel: &K, ttl_ms: u64) -> Result<(Box<dyn Dog>, u32), String> {
+        let wanted = timeout_s(ttl_ms)?;
+        let mut dog = kennel.open()?;
+        let why = match dog.set_timeout(wanted) {
+            Ok(got) if (1..=wanted).contains(&got) => return Ok((dog, got)),
+            Ok(got) => format!(
+                "found a timeout of {got} s, expected {wanted} s at most with leases of {ttl_ms} ms: longer leases (attach.args, --ttl), or another device"
+            ),
+            Err(why) => why,
+        };
+        Err(dog.let_go().err().map_or(why.clone(), |and| format!("{why}; {and}")))
+    }
+
+    /// Looks at what is wanted, and does it.
+    pub fn look(&mut self, now_ns: u64, wish: Wish) {
+        let Some(kennel) = &self.kennel else { return };
+        match (&mut self.dog, wish.wanted) {
+            (None, true) if now_ns >= self.retry_ns => {
+                self.retry_ns = now_ns.saturating_add(RETRY_NS);
+                match Self::open(kennel, wish.ttl_ms) {
+                    Ok((dog, timeout)) => {
+                        self.dog = Some((dog, timeout));
+                        self.show(Some(Shown::Armed(timeout)));
+                    }
+                    Err(why) => self.show(Some(Shown::Refused(why))),
+                }
+            }
+            (Some((dog, timeout)), true) if timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != *timeout) => {
+                // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (G1).
+                if now_ns >= self.retry_ns {
+                    self.retry_ns = now_ns.saturating_add(RETRY_NS);
+                    let taken = timeout_s(wish.ttl_ms).and_then(|wanted| dog.set_timeout(wanted));
+                    if let Ok(taken) = taken {
+                        *timeout = taken;
+                        self.show(Some(Shown::Armed(taken)));
+                    }
+                }
+            }
+            (Some(_), false) if wish.until_ns.is_none() => self.let_go(),
+            (None, false) => self.show(None),
+            _ => {}
+        }
+        let Some((dog, timeout)) = &mut self.dog else { return };
+        if may_feed(now_ns, wish.until_ns, *timeout) {
+            let shown = dog.feed().map_or_else(Shown::Refused, |()| Shown::Armed(*timeout));
+            self.show(Some(shown));
+        }
+    }
+
+    /// Ends the count (G3 is the caller's where it ends itself).
+    pub fn let_go(&mut self) {
+        let Some((dog, _)) = self.dog.take() else { return };
+        match dog.let_go() {
+            Ok(()) => {
+                tracing::info!("the machine's watchdog counts no more");
+                self.show(None);
+            }
+            Err(why) => self.show(Some(Shown::Refused(why))),
+        }
+    }
+
+    /// The next look must not be far away: the lease comes to its end, and PostgreSQL may be gone at any moment.
+    pub fn is_urgent(&self, now_ns: u64, wish: Wish) -> bool {
+        self.dog.as_ref().is_some_and(|(_, timeout)| !may_feed(now_ns, wish.until_ns, *timeout))
+    }
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+//! The guard over a device of memory, which is held to the same contract as the kernel's: HOLDFAST_TEST_WATCHDOG=/dev/watchdog asks that one, on a machine that may be reset.
+
+use super::super::device::Device;
+use super::*;
+use std::sync::{Arc, Mutex};
+
+const TTL_MS: u64 = 3000;
+
+/// A watchdog of memory, by a clock of its own.
+#[derive(Debug, Default)]
+struct Memory {
+    now_ns: u64,
+    /// Open, and so counting: when it fires.
+    fires_ns: Option<u64>,
+    timeout_s: u32,
+    /// It takes no shorter timeout.
+    least_s: u32,
+    fired: bool,
+    missing: bool,
+    opened: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Fake(Arc<Mutex<Memory>>);
+
+impl Fake {
+    fn of<T>(&self, see: impl FnOnce(&mut Memory) -> T) -> T {
+        see(&mut self.0.lock().unwrap())
+    }
+
+    fn pass(&self, ns: u64) {
+        self.of(|dog| {
+            dog.now_ns += ns;
+            dog.fired |= dog.fires_ns.is_some_and(|at| at <= dog.now_ns);
+        });
+    }
+}
+
+impl Kennel for Fake {
+    fn open(&self) -> Result<Box<dyn Dog>, String> {
+        self.of(|dog| {
+            if dog.missing || dog.fires_ns.is_some() {
+                return Err("/dev/watchdog: busy".to_string());
+            }
+            // What a driver has where nobody says otherwise.
+            dog.timeout_s = 60;
+            dog.fires_ns = Some(dog.now_ns + 60 * S);
+            dog.opened += 1;
+            Ok(())
+        })?;
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Dog for Fake {
+    fn set_timeout(&mut self, seconds: u32) -> Result<u32, String> {
+        self.of(|dog| {
+            dog.timeout_s = seconds.max(dog.least_s);
+            dog.fires_ns = Some(dog.now_ns + u64::from(dog.timeout_s) * S);
+            Ok(dog.timeout_s)
+        })
+    }
+
+    fn feed(&mut self) -> Result<(), String> {
+        self.of(|dog| dog.fires_ns = Some(dog.now_ns + u64::from(dog.timeout_s) * S));
+        Ok(())
+    }
+
+    fn let_go(self: Box<Self>) -> Result<(), String> {
+        self.of(|dog| dog.fires_ns = None);
+        Ok(())
+    }
+}
+
+/// What the guard takes for granted of any device.
+fn holds(kennel: &impl Kennel, wait: impl Fn(u64)) {
+    let mut dog = kennel.open().unwrap();
+    assert!(kennel.open().is_err(), "one at a time");
+    assert_eq!(dog.set_timeout(3), Ok(3));
+    assert_eq!(dog.set_timeout(2), Ok(2));
+    for _ in 0..3 {
+        wait(S);
+        dog.feed().unwrap();
+    }
+    dog.let_go().unwrap();
+    // It counts no more: whoever asks here is still there.
+    wait(4 * S);
+    let dog = kennel.open().unwrap();
+    dog.let_go().unwrap();
+}
+
+#[test]
+fn a_device_of_memory_is_as_a_device_is() {
+    let fake = Fake::default();
+    holds(&fake, |ns| fake.pass(ns));
+    assert!(!fake.of(|dog| dog.fired));
+}
+
+#[test]
+fn the_machines_device_is_as_a_device_is() {
+    let Some(path) = std::env::var_os("HOLDFAST_TEST_WATCHDOG") else {
+        eprintln!("skipped: HOLDFAST_TEST_WATCHDOG=/dev/watchdog uses the watchdog of this machine");
+        return;
+    };
+    holds(&Device(path.into()), |ns| std::thread::sleep(std::time::Duration::from_nanos(ns)));
+}
+
+#[test]
+fn what_is_no_watchdog_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let why = |path: PathBuf| Device(path).open().err().unwrap();
+    assert!(why(dir.path().join("watchdog")).contains("modprobe softdog"));
+    // A file takes every byte and no ioctl.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let said = why(file);
+    assert!(said.contains("WDIOC_GETSUPPORT") && said.contains("expected a watchdog device"), "{said}");
+}
+
+struct Lab {
+    fake: Fake,
+    guard: Guard<Fake>,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new(fake: Fake) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let guard = Guard::new(dir.path(), Some(fake.clone()));
+        Self { fake, guard, dir }
+    }
+
+    /// Time goes by in the helper's steps, under this wish.
+    fn go(&mut self, ms: u64, wish: Wish) {
+        for _ in 0..ms / 20 {
+            let now = self.fake.of(|dog| dog.now_ns);
+            self.guard.look(now, wish);
+            self.fake.pass(20_000_000);
+        }
+    }
+
+    fn fired(&self) -> bool {
+        self.fake.of(|dog| dog.fired)
+    }
+}
+
+fn wish(until_ns: Option<u64>) -> Wish {
+    Wish { wanted: true, ttl_ms: TTL_MS, until_ns }
+}
+
+#[test]
+fn its_timeout_is_two_thirds_of_a_lease() {
+    for (ttl_ms, seconds) in [(1500, 1), (2999, 1), (3000, 2), (10_000, 6), (30_000, 20)] {
+        assert_eq!(timeout_s(ttl_ms), Ok(seconds), "{ttl_ms}");
+    }
+    assert!(timeout_s(1499).unwrap_err().contains("expected 1500 ms at least"));
+    assert!(timeout_s(0).is_err());
+}
+
+/// G1: whatever the age of the last renewal is, it fires before the lease ends, and not before PostgreSQL had the time that A3 gives it.
+#[test]
+fn it_fires_before_the_lease_ends_for_others_and_not_early() {
+    for renewals in 1..20_u64 {
+        let mut lab = Lab::new(Fake::default());
+        lab.go(500, wish(None));
+        let mut until = 0;
+        for _ in 0..renewals {
+            // A renewal each third of a lease.
+            until = lab.fake.of(|dog| dog.now_ns) + TTL_MS * 1_000_000;
+            lab.go(1000, wish(Some(until)));
+        }
+        assert!(!lab.fired(), "renewed in time");
+        // No renewal any more, and nobody stops PostgreSQL.
+        while !lab.fired() {
+            lab.go(20, wish(Some(until)));
+        }
+        let now = lab.fake.of(|dog| dog.now_ns);
+        assert!(now <= until, "{} ms after the lease ended", (now.saturating_sub(until)) / 1_000_000);
+        assert!(until - now <= 150_000_000, "{} ms early", (until - now) / 1_000_000);
+    }
+}
+
+#[test]
+fn a_host_whose_postgresql_was_stopped_in_time_is_not_reset() {
+    let mut lab = Lab::new(Fake::default());
+    lab.go(100, wish(None));
+    let until = lab.fake.of(|dog| dog.now_ns) + TTL_MS * 1_000_000;
+    // A3: told to stop 300 ms ahead of the end, gone 200 ms later.
+    lab.go(2900, wish(Some(until)));
+    lab.go(20_000, wish(None));
+    assert!(!lab.fired());
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)));
+    // Let go of with a clean step down, and only then.
+    lab.go(100, Wish { wanted: false, ..wish(Some(u64::MAX)) });
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)), "G3: PostgreSQL may be there");
+    lab.go(100, Wish { wanted: false, ..wish(None) });
+    assert_eq!(Shown::read(lab.dir.path()), None);
+    lab.go(10_000, Wish { wanted: false, ..wish(None) });
+    assert!(!lab.fired());
+}
+
+#[test]
+fn a_device_that_cannot_be_had_or_set_is_told_and_left() {
+    let fake = Fake::default();
+    fake.of(|dog| dog.missing = true);
+    let mut lab = Lab::new(fake);
+    lab.go(100, wish(None));
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Refused("/dev/watchdog: busy".into())));
+    // It is there after all: tried once a second.
+    lab.fake.of(|dog| dog.missing = false);
+    lab.go(2000, wish(None));
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)));
+    assert_eq!(lab.fake.of(|dog| dog.opened), 1);
+    // One that takes no timeout as short as that.
+    let fake = Fake::default();
+    fake.of(|dog| dog.least_s = 5);
+    let mut lab = Lab::new(fake);
+    lab.go(100, wish(None));
+    let Some(Shown::Refused(why)) = Shown::read(lab.dir.path()) else { panic!("it was taken") };
+    assert!(why.contains("found a timeout of 5 s, expected 2 s at most"), "{why}");
+    assert_eq!(lab.fake.of(|dog| dog.fires_ns), None, "let go of at once");
+    // Leases that are too short for any.
+    let mut lab = Lab::new(Fake::default());
+    lab.go(100, Wish { ttl_ms: 1000, ..wish(None) });
+    assert_eq!(lab.fake.of(|dog| dog.opened), 0);
+    assert!(matches!(Shown::read(lab.dir.path()), Some(Shown::Refused(why)) if why.contains("1500 ms")));
+}
+
+#[test]
+fn leases_that_become_shorter_shorten_the_timeout() {
+    let mut lab = Lab::new(Fake::default());
+    lab.go(100, Wish { ttl_ms: 10_000, ..wish(None) });
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(6)));
+    lab.go(2000, wish(None));
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)));
+    assert_eq!(lab.fake.of(|dog| dog.timeout_s), 2);
+}
+
+#[test]
+fn what_is_shown_is_read_again() {
+    for shown in [Shown::Armed(2), Shown::Refused("no device: a b".into())] {
+        assert_eq!(Shown::parse(&shown.text()), Some(shown));
+    }
+    assert_eq!(Shown::parse("armed 2"), None, "cut short");
+}
