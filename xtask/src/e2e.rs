@@ -31,6 +31,7 @@ mod set_delete;
 mod space;
 mod standby;
 mod stores;
+mod stores_change;
 mod storm;
 mod tls;
 mod tools;
@@ -117,6 +118,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "one of three S3 servers killed under load: no client error, checkpoints go on, it catches up; recovery with any one missing (R8)",
         needs: &["versitygw"],
         run: stores::run,
+    },
+    Scenario {
+        name: "stores-change",
+        shows: "a set's stores are changed under load: filled through a kill, a dead one replaced, drained, abandoned; recovery finds the new ones (R1, R4, R8)",
+        needs: &["versitygw"],
+        run: stores_change::run,
     },
     Scenario {
         name: "idle",

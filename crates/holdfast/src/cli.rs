@@ -4,6 +4,7 @@ mod dev;
 mod keys;
 mod lease;
 mod members;
+mod stores;
 
 use crate::command::{
     AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, PairCommand, RecoverArgs, SET_DELETE,
@@ -14,7 +15,7 @@ use crate::{duration, output};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use holdfast_gateway::recovery::Stores;
 use holdfast_tls::{Dialer, Role, TlsFiles};
-use holdfast_types::{ByteSize, MemberId, Name, Owner};
+use holdfast_types::{ByteSize, MemberId, Name, Owner, Placement};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -24,6 +25,7 @@ pub use dev::DevArgs;
 pub use keys::KeyCommand;
 pub use lease::LeaseCommand;
 pub use members::MembersCommand;
+pub use stores::{HowArgs, StoresCommand};
 
 /// Where a gateway listens that was told nothing else.
 pub const DEFAULT_API: &str = "127.0.0.1:7400";
@@ -348,6 +350,9 @@ pub enum SetCommand {
         #[arg(long)]
         any_view: bool,
     },
+    /// Show where a set lies, and put it into other stores while it serves: add, drain, replace
+    #[command(subcommand, after_long_help = with_codes(stores::STORES))]
+    Stores(StoresCommand),
     /// Delete a set: its volumes, its key, its objects, what gateways have of it on their disks
     #[command(after_long_help = with_codes(SET_DELETE))]
     Delete(DeleteArgs),
@@ -500,6 +505,25 @@ pub fn store_url(text: &str) -> Result<String, String> {
             "found {text:?}, expected s3://BUCKET/PREFIX or file:///DIRECTORY, or several as \"w=QUORUM URL URL URL\""
         ))
     }
+}
+
+/// As [`store_url`], and what `holdfast set list` shows of a set whose stores were changed: `c=2 ...`, in the middle of a change both lists.
+pub fn stores_text(text: &str) -> Result<String, String> {
+    let placement = Placement::parse(text);
+    if placement.next.is_none() && (text.contains(" | ") || text.contains(" => ")) {
+        return Err(format!(
+            "found {text:?}, expected the stores as `holdfast set list` showed them: \"LIST\", or in the middle of a change \"LIST => LIST\""
+        ));
+    }
+    for list in std::iter::once(&placement.stores).chain(placement.next.as_ref().map(|(_, to)| to)) {
+        if list.starts_with("c=") {
+            let stores = Stores::parse(list).map_err(|error| error.to_string())?;
+            stores.urls().iter().try_for_each(|url| store_url(url).map(drop))?;
+        } else {
+            store_url(list)?;
+        }
+    }
+    Ok(text.to_string())
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

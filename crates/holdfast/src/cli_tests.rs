@@ -146,6 +146,52 @@ fn stores() {
 }
 
 #[test]
+fn stores_that_were_changed_are_read_where_a_set_may_be_in_them() {
+    for good in [
+        "s3://bucket",
+        "w=2 s3://east s3://west/p file:///south",
+        "c=2 s3://bucket/p",
+        "c=3 w=2 s3://east s3://west/p file:///south",
+        "s3://bucket => c=2 w=2 s3://east s3://west/p file:///south",
+        "s3://bucket | c=2 s3://other",
+    ] {
+        assert_eq!(stores_text(good).as_deref(), Ok(good));
+    }
+    for bad in [
+        "",
+        "bucket",
+        "c=1 s3://bucket",
+        "c=2 http://x/y",
+        "c=2 w=1 s3://east s3://west",
+        "s3://bucket/p | ",
+        " => c=2 s3://bucket",
+        "s3://bucket => c=2 nowhere",
+        "s3://bucket/a | c=2 s3://b/p => c=3 s3://c/p",
+        "w=1 s3://east s3://west => c=2 s3://bucket",
+    ] {
+        assert!(stores_text(bad).is_err(), "{bad}");
+    }
+    for line in [
+        "set stores",
+        "set stores change demo",
+        "set stores change demo --store c=2",
+        "set stores add demo",
+        "set stores replace demo s3://a/p",
+        "set stores drain demo s3://a/p --wait=2h",
+        "set stores drain demo s3://a/p --wait --dry-run",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+    let wait = |line: &str| match good(line).command {
+        Command::Set(SetCommand::Stores(StoresCommand::Drain { urls, how, .. })) => (urls.len(), how.wait),
+        _ => panic!("another command"),
+    };
+    assert_eq!(wait("set stores drain demo s3://a/p s3://b/p"), (2, None));
+    assert_eq!(wait("set stores drain demo --wait s3://a/p"), (1, Some(Duration::from_secs(86_400))));
+    assert_eq!(wait("set stores remove demo s3://a/p --wait=5m"), (1, Some(Duration::from_secs(300))));
+}
+
+#[test]
 fn wrong_lines_are_usage_errors() {
     for line in [
         "",

@@ -23,6 +23,7 @@ mod snapshot;
 mod standby;
 mod status;
 mod stored;
+mod stores;
 mod verify;
 mod volume;
 mod watch;

@@ -507,3 +507,65 @@ async fn progress_is_json_for_programs() {
     assert_eq!(progress["progress"]["groups_done"], 2, "{err}");
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["caught_up"], true);
 }
+
+/// Where the set lies in the small world.
+fn lies(world: &Shared) -> String {
+    world.lock().unwrap().sets["demo"].store.clone()
+}
+
+#[tokio::test]
+async fn stores_are_changed_by_their_whole_list_and_waited_for() {
+    let (world, api) = cluster().await;
+    let to = ["--store", "file:///srv/store", "--store", "file:///b", "--store", "file:///c"];
+    let change = [&["set", "stores", "change", "demo"][..], &to].concat();
+    let looked = json(&api, &[&change[..], &["--dry-run"]].concat()).await;
+    assert_eq!((looked["changed"].as_bool(), looked["done"].as_bool()), (Some(true), Some(false)), "{looked}");
+    assert_eq!(lies(&world), "file:///srv/store", "only looked");
+    // No store is let go: nobody is asked.
+    let done = json(&api, &[&change[..], &["--wait"]].concat()).await;
+    let three = "c=2 w=2 file:///srv/store file:///b file:///c";
+    assert_eq!((done["done"].as_bool(), done["placement"].as_str()), (Some(true), Some(three)), "{done}");
+    assert_eq!(lies(&world), three);
+    let again = json(&api, &change).await;
+    assert_eq!((again["changed"].as_bool(), again["done"].as_bool()), (Some(false), Some(true)), "{again}");
+    assert!(calls(&world).iter().all(|call| !call.contains("g2")), "group 0's leader and the set's");
+}
+
+#[tokio::test]
+async fn a_store_is_let_go_only_when_somebody_says_so() {
+    let (world, api) = cluster().await;
+    let replace = ["set", "stores", "replace", "demo", "file:///srv/store", "file:///b"];
+    assert_eq!(error(6, &api, &replace).await["code"], "declined");
+    assert_eq!(lies(&world), "file:///srv/store");
+    world.lock().unwrap().hold_stores = true;
+    let out = expect(0, &api, &[&replace[..], &["--yes"]].concat()).await;
+    assert!(out.starts_with("begun: ") && out.contains("set stores abandon demo"), "{out}");
+    assert_eq!(lies(&world), "file:///srv/store | c=2 file:///b");
+    let late = error(5, &api, &[&replace[..], &["--yes", "--wait=700ms"]].concat()).await;
+    assert!(late["message"].as_str().unwrap().contains("not in the new stores alone yet"), "{late}");
+    let other = error(3, &api, &["set", "stores", "add", "demo", "file:///c", "file:///d"]).await;
+    assert_eq!(other["message"], "one change at a time");
+    let shown = json(&api, &["set", "stores", "show", "demo"]).await;
+    assert_eq!((shown["phase"].as_str(), shown["from_store"].as_str()), (Some("filling"), Some("file:///srv/store")));
+    assert_eq!(shown["stores"][1]["part"], "joins");
+    for looks in [["set", "list"], ["cluster", "status"]] {
+        let out = expect(0, &api, &looks).await;
+        assert!(out.contains("\ndemo: stores filling: "), "{out}");
+    }
+    assert!(expect(0, &api, &["set", "show", "demo"]).await.contains("change of stores      filling: "));
+    json(&api, &["set", "stores", "abandon", "demo"]).await;
+    assert_eq!(lies(&world), "file:///srv/store");
+    assert!(expect(0, &api, &["set", "stores", "abandon", "demo"]).await.contains("are not being changed"));
+}
+
+#[tokio::test]
+async fn what_makes_no_list_is_refused_before_anybody_is_asked() {
+    let (world, api) = cluster().await;
+    let two = error(3, &api, &["set", "stores", "add", "demo", "file:///b"]).await;
+    assert!(two["next"].as_str().unwrap().contains("holdfast set stores change demo"), "{two}");
+    let gone = error(3, &api, &["set", "stores", "drain", "demo", "file:///b"]).await;
+    assert!(gone["message"].as_str().unwrap().contains("but in file:///srv/store"), "{gone}");
+    error(2, &api, &["set", "stores", "change", "demo", "--store", "file:///a", "--store", "file:///b"]).await;
+    error(3, &api, &["set", "stores", "show", "nosuch"]).await;
+    assert!(calls(&world).iter().all(|call| !call.contains("change_stores")));
+}

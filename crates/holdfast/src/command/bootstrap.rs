@@ -9,7 +9,7 @@
 //! A crash between any two steps is finished by running it again.
 
 use super::{cluster, incomplete};
-use crate::cli::{Common, address, store_url};
+use crate::cli::{Common, address, stores_text};
 use crate::door::{Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
@@ -82,7 +82,7 @@ impl Plan {
             }
         }
         for set in &self.sets {
-            store_url(&set.store).map_err(|problem| format!("set {}: store: {problem}", set.name))?;
+            stores_text(&set.store).map_err(|problem| format!("set {}: store: {problem}", set.name))?;
             if !sets.insert(&set.name) {
                 return Err(format!("set {}: found twice, expected once", set.name));
             }

@@ -8,9 +8,9 @@
 //! Each step finds out what an earlier run has done: a head says which cluster it was raised for, and, until that has made a checkpoint, for
 //! which gateway. A run with other gateways raises it once more and so fences the earlier one.
 
-use super::stored::{KeyArgs, moment, of_recovery, survey};
+use super::stored::{KeyArgs, MOVED, moment, of_recovery, survey};
 use super::{bootstrap, cluster, incomplete, set, tell};
-use crate::cli::{Common, store_url, with_codes};
+use crate::cli::{Common, stores_text, with_codes};
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
 use crate::output;
@@ -31,8 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
 pub struct RecoverArgs {
-    /// A store of the lost cluster, once for each that sets were in; of a set over several stores the whole text that `set list` showed: 'w=2 URL URL URL'
-    #[arg(long = "from-store", value_name = "URL", required = true, value_parser = store_url)]
+    /// A store of the lost cluster, once for each that sets were in; of a set over several stores, or whose stores were changed, the whole text that
+    /// `set stores show` gave for a recovery: 'w=2 URL URL URL', 'c=2 URL', or 'LIST => LIST' in the middle of a change
+    #[arg(long = "from-store", value_name = "URL", required = true, value_parser = stores_text)]
     from_store: Vec<String>,
     /// The new gateways: the plan of `cluster bootstrap`, without sets
     #[arg(long, value_name = "FILE")]
@@ -57,6 +58,9 @@ The plan lists new gateways with empty data directories, which run and have the 
 checkpoint, which is printed: every write up to it, none after. The old gateways are fenced in the store. As long as a majority of the old
 gateways' disks is left, do not use this: start them, nothing is lost then.
 Run it again after a failure: what is done already is left alone.
+
+A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either
+list may count: --from-store 's3://b/p => c=2 s3://new/p' names both, and the change goes on from there.
 ";
 
 /// One set, as restored.
@@ -104,10 +108,13 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let (found, bad) = survey(&args.key, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
-        return Err(match why.contains("name all stores of the set") {
-            true => error.next("one --from-store with all of them, in that order"),
-            false => error.next("use the cluster key that it was made with; `holdfast verify` says what is damaged"),
-        });
+        return Err(error.next(if why.contains(MOVED) {
+            "the set went on there, what is here is old. Nothing was changed"
+        } else if why.contains("name all stores of the set") {
+            "one --from-store with all of them, in that order"
+        } else {
+            "use the cluster key that it was made with; `holdfast verify` says what is damaged"
+        }));
     }
     if found.is_empty() {
         let error = CliError::refused(format!("found no set in {}", args.from_store.join(", ")));

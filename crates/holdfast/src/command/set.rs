@@ -26,6 +26,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
             create(common, &name, &stores.to_string(), &volumes).await
         }
         SetCommand::List => list(common).await,
+        SetCommand::Stores(command) => super::stores::run(common, command).await,
         SetCommand::Delete(args) => super::deletion::run(common, args).await,
         SetCommand::Show { set, any_view } => show(common, &set, any_view).await,
         SetCommand::Checkpoint { set } => checkpoint(common, &set).await,
@@ -36,7 +37,7 @@ pub async fn run(common: &Common, command: SetCommand) -> Result<(), CliError> {
 }
 
 /// The stores of one set, as they were named on the command line: each by a `--store`, or all in one text.
-fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores, CliError> {
+pub(super) fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result<Stores, CliError> {
     let usage = |error: &dyn std::error::Error| CliError::usage("--store").because(error);
     let stores = match named.as_slice() {
         [one] if one.starts_with("w=") => Stores::parse(one).map_err(|error| usage(&error))?,
@@ -129,6 +130,7 @@ async fn list(common: &Common) -> Result<(), CliError> {
             let rows = rows.zip(&reply.sets).map(|([name, id, store], set)| [name, id, store, set.clone_of.clone()]);
             output::table(["SET", "GROUP", "STORE", "CLONE OF"], rows)
         };
+        let sets = format!("{sets}{}", changes(&reply.sets, |_| None));
         match reply.deletions.as_slice() {
             [] => sets,
             deletions => format!("{sets}\n\n{}", super::deletion::table(deletions)),
@@ -156,6 +158,15 @@ async fn show(common: &Common, set: &Name, any_view: bool) -> Result<(), CliErro
         Some(space) => format!("{}\n{}", describe(&status), super::volume::describe_space(space)),
         None => format!("{}\n\n{}", describe(&status), describe_volumes(&status)),
     })
+}
+
+/// A line below a table for each set whose stores are being changed; `health` is what its leader says, where that is known.
+pub fn changes<'a>(sets: &[v1::SetSummary], health: impl Fn(&v1::SetSummary) -> Option<&'a v1::StoreHealth>) -> String {
+    let line = |set: &v1::SetSummary| {
+        super::stores::line(set, health(set)).map(|line| format!("\n{}: stores {line}", set.name))
+    };
+    let lines: String = sets.iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// How long what a set takes up is waited for.
@@ -204,6 +215,7 @@ async fn checkpoint(common: &Common, set: &Name) -> Result<(), CliError> {
 /// A set in words, without its volumes.
 pub fn describe(status: &v1::SetStatus) -> String {
     let set = status.set.clone().unwrap_or_default();
+    let change = super::stores::line(&set, status.store_health.as_ref());
     let mut facts = vec![
         ["set".to_string(), format!("{} (group {})", set.name, set.id)],
         ["store".to_string(), set.store],
@@ -225,6 +237,7 @@ pub fn describe(status: &v1::SetStatus) -> String {
         facts.push(["clone of".to_string(), set.clone_of.clone()]);
     }
     facts.extend(status.clones.iter().map(|clone| ["has a clone".to_string(), super::clone::line(clone)]));
+    facts.extend(change.map(|change| ["change of stores".to_string(), change]));
     let replicas = status.store_health.iter().flat_map(|health| &health.replicas);
     for (at, replica) in replicas.enumerate() {
         facts.push([format!("store {}", at + 1), replica_text(replica)]);
@@ -286,7 +299,8 @@ fn replica_text(replica: &v1::StoreReplica) -> String {
         objects => format!(", {objects} of them in no other store whole"),
     };
     let head = if replica.head_behind { ", heads differ" } else { "" };
-    format!("{}: {lacks}{stuck}{head}; {}", replica.store, store_text(&health))
+    let part = if replica.part.is_empty() { String::new() } else { format!("{}, ", replica.part) };
+    format!("{}: {part}{lacks}{stuck}{head}; {}", replica.store, store_text(&health))
 }
 
 /// A lease in one line.

@@ -22,7 +22,8 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let groups = output::table(["GROUP", "SET", "LEADER", "TERM", "LAST", "COMMITTED", "APPLIED (BEHIND)"], groups);
     let sets = status.sets.iter().map(|set| set_row(status, set));
     let sets = output::table_with_trouble(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets, &[4], 1);
-    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}")
+    let changes = set::changes(&status.sets, |set| leader_health(status, set));
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}")
 }
 
 fn group_name(group: u64, set: &str) -> String {
@@ -33,12 +34,16 @@ fn group_name(group: u64, set: &str) -> String {
     }
 }
 
-/// With what the set's leader says of the store.
-fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5] {
+/// What the set's leader says of its stores.
+fn leader_health<'a>(status: &'a v1::ClusterStatusReply, set: &v1::SetSummary) -> Option<&'a v1::StoreHealth> {
     let leader = status.groups.iter().find(|group| group.group == set.id).map_or(0, |group| group.leader);
     let of_leader = |member: &&v1::MemberStatus| member.member.as_ref().is_some_and(|m| m.id == leader && leader != 0);
     let node = status.members.iter().find(of_leader).and_then(|member| member.node.as_ref());
-    let health = node.and_then(|node| node.stores.iter().find(|health| health.set == set.name));
+    node.and_then(|node| node.stores.iter().find(|health| health.set == set.name))
+}
+
+fn set_row(status: &v1::ClusterStatusReply, set: &v1::SetSummary) -> [String; 5] {
+    let health = leader_health(status, set);
     let (backlog, answers) = health.map_or((String::new(), String::new()), |health| {
         (output::bytes(health.backlog_bytes), set::store_text(health))
     });

@@ -7,6 +7,9 @@ use holdfast_gateway::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
 use std::path::PathBuf;
 
+/// Of a set that is in other stores by now, in words.
+pub const MOVED: &str = "stores were changed";
+
 /// Where the cluster key is.
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster_key", required = true, multiple = false)]

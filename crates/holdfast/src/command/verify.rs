@@ -1,7 +1,7 @@
 //! `holdfast verify`: sets as their store has them, checked to the last tag.
 
-use super::stored::{KeyArgs, moment, survey};
-use crate::cli::{Common, store_url, with_codes};
+use super::stored::{KeyArgs, MOVED, moment, survey};
+use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
 use crate::output;
 use clap::Args;
@@ -23,8 +23,8 @@ const OTHER_KEY: &str = "wrapped under cluster key";
 pub struct VerifyArgs {
     /// Sets to check [default: all in the store]
     sets: Vec<Name>,
-    /// The store
-    #[arg(long, value_name = "URL", value_parser = store_url)]
+    /// The store; of a set over several stores, or whose stores were changed, the whole text that `set stores show` gave for a recovery
+    #[arg(long, value_name = "URL", value_parser = stores_text)]
     store: String,
     #[command(flatten)]
     key: KeyArgs,
@@ -76,6 +76,12 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
         return Err(
             CliError::refused(why.clone()).next("use the cluster key that it was made with; nothing was checked")
         );
+    }
+    // A place that was left is not damaged.
+    if found.is_empty()
+        && let Some((set, why)) = bad.iter().find(|(_, why)| why.contains(MOVED))
+    {
+        return Err(CliError::refused(format!("set {set}: {why}")).next("nothing was checked: what is here is old"));
     }
     let chosen = |f: &&Found| args.sets.is_empty() || args.sets.contains(&f.head.name);
     let seed = args.seed.unwrap_or_else(rand::random);

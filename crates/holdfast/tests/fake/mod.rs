@@ -68,6 +68,8 @@ pub struct World {
     pub calls: Vec<String>,
     /// Times that something was changed, by request id.
     pub changes: BTreeMap<String, u32>,
+    /// A change of stores does not get on.
+    pub hold_stores: bool,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -451,32 +453,21 @@ impl Admin for Door {
     async fn get_set(&self, request: Request<v1::GetSetRequest>) -> Answer<v1::SetStatus> {
         self.enter("get_set").await?;
         let request = request.into_inner();
-        let world = self.world.lock().unwrap();
+        let mut world = self.world.lock().unwrap();
         let set = find(&world, &request.set)?;
         if !request.any_view {
             self.lead(&world, set.leader)?;
         }
-        Ok(Response::new(v1::SetStatus {
-            set: Some(node::summary(set.id, &request.set, &set.store)),
-            volumes: set.volumes.clone(),
-            leader: Some(member(&world, set.leader)),
-            term: set.term,
-            lease: set.lease.as_ref().map(|(lease, _)| lease.clone()),
-            epoch: set.epoch,
-            last_index: 40,
-            applied_index: 40,
-            checkpoint_index: 20,
-            backlog_bytes: 3 << 20,
-            snapshot_schedule: "off".to_string(),
-            answered_by: world.gateways[self.me].member,
-            confirmed: !request.any_view,
-            voters: world.members.iter().map(|member| member.id).collect(),
-            learners: Vec::new(),
-            store_health: None,
-            deletion: None,
-            scrub: None,
-            clones: Vec::new(),
-        }))
+        let said = node::set_status(&world, self.me, &request);
+        node::stores_go_on(&mut world, &request.set);
+        Ok(Response::new(said))
+    }
+
+    async fn change_stores(&self, request: Request<v1::ChangeStoresRequest>) -> Answer<v1::ChangeStoresReply> {
+        self.enter("change_stores").await?;
+        let mut world = self.world.lock().unwrap();
+        self.lead(&world, world.leader)?;
+        node::change_stores(&mut world, &request.into_inner()).map(Response::new)
     }
 
     async fn acquire_lease(&self, request: Request<v1::AcquireLeaseRequest>) -> Answer<v1::GrantReply> {

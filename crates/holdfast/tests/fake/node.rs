@@ -2,6 +2,8 @@
 
 use super::{Set, World, find, refuse};
 use holdfast_api::{RefusalCode, v1};
+use holdfast_gateway::recovery::Stores;
+use holdfast_types::{Placement, PlacementPhase};
 use tonic::Status;
 
 /// A gateway that leads nothing from now on.
@@ -137,6 +139,70 @@ pub fn delete_snapshot(
     let before = set.snapshots.len();
     set.snapshots.retain(|snapshot| snapshot.id != request.id);
     Ok(v1::DeleteSnapshotReply { deleted: set.snapshots.len() < before })
+}
+
+/// How a set does, as the gateway at `me` says.
+pub fn set_status(world: &World, me: usize, request: &v1::GetSetRequest) -> v1::SetStatus {
+    let set = &world.sets[&request.set];
+    v1::SetStatus {
+        set: Some(summary(set.id, &request.set, &set.store)),
+        volumes: set.volumes.clone(),
+        leader: Some(super::member(world, set.leader)),
+        term: set.term,
+        lease: set.lease.as_ref().map(|(lease, _)| lease.clone()),
+        epoch: set.epoch,
+        last_index: 40,
+        applied_index: 40,
+        checkpoint_index: 20,
+        backlog_bytes: 3 << 20,
+        snapshot_schedule: "off".to_string(),
+        answered_by: world.gateways[me].member,
+        confirmed: !request.any_view,
+        voters: world.members.iter().map(|member| member.id).collect(),
+        ..Default::default()
+    }
+}
+
+/// A change of stores as group 0 begins and ends it; what the list is to be, the caller has said in full.
+pub fn change_stores(world: &mut World, request: &v1::ChangeStoresRequest) -> Result<v1::ChangeStoresReply, Status> {
+    find(world, &request.set)?;
+    let Some(set) = world.sets.get_mut(&request.set) else { return refuse(RefusalCode::NotFound, "no set") };
+    let (before, now) = (set.store.clone(), Placement::parse(&set.store));
+    if before != request.expected {
+        return refuse(RefusalCode::Precondition, "somebody else changed it meanwhile");
+    }
+    let placement = if request.abandon {
+        now.stores
+    } else {
+        let current = Stores::parse(&now.stores).unwrap();
+        let to = Stores::new(request.stores.clone(), Some(request.write_quorum as usize)).unwrap();
+        let same = (to.urls(), to.write_quorum()) == (current.urls(), current.write_quorum());
+        let to = to.after(&current).unwrap().to_string();
+        match now.next {
+            None if same => before.clone(),
+            None => Placement { next: Some((PlacementPhase::Filling, to)), ..now }.to_string(),
+            Some((_, other)) if other == to => before.clone(),
+            Some(_) => return refuse(RefusalCode::Precondition, "one change at a time"),
+        }
+    };
+    if !request.check_only {
+        set.store.clone_from(&placement);
+    }
+    Ok(v1::ChangeStoresReply { changed: placement != before, before, placement })
+}
+
+/// Each look at a set takes a change of its stores one step on, unless the world holds them.
+pub fn stores_go_on(world: &mut World, set: &str) {
+    let hold = world.hold_stores;
+    let Some(set) = world.sets.get_mut(set).filter(|_| !hold) else { return };
+    let now = Placement::parse(&set.store);
+    set.store = match now.next {
+        None => return,
+        Some((PlacementPhase::Filling, to)) => {
+            Placement { stores: now.stores, next: Some((PlacementPhase::Ending, to)) }.to_string()
+        }
+        Some((PlacementPhase::Ending, to)) => to,
+    };
 }
 
 /// A set in a few words.

@@ -1,0 +1,310 @@
+//! `holdfast set stores`: where a set lies, and the change of it. What a change needs, gateways see to; this asks for it, and shows how far it is.
+
+mod lists;
+mod view;
+
+use super::set::{several, status};
+use super::{confirm, door, tell};
+use crate::cli::{Common, HowArgs, StoresCommand};
+use crate::door::{Client, Door, Effect};
+use crate::exit::{CliError, Exit};
+use crate::output;
+use holdfast_api::v1;
+use holdfast_types::{Name, Placement, PlacementPhase};
+use indicatif::{ProgressBar, ProgressStyle};
+use lists::Wish;
+use std::io::IsTerminal;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+pub use view::{line, phase_word};
+
+/// Between two looks of a wait.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long one look may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the set's leader may take to say how it is, before any gateway's own view is shown.
+const CONFIRMED_LIMIT: Duration = Duration::from_secs(5);
+
+/// Where no person watches: a line at most so often while the phase is the same.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Runs one of `holdfast set stores`' commands.
+pub async fn run(common: &Common, command: StoresCommand) -> Result<(), CliError> {
+    match command {
+        StoresCommand::Show { set } => show(common, &set).await,
+        StoresCommand::Change { set, stores, quorum, how } => {
+            let to = several(stores, quorum.write_quorum)?;
+            let wish = Wish::Change(to.urls().to_vec(), Some(to.write_quorum()));
+            change(common, &set, &wish, how).await
+        }
+        StoresCommand::Add { set, urls, quorum, how } => {
+            change(common, &set, &Wish::Add(urls, quorum.write_quorum), how).await
+        }
+        StoresCommand::Drain { set, urls, quorum, how } => {
+            change(common, &set, &Wish::Drain(urls, quorum.write_quorum), how).await
+        }
+        StoresCommand::Replace { set, old, new, how } => change(common, &set, &Wish::Replace(old, new), how).await,
+        StoresCommand::Abandon { set, dry_run } => abandon(common, &set, dry_run).await,
+    }
+}
+
+async fn show(common: &Common, set: &Name) -> Result<(), CliError> {
+    let mut quick = Door::new(&common.dialer, &common.api, common.timeout().min(CONFIRMED_LIMIT));
+    let found = match status(&mut quick, set.as_str(), false).await {
+        Err(error) if error.exit == Exit::Unreachable => {
+            let found = status(&mut door(common), set.as_str(), true).await?;
+            tell(common, &format!("a gateway's own view, perhaps old: {}", error.message));
+            // What that one knows of the stores is not what the leader knows.
+            v1::SetStatus { store_health: None, ..found }
+        }
+        answer => answer?,
+    };
+    let shown = view::of(&found);
+    output::show(common.output, &shown, || shown.text())
+}
+
+/// The set as group 0 has it.
+async fn listed(door: &mut Door, set: &Name) -> Result<v1::SetSummary, CliError> {
+    let call = async |mut client: Client| client.list_sets(v1::ListSetsRequest {}).await;
+    let listed = door.call("list the sets", Effect::Reads, call).await?;
+    listed.sets.into_iter().find(|found| found.name == set.as_str()).ok_or_else(|| {
+        CliError::refused(format!("there is no set {set}")).next("`holdfast set list` shows what there is")
+    })
+}
+
+async fn ask(common: &Common, request: v1::ChangeStoresRequest) -> Result<v1::ChangeStoresReply, CliError> {
+    let what = format!("change the stores of set {}", request.set);
+    let call = async |mut client: Client| client.change_stores(request.clone()).await;
+    // New stores are asked before it answers.
+    door(common).patient().call(&what, Effect::Changes, call).await
+}
+
+async fn change(common: &Common, set: &Name, wish: &Wish, how: HowArgs) -> Result<(), CliError> {
+    let found = listed(&mut door(common), set).await?;
+    let placement = Placement::parse(&found.store);
+    let now = lists::read(set, &placement.stores)?;
+    let to = lists::wished(set, &now, wish)?;
+    let settled = placement.next.is_none() && lists::same(&now, &to);
+    if !settled {
+        tell(common, &lists::table(&now, &to));
+    }
+    let leaving = lists::leaving(&now, &to);
+    if !leaving.is_empty() && placement.next.is_none() && !how.dry_run && !how.yes {
+        confirm(&format!(
+            "Put set {set} into {}, and let {} go once everything is there?",
+            to.urls().join(", "),
+            leaving.join(", ")
+        ))?;
+    }
+    let request = v1::ChangeStoresRequest {
+        set: set.to_string(),
+        stores: to.urls().to_vec(),
+        write_quorum: u32::try_from(to.write_quorum()).unwrap_or(u32::MAX),
+        expected: found.store.clone(),
+        abandon: false,
+        check_only: how.dry_run,
+    };
+    let reply = ask(common, request).await?;
+    let next = Placement::parse(&reply.placement);
+    let target = next.next.as_ref().map(|(_, to)| to.clone());
+    let mut done = target.is_none();
+    let begun = Instant::now();
+    if let (Some(to), Some(limit)) = (&target, how.wait) {
+        wait(common, &found, to, Instant::now() + limit).await?;
+        done = true;
+    }
+    let goal = target.clone().unwrap_or_else(|| reply.placement.clone());
+    let json = serde_json::json!({
+        "set": set, "before": reply.before, "placement": if done { &goal } else { &reply.placement }, "to": goal,
+        "changed": reply.changed, "dry_run": how.dry_run, "done": done && !how.dry_run,
+    });
+    output::show(common.output, &json, || {
+        if how.dry_run {
+            return match (settled, reply.changed) {
+                (true, _) => format!("set {set} lies there already"),
+                (false, true) => format!("set {set} can be put there; nothing was changed"),
+                (false, false) => format!("set {set} is being put there already"),
+            };
+        }
+        if settled {
+            return format!("set {set} lies there already");
+        }
+        if !done {
+            let begun = if reply.changed { "begun" } else { "under way already" };
+            let back = match next.next {
+                Some((PlacementPhase::Filling, _)) => {
+                    format!("\n`holdfast set stores abandon {set}` goes back while they are being filled")
+                }
+                _ => String::new(),
+            };
+            return format!(
+                "{begun}: what is written goes to the old and the new stores, the new ones are filled, then they count. It goes on by itself\n\
+                 `holdfast set stores show {set}` says how far it is{back}"
+            );
+        }
+        let seconds = begun.elapsed().as_secs();
+        format!("set {set} lies in the new stores alone, after {seconds} s\n{}", afterwards(found.id, &leaving, &goal))
+    })
+}
+
+/// What is left to a person when it is done.
+fn afterwards(id: u64, left: &[&str], text: &str) -> String {
+    let left = left.iter().map(|url| {
+        let place = url.split('?').next().unwrap_or(url).trim_end_matches('/');
+        format!("not needed any more, and deleted by nobody: what is below {place}/sets/{id}/\n")
+    });
+    format!("{}a recovery is told: --from-store '{text}'", left.collect::<String>())
+}
+
+async fn abandon(common: &Common, set: &Name, dry_run: bool) -> Result<(), CliError> {
+    let found = listed(&mut door(common), set).await?;
+    let placement = Placement::parse(&found.store);
+    let request = v1::ChangeStoresRequest {
+        set: set.to_string(),
+        expected: found.store.clone(),
+        abandon: true,
+        check_only: dry_run,
+        ..Default::default()
+    };
+    let reply = ask(common, request).await?;
+    let json = serde_json::json!({
+        "set": set, "before": reply.before, "placement": reply.placement, "changed": reply.changed, "dry_run": dry_run,
+    });
+    output::show(common.output, &json, || match (reply.changed, dry_run) {
+        (false, _) => format!("the stores of set {set} are not being changed"),
+        (true, true) => format!("set {set} can go back to {}; nothing was changed", placement.stores),
+        (true, false) => {
+            let joined = lists::both(&placement).into_iter().filter(|(_, part)| *part == "joins");
+            let joined: Vec<String> = joined.map(|(url, _)| url).collect();
+            let joined: Vec<&str> = joined.iter().map(String::as_str).collect();
+            format!("set {set} stays where it was\n{}", afterwards(found.id, &joined, &reply.placement))
+        }
+    })
+}
+
+/// Waits until the set lies in `to` alone, and shows how far it is on standard error. It goes on by itself, whoever waits.
+async fn wait(common: &Common, set: &v1::SetSummary, to: &str, ends: Instant) -> Result<(), CliError> {
+    let mut display = Display::new(common);
+    let (mut begun, mut waits) = (false, String::new());
+    loop {
+        let left = ends.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why = if waits.is_empty() { String::new() } else { format!(": it waits for: {waits}") };
+            let error = CliError::unknown(format!("set {} is not in the new stores alone yet{why}", set.name));
+            let next = format!("it goes on by itself: `holdfast set stores show {}` says how far it is", set.name);
+            return Err(error.next(next));
+        }
+        let mut door = Door::new(&common.dialer, &common.api, left.min(LOOK_LIMIT));
+        match status(&mut door, &set.name, false).await {
+            Ok(found) => {
+                let summary = found.set.clone().unwrap_or_default();
+                if summary.id != set.id {
+                    return Err(CliError::failed(format!("set {} was deleted, and there is another one", set.name)));
+                }
+                let placement = Placement::parse(&summary.store);
+                if placement.stores == to {
+                    return Ok(());
+                }
+                begun |= placement.next.is_some();
+                // The gateway may not have heard of the begin.
+                if begun && placement.next.is_none() {
+                    return Err(CliError::failed(format!(
+                        "the change was abandoned by somebody: set {} lies in {}",
+                        set.name, placement.stores
+                    )));
+                }
+                let shown = view::of(&found);
+                waits = shown.waits().to_string();
+                display.show(common, &placement, &shown);
+            }
+            // An election, or a gateway that is cut off; what is said for good is said.
+            Err(error) if matches!(error.exit, Exit::Unreachable | Exit::Unknown) => display.lost(),
+            Err(error) => return Err(error),
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// A bar where a person watches, a line now and then elsewhere.
+struct Display {
+    bar: Option<ProgressBar>,
+    /// The most that was lacking: a bar that goes on while writers add to it.
+    most: u64,
+    said: Option<(&'static str, String, Instant)>,
+}
+
+impl Display {
+    fn new(common: &Common) -> Self {
+        let watched = common.output == output::Format::Table && std::io::stderr().is_terminal();
+        let bar = watched.then(|| {
+            let bar = ProgressBar::new(0);
+            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:30}] {elapsed} {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, most: 0, said: None }
+    }
+
+    fn lost(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message("no gateway serves the set just now");
+        }
+    }
+
+    fn show(&mut self, common: &Common, placement: &Placement, shown: &view::Shown) {
+        let (objects, bytes, known) = shown.lacking();
+        self.most = self.most.max(objects);
+        let word = phase_word(placement);
+        let lacking = match (objects, known) {
+            (0, true) => String::new(),
+            (0, false) => "comparing".to_string(),
+            (objects, _) => format!("{objects} objects, {} to copy", output::bytes(bytes)),
+        };
+        let waits = if shown.waits().is_empty() { lacking.clone() } else { shown.waits().to_string() };
+        if let Some(bar) = &self.bar {
+            bar.set_prefix(word);
+            bar.set_length(self.most.max(1));
+            bar.set_position(if known || objects > 0 { self.most.max(1) - objects } else { 0 });
+            bar.set_message(if objects > 0 { lacking } else { waits });
+            return;
+        }
+        let due = self
+            .said
+            .as_ref()
+            .is_none_or(|(before, text, at)| *before != word || (*text != waits && at.elapsed() >= LINE_INTERVAL));
+        if due {
+            let about = if waits.is_empty() { String::new() } else { format!(": {waits}") };
+            tell(common, &format!("{word}{about}"));
+            self.said = Some((word, waits, Instant::now()));
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_behind_is_named_without_what_is_no_place() {
+        let text = afterwards(7, &["s3://b/p?endpoint=http://h:1&region=x", "file:///a/"], "c=2 file:///b");
+        let lines = [
+            "not needed any more, and deleted by nobody: what is below s3://b/p/sets/7/",
+            "not needed any more, and deleted by nobody: what is below file:///a/sets/7/",
+            "a recovery is told: --from-store 'c=2 file:///b'",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+    }
+}

@@ -1,0 +1,250 @@
+//! Where a set lies, and how far a change of that is, in words.
+
+use super::lists;
+use crate::command::set::store_text;
+use crate::output;
+use holdfast_api::v1;
+use holdfast_gateway::recovery::Stores;
+use holdfast_types::{Placement, PlacementPhase};
+use serde::Serialize;
+
+/// A set's stores, as `set stores show` tells them.
+#[derive(Debug, Serialize)]
+pub struct Shown {
+    set: String,
+    id: u64,
+    /// As group 0 has it.
+    placement: String,
+    /// settled, filling or ending.
+    phase: &'static str,
+    write_quorum: usize,
+    /// While they are changed: of those that are to be.
+    next_write_quorum: Option<usize>,
+    /// What the change waits for, as the set's leader says; "" where nothing.
+    waits: String,
+    /// What `cluster recover --from-store` is told at this moment.
+    from_store: String,
+    stores: Vec<OneStore>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+struct OneStore {
+    store: String,
+    /// stays, joins or leaves; "" where nothing is changed.
+    part: &'static str,
+    /// As the gateway that serves the set has it; absent where it does not say.
+    health: Option<v1::StoreReplica>,
+}
+
+/// The word for a phase, for programs and tables.
+pub fn phase_word(placement: &Placement) -> &'static str {
+    match placement.next {
+        None => "settled",
+        Some((PlacementPhase::Filling, _)) => "filling",
+        Some((PlacementPhase::Ending, _)) => "ending",
+    }
+}
+
+/// The same in a sentence; "" where nothing is changed.
+pub fn phase_text(placement: &Placement) -> &'static str {
+    match placement.next {
+        None => "",
+        Some((PlacementPhase::Filling, _)) => {
+            "filling: the new stores are filled, the old ones count; `set stores abandon` goes back"
+        }
+        Some((PlacementPhase::Ending, _)) => {
+            "ending: decided; everything is compared once more, then the new stores count"
+        }
+    }
+}
+
+/// A line for where sets are listed, while the stores of one are changed.
+pub fn line(set: &v1::SetSummary, health: Option<&v1::StoreHealth>) -> Option<String> {
+    let placement = Placement::parse(&set.store);
+    placement.next.as_ref()?;
+    let waits = health.map_or("", |health| health.placement_waits.as_str());
+    let waits = if waits.is_empty() { String::new() } else { format!("; waits for: {waits}") };
+    Some(format!("{}{waits}", phase_text(&placement)))
+}
+
+/// What a recovery is told. While the new stores are being filled the old ones are enough; later either list may count, and both are told.
+pub fn from_store(placement: &Placement) -> String {
+    match placement.next {
+        Some((PlacementPhase::Filling, _)) => placement.stores.clone(),
+        _ => placement.to_string(),
+    }
+}
+
+/// From what the set's gateway says.
+pub fn of(status: &v1::SetStatus) -> Shown {
+    let set = status.set.clone().unwrap_or_default();
+    let placement = Placement::parse(&set.store);
+    let quorum = |text: &str| Stores::parse(text).map_or(1, |list| list.write_quorum());
+    // One that has not heard of a step yet shows other stores, or the same in another order.
+    let health = status.store_health.as_ref().filter(|health| health.placement == set.store);
+    let all = lists::both(&placement);
+    let alone = |health: &v1::StoreHealth| v1::StoreReplica {
+        store: set.store.clone(),
+        now: health.now.clone(),
+        last: health.last.clone(),
+        compared: true,
+        ..Default::default()
+    };
+    let of_store = |at: usize| {
+        let health = health?;
+        if health.replicas.is_empty() { Some(alone(health)) } else { health.replicas.get(at).cloned() }
+    };
+    let stores = all.into_iter().enumerate();
+    let stores = stores.map(|(at, (store, part))| OneStore { health: of_store(at), store, part }).collect();
+    let late = match (&placement.next, &status.store_health) {
+        (Some(_), Some(found)) if found.placement != set.store => "the gateway that serves the set opens them",
+        _ => "",
+    };
+    let waits = health.map_or_else(|| late.to_string(), |health| health.placement_waits.clone());
+    Shown {
+        id: set.id,
+        phase: phase_word(&placement),
+        write_quorum: quorum(&placement.stores),
+        next_write_quorum: placement.next.as_ref().map(|(_, to)| quorum(to)),
+        waits,
+        from_store: from_store(&placement),
+        placement: set.store,
+        set: set.name,
+        stores,
+    }
+}
+
+fn lacks(health: &v1::StoreReplica) -> String {
+    let stuck = match health.stuck_objects {
+        0 => String::new(),
+        stuck => format!(", {stuck} of them in no other store whole"),
+    };
+    match (health.missing_objects, health.compared) {
+        (0, true) => "nothing".to_string(),
+        (0, false) => "not compared yet".to_string(),
+        (objects, _) => format!("{objects} objects, {}{stuck}", output::bytes(health.missing_bytes)),
+    }
+}
+
+fn trouble(health: &v1::StoreReplica) -> String {
+    let text =
+        store_text(&v1::StoreHealth { now: health.now.clone(), last: health.last.clone(), ..Default::default() });
+    if health.head_behind { format!("heads differ; {text}") } else { text }
+}
+
+impl Shown {
+    /// For people.
+    pub fn text(&self) -> String {
+        let placement = Placement::parse(&self.placement);
+        let quorum = match self.next_write_quorum {
+            None => format!("{} of {}", self.write_quorum, self.stores.len()),
+            Some(next) => {
+                let count = |but: &str| self.stores.iter().filter(|store| store.part != but).count();
+                format!("{} of {} now, {next} of {} then", self.write_quorum, count("joins"), count("leaves"))
+            }
+        };
+        let mut facts = vec![
+            output::fact("set", &format!("{} (group {})", self.set, self.id)),
+            output::fact("counts once it is in", &quorum),
+        ];
+        if placement.next.is_some() {
+            facts.push(output::fact("change", phase_text(&placement)));
+            facts.push(output::fact("waits for", &self.waits));
+        }
+        // In one line however long it is: it is copied.
+        facts.push(format!("{:<22}--from-store '{}'", "recovery is told", self.from_store));
+        let changing = placement.next.is_some();
+        let rows = self.stores.iter().map(|one| {
+            let part = if changing { one.part } else { "" };
+            let health = one.health.as_ref();
+            let unknown = || "unknown".to_string();
+            [
+                one.store.clone(),
+                part.to_string(),
+                health.map_or_else(unknown, lacks),
+                health.map_or_else(unknown, trouble),
+            ]
+        });
+        let table = output::table_with_trouble(["STORE", "PART", "LACKS", "ANSWERS"], rows, &[3], 1);
+        format!("{}\n\n{table}", facts.join("\n"))
+    }
+
+    /// Objects and bytes that the stores that are to be lack, as far as it is known, and whether all of it is.
+    pub fn lacking(&self) -> (u64, u64, bool) {
+        let to_be = self.stores.iter().filter(|store| store.part != "leaves");
+        to_be.fold((0, 0, true), |(objects, bytes, all), one| match &one.health {
+            Some(health) => (
+                objects + health.missing_objects,
+                bytes + health.missing_bytes,
+                all && (health.compared || health.missing_objects > 0),
+            ),
+            None => (objects, bytes, false),
+        })
+    }
+
+    /// What the change waits for.
+    pub fn waits(&self) -> &str {
+        &self.waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(store: &str, missing: u64, compared: bool) -> v1::StoreReplica {
+        v1::StoreReplica {
+            store: store.into(),
+            missing_objects: missing,
+            missing_bytes: missing << 20,
+            compared,
+            ..Default::default()
+        }
+    }
+
+    fn status(text: &str, seen: &str, waits: &str, replicas: Vec<v1::StoreReplica>) -> v1::SetStatus {
+        let set = v1::SetSummary { id: 1, name: "demo".into(), store: text.into(), clone_of: String::new() };
+        let health =
+            v1::StoreHealth { placement: seen.into(), placement_waits: waits.into(), replicas, ..Default::default() };
+        v1::SetStatus { set: Some(set), store_health: Some(health), ..Default::default() }
+    }
+
+    const FILLING: &str = "file:///a | c=2 w=2 file:///b file:///a file:///c";
+
+    #[test]
+    fn a_change_is_shown_with_what_each_store_is_in_it() {
+        let replicas = vec![replica("a", 0, true), replica("b", 3, true), replica("c", 0, false)];
+        let shown = of(&status(FILLING, FILLING, "b lacks 3 objects", replicas));
+        let text = shown.text();
+        for words in [
+            "1 of 1 now, 2 of 3 then",
+            "filling: the new stores are filled",
+            "waits for             b lacks 3 objects",
+            "--from-store 'file:///a'",
+            "\nfile:///a  stays  nothing           ok",
+            "\nfile:///b  joins  3 objects, 3MiB   ok",
+            "\nfile:///c  joins  not compared yet  ok",
+        ] {
+            assert!(text.contains(words), "{words:?} in {text}");
+        }
+        assert_eq!(shown.lacking(), (3, 3 << 20, false));
+        let ending = FILLING.replace(" | ", " => ");
+        let shown = of(&status(&ending, &ending, "", vec![]));
+        assert_eq!((shown.phase, shown.from_store.as_str()), ("ending", ending.as_str()), "both lists");
+    }
+
+    #[test]
+    fn what_a_late_gateway_says_of_other_stores_is_not_shown() {
+        let shown = of(&status(FILLING, "file:///a", "", vec![replica("a", 0, true)]));
+        assert!(shown.stores.iter().all(|store| store.health.is_none()));
+        assert!(shown.waits().contains("opens them"), "{}", shown.waits());
+    }
+
+    #[test]
+    fn one_store_that_stays_is_shown_by_its_set() {
+        let shown = of(&status("file:///a", "file:///a", "", vec![]));
+        assert_eq!((shown.phase, shown.from_store.as_str()), ("settled", "file:///a"));
+        assert!(shown.text().ends_with("\nfile:///a  -     nothing  ok"), "{}", shown.text());
+    }
+}
