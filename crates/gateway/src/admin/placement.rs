@@ -66,6 +66,13 @@ impl AdminDoor {
         term: Term,
     ) -> Result<v1::ChangeStoresReply, Refusal> {
         let name = holdfast_api::name("set", &request.set)?;
+        if self.node.config.pair.name.is_some() {
+            // Whoever takes over looks for the sets in the stores of its settings, and nowhere else (ADR 0031).
+            let message = format!(
+                "set {name}: the sets of a gateway pair stay in the stores that its settings name; copy its volumes into a set elsewhere instead"
+            );
+            return Err(precondition(message));
+        }
         let state = self.node.cluster.state();
         let Some((id, entry)) = state.set_named(&name) else {
             return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
