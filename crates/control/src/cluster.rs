@@ -15,8 +15,8 @@ pub mod deletion;
 mod state;
 
 pub use command::{
-    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, DELETION_LEVEL, FEATURE_LEVEL, FIRST_LEVEL,
-    LIVES_LEVEL, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
+    ADDRESS_BYTES_MAX, ClusterAnswer, ClusterCommand, ClusterRefusal, DATA_KEYS_LEVEL, DELETION_LEVEL, FEATURE_LEVEL,
+    FIRST_LEVEL, LIVES_LEVEL, MEMBERS_MAX, SETS_MAX, STORE_URL_BYTES_MAX, WRAPPED_KEY_BYTES_MAX,
 };
 pub use deletion::{Deletion, DeletionStage, Deletions, GroupVoters};
 pub use state::{Boot, ClusterState, Made, Member, MemberRole, SetEntry, Standing};

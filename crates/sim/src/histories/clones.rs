@@ -237,7 +237,7 @@ impl Pair {
             });
             return Ok(());
         };
-        let key = SetKey { set: clone, key_id: 1, key: DataKey::from_bytes([clone.0 as u8; 32]) };
+        let key = SetKey::of(clone, 1, DataKey::from_bytes([clone.0 as u8; 32]));
         let object = ObjectId { term: Term(0), member: MemberId(1), boot: 1, random: u128::from(self.rng.draw()) };
         let body = seal_root(&first_root(self.origin.common.set, &pin, &found), key.sealer(object));
         let root = RootRef { object, bytes: body.len() as u64 };

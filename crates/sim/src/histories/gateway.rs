@@ -71,7 +71,7 @@ pub fn name(text: impl Into<String>) -> Name {
 impl Common {
     /// Settings from `rng`.
     pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool) -> Self {
-        let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
+        let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
         let entry = SetEntry {
             name: name("set"),
             store_url: String::new(),

@@ -24,7 +24,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
         name: Name::new("demo").unwrap(),
         life,
         keyring: keyring().into(),
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        key: SetKey::of(SET, 1, DataKey::from_bytes([6; 32])),
         store,
         member: MemberId(1),
         boot: 1,
@@ -307,10 +307,7 @@ async fn lost_answers_are_found_out_about() {
 async fn another_clusters_set_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
-    let mut other = HeadParts {
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([1; 32]) },
-        ..parts(&store, dir.path())
-    };
+    let mut other = HeadParts { key: SetKey::of(SET, 1, DataKey::from_bytes([1; 32])), ..parts(&store, dir.path()) };
     other.keyring.get_mut().unwrap().wrapped_key = vec![1; 108];
     commit(&HeadKeeper::new(other), 10).await.unwrap();
     let before = store.get(&keys::head(SET)).await.unwrap();
@@ -383,7 +380,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         name: Name::new("other").unwrap(),
         life: SetLife { cluster: 1, generation: 1 },
         keyring: keyring().into(),
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        key: SetKey::of(SET, 1, DataKey::from_bytes([6; 32])),
         store: store.clone(),
         member: MemberId(1),
         boot: 1,
