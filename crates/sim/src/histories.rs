@@ -15,6 +15,7 @@
 mod clones;
 mod gateway;
 mod journal;
+mod keys;
 mod model;
 mod rest;
 mod store;

@@ -8,7 +8,7 @@ use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, Deletion
 use holdfast_control::keys::{AtHand, Gateway, Set, Step, View, left, objections};
 use holdfast_seal::{join_ring, ring_wrapped_by};
 use holdfast_types::{MemberId, SetId};
-use rand::Rng;
+use rand::RngExt;
 use std::collections::BTreeMap;
 
 pub(crate) mod data;

@@ -6,12 +6,15 @@ use super::store::Weather;
 use super::stores::STORES;
 use crate::rng::Rng;
 use futures_util::future::join_all;
+use holdfast_control::keys::data::Ring;
 use holdfast_control::set::{SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
 use holdfast_gateway::front::device::{Device, DeviceError, OpenedExport};
 use holdfast_gateway::set::server::SetError;
 use holdfast_log::NodeLog;
 use holdfast_raft::ProposeError;
+use holdfast_seal::DataKey;
 use holdfast_types::{MemberId, Name, RequestId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use holdfast_volume::head::Keyring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +161,8 @@ impl World {
         if self.rot.chance(40) {
             self.spoil_a_dropped_root()?;
         }
-        self.check_named()
+        self.check_named()?;
+        self.turn_keys()
     }
 
     fn turn_weather(&mut self) {
@@ -588,6 +592,14 @@ impl World {
             self.forget_ghost();
         }
         Ok(())
+    }
+
+    /// The leader before hears of other data keys.
+    pub fn ghost_hears(&self, keys: &BTreeMap<u32, DataKey>, ring: &Ring, keyring: Keyring) {
+        if let Some(ghost) = &self.ghost {
+            ghost.key.replace(keys.clone(), ring.seals);
+            ghost.server.head.set_keyring(keyring);
+        }
     }
 
     /// The leader before learns what it is not, and ends.

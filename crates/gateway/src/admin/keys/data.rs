@@ -9,7 +9,7 @@ use holdfast_control::cluster::{ClusterCommand, ClusterState, DATA_KEYS_LEVEL, S
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
 use holdfast_seal::{DataKey, join_ring, ring_ids, ring_wrapped_by, split_ring};
 use holdfast_types::{Name, SetId, Term};
-use rand::Rng;
+use rand::RngExt;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
