@@ -22,6 +22,7 @@ use holdfast_volume::head::{
 };
 use holdfast_volume::object::ObjectError;
 use looks::{LOOK_LIMIT, Looks, Word};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,11 +94,15 @@ pub enum KeepError {
     /// A newer checkpoint is named already (H2), or others were quicker again and again.
     #[error("another checkpoint was committed to the store meanwhile")]
     Superseded,
-    /// It is under a data key that this gateway has not heard of.
-    #[error("the head is under data key {key_id}, which group 0 has not told this gateway of yet")]
-    Behind {
+    /// It is under a data key that this gateway has not heard of yet, or that is gone.
+    #[error(
+        "the head is under data key {key_id}, expected one of {has:?}: group 0 is behind on this gateway, or the store answered with an older head"
+    )]
+    OtherKey {
         /// The key.
         key_id: u32,
+        /// Those that are here.
+        has: BTreeSet<u32>,
     },
     /// An older life's head was read.
     #[error("the store answered with the head of an older generation ({found}, expected {expected}): a stale read")]
@@ -114,7 +119,7 @@ impl KeepError {
     pub fn may_pass(&self) -> bool {
         match self {
             KeepError::Store(e) => e.may_pass(),
-            KeepError::Stale { .. } | KeepError::Behind { .. } => true,
+            KeepError::Stale { .. } | KeepError::OtherKey { .. } => true,
             KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
         }
     }
@@ -323,8 +328,8 @@ impl HeadKeeper {
                     }
                     return Ok(Some((head, object.version)));
                 }
-                Err(HeadError::Object(ObjectError::KeyId { found, .. })) if self.parts.key.is_behind(found) => {
-                    return Err(KeepError::Behind { key_id: found });
+                Err(HeadError::Object(ObjectError::KeyId { found: key_id, .. })) => {
+                    return Err(KeepError::OtherKey { key_id, has: self.parts.key.ids() });
                 }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
                 Err(error) if tries == READS_MAX => return Err(KeepError::Unreadable { key, error }),

@@ -5,6 +5,7 @@ use crate::set::set_key::KeyReport;
 use holdfast_control::keys::data::{Holder, Needs};
 use holdfast_control::set::{RootRef, SetState};
 use holdfast_types::{ObjectId, Term};
+use holdfast_volume::map::KeyUse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was learnt of roots.
@@ -12,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct KeysOfRoots {
     /// The keys that each needs, by its object: a root never changes.
     known: BTreeMap<ObjectId, BTreeSet<u32>>,
+    /// How much of the current root is under which key.
+    uses: Option<(ObjectId, BTreeMap<u32, KeyUse>)>,
     /// The term in which a checkpoint was asked for, so that the head names one of this leader.
     asked: Option<Term>,
 }
@@ -34,7 +37,9 @@ impl SpaceKeeper {
         let ring = key.ring();
         if !ring.is_changing() {
             key.tell(None);
-            self.keys.known.clear();
+            if std::mem::take(&mut self.keys).uses.is_some() {
+                metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(0.0);
+            }
             return Ok(());
         }
         let state = self.state_of(term)?;
@@ -72,7 +77,16 @@ impl SpaceKeeper {
         if last && !head.committed_in(term) && self.keys.asked.replace(term) != Some(term) {
             head.want_checkpoint();
         }
-        let uses = current.map(|root| root.key_uses()).unwrap_or_default();
+        let uses = match (state.current_root(), current) {
+            (Some(at), Some(root)) => match self.keys.uses.take().filter(|(known, _)| *known == at.object) {
+                Some((_, uses)) => uses,
+                None => root.key_uses(),
+            },
+            _ => BTreeMap::new(),
+        };
+        self.keys.uses = state.current_root().map(|at| (at.object, uses.clone()));
+        let older = uses.iter().filter(|(key, _)| **key < newest).map(|(_, usage)| usage.stored_bytes).sum::<u64>();
+        metrics::gauge!("holdfast_data_key_older_bytes", "set" => self.server.name.to_string()).set(older as f64);
         key.tell(Some(KeyReport { needs, uses, held }));
         Ok(())
     }
