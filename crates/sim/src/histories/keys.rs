@@ -80,15 +80,7 @@ impl Ledger {
         let ring = Ring { keys: ring_ids(wrapped_key), seals };
         let (said, words, ever) = (BTreeMap::new(), Vec::new(), ring.keys.clone());
         let changes = seed % ONE_IN == 1;
-        Arc::new(Mutex::new(Self {
-            set,
-            changes,
-            rng: Rng::new(seed, 13),
-            rings: vec![ring],
-            said,
-            words,
-            ever,
-        }))
+        Arc::new(Mutex::new(Self { set, changes, rng: Rng::new(seed, 13), rings: vec![ring], said, words, ever }))
     }
 
     fn ring(&self) -> Ring {
