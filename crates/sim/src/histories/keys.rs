@@ -162,8 +162,11 @@ impl World {
             }
             1..=4 => self.leader_hears(&mut ledger),
             5 => {
-                let ring = ledger.ring();
-                self.ghost_hears(&data_keys(ledger.set, &ring.keys), &ring, keyring(&ring));
+                if let Some(ghost) = &self.ghost {
+                    let ring = ledger.hears(ghost.server.me());
+                    ghost.key.replace(data_keys(ledger.set, &ring.keys), ring.seals);
+                    ghost.server.head.set_keyring(keyring(&ring));
+                }
             }
             6..=10 => {
                 let late = ledger.rng.chance(300);

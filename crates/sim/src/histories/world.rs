@@ -6,15 +6,12 @@ use super::store::Weather;
 use super::stores::STORES;
 use crate::rng::Rng;
 use futures_util::future::join_all;
-use holdfast_control::keys::data::Ring;
 use holdfast_control::set::{SetAnswer, SetCommand, SetState, SnapshotId, VolumeChange};
 use holdfast_gateway::front::device::{Device, DeviceError, OpenedExport};
 use holdfast_gateway::set::server::SetError;
 use holdfast_log::NodeLog;
 use holdfast_raft::ProposeError;
-use holdfast_seal::DataKey;
 use holdfast_types::{MemberId, Name, RequestId, SECTOR_BYTES, Sectors, Term, VolumeId};
-use holdfast_volume::head::Keyring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +30,7 @@ pub struct World {
     pub rng: Rng,
     pub gateway: Gateway,
     /// The leader before, cut off, that may not know it yet.
-    ghost: Option<Gateway>,
+    pub ghost: Option<Gateway>,
     boots: Vec<u64>,
     term: u64,
     pub tag: u32,
@@ -592,14 +589,6 @@ impl World {
             self.forget_ghost();
         }
         Ok(())
-    }
-
-    /// The leader before hears of other data keys.
-    pub fn ghost_hears(&self, keys: &BTreeMap<u32, DataKey>, ring: &Ring, keyring: Keyring) {
-        if let Some(ghost) = &self.ghost {
-            ghost.key.replace(keys.clone(), ring.seals);
-            ghost.server.head.set_keyring(keyring);
-        }
     }
 
     /// The leader before learns what it is not, and ends.
