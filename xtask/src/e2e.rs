@@ -7,6 +7,7 @@ mod blocks;
 mod clones;
 mod cold;
 mod damaged;
+mod data_keys;
 mod etcd;
 mod failover;
 mod faults;
@@ -214,6 +215,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the cluster key changed under load, through a kill; then the new key alone recovers the set, the old one opens nothing (R10)",
         needs: &[],
         run: keys::run,
+    },
+    Scenario {
+        name: "data-keys",
+        shows: "a set's data key changed under load, through a late gateway and a kill; kept for a snapshot, then gone; no object is under the old one (R10)",
+        needs: &[],
+        run: data_keys::run,
     },
     Scenario {
         name: "etcd",

@@ -1,5 +1,5 @@
 //! A change of the cluster key: what must hold before it begins, and what is still to be done. Decided from what every gateway says of
-//! itself; nothing here is replicated.
+//! itself; nothing here is replicated. A change of a set's data key is [`data`]'s.
 //!
 //! ```text
 //!   every gateway has both keys ─▶ each set's data keys, in group 0 ─▶ each gateway's node.key ─▶ each set's head in its store ─▶ old key goes
@@ -10,6 +10,8 @@
 //! Y3  Once nothing is left, the new key alone opens everything.
 //!
 //! Keys are named by their fingerprints, never by anything else.
+
+pub mod data;
 
 use holdfast_types::{MemberId, Name, SetId};
 use std::collections::BTreeMap;

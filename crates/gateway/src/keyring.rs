@@ -2,8 +2,11 @@
 //! changed the one before. And what of a gateway's own settings leads to a set's store.
 
 use crate::config::{GatewayConfig, KeyConfig};
+use crate::set::set_key::SetKey;
 use holdfast_control::cluster::SetEntry;
-use holdfast_seal::{ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, wrapped_by};
+use holdfast_seal::{
+    ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by, split_ring, wrapped_by,
+};
 use holdfast_store::{Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
@@ -115,6 +118,22 @@ impl ClusterKeys {
         self.by(wrapped_by(wrapped)).unwrap(wrapped, set, key_id)
     }
 
+    /// Opens all data keys of a set.
+    ///
+    /// # Errors
+    /// [`SealError`], of the first that does not open.
+    pub fn unwrap_ring(&self, ring: &[u8], set: SetId) -> Result<BTreeMap<u32, DataKey>, SealError> {
+        split_ring(ring)?.into_iter().map(|(id, wrapped)| Ok((id, self.unwrap(wrapped, set, id)?))).collect()
+    }
+
+    /// The data keys of a set, as group 0 has them.
+    ///
+    /// # Errors
+    /// [`SealError`], of the first that does not open; also where what things are sealed under is not among them.
+    pub fn set_key(&self, set: SetId, entry: &SetEntry) -> Result<SetKey, SealError> {
+        of_ring(set, self.unwrap_ring(&entry.wrapped_key, set)?, entry.key_id)
+    }
+
     /// Opens the key of this node's files, whichever of the keys wrapped it.
     ///
     /// # Errors
@@ -123,19 +142,22 @@ impl ClusterKeys {
         self.by(node_wrapped_by(wrapped)).unwrap_node(wrapped, disk)
     }
 
-    /// Opens what a head says of its set's key.
+    /// Opens what a head, which is under `key_id`, says of its set's keys.
     ///
     /// # Errors
     /// Why not, for people.
-    pub fn open_keyring(&self, keyring: &Keyring, set: SetId, key_id: u32) -> Result<DataKey, String> {
-        let error = match self.unwrap(&keyring.wrapped_key, set, key_id) {
+    pub fn open_keyring(&self, keyring: &Keyring, set: SetId, key_id: u32) -> Result<SetKey, String> {
+        let ring = &keyring.wrapped_key;
+        let error = match self.unwrap_ring(ring, set).and_then(|keys| of_ring(set, keys, key_id)) {
             Err(error @ SealError::WrongClusterKey { .. }) => error,
             outcome => return outcome.map_err(|e| e.to_string()),
         };
         match &self.source {
             Some(source) if source.file.is_none() && keyring.passphrase != self.current.passphrase => {
                 let known = load(source, Some(keyring.passphrase)).map_err(|e| e.to_string())?;
-                known.key.unwrap(&keyring.wrapped_key, set, key_id).map_err(|e| e.to_string())
+                let open = |(id, wrapped)| Ok((id, known.key.unwrap(wrapped, set, id)?));
+                let keys = split_ring(ring).and_then(|ring| ring.into_iter().map(open).collect());
+                keys.and_then(|keys| of_ring(set, keys, key_id)).map_err(|e: SealError| e.to_string())
             }
             // A passphrase under other parameters is another key: say which, they are no secret.
             _ if keyring.passphrase != self.current.passphrase => {
@@ -147,7 +169,7 @@ impl ClusterKeys {
 
     /// What a set's head says of its keys, so that the cluster key alone opens it.
     pub(crate) fn keyring_of(&self, entry: &SetEntry) -> Keyring {
-        let known = wrapped_by(&entry.wrapped_key).and_then(|by| self.known(by)).unwrap_or(&self.current);
+        let known = ring_wrapped_by(&entry.wrapped_key).and_then(|by| self.known(by)).unwrap_or(&self.current);
         Keyring { wrapped_key: entry.wrapped_key.clone(), passphrase: known.passphrase }
     }
 
@@ -157,7 +179,7 @@ impl ClusterKeys {
     /// # Errors
     /// It is not at hand.
     pub(crate) fn for_new_set(&self, sets: &BTreeMap<SetId, SetEntry>) -> Result<&ClusterKey, KeyFingerprint> {
-        match sets.values().next_back().and_then(|entry| wrapped_by(&entry.wrapped_key)) {
+        match sets.values().next_back().and_then(|entry| ring_wrapped_by(&entry.wrapped_key)) {
             Some(by) => self.get(by).ok_or(by),
             None => Ok(&self.current.key),
         }
@@ -171,6 +193,11 @@ impl ClusterKeys {
         };
         Self { current: known(byte), previous: previous.map(known), source: None }
     }
+}
+
+fn of_ring(set: SetId, keys: BTreeMap<u32, DataKey>, seals: u32) -> Result<SetKey, SealError> {
+    let newest = keys.keys().next_back().copied().unwrap_or(0);
+    SetKey::of_ring(set, keys, seals).ok_or(SealError::WrappedKeyId { found: newest, expected: seals })
 }
 
 /// How a key comes from a passphrase, with a salt that was never used.

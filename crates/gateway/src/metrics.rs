@@ -52,6 +52,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_connections", "NBD connections to a set that is served here."),
     (
+        Kind::Gauge,
+        "holdfast_data_key_older_bytes",
+        "Bytes of a set's current state that are under older data keys, while its data key is changed.",
+    ),
+    (
         Kind::Counter,
         "holdfast_deleted_set_objects_total",
         "Objects of deleted sets that were removed from their stores.",

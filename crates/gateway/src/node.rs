@@ -344,6 +344,7 @@ impl Node {
         tokio::spawn(boots::register(self.clone(), adopted.clone()));
         tokio::spawn(deletion::run(self.clone(), adopted.clone()));
         tokio::spawn(placing::run(self.clone(), adopted.clone()));
+        tokio::spawn(crate::admin::run_data_keys(self.clone(), adopted.clone()));
         tokio::spawn(reconcile_loop(self.clone(), adopted));
         Ok(())
     }
@@ -514,8 +515,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
         for (id, entry) in &state.sets {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
-                // The same data key under another cluster key: heads are written with it from now on.
-                set.head.set_keyring(node.keys.keyring_of(entry));
+                follow_keys(&node, &set, entry);
                 placing::follow(&node, &set, &entry.store_url);
                 continue;
             }
@@ -540,6 +540,18 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             }
         }
         members.follow(&node, &adopted, &state).await;
+    }
+}
+
+/// The same data keys under another cluster key, or another data key: opened with, sealed under and written into heads from now on.
+fn follow_keys(node: &Node, set: &SetServer, entry: &holdfast_control::cluster::SetEntry) {
+    match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
+        Ok(keys) => {
+            set.reader.mapping().key.replace(keys, entry.key_id);
+            set.head.set_keyring(node.keys.keyring_of(entry));
+        }
+        // It has what it had; who asks for its keys hears that one is missing.
+        Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set does not unwrap here"),
     }
 }
 

@@ -219,7 +219,6 @@ pub async fn read(
         return Err(ReadError::Deleted);
     }
     let key = cluster_keys.open_keyring(&keyring, set, header.key_id).map_err(|e| bad(&e))?;
-    let key = SetKey { set, key_id: header.key_id, key };
     let head = open(&key, &object.body).map_err(|e| bad(&e))?;
     Ok(Some(Found { set, url: url.to_string(), head, keyring, key, store, version: object.version }))
 }

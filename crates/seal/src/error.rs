@@ -117,6 +117,14 @@ pub enum SealError {
         /// Bytes expected.
         expected: usize,
     },
+    /// The wrapped keys of a set are not in order, or one is there twice.
+    #[error("wrapped keys: found data key {found} behind data key {after}, expected a higher one")]
+    RingOrder {
+        /// Key id found.
+        found: u32,
+        /// Key id of the one before.
+        after: u32,
+    },
     /// A wrapped key does not begin as one.
     #[error("wrapped key: found magic {found:02x?}, expected {expected:02x?}")]
     WrappedMagic {

@@ -28,6 +28,7 @@ mod kdf;
 mod key;
 mod node;
 mod object;
+mod ring;
 
 pub use error::{SealError, SealedKind, SealedPart};
 pub use kdf::Argon2id;
@@ -41,3 +42,4 @@ pub use node::{
 pub use object::{
     EXTENT_NUMBER_MAX, ExtentAad, ObjectOpener, ObjectSealer, PAGE_NUMBER_MAX, Part, SEAL_VERSION, TAG_BYTES,
 };
+pub use ring::{join_ring, ring_ids, ring_wrapped_by, split_ring};

@@ -218,9 +218,11 @@ impl ObjectSealer {
     }
 }
 
-/// Opens the parts of one object.
+/// Opens the parts of one object, with the data key that it is most likely sealed under, then with the others that its set has (ADR 0023). Which one is right
+/// the tag says: the key's number is bound in.
 pub struct ObjectOpener {
     key: ObjectKey,
+    others: Vec<ObjectKey>,
 }
 
 impl fmt::Debug for ObjectOpener {
@@ -232,7 +234,19 @@ impl fmt::Debug for ObjectOpener {
 impl ObjectOpener {
     /// An opener for the object. Costs about a microsecond; need not be kept.
     pub fn new(key: &DataKey, key_id: u32, set: SetId, object: ObjectId) -> Self {
-        Self { key: ObjectKey::new(key, key_id, set, object) }
+        Self { key: ObjectKey::new(key, key_id, set, object), others: Vec::new() }
+    }
+
+    /// Also with this key of the set, after those that it has.
+    #[must_use]
+    pub fn or(mut self, key: &DataKey, key_id: u32) -> Self {
+        self.others.push(ObjectKey::new(key, key_id, self.key.set, self.key.object));
+        self
+    }
+
+    /// Whether it has this data key.
+    pub fn has(&self, key_id: u32) -> bool {
+        self.key.key_id == key_id || self.others.iter().any(|other| other.key_id == key_id)
     }
 
     /// The object that this opens.
@@ -245,7 +259,7 @@ impl ObjectOpener {
         self.key.set
     }
 
-    /// The data key that it is sealed under.
+    /// The data key that is tried first.
     pub fn key_id(&self) -> u32 {
         self.key.key_id
     }
@@ -266,11 +280,31 @@ impl ObjectOpener {
         self.open(SealedKind::Part(part), sealed)
     }
 
+    /// Opens a part that is not an extent, with this one of its keys: the one that the object's header names.
+    ///
+    /// # Errors
+    /// As [`ObjectOpener::open_extent`]; also where it has not got that key.
+    pub fn open_part_by(&self, key_id: u32, part: Part, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let all = || std::iter::once(&self.key).chain(&self.others);
+        all().find(|key| key.key_id == key_id).unwrap_or(&self.key).open(&SealedKind::Part(part), sealed)
+    }
+
     fn open(&self, kind: SealedKind, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let first = self.key.open(&kind, sealed);
+        // What no key opens is told of the first one.
+        if first.is_ok() {
+            return first;
+        }
+        self.others.iter().find_map(|key| key.open(&kind, sealed).ok()).map_or(first, Ok)
+    }
+}
+
+impl ObjectKey {
+    fn open(&self, kind: &SealedKind, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let Some((body, tag)) = sealed.split_last_chunk::<TAG_BYTES>() else {
             return Err(SealError::TooShort { found: sealed.len(), expected: TAG_BYTES });
         };
-        let part = self.key.part(kind, body.len());
+        let part = self.part(kind.clone(), body.len());
         let refuse = |part: SealedPart| SealError::NotAuthentic {
             found_bytes: sealed.len(),
             found_tag: hex(tag),
@@ -279,7 +313,7 @@ impl ObjectOpener {
         // A number outside the space was never sealed: whoever asks read it from somewhere damaged.
         let Some(number) = nonce_number(&part.part) else { return Err(refuse(part)) };
         let mut plain = body.to_vec();
-        let opened = self.key.cipher.decrypt_inout_detached(
+        let opened = self.cipher.decrypt_inout_detached(
             &nonce(number),
             &associated(&part, number),
             InOutBuf::from(plain.as_mut_slice()),

@@ -15,6 +15,7 @@
 mod clones;
 mod gateway;
 mod journal;
+mod keys;
 mod model;
 mod rest;
 mod store;
@@ -97,10 +98,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 26]);
+struct Sums([u64; 28]);
 
 impl Sums {
-    const NAMES: [&str; 26] = [
+    const NAMES: [&str; 28] = [
         "histories",
         "steps",
         "reads",
@@ -127,10 +128,12 @@ impl Sums {
         "dropped roots damaged",
         "clones",
         "recoveries",
+        "data keys made",
+        "data keys dropped",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
-        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten, clones, recoveries } = stats;
+        let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten, clones, recoveries, .. } = stats;
         let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, retired, deleted } = counts;
         let [a, b, c, d, e, f, g, _] = played;
         Self([
@@ -160,6 +163,8 @@ impl Sums {
             rotten,
             clones,
             recoveries,
+            stats.keys_made,
+            stats.keys_dropped,
         ])
     }
 

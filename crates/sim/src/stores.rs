@@ -288,7 +288,7 @@ impl World {
             // As every machine is furnished.
             let cluster = ClusterKey::from_key_file(&[7; 32]).ok()?;
             let key = cluster.unwrap(&entry.wrapped_key, id, entry.key_id).ok()?;
-            self.stores.key = Some(SetKey { set: id, key_id: entry.key_id, key });
+            self.stores.key = Some(SetKey::of(id, entry.key_id, key));
         }
         self.stores.key.clone()
     }

@@ -216,8 +216,8 @@ pub fn read_keyring(object: &[u8]) -> Result<(ObjectHeader, Keyring), HeadError>
 /// [`HeadError`] where the object is not exactly this head.
 pub fn open_head(opener: &ObjectOpener, object: &[u8]) -> Result<Head, HeadError> {
     let (_, clear) = read_keyring(object)?;
-    let (_, main) = ObjectHeader::of_whole(ObjectKind::Head, opener, object)?;
-    let plain = opener.open_part(Part::Header, main)?;
+    let (header, main) = ObjectHeader::of_whole(ObjectKind::Head, opener, object)?;
+    let plain = opener.open_part_by(header.key_id, Part::Header, main)?;
     let (keyring, head) = if plain.starts_with(HEAD_MAGIC_LINKS) {
         let (keyring, head, links): (Keyring, Head, Links) = read("body", HEAD_MAGIC_LINKS, &plain)?;
         (keyring, Head { links, ..head })

@@ -18,12 +18,14 @@ mod pack;
 mod page;
 mod ranges;
 mod root;
+mod under;
 
 pub use base::{BASE_DEPTH_MAX, Base};
 pub use diff::{Changed, Differing, changes, differing_pages};
 pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, pack_bytes_max, read_pack, seal_root};
 pub use page::{Live, Page};
 pub use root::{LiveError, PackUse, PageRef, Root, RootStats, SegmentUse};
+pub use under::KeyUse;
 
 use crate::object::ObjectError;
 use crate::segment::{ExtentPlace, SegmentError};

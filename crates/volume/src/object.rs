@@ -260,7 +260,7 @@ impl ObjectHeader {
         if self.set != opener.set() {
             return Err(ObjectError::Set { object, found: self.set, expected: opener.set() });
         }
-        if self.key_id != opener.key_id() {
+        if !opener.has(self.key_id) {
             return Err(ObjectError::KeyId { object, found: self.key_id, expected: opener.key_id() });
         }
         if self.kind != kind {

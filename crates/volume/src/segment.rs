@@ -412,7 +412,7 @@ pub fn open_table(
 ) -> Result<Vec<TableEntry>, SegmentError> {
     header.check(ObjectKind::Segment, opener)?;
     let object = header.object;
-    let plain = opener.open_part(Part::Header, sealed)?;
+    let plain = opener.open_part_by(header.key_id, Part::Header, sealed)?;
     let table = decode_table(&plain).map_err(|error| SegmentError::Table { object, error })?;
     let end = table.last().map_or(OBJECT_HEADER_BYTES as u64, |last| last.place.range().end);
     if end != header.main_offset {

@@ -16,12 +16,14 @@ mod choose;
 mod fold;
 mod garbage;
 mod reap;
+mod reseal;
 
 pub use budget::{MoveBudget, MoveLimits};
 pub use choose::{Amplification, Spared, packs_to_collect, segments_to_collect};
 pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
 pub use garbage::{Garbage, Looked, Orphans};
 pub use reap::{Confirmed, NoDeletion, Reaper};
+pub use reseal::{packs_to_reseal, segments_to_reseal};
 
 #[cfg(test)]
 mod tests;

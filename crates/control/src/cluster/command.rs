@@ -28,7 +28,9 @@ pub const LIVES_LEVEL: u32 = 4;
 pub const PLACEMENT_LEVEL: u32 = 5;
 /// What a set's stores are and are to be, as one text, in bytes at most.
 pub const PLACEMENT_BYTES_MAX: usize = 2 * STORE_URL_BYTES_MAX + 8;
-/// A wrapped data key in bytes at most: 32 bytes of key, a nonce, a tag, and room for a KMS's envelope.
+/// The feature level from which on a set may have several data keys (ADR 0023): a build of before opens neither such a ring of wrapped keys nor the roots.
+pub const DATA_KEYS_LEVEL: u32 = 5;
+/// A set's wrapped data keys in bytes at most: 108 bytes for each (`DATA_KEYS_MAX` of them), and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 
 /// A decision asked of group 0. Whatever depends on time or chance was put in by the proposer.

@@ -131,7 +131,7 @@ impl AdminDoor {
         })?;
         let data_key = DataKey::from_bytes(rand::rng().random());
         let wrapped_key = by.wrap(&data_key, clone, FIRST_KEY_ID, rand::rng().random());
-        let key = SetKey { set: clone, key_id: FIRST_KEY_ID, key: data_key };
+        let key = SetKey::of(clone, FIRST_KEY_ID, data_key);
         let root = self.put_first_root(&set, &key, &pin, &found).await?;
         let volumes = found.volumes.iter().map(|(id, volume)| (*id, volume.clone())).collect();
         let clone_of = CloneOf { origin: set.id, snapshot: snapshot.name, root: pin.root, request: id };

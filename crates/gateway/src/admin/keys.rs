@@ -6,10 +6,12 @@ use crate::node_key;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, DeletionStage, SetEntry};
 use holdfast_control::keys::{AtHand, Gateway, Set, Step, View, left, objections};
-use holdfast_seal::wrapped_by;
+use holdfast_seal::{join_ring, ring_wrapped_by};
 use holdfast_types::{MemberId, SetId};
-use rand::Rng;
+use rand::RngExt;
 use std::collections::BTreeMap;
+
+pub(crate) mod data;
 
 fn text(fingerprint: u64) -> String {
     format!("{fingerprint:016x}")
@@ -28,10 +30,12 @@ impl AdminDoor {
             Some(0)
         });
         let state = self.node.cluster.state();
+        let running = state.sets.iter().filter_map(|(id, entry)| Some((id, self.node.set(&entry.name)?)));
+        let data_keys = running.map(|(id, set)| data::said(*id, &set.reader.mapping().key)).collect();
         let led = state.sets.iter().filter_map(|(id, entry)| Some((id, self.node.set(&entry.name)?)));
         let head = |(id, set): (&SetId, std::sync::Arc<crate::set::server::SetServer>)| {
             set.leading_ready()?;
-            let by = wrapped_by(&set.head.stored_keyring()?.wrapped_key)?;
+            let by = ring_wrapped_by(&set.head.stored_keyring()?.wrapped_key)?;
             Some(v1::HeadKey { set: id.0, wrapped_by: by.to_string() })
         };
         v1::NodeKeys {
@@ -39,11 +43,12 @@ impl AdminDoor {
             previous: keys.previous().map(|key| key.fingerprint().to_string()).unwrap_or_default(),
             node: node.map(text).unwrap_or_default(),
             heads: led.filter_map(head).collect(),
+            data_keys,
         }
     }
 
     /// What every gateway says.
-    async fn asked(&self) -> Result<(ClusterState, Vec<v1::GatewayKeys>), Refusal> {
+    pub(super) async fn asked(&self) -> Result<(ClusterState, Vec<v1::GatewayKeys>), Refusal> {
         let status = self.cluster_status(v1::ClusterStatusRequest {}).await?;
         let said = status.members.into_iter().map(|m| {
             let member = m.member.unwrap_or_default();
@@ -67,6 +72,7 @@ impl AdminDoor {
             name: set.name.to_string(),
             wrapped_by: set.wrapped_by.map(text).unwrap_or_default(),
             head: set.head.map(text).unwrap_or_default(),
+            ..data::of_set(&state, *id, &gateways)
         };
         Ok(v1::ListKeysReply {
             current: target.to_string(),
@@ -127,15 +133,14 @@ impl AdminDoor {
 
     fn rewrapped(&self, set: SetId, entry: &SetEntry) -> Result<ClusterCommand, Refusal> {
         let keys = self.node.keys();
-        let data_key = keys.unwrap(&entry.wrapped_key, set, entry.key_id).map_err(|e| {
+        let data_keys = keys.unwrap_ring(&entry.wrapped_key, set).map_err(|e| {
             Refusal::new(RefusalCode::Precondition, format!("nothing was changed: set {}: {e}", entry.name))
         })?;
-        let mut nonce = [0u8; 24];
-        rand::rng().fill_bytes(&mut nonce);
+        let wrapped = data_keys.iter().map(|(id, key)| keys.current().wrap(key, set, *id, rand::rng().random()));
         Ok(ClusterCommand::SwapKeys {
             set,
             expected: entry.wrapped_key.clone(),
-            wrapped_key: keys.current().wrap(&data_key, set, entry.key_id, nonce),
+            wrapped_key: join_ring(wrapped.collect()),
             key_id: entry.key_id,
         })
     }
@@ -201,7 +206,7 @@ fn view_of(state: &ClusterState, gateways: &[v1::GatewayKeys]) -> View {
         let mut seen: Vec<Option<u64>> = seen.collect();
         seen.dedup();
         let head = if seen.len() == 1 { seen.first().copied().flatten() } else { None };
-        let wrapped_by = wrapped_by(&entry.wrapped_key).map(|by| by.0);
+        let wrapped_by = ring_wrapped_by(&entry.wrapped_key).map(|by| by.0);
         (*id, Set { name: entry.name.clone(), wrapped_by, head })
     };
     View { gateways: state.members.iter().map(gateway).collect(), sets: state.sets.iter().map(set).collect() }

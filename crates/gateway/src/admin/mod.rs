@@ -19,6 +19,8 @@ mod status;
 mod stores;
 mod volumes;
 
+pub(crate) use keys::data::run as run_data_keys;
+
 use crate::cluster::ClusterError;
 use crate::node::{Adopted, Node};
 use crate::set::server::{SetError, SetServer};
@@ -281,6 +283,7 @@ calls! {
     failover: FailoverRequest -> MoveReply;
     list_keys: ListKeysRequest -> ListKeysReply;
     rotate_cluster_key: RotateClusterKeyRequest -> ListKeysReply;
+    rotate_data_key: RotateDataKeyRequest -> ListKeysReply;
     rewrap_node_key: RewrapNodeKeyRequest -> RewrapNodeKeyReply;
     scrub_set: ScrubSetRequest -> Scrub;
     pin_snapshot: PinSnapshotRequest -> PinSnapshotReply;

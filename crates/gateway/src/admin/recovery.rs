@@ -5,7 +5,7 @@ use crate::keyring::open_store;
 use crate::node::Adopted;
 use crate::recovery::{ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand};
+use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, DATA_KEYS_LEVEL};
 use holdfast_control::set::{CLONES_LEVEL, SetState};
 use holdfast_store::Health;
 use holdfast_types::{GroupId, Term};
@@ -69,7 +69,15 @@ impl AdminDoor {
         }
         let name = found.head.name.clone();
         let links = found.head.links;
-        let (store, wrapped_key, key_id) = (request.store.clone(), found.keyring.wrapped_key, found.key.key_id);
+        // A new cluster begins at the first level, and is raised by itself.
+        if found.key.ring().is_changing() && state.level < DATA_KEYS_LEVEL {
+            let message = format!(
+                "the cluster is at feature level {}, expected {DATA_KEYS_LEVEL} for a set with several data keys",
+                state.level
+            );
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        }
+        let (store, wrapped_key, key_id) = (request.store.clone(), found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
         let command = if links.is_empty() {
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }

@@ -229,9 +229,8 @@ impl Removal {
         let (store, entry) = (self.store(deletion)?, &deletion.entry);
         let life = SetLife { cluster: self.state().cluster_id, generation: entry.generation };
         // A set whose key never opened has no head of ours. What nobody can open fences nobody, and there is nobody to be fenced.
-        let opened = self.node.keys.unwrap(&entry.wrapped_key, self.id, entry.key_id);
-        let key = opened.unwrap_or_else(|_| DataKey::from_bytes(rand::random()));
-        let key = SetKey { set: self.id, key_id: entry.key_id, key };
+        let none = || SetKey::of(self.id, entry.key_id, DataKey::from_bytes(rand::random()));
+        let key = self.node.keys.set_key(self.id, entry).unwrap_or_else(|_| none());
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
         let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
         Ok(burial::bury(&*store, &key, life, &entry.name, id).await?)

@@ -7,7 +7,7 @@ use crate::set::bases::KeyOf;
 use crate::set::clones;
 use crate::set::head::{HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
-use crate::set::mapping::{Mapping, SetKey};
+use crate::set::mapping::Mapping;
 use crate::set::mover::Mover;
 use crate::set::pace::JournalPace;
 use crate::set::reader::Reader;
@@ -38,10 +38,8 @@ fn key_of(node: &Arc<Node>) -> KeyOf {
         let node = node.upgrade().ok_or("stopping")?;
         let state = node.cluster.state();
         let entry = state.sets.get(&set).ok_or_else(|| format!("the cluster has no set {set}, and a clone of it"))?;
-        let key = node.keys.unwrap(&entry.wrapped_key, set, entry.key_id);
-        let key =
-            key.map_err(|e| format!("the data key of set {set} does not unwrap with this gateway's cluster key: {e}"))?;
-        Ok(SetKey { set, key_id: entry.key_id, key })
+        let key = node.keys.set_key(set, entry);
+        key.map_err(|e| format!("the data key of set {set} does not unwrap with this gateway's cluster key: {e}"))
     })
 }
 
@@ -57,7 +55,7 @@ pub(super) async fn start_set(
     // Ends this set alone, should it be deleted.
     let stop = node.stop.child_token();
     let mut tasks = Vec::new();
-    let data_key = node.keys.unwrap(&entry.wrapped_key, id, entry.key_id).map_err(|e| {
+    let key = node.keys.set_key(id, entry).map_err(|e| {
         NodeError::Refused(format!("its data key does not unwrap with this gateway's cluster key: {e}"))
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
@@ -65,7 +63,6 @@ pub(super) async fn start_set(
         .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
-    let key = SetKey { set: id, key_id: entry.key_id, key: data_key };
     let boot = node.identity().boot;
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),

@@ -13,15 +13,20 @@ use holdfast_types::{Lba, Sectors, SetId, VolumeId};
 use holdfast_volume::map::{MapExtent, MapPiece, Root, split_by_page};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The data key of a set that others are clones of. It is had from group 0's entry of that set, where a change of the cluster key rewraps it: no clone
 /// keeps a copy.
 pub type KeyOf = Arc<dyn Fn(SetId) -> Result<SetKey, String> + Send + Sync>;
 
-/// Keys of origins, as far as they were asked for. A set's data key never changes.
+/// After so long an origin's keys are asked for again: it may have got another one.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
+
+/// Keys of origins, as far as they were asked for.
 pub(super) struct Origins {
     key_of: KeyOf,
-    known: Mutex<BTreeMap<SetId, Arc<SetKey>>>,
+    known: Mutex<BTreeMap<SetId, (Instant, Arc<SetKey>)>>,
 }
 
 impl Origins {
@@ -36,13 +41,22 @@ impl Origins {
 
     fn key(&self, set: SetId, root: RootRef) -> Result<Arc<SetKey>, MapError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(key) = known.get(&set) {
+        // One that changed its data key since: all of its roots that clones show open with what group 0 had then, and has (Z3).
+        if let Some((asked, key)) = known.get(&set)
+            && asked.elapsed() < ASKED_AGAIN
+        {
             return Ok(key.clone());
         }
         let bad = |reason| MapError::Bad { what: "key of a clone's origin, for root", object: root.object, reason };
-        let key = Arc::new((self.key_of)(set).map_err(bad)?);
-        known.insert(set, key.clone());
-        Ok(key)
+        match (self.key_of)(set).map_err(bad) {
+            Ok(key) => {
+                let key = Arc::new(key);
+                known.insert(set, (Instant::now(), key.clone()));
+                Ok(key)
+            }
+            // What opened it before does so still.
+            Err(error) => known.get(&set).map(|(_, key)| key.clone()).ok_or(error),
+        }
     }
 }
 

@@ -215,7 +215,7 @@ mod tests {
     const LIFE: SetLife = SetLife { cluster: 77, generation: 1 };
 
     fn key(byte: u8) -> SetKey {
-        SetKey { set: GroupId(4), key_id: 1, key: DataKey::from_bytes([byte; 32]) }
+        SetKey::of(GroupId(4), 1, DataKey::from_bytes([byte; 32]))
     }
 
     fn id(random: u128) -> ObjectId {

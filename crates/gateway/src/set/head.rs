@@ -21,7 +21,9 @@ use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{
     Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
 };
+use holdfast_volume::object::ObjectError;
 use looks::{LOOK_LIMIT, Looks, Word};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,7 +57,7 @@ pub struct HeadParts {
     pub life: SetLife,
     /// What opens the set's data, as group 0 has it; see [`HeadKeeper::set_keyring`].
     pub keyring: Mutex<Keyring>,
-    /// The set's key.
+    /// The set's keys.
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
@@ -101,6 +103,16 @@ pub enum KeepError {
         /// The stores that are to be.
         to: String,
     },
+    /// It is under a data key that this gateway has not heard of yet, or that is gone.
+    #[error(
+        "the head is under data key {key_id}, expected one of {has:?}: group 0 is behind on this gateway, or the store answered with an older head"
+    )]
+    OtherKey {
+        /// The key.
+        key_id: u32,
+        /// Those that are here.
+        has: BTreeSet<u32>,
+    },
     /// An older life's head was read.
     #[error("the store answered with the head of an older generation ({found}, expected {expected}): a stale read")]
     Stale {
@@ -116,7 +128,7 @@ impl KeepError {
     pub fn may_pass(&self) -> bool {
         match self {
             KeepError::Store(e) => e.may_pass(),
-            KeepError::Stale { .. } | KeepError::Moved { .. } => true,
+            KeepError::Stale { .. } | KeepError::Moved { .. } | KeepError::OtherKey { .. } => true,
             KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
         }
     }
@@ -346,6 +358,9 @@ impl HeadKeeper {
                     }
                     return Ok(Some((head, object.version)));
                 }
+                Err(HeadError::Object(ObjectError::KeyId { found: key_id, .. })) => {
+                    return Err(KeepError::OtherKey { key_id, has: self.parts.key.ids() });
+                }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
                 Err(error) if tries == READS_MAX => return Err(KeepError::Unreadable { key, error }),
                 Err(_) => tries += 1,
@@ -530,6 +545,7 @@ impl HeadKeeper {
     pub async fn commit(&self, term: Term, covered: Covered, epoch: Epoch, content: Restored) -> Result<(), KeepError> {
         let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default()));
         let mut keyring = self.keyring();
+        let mut sealed_under = self.parts.key.sealing().key_id;
         let mut body = self.seal(&head, &keyring, term);
         let key = self.key();
         for _ in 0..SWAPS_MAX {
@@ -551,9 +567,10 @@ impl HeadKeeper {
             // What it says of clones is not the checkpoint's: what a newer leader has pinned, or let go, stands.
             let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links));
             let version = found.map(|(_, version)| version);
-            if keyring != self.keyring() || links != head.links {
+            let sealing = self.parts.key.sealing().key_id;
+            if keyring != self.keyring() || links != head.links || sealing != sealed_under {
                 keyring = self.keyring();
-                head.links = links;
+                (head.links, sealed_under) = (links, sealing);
                 body = self.seal(&head, &keyring, term);
             }
             let sent = boot_now();
@@ -584,7 +601,10 @@ pub fn open(key: &SetKey, bytes: &[u8]) -> Result<Head, HeadError> {
 
 fn open_all(key: &SetKey, bytes: &[u8]) -> Result<(Head, Keyring), HeadError> {
     let (header, keyring) = read_keyring(bytes)?;
-    Ok((open_head(&key.opener(header.object), bytes)?, keyring))
+    let head = open_head(&key.opener(header.object), bytes)?;
+    // Z2: nor is the next head under a lower one.
+    key.seen(header.key_id);
+    Ok((head, keyring))
 }
 
 /// What a checkpoint at `at` will say of the set; `None` where another one has begun since.

@@ -12,10 +12,10 @@ use crate::set::server::unix_ms;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
-use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
-use holdfast_types::{Lba, ObjectId, Sectors, SetId, VolumeId};
+use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
 use holdfast_volume::map::{MapExtent, Page, PageRef, Root, open_page, open_root};
+use holdfast_volume::object::ObjectHeader;
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
@@ -32,6 +32,9 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// An object that a root names is there (H2), whatever one answer says: so often it is asked for again before it is taken for lost. With the pauses between, three
 /// seconds; a stale answer does not last as long.
 const MISSING_TRIES: u32 = 6;
+
+/// So long a data key is waited for that this gateway has not heard of; then the root counts as what it cannot open.
+const KEY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes that are not what was written are fetched anew so often before the object is taken for damaged: they may have been spoilt on their way.
 const DAMAGED_TRIES: u32 = 3;
@@ -63,32 +66,11 @@ impl From<StoreError> for MapError {
     }
 }
 
-/// The key under which a set's objects are sealed.
-#[derive(Clone)]
-pub struct SetKey {
-    /// The set.
-    pub set: SetId,
-    /// Which data key.
-    pub key_id: u32,
-    /// The key itself.
-    pub key: DataKey,
-}
-
-impl SetKey {
-    /// Opens parts of `object`.
-    pub fn opener(&self, object: ObjectId) -> ObjectOpener {
-        ObjectOpener::new(&self.key, self.key_id, self.set, object)
-    }
-
-    /// Seals parts of a new `object`.
-    pub fn sealer(&self, object: ObjectId) -> ObjectSealer {
-        ObjectSealer::new(&self.key, self.key_id, self.set, object)
-    }
-}
+pub use crate::set::set_key::SetKey;
 
 /// One set's way to its store.
 pub struct Mapping {
-    /// Its key.
+    /// Its data keys.
     pub key: SetKey,
     /// Its store.
     pub store: Arc<dyn ObjectStore>,
@@ -233,7 +215,23 @@ impl Mapping {
             let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
             open_root(&of.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
         };
-        self.unspoilt(|| async { open(&self.patient(|| self.store.get(&key)).await?).map(Arc::new) }).await
+        let load = || async {
+            let bytes = self.patient(|| self.store.get(&key)).await?;
+            // All that a root names is under keys that were there before its own. Where group 0 is behind on this gateway, that is waited for: it is no damage.
+            if let Ok(header) = ObjectHeader::decode(&bytes)
+                && of.is_behind(header.key_id)
+            {
+                tracing::warn!(set = %of.set, root = %at.object, key = header.key_id, "the root is under a data key that this gateway has not heard of; waiting for it");
+                tokio::select! {
+                    _ = of.wait_for(header.key_id, KEY_LIMIT) => {}
+                    () = self.stop.cancelled() => return Err(MapError::Stopping),
+                }
+            }
+            let root = open(&bytes)?;
+            of.seen(root.key_id());
+            Ok(Arc::new(root))
+        };
+        self.unspoilt(load).await
     }
 
     /// A whole segment, past the cache: for who empties it.

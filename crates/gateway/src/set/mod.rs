@@ -27,6 +27,7 @@ pub mod schedule;
 pub mod scrub;
 pub mod sequencer;
 pub mod server;
+pub mod set_key;
 pub mod snapshot;
 pub mod space;
 pub mod suspects;

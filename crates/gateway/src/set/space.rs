@@ -17,7 +17,7 @@ use holdfast_control::set::{
     RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, StoredObject,
 };
 use holdfast_raft::boot_now;
-use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_store::{Disposition, StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
 use holdfast_volume::space::{Amplification, Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+mod keys;
 
 /// Between two looks at the state.
 const TURN: Duration = Duration::from_millis(500);
@@ -105,6 +107,7 @@ pub struct SpaceKeeper {
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
+    keys: keys::KeysOfRoots,
     /// A deletion of this turn did not work.
     undeleted: AtomicBool,
 }
@@ -120,7 +123,8 @@ impl SpaceKeeper {
         let host = server.host.clone();
         let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
-        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept: None, shown: None, undeleted }
+        let (swept, shown, keys) = (None, None, keys::KeysOfRoots::default());
+        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, keys, undeleted }
     }
 
     /// Runs until told to stop.
@@ -135,6 +139,7 @@ impl SpaceKeeper {
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 self.roots.clear();
                 self.swept = None;
+                self.mapping.key.tell(None);
                 continue;
             };
             let turn = tokio::select! {
@@ -151,16 +156,17 @@ impl SpaceKeeper {
 
     async fn turn(&mut self, term: Term) -> Result<(), SpaceError> {
         let shown = self.show().await;
+        let keys = self.look_at_keys(term).await;
         // S12: the checkpoint after it is under way, and apply would refuse. What is retired already no head names.
         if self.host.with(|m| m.state().rolled_back.is_some()) {
             let deleted = self.delete_retired(term).await;
-            return shown.and(deleted);
+            return shown.and(keys).and(deleted);
         }
         // One that cannot go on keeps none of the others from it: what is full is emptied by the last.
         let looked = waits_if_full(self.look_through_dropped(term).await);
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
-        shown.and(looked).and(swept).and(deleted)
+        shown.and(keys).and(looked).and(swept).and(deleted)
     }
 
     fn state(&self) -> SetState {
@@ -408,7 +414,7 @@ impl SpaceKeeper {
 
     /// `None` where it is not known to be gone: it stays retired and is deleted again.
     async fn delete(&self, stored: StoredObject) -> Option<ObjectId> {
-        let key = keys::object(self.set(), key_kind(stored.kind), stored.object);
+        let key = store_keys::object(self.set(), key_kind(stored.kind), stored.object);
         match tokio::time::timeout(DELETION_LIMIT, self.mapping.store.delete(&key)).await {
             Ok(Ok(())) => Some(stored.object),
             Ok(Err(e)) => {

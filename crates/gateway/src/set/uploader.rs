@@ -18,6 +18,7 @@ use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::reader::{RawExtent, ReadError, Reader};
 use crate::set::server::{SetError, SetServer, unix_ms};
+use crate::set::set_key::SealingKey;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState};
@@ -33,8 +34,8 @@ use holdfast_volume::segment::{Codec, SegmentBuilder};
 use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -120,6 +121,10 @@ pub struct Uploader {
     begun: Instant,
     /// The last checkpoint moved less than it had to because of the budget.
     held: AtomicBool,
+    /// The root's key for which collection was woken: what an earlier leader left under older ones.
+    resealing: AtomicU32,
+    /// What the checkpoint under way is sealed under, all of it: its root says so of whatever it does not list (U1).
+    sealing: Mutex<Option<SealingKey>>,
     /// Memory of segments that are in the store, for the next ones of the same checkpoint; as many as are written at once.
     bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
@@ -145,7 +150,7 @@ impl Uploader {
         let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
         let (budget, begun, held) =
             (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
-        let bodies = Mutex::default();
+        let (bodies, sealing) = (Mutex::default(), Mutex::default());
         Self {
             server,
             host,
@@ -158,6 +163,8 @@ impl Uploader {
             budget,
             begun,
             held,
+            resealing: AtomicU32::new(0),
+            sealing,
             bodies,
             stop,
         }
@@ -189,7 +196,7 @@ impl Uploader {
             let pressed = self.server.journal_pressed();
             // Taken whatever else there is: left standing, it would end each pause after a failure at once.
             let wanted = self.server.head.take_wanted();
-            let asked = wanted || unfinished || self.state_waits();
+            let asked = wanted || unfinished || self.state_waits() || self.key_waits().await;
             if !(asked || bytes >= self.settings.bytes || old && due || pressed) {
                 continue;
             }
@@ -252,6 +259,11 @@ impl Uploader {
             return Err(UploadError::Superseded);
         }
         let uploaded = async {
+            // Z2: whoever builds on a root seals under no lower key than that is under. Opening it tells.
+            if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
+                self.mapping.key.seen(self.mapping.root(base).await?.key_id());
+            }
+            *self.sealing.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.mapping.key.sealing());
             let changes = self.upload_segments(term, &generation).await?;
             let segments_took = started.elapsed();
             Ok::<_, UploadError>((segments_took, self.upload_map(term, at, &generation, changes).await?))
@@ -337,6 +349,7 @@ impl Uploader {
         let mut moved = !collected.moves.is_empty();
         let mut root = base;
         root.upto = upto;
+        root.seal_under(self.sealing().key_id);
         for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
             root.add_segment(*object, *stored, *raw);
         }
@@ -417,7 +430,7 @@ impl Uploader {
                 root.hide(volume, page.lba(), Sectors(page.end().0 - page.lba().0));
                 None
             } else {
-                let open = pack.get_or_insert_with(|| PackBuilder::new(self.mapping.key.sealer(self.new_object(term))));
+                let open = pack.get_or_insert_with(|| PackBuilder::new(self.sealing().sealer(self.new_object(term))));
                 let place = open.push(&page);
                 self.mapping.adopt_page(&place, Arc::new(page));
                 Some(place)
@@ -432,7 +445,7 @@ impl Uploader {
         }
         root.drop_dead_segments();
         let object = self.new_object(term);
-        let body = seal_root(&root, self.mapping.key.sealer(object));
+        let body = seal_root(&root, self.sealing().sealer(object));
         let root_ref = RootRef { object, bytes: body.len() as u64 };
         self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
         Ok((root_ref, Arc::new(root), moved))

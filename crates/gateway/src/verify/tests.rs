@@ -27,8 +27,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let (store, set_key) =
-            (Arc::new(Memory::new()), SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) });
+        let (store, set_key) = (Arc::new(Memory::new()), SetKey::of(SET, 1, DataKey::from_bytes([6; 32])));
         let key = ClusterKeys::of_bytes(5, None);
         let mut pages = [Page::new(V, 0), Page::new(V, 2)];
         let mut root = Root::new(LogId::new(2, 10));
@@ -145,7 +144,7 @@ async fn a_damaged_page_and_root_are_named() {
 #[tokio::test]
 async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_not() {
     let world = World::new().await;
-    let (key, set_key) = (keys::root(SET, id(30)), SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) });
+    let (key, set_key) = (keys::root(SET, id(30)), SetKey::of(SET, 1, DataKey::from_bytes([6; 32])));
     let sealed = world.store.get(&key).await.unwrap();
     let counted = |change: &dyn Fn(&mut Root)| {
         let mut root = open_root(&set_key.opener(id(30)), &sealed).unwrap();

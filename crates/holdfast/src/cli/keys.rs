@@ -2,6 +2,7 @@
 
 use super::with_codes;
 use clap::Subcommand;
+use holdfast_types::Name;
 
 /// `holdfast key`.
 #[derive(Debug, Subcommand)]
@@ -12,6 +13,15 @@ pub enum KeyCommand {
     /// Wrap everything by a new cluster key, which every gateway has at hand already; the cluster serves on, and no data is written anew
     #[command(after_long_help = with_codes(ROTATE))]
     RotateCluster,
+    /// Give a set another data key: everything of it is written anew under that in the background, and then the old key is destroyed
+    #[command(after_long_help = with_codes(ROTATE_DATA))]
+    RotateData {
+        /// The set
+        set: Name,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Print how a key comes from a passphrase, with a new random salt, for the settings of every gateway; asks no gateway
     #[command(after_long_help = with_codes(KDF))]
     Kdf,
@@ -39,6 +49,16 @@ Examples:
 
 A gateway that lacks a key, or does not answer, is named, and nothing changes. Cut short in the middle, both keys are needed until the same
 command has ended. Then take [key_previous] out of the settings, and destroy the old key: recovery from the stores needs the new one.
+";
+
+const ROTATE_DATA: &str = "\
+Examples:
+  holdfast key rotate-data demo
+  holdfast key list                            how much is under which data key, and what else needs an old one
+
+It returns once every gateway has the new key and the set is sealed under it. The rest goes on by itself, also through the loss of gateways: collection writes
+anew what is under an old key, within [space] move_bytes_per_second and move_requests_per_second. An old key goes, for good, once nothing that can be read needs it:
+snapshots and clones from before keep it until they are deleted. Nothing else is to be done, and nothing is to be kept.
 ";
 
 const KDF: &str = "\

@@ -10,6 +10,8 @@ use holdfast_gateway::keyring::new_passphrase_kdf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
+mod data;
+
 /// Between two looks how far the heads in the stores are.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -21,6 +23,7 @@ pub async fn run(common: &Common, command: KeyCommand) -> Result<(), CliError> {
             output::show(common.output, &keys, || describe(&keys))
         }
         KeyCommand::RotateCluster => rotate(common).await,
+        KeyCommand::RotateData { set, yes } => data::rotate(common, set, yes).await,
         KeyCommand::Kdf => {
             let kdf = new_passphrase_kdf().to_string();
             output::show(common.output, &serde_json::json!({ "passphrase_kdf": kdf }), || kdf.clone())
@@ -79,8 +82,10 @@ fn describe(keys: &v1::ListKeysReply) -> String {
         let not = keys.objections.iter().map(|why| format!("\n  first: {why}")).collect::<String>();
         format!("not wrapped by {} yet: {}{not}", keys.current, keys.left.join(", "))
     };
+    let several = Some(data::describe(keys)).filter(|text| !text.is_empty());
+    let several = several.map(|text| format!("{text}\n\n")).unwrap_or_default();
     format!(
-        "{}\n\n{}\n\n{left}",
+        "{}\n\n{}\n\n{several}{left}",
         output::table_with_trouble(["GATEWAY", "MEMBER", "KEY", "PREVIOUS", "NODE KEY BY"], gateways, &[2], 1),
         output::table(["SET", "GROUP", "DATA KEY BY", "IN ITS STORE BY"], sets)
     )
@@ -104,6 +109,7 @@ mod tests {
             name: "demo".into(),
             wrapped_by: "00000000000000bb".into(),
             head: String::new(),
+            ..Default::default()
         });
         assert!(describe(&keys).ends_with("00000000000000aa alone opens everything"));
         keys.left = vec!["data key of set demo".into()];

@@ -387,6 +387,9 @@ impl Admin for Door {
     async fn list_keys(&self, _: Request<v1::ListKeysRequest>) -> Answer<v1::ListKeysReply> {
         Err(Status::unimplemented("list_keys"))
     }
+    async fn rotate_data_key(&self, _: Request<v1::RotateDataKeyRequest>) -> Answer<v1::ListKeysReply> {
+        Err(Status::unimplemented("rotate_data_key"))
+    }
     async fn rotate_cluster_key(&self, _: Request<v1::RotateClusterKeyRequest>) -> Answer<v1::ListKeysReply> {
         Err(Status::unimplemented("rotate_cluster_key"))
     }

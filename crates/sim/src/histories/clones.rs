@@ -8,6 +8,7 @@
 //! ```
 
 use super::gateway::{Common, Others, name};
+use super::keys::{set_key, wrapped};
 use super::model::Volumes;
 use super::store::Weather;
 use super::world::{PATIENCE, World};
@@ -18,7 +19,7 @@ use holdfast_control::set::{CLONES_LEVEL, CloneOf, PinStanding, Restored, RootRe
 use holdfast_gateway::set::clones::first_root;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::mapping::SetKey;
-use holdfast_seal::DataKey;
+use holdfast_seal::ring_ids;
 use holdfast_store::{Health, StoreError, keys};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
@@ -96,23 +97,25 @@ fn first_state() -> ClusterState {
 
 /// The head as it is, and as it becomes. What the life before sent last may come in between, and of several stores one may answer first and be late with the rest: a
 /// person asks again, as the refusal says.
-async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring), String> {
-    let (key, set) = (&world.common.key, world.common.set);
+async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring, SetKey), String> {
+    let set = world.common.set;
     let store = world.common.open_store(&Arc::new(Health::new("recovery")));
     let mut last = None;
     for _ in 0..RAISE_TRIES {
         let object = store.get_object(&keys::head(set)).await.map_err(|e| e.to_string())?;
-        let head = head::open(key, &object.body).map_err(|e| e.to_string())?;
-        let (_, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
+        let (header, keyring): (_, Keyring) = read_keyring(&object.body).map_err(|e| e.to_string())?;
+        // K2: nothing else is there.
+        let key = set_key(set, &ring_ids(&keyring.wrapped_key), header.key_id);
+        let head = head::open(&key, &object.body).map_err(|e| e.to_string())?;
         let raised = match &last {
             // The swap whose answer was lost.
-            Some((before, raised)) if head == *raised => return Ok((Head::clone(before), head, keyring)),
+            Some((before, raised)) if head == *raised => return Ok((Head::clone(before), head, keyring, key)),
             _ => head.raised(world.common.life.cluster, 0),
         };
         let id = ObjectId { term: Term(0), member: MemberId(0), boot: 0, random: rng.draw().into() };
         let body = seal_head(&raised, &keyring, key.sealer(id));
         match store.swap(&keys::head(set), Some(&object.version), body).await {
-            Ok(_) => return Ok((head, raised, keyring)),
+            Ok(_) => return Ok((head, raised, keyring, key)),
             Err(StoreError::Unknown { .. } | StoreError::Changed { .. }) => last = Some((head, raised)),
             Err(e) => return Err(e.to_string()),
         }
@@ -124,7 +127,7 @@ fn create(text: &str, request: u128) -> ClusterCommand {
     ClusterCommand::CreateSet {
         name: name(text),
         store: "history".to_string(),
-        wrapped_key: vec![1; 108],
+        wrapped_key: wrapped([1]),
         key_id: 1,
         members: Vec::new(),
         created_by: MemberId(1),
@@ -237,7 +240,7 @@ impl Pair {
             });
             return Ok(());
         };
-        let key = SetKey { set: clone, key_id: 1, key: DataKey::from_bytes([clone.0 as u8; 32]) };
+        let key = set_key(clone, &[1].into(), 1);
         let object = ObjectId { term: Term(0), member: MemberId(1), boot: 1, random: u128::from(self.rng.draw()) };
         let body = seal_root(&first_root(self.origin.common.set, &pin, &found), key.sealer(object));
         let root = RootRef { object, bytes: body.len() as u64 };
@@ -257,7 +260,7 @@ impl Pair {
             set: clone,
             name: name(format!("clone-{}", clone.0)),
             clone_of,
-            wrapped_key: vec![2; 108],
+            wrapped_key: wrapped([1]),
             key_id: 1,
             created_by: MemberId(1),
             restored: Restored { volumes, next_volume: state.next_volume, root: Some(root) },
@@ -307,7 +310,7 @@ impl Pair {
         for world in sets {
             world.forget_ghost();
             world.set_weather(Weather::default());
-            let (head, raised, keyring) = raise(world, &mut self.rng).await?;
+            let (head, raised, keyring, key) = raise(world, &mut self.rng).await?;
             let covered = head.covered.ok_or("no checkpoint")?;
             let then = if covered.generation == world.common.life.generation {
                 world.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default()
@@ -315,13 +318,14 @@ impl Pair {
                 world.first.clone()
             };
             let set = world.common.set;
-            others.note_key(world.common.key.clone());
+            let key_id = key.ring().seals;
+            others.note_key(key);
             let command = ClusterCommand::RestoreLinkedSet {
                 set,
                 name: raised.name.clone(),
                 store: "history".to_string(),
                 wrapped_key: keyring.wrapped_key,
-                key_id: 1,
+                key_id,
                 created_by: MemberId(1),
                 generation: raised.life.generation,
                 restored: raised.content,

@@ -1,6 +1,7 @@
 //! One life of a gateway, as far as one set goes: what `start_set` of a real one starts, over a seat at the history's own order.
 
 use super::journal::{Journal, Seat, lock};
+use super::keys::{self, Ledger};
 use super::model::Volumes;
 use super::stores::Stores;
 use crate::rng::Rng;
@@ -24,10 +25,9 @@ use holdfast_gateway::set::uploader::{UploadSettings, Uploader};
 use holdfast_log::NodeLog;
 use holdfast_nbd::ExportName;
 use holdfast_raft::Group;
-use holdfast_seal::DataKey;
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
-use holdfast_volume::head::{Argon2id, Keyring, SetLife};
+use holdfast_volume::head::SetLife;
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
@@ -52,7 +52,10 @@ pub struct Common {
     pub others: Option<Arc<Others>>,
     pub journal: Arc<Journal>,
     pub store: Stores,
+    /// With every key that there was in this life: the history reads all. Each gateway has what it heard of.
     pub key: SetKey,
+    /// What group 0 has of keys.
+    pub ledger: Arc<Mutex<Ledger>>,
     pub entry: SetEntry,
     upload: UploadSettings,
     space: SpaceSettings,
@@ -71,11 +74,11 @@ pub fn name(text: impl Into<String>) -> Name {
 impl Common {
     /// Settings from `rng`.
     pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool) -> Self {
-        let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
+        let key = keys::set_key(SET, &[1].into(), 1);
         let entry = SetEntry {
             name: name("set"),
             store_url: String::new(),
-            wrapped_key: vec![1; 108],
+            wrapped_key: keys::wrapped([1]),
             key_id: 1,
             created_by: MemberId(1),
             initial_members: (1..=super::GATEWAYS).map(MemberId).collect(),
@@ -104,7 +107,8 @@ impl Common {
         };
         let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Stores::new(seed, several));
         let (set, life, links, others) = (SET, LIFE, Links::default(), None);
-        Self { set, life, links, others, journal, store, key, entry, upload, space, log }
+        let ledger = Ledger::new(set, seed, &entry.wrapped_key, entry.key_id);
+        Self { set, life, links, others, journal, store, key, ledger, entry, upload, space, log }
     }
 
     /// The store, as one process has it.
@@ -129,6 +133,7 @@ impl Common {
             journal: Journal::new(set, seed, volumes),
             store: self.store.clone(),
             key: key.unwrap_or_else(|| panic!("no key of set {set}")),
+            ledger: Ledger::new(set, seed, &entry.wrapped_key, entry.key_id),
             entry,
             upload: self.upload,
             space: self.space,
@@ -185,6 +190,8 @@ impl Others {
 pub struct Gateway {
     pub seat: Arc<Seat>,
     pub server: Arc<SetServer>,
+    /// The data keys that it heard of.
+    pub key: SetKey,
     exports: NodeExports,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -202,12 +209,12 @@ impl Gateway {
         let health = Arc::new(Health::new("history"));
         let switch = Arc::new(Switch::new("memory", common.open_store(&health)));
         let store = switch.clone();
-        let keyring = Keyring { wrapped_key: common.entry.wrapped_key.clone(), passphrase: Argon2id::ours([0; 16]) };
+        let (key, keyring) = lock(&common.ledger).start();
         let head = HeadKeeper::new(HeadParts {
             name: common.entry.name.clone(),
             life: common.life,
             keyring: keyring.into(),
-            key: common.key.clone(),
+            key: key.clone(),
             store: store.clone(),
             member: me,
             boot,
@@ -218,15 +225,8 @@ impl Gateway {
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;
         let cache = cache.unwrap_or_else(|e| panic!("{e}"));
-        let mapping = Mapping::new(
-            common.key.clone(),
-            store,
-            health.clone(),
-            cache,
-            MEMORY_BYTES_MIN,
-            Sectors(2048),
-            stop.clone(),
-        );
+        let mapping =
+            Mapping::new(key.clone(), store, health.clone(), cache, MEMORY_BYTES_MIN, Sectors(2048), stop.clone());
         let mut mapping = mapping.unwrap_or_else(|e| panic!("{e}"));
         if let Some(others) = common.others.clone() {
             mapping = mapping.with_origins(Arc::new(move |set| others.key(set).ok_or_else(|| format!("no set {set}"))));
@@ -265,7 +265,7 @@ impl Gateway {
             sets: Arc::new(RwLock::new(sets)),
             plain_exports: true,
         };
-        Self { seat, server, exports, stop, tasks }
+        Self { seat, server, key, exports, stop, tasks }
     }
 
     /// A client's connection to a volume, or to one of a snapshot.

@@ -81,6 +81,9 @@ pub struct Stats {
     pub rotten: u64,
     pub clones: u64,
     pub recoveries: u64,
+    /// Data keys that came, and that went.
+    pub keys_made: u64,
+    pub keys_dropped: u64,
 }
 
 /// The parts of `range` that lie in windows, as places in a volume's list.

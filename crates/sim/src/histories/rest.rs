@@ -82,7 +82,7 @@ impl World {
     }
 
     /// The keys of everything that the state names, and of what a recovery would start from.
-    fn named(&mut self) -> Result<BTreeSet<String>, String> {
+    pub fn named(&mut self) -> Result<BTreeSet<String>, String> {
         let mut named = BTreeSet::new();
         for root in self.state().kept_roots() {
             named.extend(self.named_by(root)?);
@@ -138,7 +138,8 @@ impl World {
             || state.rolled_back.is_some()
             || !state.pending.is_empty()
             || !state.dropped.is_empty()
-            || !state.retired.is_empty();
+            || !state.retired.is_empty()
+            || self.keys_wait();
         if waits {
             return Ok(None);
         }
@@ -162,6 +163,8 @@ impl World {
         let patience = if self.common.store.several() { 10 * PATIENCE } else { PATIENCE };
         loop {
             self.check_named()?;
+            self.settle_keys();
+            self.check_keys()?;
             let leaked = self.leaked()?;
             match &leaked {
                 Some(leaked) if leaked.is_empty() => return Ok(()),

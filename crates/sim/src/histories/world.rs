@@ -30,7 +30,7 @@ pub struct World {
     pub rng: Rng,
     pub gateway: Gateway,
     /// The leader before, cut off, that may not know it yet.
-    ghost: Option<Gateway>,
+    pub ghost: Option<Gateway>,
     boots: Vec<u64>,
     term: u64,
     pub tag: u32,
@@ -158,7 +158,8 @@ impl World {
         if self.rot.chance(40) {
             self.spoil_a_dropped_root()?;
         }
-        self.check_named()
+        self.check_named()?;
+        self.turn_keys()
     }
 
     fn turn_weather(&mut self) {

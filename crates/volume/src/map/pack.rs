@@ -174,7 +174,7 @@ pub fn read_pack(opener: &ObjectOpener, pack: &[u8]) -> Result<Vec<PackEntry>, M
 pub fn open_pack(opener: &ObjectOpener, header: &ObjectHeader, sealed: &[u8]) -> Result<Vec<PackEntry>, MapError> {
     header.check(ObjectKind::Pages, opener)?;
     let object = header.object;
-    let plain = opener.open_part(Part::Header, sealed)?;
+    let plain = opener.open_part_by(header.key_id, Part::Header, sealed)?;
     let table = decode_table(object, &plain).map_err(|error| MapError::Wire { what: "table of a page pack", error })?;
     let end = table.last().map_or(OBJECT_HEADER_BYTES as u64, |last| last.place.range().end);
     if end != header.main_offset {
@@ -229,7 +229,12 @@ fn decode_table(object: ObjectId, plain: &[u8]) -> Result<Vec<PackEntry>, WireEr
 }
 
 /// A root as an object of its own.
+///
+/// # Panics
+/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong.
 pub fn seal_root(root: &Root, mut sealer: ObjectSealer) -> Bytes {
+    let (made_for, found) = (root.key_id(), sealer.key_id());
+    assert!(made_for == 0 || made_for == found, "R10: a root for data key {made_for} is sealed under {found}");
     let mut object = vec![0; OBJECT_HEADER_BYTES];
     seal_frame(ObjectKind::Root, &mut sealer, Part::Root, &root.encode(), &mut object);
     Bytes::from(object)
@@ -245,5 +250,7 @@ pub fn open_root(opener: &ObjectOpener, object: &[u8]) -> Result<Root, MapError>
         let object = header.object;
         return Err(MapError::Pages { object, found: OBJECT_HEADER_BYTES as u64, expected: header.main_offset });
     }
-    Root::decode(&opener.open_part(Part::Root, main)?)
+    let mut root = Root::decode(&opener.open_part_by(header.key_id, Part::Root, main)?)?;
+    root.opened_under(header.key_id).map_err(|error| MapError::Wire { what: "root", error })?;
+    Ok(root)
 }

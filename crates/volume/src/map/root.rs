@@ -11,9 +11,11 @@
 //!     [place in the list of packs (step), number, offset]   unless it does
 //!     bytes before sealing
 //!   version 3: the base (see `base`)
+//!   version 4, while a data key is changed: whether there is a base, then it; which data keys objects are under (see `under`)
 //! ```
 
 use super::base::Base;
+use super::under::Under;
 use super::{
     Live, MapError, MapPiece, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, page_number,
     page_numbers, push_below, put_object, read_object,
@@ -30,6 +32,8 @@ use std::sync::Arc;
 const MAGIC: &[u8] = b"HFR\x02";
 /// Of a root with a base: those of sets that are no clones have none.
 const MAGIC_BASE: &[u8] = b"HFR\x03";
+/// Of a root that names what is under an older data key than itself; from feature level 5 on.
+const MAGIC_KEYS: &[u8] = b"HFR\x04";
 /// A page's gap and length, where it stands right behind the one before.
 const PAGE_WIRE_BYTES_MIN: usize = 2;
 /// A volume's id and count of pages.
@@ -115,6 +119,8 @@ pub struct Root {
     pack_bytes: OrdMap<ObjectId, u64>,
     /// What shows where this root and its pages say nothing.
     base: Option<Arc<Base>>,
+    /// Which data keys it is made of.
+    pub(super) under: Under,
 }
 
 impl Root {
@@ -279,6 +285,7 @@ impl Root {
         for object in &dead {
             self.segments.remove(object);
         }
+        self.forget_keys_of_others();
         dead
     }
 
@@ -306,7 +313,12 @@ impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let packs: Vec<ObjectId> = self.packs().into_iter().collect();
         let mut out = Vec::with_capacity(64 + self.segments.len() * 30 + packs.len() * 20);
-        out.extend_from_slice(if self.base.is_some() { MAGIC_BASE } else { MAGIC });
+        let magic = match (self.under.lists_any(), self.base.is_some()) {
+            (true, _) => MAGIC_KEYS,
+            (false, true) => MAGIC_BASE,
+            (false, false) => MAGIC,
+        };
+        out.extend_from_slice(magic);
         wire::put(&mut out, self.upto.term.0);
         wire::put(&mut out, self.upto.index.0);
         wire::put(&mut out, self.segments.len() as u64);
@@ -332,8 +344,14 @@ impl Root {
             volume_before = volume.0.into();
             put_pages(&mut out, &packs, pages);
         }
+        if self.under.lists_any() {
+            wire::put(&mut out, self.base.is_some().into());
+        }
         if let Some(base) = &self.base {
             base.put(&mut out);
+        }
+        if self.under.lists_any() {
+            self.under.put(&mut out);
         }
         out
     }
@@ -349,8 +367,9 @@ impl Root {
     fn decode_wire(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let field = "magic and version of the root";
-        let over = reader.magic(field, MAGIC_BASE).is_ok();
-        if !over {
+        let keys = reader.magic(field, MAGIC_KEYS).is_ok();
+        let over = !keys && reader.magic(field, MAGIC_BASE).is_ok();
+        if !keys && !over {
             reader.magic(field, MAGIC)?;
         }
         let term = Term(reader.number("term", 0, u64::MAX)?);
@@ -386,10 +405,14 @@ impl Root {
             let pages = read_pages(&mut reader, &packs)?;
             root.volumes.insert(VolumeId(volume as u32), pages);
         }
-        if over {
+        if over || keys && reader.number("whether there is a base", 0, 1)? == 1 {
             root.base = Some(Arc::new(Base::read(&mut reader)?));
         }
+        if keys {
+            root.under = Under::read(&mut reader)?;
+        }
         reader.end()?;
+        root.forget_keys_of_others();
         // A pack that no page is in says nothing, and is not written again.
         let named = root.packs();
         root.pack_bytes = root.pack_bytes.iter().filter(|(o, _)| named.contains(*o)).map(|(o, b)| (*o, *b)).collect();
@@ -494,7 +517,7 @@ fn read_pages(reader: &mut Reader<'_>, packs: &[ObjectId]) -> Result<OrdMap<u32,
 }
 
 /// The next id of a sorted list, of which each is there once.
-fn read_next_object(reader: &mut Reader<'_>, before: ObjectId, place: usize) -> Result<ObjectId, WireError> {
+pub(super) fn read_next_object(reader: &mut Reader<'_>, before: ObjectId, place: usize) -> Result<ObjectId, WireError> {
     let at = reader.at();
     let object = read_object(reader, before)?;
     if place > 0 && object <= before {

@@ -175,7 +175,8 @@ fn sample_root() -> Root {
 
 #[test]
 fn root_and_pack_bytes_are_pinned() {
-    let root = sample_root();
+    let mut root = sample_root();
+    root.seal_under(KEY_ID);
     let kept = include_str!("../../golden/root.hex");
     assert_golden("root", &seal_root(&root, sealer(OBJECT)), kept);
     assert_eq!(open_root(&opener(OBJECT), &from_hex(kept)), Ok(root));
@@ -497,6 +498,7 @@ proptest! {
         prop_assert_eq!(root.pages().count(), pages.len());
         prop_assert_eq!(root.segments().map(|(_, usage)| usage.live_sectors.0).sum::<u64>(), live, "M4");
         prop_assert_eq!(&Root::decode(&root.encode()), &Ok(root.clone()));
+        root.seal_under(KEY_ID);
         prop_assert_eq!(&open_root(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))), &Ok(root));
     }
 }

@@ -69,7 +69,7 @@ impl Spared {
         self.at.clear();
     }
 
-    fn has(&self, object: ObjectId, usage: &SegmentUse) -> bool {
+    pub(super) fn has(&self, object: ObjectId, usage: &SegmentUse) -> bool {
         self.at.get(&object) == Some(&usage.live_sectors)
     }
 }

@@ -18,6 +18,30 @@ const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histori
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
+        name: "snapshots-keys-not-asked",
+        bug: "a data key is dropped although a snapshot's root needs it",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/space/keys.rs",
+            old: "current.into_iter().chain(snapshots).chain(pins).chain(dropped).collect()",
+            new: "current.into_iter().chain(snapshots.take(0)).chain(pins).chain(dropped).collect()",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-keys-not-listed",
+        bug: "a root under a new data key does not say that what it was built on is under an older one",
+        rule: "R10",
+        edits: &[Edit {
+            file: "crates/volume/src/map/under.rs",
+            old: "self.under.older.entry(object).or_insert(before);",
+            new: "let _ = object;",
+        }],
+        tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
         name: "one-store-is-enough",
         bug: "of several stores an object counts once one of them has it",
         rule: "R7",

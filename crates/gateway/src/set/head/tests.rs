@@ -33,7 +33,7 @@ pub(super) fn keeper_of(
         name: Name::new("demo").unwrap(),
         life,
         keyring: keyring().into(),
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        key: SetKey::of(SET, 1, DataKey::from_bytes([6; 32])),
         store,
         member: MemberId(1),
         boot: 1,
@@ -317,10 +317,7 @@ async fn lost_answers_are_found_out_about() {
 async fn another_clusters_set_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
-    let mut other = HeadParts {
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([1; 32]) },
-        ..parts(&store, dir.path())
-    };
+    let mut other = HeadParts { key: SetKey::of(SET, 1, DataKey::from_bytes([1; 32])), ..parts(&store, dir.path()) };
     other.keyring.get_mut().unwrap().wrapped_key = vec![1; 108];
     commit(&HeadKeeper::new(other), 10).await.unwrap();
     let before = store.get(&keys::head(SET)).await.unwrap();
@@ -372,6 +369,48 @@ async fn the_head_follows_a_change_of_the_cluster_key() {
     assert_eq!(opened(&new).await.0[0].covered, Some(covered(20)));
 }
 
+/// Z1, Z2: whoever is behind in group 0 neither replaces a head under a key that it has not heard of, nor takes it for damaged; whoever has the key seals the next
+/// one under it, also where group 0 has not told it to.
+#[tokio::test]
+async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let cluster = cluster_key();
+    let wrapped = |id: u32| cluster.current().wrap(&DataKey::from_bytes([5 + id as u8; 32]), SET, id, [7; 24]);
+    let ring = |ids: &[u32]| Keyring {
+        wrapped_key: holdfast_seal::join_ring(ids.iter().map(|id| wrapped(*id)).collect()),
+        ..keyring()
+    };
+    let with = |ids: &[u32], seals: u32| {
+        let keys = ids.iter().map(|id| (*id, DataKey::from_bytes([5 + *id as u8; 32]))).collect();
+        let key = SetKey::of_ring(SET, keys, seals).unwrap();
+        let parts = HeadParts {
+            name: Name::new("demo").unwrap(),
+            life: FIRST,
+            keyring: ring(ids).into(),
+            key,
+            ..parts(&store, dir.path())
+        };
+        HeadKeeper::new(parts)
+    };
+    let under = async || read_keyring(&store.get(&keys::head(SET)).await.unwrap()).unwrap().0.key_id;
+    commit(&with(&[1, 2], 2), 10).await.unwrap();
+    assert_eq!(under().await, 2);
+    let before = store.get(&keys::head(SET)).await.unwrap();
+    let late = with(&[1], 1);
+    let error = commit(&late, 20).await.unwrap_err();
+    assert!(matches!(error, KeepError::OtherKey { key_id: 2, .. }) && error.may_pass(), "{error}");
+    late.look().await;
+    late.replace_around(Term(2)).await;
+    assert!(late.trouble().is_none() && late.fenced().is_none());
+    assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
+    // It has the key, and has not heard that it is in use.
+    commit(&with(&[1, 2], 1), 30).await.unwrap();
+    assert_eq!(under().await, 2);
+    // The cluster key alone opens it, with all keys of the ring.
+    assert_eq!(found(&store).await.key.ids(), [1, 2].into());
+}
+
 /// R4: whatever else lies in the store, a recovery takes what the head names and nothing that came later.
 #[tokio::test]
 async fn segments_that_no_head_names_are_not_taken() {
@@ -393,7 +432,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         name: Name::new("other").unwrap(),
         life: SetLife { cluster: 1, generation: 1 },
         keyring: keyring().into(),
-        key: SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) },
+        key: SetKey::of(SET, 1, DataKey::from_bytes([6; 32])),
         store: store.clone(),
         member: MemberId(1),
         boot: 1,

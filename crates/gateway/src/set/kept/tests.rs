@@ -54,7 +54,7 @@ async fn a_comparison_piece_by_piece_finds_what_is_gone_and_what_has_another_len
 /// R9: every bit of every kind of object counts.
 #[test]
 fn a_copy_with_any_bit_flipped_or_cut_short_is_found() {
-    let key = SetKey { set: SET, key_id: 1, key: DataKey::from_bytes([6; 32]) };
+    let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
     let mut segment = SegmentBuilder::new(key.sealer(id(1)), Codec::Lz4);
     segment.push(VolumeId(1), Lba(8), &[7; 4096]);
     segment.push(VolumeId(1), Lba(64), &[9; 512]);

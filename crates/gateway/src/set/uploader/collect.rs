@@ -13,7 +13,8 @@ use holdfast_volume::index::Generation;
 use holdfast_volume::map::{MapExtent, Root, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
-    Move, MoveBudget, Run, Spared, open_run, packs_to_collect, pages_of, pieces_to_move, runs, segments_to_collect,
+    Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of, pieces_to_move, runs,
+    segments_to_collect, segments_to_reseal,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,6 +29,9 @@ const BUDGET_FLOOR: u64 = 64 << 20;
 const BUDGET_SHARE: u64 = 2;
 /// Page packs may hold twice what their pages need: pages are small, and rewritten by most checkpoints anyway.
 const PACKS_PERCENT: u32 = 200;
+
+/// Pages that one checkpoint writes anew at most because their packs are under an older data key.
+const RESEALED_PAGES_MAX: u64 = 1024;
 
 /// How long one segment that is to be moved is waited for.
 const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
@@ -98,17 +102,29 @@ impl Uploader {
         // Writers that wait for the journal wait for this: then only as much as they write.
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
-        let packs = packs_to_collect(base, PACKS_PERCENT);
+        let key_id = self.sealing().key_id;
+        let mut packs = packs_to_collect(base, PACKS_PERCENT);
+        let resealed = packs_to_reseal(base, key_id, RESEALED_PAGES_MAX);
+        packs.extend(&resealed);
         if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
         } else if !packs.is_empty() {
             let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
-            collected.pages.extend(left.map(|(volume, number, _)| (volume, number)));
+            for (volume, number, place) in left {
+                collected.pages.insert((volume, number));
+                if resealed.contains(&place.object) {
+                    // Read, and written again: paid for as segments are.
+                    self.budget().took(self.begun.elapsed(), 2 * u64::from(place.sealed_len), 0);
+                }
+            }
         }
         let victims = {
             let mut spared = self.spared();
             spared.begin(term, base);
-            segments_to_collect(base, self.settings.target_percent, budget, &spared)
+            let mut victims = segments_to_collect(base, self.settings.target_percent, budget, &spared);
+            // What garbage does not empty, an older data key does (ADR 0023).
+            victims.extend(segments_to_reseal(base, key_id, budget, &victims, &spared));
+            victims
         };
         let (mut filling, mut copied_bytes, mut moves, mut unread) = (Filling::default(), 0, 0, 0);
         for victim in &victims {
@@ -266,6 +282,30 @@ impl Uploader {
         self.host.with(|m| !m.state().pending.is_empty() || m.state().rolled_back.is_some())
     }
 
+    /// Whether a checkpoint is wanted because of the data key: the set has another one than the current root is under, or what is under older ones was not looked
+    /// at yet in this process.
+    pub(super) async fn key_waits(&self) -> bool {
+        let ring = self.mapping.key.ring();
+        if !ring.is_changing() {
+            return false;
+        }
+        let current = self.host.with(|m| m.state().current_root());
+        // A set without a root has one as soon as the new key seals, so that every later one is under that or a newer (Z2).
+        let Some(current) = current else { return ring.seals == ring.newest() };
+        match self.mapping.root(current).await {
+            Ok(root) if root.key_id() < ring.seals => true,
+            Ok(root) => {
+                if root.keys_needed().len() > 1
+                    && self.resealing.swap(root.key_id(), Ordering::Relaxed) != root.key_id()
+                {
+                    self.collection_due.store(true, Ordering::Relaxed);
+                }
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
     /// Whether there was more garbage after the last checkpoint than the target allows, and some may be moved.
     pub(super) fn collection_waits(&self) -> bool {
         self.collection_due.load(Ordering::Relaxed) && self.may_move()
@@ -273,7 +313,10 @@ impl Uploader {
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
     pub(super) fn note_garbage(&self, root: &Root, idle: bool) {
+        let key_id = self.mapping.key.sealing().key_id;
         let more = !segments_to_collect(root, self.settings.target_percent, 1, &self.spared()).is_empty()
+            || !segments_to_reseal(root, key_id, 1, &[], &self.spared()).is_empty()
+            || !packs_to_reseal(root, key_id, 1).is_empty()
             || !packs_to_collect(root, PACKS_PERCENT).is_empty();
         let held = self.held.swap(false, Ordering::Relaxed);
         self.collection_due.store(more && (!idle || held), Ordering::Relaxed);

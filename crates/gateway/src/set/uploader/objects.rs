@@ -2,6 +2,7 @@
 
 use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
 use crate::set::server::SetError;
+use crate::set::set_key::SealingKey;
 use bytes::Bytes;
 use holdfast_control::set::SetCommand;
 use holdfast_raft::ProposeError;
@@ -16,7 +17,13 @@ use std::time::Duration;
 impl Uploader {
     pub(super) fn new_segment(&self, term: Term) -> SegmentBuilder {
         let body = self.bodies().pop().unwrap_or_default();
-        SegmentBuilder::over(self.mapping.key.sealer(self.new_object(term)), self.settings.codec, body)
+        SegmentBuilder::over(self.sealing().sealer(self.new_object(term)), self.settings.codec, body)
+    }
+
+    /// What the checkpoint under way seals under.
+    pub(super) fn sealing(&self) -> SealingKey {
+        let sealing = self.sealing.lock().unwrap_or_else(PoisonError::into_inner);
+        sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
     }
 
     pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {

@@ -1,0 +1,201 @@
+//! The change of a set's data key, at the leader of group 0: it is asked for here, and carried through while anything of it is left (ADR 0023). What is done when,
+//! `control::keys::data` decides from what every gateway says.
+
+use super::AdminDoor;
+use crate::node::{Adopted, Node};
+use crate::set::set_key::{KeyReport, SetKey};
+use holdfast_api::{Refusal, RefusalCode, v1};
+use holdfast_control::cluster::{ClusterCommand, ClusterState, DATA_KEYS_LEVEL, SetEntry};
+use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
+use holdfast_seal::{DataKey, join_ring, ring_ids, ring_wrapped_by, split_ring};
+use holdfast_types::{Name, SetId, Term};
+use rand::RngExt;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two turns while something is left: each asks every gateway.
+const TURN: Duration = Duration::from_secs(2);
+
+fn ring_of(entry: &SetEntry) -> Ring {
+    Ring { keys: ring_ids(&entry.wrapped_key), seals: entry.key_id }
+}
+
+/// What this gateway says of a set's keys.
+pub(super) fn said(set: SetId, key: &SetKey) -> v1::DataKeys {
+    let needs = key.report().map(|KeyReport { needs, uses, held }| v1::DataKeyNeeds {
+        root: needs.root,
+        needed: needs.needed.into_iter().collect(),
+        settled: needs.settled,
+        uses: uses
+            .into_iter()
+            .map(|(key, usage)| v1::DataKeyUse {
+                key,
+                objects: usage.objects,
+                stored_bytes: usage.stored_bytes,
+                live_bytes: usage.live_bytes,
+            })
+            .collect(),
+        held: held.into_iter().map(|(key, what)| v1::DataKeyHeld { key, what }).collect(),
+    });
+    v1::DataKeys { set: set.0, has: key.ids().into_iter().collect(), needs }
+}
+
+/// What every gateway says of one set, for the decision.
+fn view(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> (Vec<Said>, Option<v1::DataKeyNeeds>) {
+    let of = |keys: &v1::NodeKeys| keys.data_keys.iter().find(|said| said.set == set.0).cloned();
+    let said = state.members.values().map(|member| {
+        let told = gateways.iter().find(|gateway| gateway.member == member.id.0);
+        let has = match told.map(|told| (&told.keys, &told.error)) {
+            Some((Some(keys), _)) => {
+                of(keys).map(|said| said.has.into_iter().collect()).ok_or("the set does not run there".to_string())
+            }
+            Some((None, error)) => Err(error.clone()),
+            None => Err("was not asked".to_string()),
+        };
+        Said { name: member.name.clone(), has }
+    });
+    // Of two that both take themselves for the leader either word is true (Z3).
+    let needs = gateways.iter().filter_map(|gateway| of(gateway.keys.as_ref()?)?.needs).next();
+    (said.collect(), needs)
+}
+
+fn needs_of(told: &v1::DataKeyNeeds) -> Needs {
+    Needs { root: told.root, needed: told.needed.iter().copied().collect(), settled: told.settled }
+}
+
+/// What is told of a set's data keys.
+pub(super) fn of_set(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKeys]) -> v1::SetKeys {
+    let Some(entry) = state.sets.get(&set) else { return v1::SetKeys::default() };
+    let ring = ring_of(entry);
+    let (said, needs) = view(state, set, gateways);
+    let waits = match next(&ring, &said, needs.as_ref().map(needs_of).as_ref()) {
+        Next::Waits(waits) => waits.iter().map(ToString::to_string).collect(),
+        Next::Nothing | Next::Seal(_) | Next::Drop(_) => Vec::new(),
+    };
+    v1::SetKeys { keys: ring.keys.iter().copied().collect(), seals: ring.seals, needs, waits, ..Default::default() }
+}
+
+fn precondition(message: String) -> Refusal {
+    Refusal::new(RefusalCode::Precondition, message)
+}
+
+/// The ring with one key more, wrapped as the others are.
+fn with_new_key(door: &AdminDoor, set: SetId, entry: &SetEntry, key_id: u32) -> Result<Vec<u8>, Refusal> {
+    let keys = door.node.keys();
+    // What cannot be opened must not be left behind a key that can.
+    keys.unwrap_ring(&entry.wrapped_key, set).map_err(|e| precondition(format!("nothing was changed: {e}")))?;
+    let by = ring_wrapped_by(&entry.wrapped_key).and_then(|by| keys.get(by)).ok_or_else(|| {
+        precondition(
+            "nothing was changed: the set's keys are wrapped by another cluster key than this gateway has".into(),
+        )
+    })?;
+    let mut wrapped: Vec<Vec<u8>> = split_ring(&entry.wrapped_key)
+        .map_err(|e| precondition(e.to_string()))?
+        .into_iter()
+        .map(|(_, wrapped)| wrapped.to_vec())
+        .collect();
+    wrapped.push(by.wrap(&DataKey::from_bytes(rand::rng().random()), set, key_id, rand::rng().random()));
+    Ok(join_ring(wrapped))
+}
+
+fn without(ring: &[u8], gone: &BTreeSet<u32>) -> Option<Vec<u8>> {
+    let kept = split_ring(ring).ok()?.into_iter().filter(|(id, _)| !gone.contains(id));
+    Some(join_ring(kept.map(|(_, wrapped)| wrapped.to_vec()).collect())).filter(|ring| !ring.is_empty())
+}
+
+/// The entry that carries out what was decided; `None` where that is nothing.
+fn command_for(set: SetId, entry: &SetEntry, next: &Next) -> Option<ClusterCommand> {
+    let (wrapped_key, key_id) = match next {
+        Next::Seal(key) => (entry.wrapped_key.clone(), *key),
+        Next::Drop(gone) => (without(&entry.wrapped_key, gone)?, entry.key_id),
+        Next::Nothing | Next::Waits(_) => return None,
+    };
+    Some(ClusterCommand::SwapKeys { set, expected: entry.wrapped_key.clone(), wrapped_key, key_id })
+}
+
+impl AdminDoor {
+    pub(in crate::admin) async fn rotate_data_key(
+        &self,
+        request: v1::RotateDataKeyRequest,
+    ) -> Result<v1::ListKeysReply, Refusal> {
+        self.led_cluster()?;
+        let name = holdfast_api::name("set", &request.set)?;
+        let after = request.after;
+        let rotate =
+            move |door: Self, adopted, term| async move { door.new_data_key(&name, after, &adopted, term).await };
+        self.alone(&self.node.changing_sets, rotate).await?;
+        self.list_keys(v1::ListKeysRequest {}).await
+    }
+
+    async fn new_data_key(&self, name: &Name, after: u32, adopted: &Adopted, term: Term) -> Result<(), Refusal> {
+        let state = self.node.cluster.state();
+        let Some((set, entry)) = state.set_named(name) else {
+            return Err(Refusal::new(RefusalCode::NotFound, format!("there is no set {name}")));
+        };
+        let ring = ring_of(entry);
+        if ring.newest() > after {
+            // R12: carried out before.
+            return Ok(());
+        }
+        if state.level < DATA_KEYS_LEVEL {
+            return Err(precondition(format!(
+                "the cluster is at feature level {}, expected {DATA_KEYS_LEVEL} for another data key: every gateway has to run a build that knows it \
+                 (holdfast cluster status)",
+                state.level
+            )));
+        }
+        let key_id = next_key(&ring).map_err(|e| precondition(e.to_string()))?;
+        let wrapped_key = with_new_key(self, set, entry, key_id)?;
+        let expected = entry.wrapped_key.clone();
+        // Nothing is sealed under it before every gateway has it (Z1).
+        let command = ClusterCommand::SwapKeys { set, expected, wrapped_key, key_id: entry.key_id };
+        self.cluster_command_in(adopted, term, &command).await?;
+        tracing::info!(set = %name, key = key_id, "the set gets another data key");
+        Ok(())
+    }
+
+    /// One turn for every set whose data key is changed.
+    async fn carry_on(&self, adopted: &Adopted) -> Result<(), Refusal> {
+        let (state, gateways) = self.asked().await?;
+        for (set, entry) in state.sets.iter().filter(|(_, entry)| ring_of(entry).is_changing()) {
+            let (said, needs) = view(&state, *set, &gateways);
+            let next = next(&ring_of(entry), &said, needs.as_ref().map(needs_of).as_ref());
+            // SwapKeys compares: what is another ring by now is looked at again.
+            let Some(command) = command_for(*set, entry, &next) else { continue };
+            let _one = self.node.changing_sets.lock().await;
+            self.cluster_command(adopted, &command).await?;
+            match next {
+                Next::Seal(key) => {
+                    tracing::info!(set = %entry.name, key, "every gateway has the new data key: it is in use")
+                }
+                Next::Drop(gone) => {
+                    tracing::info!(set = %entry.name, keys = ?gone, "nothing needs these data keys any more: they are dropped, for good");
+                }
+                Next::Nothing | Next::Waits(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Carries changes of data keys on, while this gateway leads group 0.
+pub(crate) async fn run(node: Arc<Node>, adopted: Adopted) {
+    let door = AdminDoor::new(node.clone());
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            () = tokio::time::sleep(TURN) => {}
+        }
+        let leads = adopted.group.leading_term().is_some_and(|term| adopted.group.applied().term == term);
+        if !leads || !node.cluster.state().sets.values().any(|entry| ring_of(entry).is_changing()) {
+            continue;
+        }
+        if let Err(error) = door.carry_on(&adopted).await {
+            tracing::debug!(%error, "changes of data keys are carried on later");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! A set's data key is changed under load: not used while a gateway has not got it, then used, through the death of the serving gateway; kept for a snapshot from
+//! before; gone once that is deleted. Then every object of the set is under the new key by its header, and all of it starts again and comes back from the store.
+
+use super::Lab;
+use super::blocks::Load;
+use super::recover::{GONE, Hand, Known, must};
+use crate::cluster::{Cluster, Options, SET};
+use crate::process::{POLL, wait_until};
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const WRITERS: u64 = 2;
+const BLOCKS_EACH: u64 = 1024;
+const LIMIT: Duration = Duration::from_secs(120);
+/// Until a takeover is over, on a busy machine.
+const TAKEOVER: Duration = super::TAKEOVER_LIMIT;
+/// Where an object says under which data key it is.
+const KEY_ID_AT: usize = 16;
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=1500"];
+    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
+    let folder = std::path::absolute(lab.dir.join("store"))?;
+    let (store, settings) = (format!("file://{}", folder.display()), settings.map(String::from).into());
+    let options =
+        Options { bin, dir, gateways: 3, store: Some(store.clone()), size: "64MiB".into(), settings, env: vec![] };
+    let mut cluster = Cluster::start(options)?;
+    let known = Known::on(&cluster, store.clone(), Vec::new())?;
+    let mut load = Load::new(WRITERS, BLOCKS_EACH);
+    let snapshot = format!("{SET}@before");
+    load.run(&cluster.exports(), |_| {
+        cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+        cluster.holdfast(&["snapshot", "create", &snapshot, "--timeout", "90s"])?;
+        late_gateway(&mut cluster)?;
+        anyhow::ensure!(under(&folder)?.keys().eq([&1]), "something is under the new key while a gateway lacks it");
+        until(&cluster, "the new key is in use", |set| set["seals"] == 2)?;
+        let serving = cluster.serving(TAKEOVER)?;
+        cluster.kill(serving)?;
+        cluster.restart(serving)?;
+        cluster.caught_up(LIMIT)?;
+        note(format!("{} killed while what is under the old key was written anew", cluster.name(serving)));
+        Ok(())
+    })?;
+    note(format!("{} pairs answered meanwhile", load.progress().answered()));
+    let held = |set: &Value| {
+        let needs = &set["needs"];
+        let all = needs["uses"].as_array().is_some_and(|uses| uses.iter().all(|usage| usage["key"] == 2));
+        all && needs["held"].to_string().contains("snapshot before")
+    };
+    let listed = until(&cluster, "only the snapshot needs the old key", held)?;
+    anyhow::ensure!(listed["keys"][0] == 1, "the snapshot's key is gone: {listed}");
+    note("everything current is under the new key; the snapshot from before keeps the old one");
+
+    cluster.holdfast(&["snapshot", "delete", &snapshot, "--yes"])?;
+    let alone = |set: &Value| set["keys"].as_array().is_some_and(|keys| keys.len() == 1);
+    let listed = until(&cluster, "the old key is gone", alone)?;
+    anyhow::ensure!(listed["keys"] == serde_json::json!([2]), "the wrong key is gone: {listed}");
+    // What was retired under the old key is deleted after its grace.
+    let clean = wait_until(LIMIT, || under(&folder).is_ok_and(|keys| keys.keys().eq([&2])));
+    anyhow::ensure!(clean, "objects by the key in their headers: {:?}, expected 2 alone", under(&folder)?);
+    note(format!(
+        "the snapshot deleted: data key 1 is gone; objects by the key in their headers: {:?}",
+        under(&folder)?
+    ));
+
+    for index in 0..3 {
+        cluster.kill(index)?;
+    }
+    for index in 0..3 {
+        cluster.restart(index)?;
+    }
+    let (_, mut client) = cluster.connect(TAKEOVER)?;
+    load.check(&mut client).context("after the death of all gateways")?;
+    client.disconnect();
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    let verified = cluster.holdfast(&["verify", "--store", &store, "--key-file", &known.key()])?;
+    anyhow::ensure!(verified["clean"] == true, "verify: {verified}");
+    recovered(lab, cluster, &known, &mut load)
+}
+
+/// A gateway is down: the change begins, and nothing is sealed under the new key. It comes back, and it goes on by itself.
+fn late_gateway(cluster: &mut Cluster) -> Result<()> {
+    let serving = cluster.serving(TAKEOVER)?;
+    let away = cluster.others(serving)[0];
+    cluster.kill(away)?;
+    let asked = cluster.holdfast(&["key", "rotate-data", SET, "--yes", "--timeout", "8s"]);
+    let said = asked.err().context("the new key is in use though a gateway is down")?.to_string();
+    let name = cluster.name(away);
+    anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a word of {name}: {said}");
+    let set = listed(cluster)?;
+    anyhow::ensure!(set["keys"] == serde_json::json!([1, 2]) && set["seals"] == 1, "with {name} down: {set}");
+    cluster.restart(away)?;
+    cluster.caught_up(LIMIT)?;
+    note(format!("{name} was down: data key 2 was there and not in use"));
+    Ok(())
+}
+
+fn listed(cluster: &Cluster) -> Result<Value> {
+    let keys = cluster.holdfast(&["key", "list"])?;
+    let sets = keys["sets"].as_array().context("no sets")?;
+    sets.iter().find(|set| set["name"] == SET).cloned().context("the set is not listed")
+}
+
+fn until(cluster: &Cluster, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+    let begun = Instant::now();
+    loop {
+        let set = listed(cluster);
+        match set {
+            Ok(set) if holds(&set) => return Ok(set),
+            other if begun.elapsed() > LIMIT => anyhow::bail!("not in {LIMIT:?}: {what}: {other:?}"),
+            _ => std::thread::sleep(POLL),
+        }
+    }
+}
+
+/// Objects of the set by the data key that their headers name.
+fn under(folder: &Path) -> Result<BTreeMap<u32, u64>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![folder.join("sets")]);
+    while let Some(at) = folders.pop() {
+        for entry in std::fs::read_dir(&at)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            // One that is deleted in between is none.
+            let Ok(bytes) = std::fs::read(&path) else { continue };
+            if bytes.starts_with(b"HOLDFAST")
+                && let Some(id) = bytes.get(KEY_ID_AT..KEY_ID_AT + 4)
+            {
+                let id = u32::from_le_bytes(id.try_into().unwrap_or_default());
+                *found.entry(id).or_default() += 1;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All disks are lost: what the head has is enough.
+fn recovered(lab: &Lab, cluster: Cluster, known: &Known, load: &mut Load) -> Result<()> {
+    cluster.kill_all()?;
+    for name in &known.names {
+        std::fs::rename(known.dir.join(name), lab.dir.join(format!("lost-{name}")))?;
+    }
+    let new = Hand::start(lab, known, "new", &known.args(&known.dir))?;
+    let plan = known.plan(&lab.dir.join("new.toml"))?;
+    let up = wait_until(LIMIT, || known.doors.iter().all(|door| std::net::TcpStream::connect(door).is_ok()));
+    anyhow::ensure!(up, "the new gateways do not listen");
+    let key = known.key();
+    let from = ["cluster", "recover", "--from-store", &known.store, "--config", &plan, "--key-file", &key];
+    must(new.holdfast(&[&from[..], &["--timeout", "2m", GONE]].concat())?, "recover")?;
+    let mut client = new.connect()?;
+    load.check(&mut client).context("recovered")?;
+    client.disconnect();
+    note("recovered from the store");
+    new.kill()
+}
