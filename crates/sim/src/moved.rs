@@ -19,7 +19,7 @@ use holdfast_api::v1::{self, admin_server::Admin as _};
 use holdfast_control::cluster::PLACEMENT_LEVEL;
 use holdfast_gateway::admin::AdminDoor;
 use holdfast_gateway::set::mapping::SetKey;
-use holdfast_store::Stores;
+use holdfast_store::{Stores, keys};
 use holdfast_types::{GroupId, Placement, PlacementPhase};
 
 /// Stores that there are; a list has one or three of them.
@@ -256,10 +256,7 @@ impl World {
 
     /// What `w` stores of a list show, by the rules of its head.
     fn shown(&self, key: &SetKey, list: &Stores, of: &[usize]) -> Result<Option<Found>> {
-        let at = match list.configuration() {
-            1 => format!("sets/{}/head", key.set.0),
-            later => format!("sets/{}/head.{later}", key.set.0),
-        };
+        let at = keys::head_of(key.set, list.configuration(), &list.to_string());
         let object = |place: &usize| self.stores.servers[*place].object(&at);
         if list.urls().len() == 1 {
             return object(&of[0]).map_or(Ok(Found::Nothing), found).map(Some);

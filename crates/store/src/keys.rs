@@ -5,7 +5,7 @@
 //!   sets/<set>/map/<object>     page pack: sealed pages of the map
 //!   sets/<set>/root/<object>    map root of a checkpoint or snapshot
 //!   sets/<set>/head             what a recovery starts from, and the fence between lives: swapped at each checkpoint
-//!   sets/<set>/head.<number>    the same of a later list of the set's stores; the one before says that it was left (ADR 0018)
+//!   sets/<set>/head.<list>      the same of a later list of the set's stores, its number and a sum of its text; the one before says that it was left (ADR 0018)
 //!   sets/<set>/joined           in a store that was added later: the cluster whose set it is
 //!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
 //!   check/<nonce>/...           written, read and deleted again by `store::check`
@@ -15,6 +15,7 @@
 //! bits), so a key is never drawn twice (R7), and an orphan's term can be read from its key.
 
 use holdfast_types::{GroupId, ObjectId, SetId};
+use sha2::{Digest, Sha256};
 
 /// Longest key in bytes, without the store's prefix. S3 allows 1024 with it.
 pub const KEY_BYTES_MAX: usize = 512;
@@ -105,19 +106,25 @@ pub fn head(set: SetId) -> String {
     format!("sets/{}/head", set.0)
 }
 
-/// Key of the head of the set's `configuration`th list of stores. What asks for a set's head asks for [`head`]: the stores themselves know which.
-pub fn head_of(set: SetId, configuration: u32) -> String {
-    match configuration {
-        0 | 1 => head(set),
-        later => format!("{}.{later}", head(set)),
+/// Key of the head of a list of the set's stores, which is its `configuration`th and is written as `text`. Two lists that were to be the second have heads of
+/// their own: one of them may have been abandoned. What asks for a set's head asks for [`head`]: the stores themselves know which.
+pub fn head_of(set: SetId, configuration: u32, text: &str) -> String {
+    if configuration <= 1 {
+        return head(set);
     }
+    let sum: String = Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}.{configuration}-{sum}", head(set))
 }
 
-/// Which list of stores of the set the key is the head of; `None` for other keys.
-pub fn configuration_of(set: SetId, key: &str) -> Option<u32> {
-    let rest = key.strip_prefix(&head(set))?;
-    let number = if rest.is_empty() { Some(1) } else { rest.strip_prefix('.')?.parse().ok() };
-    number.filter(|number| head_of(set, *number) == key)
+/// Whether the key is that of a head of the set, of whichever list of its stores.
+pub fn is_head(set: SetId, key: &str) -> bool {
+    let Some(rest) = key.strip_prefix(&head(set)) else { return false };
+    let list = || {
+        let (number, sum) = rest.strip_prefix('.')?.split_once('-')?;
+        let number: u32 = number.parse().ok().filter(|n: &u32| *n > 1 && n.to_string() == number)?;
+        (number > 1 && sum.len() == 16 && sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))).then_some(())
+    };
+    rest.is_empty() || list().is_some()
 }
 
 /// The set that a key of ours belongs to, whatever it names. `None` for other keys.
@@ -193,19 +200,15 @@ mod tests {
         assert_eq!((set_of("sets/012/head"), set_of("check/1/x")), (None, None));
         assert_eq!(manifest(set), "sets/12/manifest");
         assert_eq!((joined(set).as_str(), is_of(set, &joined(set))), ("sets/12/joined", true));
-        assert_eq!((head_of(set, 1), head_of(set, 2)), ("sets/12/head".to_owned(), "sets/12/head.2".to_owned()));
-        assert_eq!(set_of(&head_of(set, 2)), Some(set));
-        for (key, number) in [
-            ("head", Some(1)),
-            ("head.2", Some(2)),
-            ("head.1", None),
-            ("head.02", None),
-            ("header", None),
-            ("seg", None),
-        ] {
-            assert_eq!(configuration_of(set, &format!("sets/12/{key}")), number, "{key}");
+        assert_eq!(head_of(set, 1, "file:///x"), "sets/12/head");
+        let second = head_of(set, 2, "c=2 file:///x");
+        assert_eq!(second, "sets/12/head.2-36f296cbfbab9c56");
+        assert_ne!(second, head_of(set, 2, "c=2 file:///y"), "one of them may have been abandoned");
+        assert!(set_of(&second) == Some(set) && is_head(set, &second) && is_head(set, &head(set)));
+        for other in ["head.1-0123456789abcdef", "head.02-0123456789abcdef", "head.2", "head.2-0123", "header", "seg"] {
+            assert!(!is_head(set, &format!("sets/12/{other}")), "{other}");
         }
-        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), head(set), head_of(set, 3), manifest(set)] {
+        for key in [segment(set, ID), map_pack(set, ID), root(set, ID), head(set), second, manifest(set)] {
             assert_eq!(check(&key), Ok(()));
         }
     }

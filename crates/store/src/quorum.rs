@@ -120,6 +120,11 @@ impl Register {
         Self { number: stores.configuration(), text: stores.to_string(), replicas, w, place }
     }
 
+    /// Where its head lies.
+    fn key(&self, set: SetId) -> String {
+        keys::head_of(set, self.number, &self.text)
+    }
+
     fn has(&self, replica: &Replica) -> bool {
         self.replicas.iter().any(|other| other.index == replica.index)
     }
@@ -246,7 +251,7 @@ impl Quorum {
     pub async fn seats(&self, set: SetId) -> Result<Vec<(String, SeatSeen)>, StoreError> {
         let ended = self.registers.len() > 1 && self.list_ended(set).await?;
         let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(Vec::new()) };
-        let key = keys::head_of(set, register.number);
+        let key = register.key(set);
         if let [one] = register.replicas.as_slice() {
             let seen = match one.store.head(&key).await {
                 Ok(_) => SeatSeen::Here,

@@ -32,6 +32,11 @@ impl Switch {
         self.now.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
+    /// What is there now, and stays what it is: for work of several steps, all of which must be done in the same place.
+    pub fn pinned(&self) -> Arc<dyn ObjectStore> {
+        self.now()
+    }
+
     /// The text of what is there.
     pub fn text(&self) -> String {
         self.now.read().unwrap_or_else(PoisonError::into_inner).0.clone()

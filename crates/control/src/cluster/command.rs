@@ -1,6 +1,7 @@
 //! What can be asked of group 0, and what it answers. The wire rule of `set::command` holds here too.
 
 use super::deletion::GroupVoters;
+use super::placement::was_changed;
 use super::refusal::ClusterRefusal;
 use super::state::{Member, Standing};
 use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored};
@@ -14,7 +15,7 @@ pub const MEMBERS_MAX: usize = 32;
 pub const SETS_MAX: usize = 1024;
 /// An address `host:port` in bytes at most: a DNS name has 253.
 pub const ADDRESS_BYTES_MAX: usize = 300;
-/// A store's URL in bytes at most.
+/// A store's URL, or a list of them, in bytes at most.
 pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
@@ -26,8 +27,6 @@ pub const DELETION_LEVEL: u32 = 3;
 pub const LIVES_LEVEL: u32 = 4;
 /// The feature level from which on a set's stores are changed: a gateway of a build of before finds no head that it knows in the place that was left.
 pub const PLACEMENT_LEVEL: u32 = 5;
-/// What a set's stores are and are to be, as one text, in bytes at most.
-pub const PLACEMENT_BYTES_MAX: usize = 2 * STORE_URL_BYTES_MAX + 8;
 /// The feature level from which on a set may have several data keys (ADR 0023): a build of before opens neither such a ring of wrapped keys nor the roots.
 pub const DATA_KEYS_LEVEL: u32 = 5;
 /// A set's wrapped data keys in bytes at most: 108 bytes for each (`DATA_KEYS_MAX` of them), and room for a KMS's envelope.
@@ -247,9 +246,15 @@ impl ClusterCommand {
             | ClusterCommand::RegisterBoot { .. }
             | ClusterCommand::CreateSet { .. }
             | ClusterCommand::RewrapKey { .. }
-            | ClusterCommand::RestoreSet { .. }
             | ClusterCommand::SetStanding { .. }
             | ClusterCommand::RaiseLevel { .. } => FIRST_LEVEL,
+            // A build of before would take a text of two lists for the name of a directory.
+            ClusterCommand::RestoreSet { store, .. } | ClusterCommand::RestoreLinkedSet { store, .. }
+                if was_changed(store) =>
+            {
+                PLACEMENT_LEVEL
+            }
+            ClusterCommand::RestoreSet { .. } => FIRST_LEVEL,
             ClusterCommand::SwapKeys { .. } => 2,
             ClusterCommand::DeleteSet { .. }
             | ClusterCommand::SetEnded { .. }

@@ -1,9 +1,21 @@
 //! Where a set's objects lie changes step by step (ADR 0018). What each step needs of the stores, the set's leader sees to; this orders them.
 
-use super::command::{ClusterAnswer, PLACEMENT_BYTES_MAX};
+use super::command::{ClusterAnswer, STORE_URL_BYTES_MAX};
 use super::refusal::ClusterRefusal;
 use super::state::ClusterState;
 use holdfast_types::{Placement, SetId};
+
+/// The length of a list of stores that is longer than a recovery takes, if one of these is.
+pub(super) fn too_long(placement: &str) -> Option<usize> {
+    let Placement { stores, next } = Placement::parse(placement);
+    let lists = [Some(stores), next.map(|(_, to)| to)];
+    lists.into_iter().flatten().map(|list| list.len()).find(|len| *len > STORE_URL_BYTES_MAX)
+}
+
+/// Whether a set that lies there needs builds that know of changes of stores: it is being changed, or was.
+pub fn was_changed(placement: &str) -> bool {
+    Placement::parse(placement).next.is_some() || placement.starts_with("c=")
+}
 
 impl ClusterState {
     /// P1: one step, from what its proposer saw. An earlier copy of the same step is answered alike (R12).
@@ -23,8 +35,8 @@ impl ClusterState {
         let (from, to) = (Placement::parse(&found), Placement::parse(placement));
         let refused =
             |why: String| ClusterRefusal::NoSuchStep { set, found: found.clone(), wished: placement.to_owned(), why };
-        if placement.len() > PLACEMENT_BYTES_MAX {
-            return Err(refused(format!("{} bytes, expected at most {PLACEMENT_BYTES_MAX}", placement.len())));
+        if let Some(len) = too_long(placement) {
+            return Err(refused(format!("{len} bytes, expected at most {STORE_URL_BYTES_MAX}")));
         }
         if !from.may_become(&to) {
             let why =
@@ -148,6 +160,20 @@ mod tests {
             let step = ClusterCommand::PlaceSet { set, expected: "a".into(), placement: "a | b".into() };
             assert_eq!(apply(&mut state, step), ClusterAnswer::Refused(ClusterRefusal::Linked { set, other }));
         }
+    }
+
+    /// A recovery takes what a change has left.
+    #[test]
+    fn no_list_is_longer_than_a_recovery_takes() {
+        let mut state = with_set();
+        let long = "b".repeat(STORE_URL_BYTES_MAX);
+        assert_eq!(place(&mut state, "a", &format!("a | {long}")), ClusterAnswer::Placed);
+        assert_eq!(place(&mut state, &format!("a | {long}"), "a"), ClusterAnswer::Placed);
+        let refused = place(&mut state, "a", &format!("a | {long}b"));
+        assert!(matches!(refused, ClusterAnswer::Refused(ClusterRefusal::NoSuchStep { .. })), "{refused:?}");
+        let both = format!("{long} => {}", "c".repeat(STORE_URL_BYTES_MAX));
+        assert_eq!((too_long(&both), too_long(&format!("{both}c"))), (None, Some(STORE_URL_BYTES_MAX + 1)));
+        assert!(was_changed(&both) && was_changed("c=2 file:///a") && !was_changed("file:///a"));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use crate::identity::IdentityError;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
-    ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing,
+    ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
 use holdfast_seal::DataKey;
-use holdfast_store::{ObjectStore, Stores};
+use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
 use rand::Rng;
 use std::collections::BTreeMap;
@@ -300,7 +300,8 @@ impl AdminDoor {
         };
         let state = self.node.cluster.state();
         if let Some((id, entry)) = state.set_named(&name) {
-            if entry.store_url != request.store {
+            // Of a set whose stores were changed since, the first ones are no other set's.
+            if entry.store_url != request.store && !was_changed(&entry.store_url) {
                 let message = format!("set {name} exists with store {}; found {}", entry.store_url, request.store);
                 return Err(Refusal::new(RefusalCode::Exists, message));
             }
@@ -311,6 +312,12 @@ impl AdminDoor {
         }
         let stores = Stores::parse(&request.store).map_err(|e| invalid(format!("store: {e}")))?;
         stores.check_new().map_err(|e| invalid(format!("store: {e}")))?;
+        if stores.configuration() != FIRST_CONFIGURATION {
+            return Err(invalid(format!(
+                "store: found {:?}, expected the first stores of a new set, without `c=`",
+                request.store
+            )));
+        }
         let store = open_within(&request.store, OPEN_LIMIT).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term

@@ -3,12 +3,14 @@
 use super::AdminDoor;
 use crate::keyring::open_store;
 use crate::node::Adopted;
-use crate::recovery::{ReadError, read};
+use crate::recovery::{Found, ReadError, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, DATA_KEYS_LEVEL};
+use holdfast_control::cluster::{
+    ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, PLACEMENT_LEVEL, was_changed,
+};
 use holdfast_control::set::{CLONES_LEVEL, SetState};
 use holdfast_store::Health;
-use holdfast_types::{GroupId, Term};
+use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,30 @@ use std::time::Duration;
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
 impl AdminDoor {
+    /// Where the set lies from now on. A change that was under way goes on; one whose first list has ended is not abandoned any more.
+    async fn placement_of(&self, found: &Found, text: &str, state: &ClusterState) -> Result<String, Refusal> {
+        if was_changed(text) && state.level < PLACEMENT_LEVEL {
+            // A new cluster begins at the first level, and is raised by itself once its gateways have said what they know.
+            let level = state.level;
+            let message = format!(
+                "the cluster is at feature level {level}, expected {PLACEMENT_LEVEL} for a set whose stores were changed"
+            );
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        }
+        let mut placement = Placement::parse(text);
+        if let (Some((phase, _)), Some(several)) = (&mut placement.next, found.store.several()) {
+            let ended = tokio::time::timeout(HEAD_LIMIT, several.list_ended(found.set)).await;
+            let busy = |why: String| Refusal::new(RefusalCode::Busy, format!("store: {why}"));
+            match ended {
+                Ok(Ok(true)) => *phase = PlacementPhase::Ending,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => return Err(busy(error.to_string())),
+                Err(_) => return Err(busy(format!("no answer within {HEAD_LIMIT:?}"))),
+            }
+        }
+        Ok(placement.to_string())
+    }
+
     pub(crate) async fn restore_set(&self, request: v1::RestoreSetRequest) -> Result<v1::RestoreSetReply, Refusal> {
         self.led_cluster()?;
         let restore = move |door: Self, adopted, term| async move { door.restore_alone(request, &adopted, term).await };
@@ -67,6 +93,7 @@ impl AdminDoor {
                 found.head.name, life.generation, life.cluster, request.generation, state.cluster_id
             )));
         }
+        let placement = self.placement_of(&found, &request.store, &state).await?;
         let name = found.head.name.clone();
         let links = found.head.links;
         // A new cluster begins at the first level, and is raised by itself.
@@ -77,7 +104,7 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
-        let (store, wrapped_key, key_id) = (request.store.clone(), found.keyring.wrapped_key, found.key.ring().seals);
+        let (store, wrapped_key, key_id) = (placement, found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
         let command = if links.is_empty() {
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }

@@ -133,14 +133,16 @@ pub async fn sweep(
     per_second: u32,
     mut each: impl FnMut(),
 ) -> Result<bool, BurialError> {
-    let Some(several) = store.several() else { return sweep_one(store, store, set, &[1], per_second, &mut each).await };
+    let Some(several) = store.several() else {
+        return sweep_one(store, store, set, &[keys::head(set)], per_second, &mut each).await;
+    };
     let at = keys::head(set);
     // In the middle of a change of stores, what the list that was left has of the head goes before (L3).
     within(&at, several.let_go_of_head(set)).await?;
     if !within(&at, several.mend_heads(set)).await? || !within(&at, several.mend_left_heads(set)).await? {
         return Err(BurialError::Unlike { key: at });
     }
-    let lists = several.lists();
+    let lists = several.head_keys(set);
     let mut nothing = true;
     for copy in (0..several.copies()).filter_map(|at| several.copy_at(at)) {
         nothing &= sweep_one(&*copy, store, set, &lists, per_second, &mut each).await?;
@@ -148,18 +150,18 @@ pub async fn sweep(
     Ok(nothing)
 }
 
-/// In `store`; the tombstone is what `heads` shows. Heads of other lists of stores than `lists` go as well: such a one has the set's wrapped keys, where its
+/// In `store`; the tombstone is what `heads` shows. Heads of other lists of stores than `heads_kept` go as well: such a one has the set's wrapped keys, where its
 /// store was away when the list was left.
 async fn sweep_one(
     store: &dyn ObjectStore,
     heads: &dyn ObjectStore,
     set: SetId,
-    lists: &[u32],
+    heads_kept: &[String],
     per_second: u32,
     each: &mut impl FnMut(),
 ) -> Result<bool, BurialError> {
     let prefix = keys::of_set(set);
-    let left = |key: &str| keys::configuration_of(set, key).is_some_and(|list| !lists.contains(&list));
+    let left = |key: &str| keys::is_head(set, key) && !heads_kept.iter().any(|kept| kept == key);
     let (mut shown, mut after) = (Vec::new(), None);
     for _ in 0..LIST_PAGES_MAX {
         let page = within(&prefix, store.list(&prefix, after.as_deref())).await?;

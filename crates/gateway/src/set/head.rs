@@ -40,9 +40,6 @@ const LOOK_WAITS_MAX: u32 = 3;
 /// How often a gateway that does not lead sees whether it does.
 const IDLE_LOOK: Duration = Duration::from_millis(200);
 
-/// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
-const SWAPS_MAX: u32 = 8;
-
 /// Between two tries to replace the keys in the head.
 const REPLACE_EVERY: Duration = Duration::from_secs(1);
 
@@ -128,8 +125,11 @@ impl KeepError {
     pub fn may_pass(&self) -> bool {
         match self {
             KeepError::Store(e) => e.may_pass(),
-            KeepError::Stale { .. } | KeepError::Moved { .. } | KeepError::OtherKey { .. } => true,
-            KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => false,
+            KeepError::Stale { .. } | KeepError::OtherKey { .. } => true,
+            // What was put for it lies where the head is no more: all of it is done anew.
+            KeepError::Moved { .. } | KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => {
+                false
+            }
         }
     }
 }
@@ -339,10 +339,14 @@ impl HeadKeeper {
     }
 
     async fn read(&self) -> Result<Option<(Head, Version)>, KeepError> {
+        self.read_in(&*self.parts.store).await
+    }
+
+    async fn read_in(&self, store: &dyn ObjectStore) -> Result<Option<(Head, Version)>, KeepError> {
         let key = self.key();
         let mut tries = 1;
         loop {
-            let object = match self.parts.store.get_object(&key).await {
+            let object = match store.get_object(&key).await {
                 Ok(object) => object,
                 Err(e) if e.disposition() == Disposition::NotFound => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -437,8 +441,8 @@ impl HeadKeeper {
         let looked = self.look_once().await;
         match looked {
             Some(Ok(Some(_))) => self.looks.told(sent, Word::Ours),
-            // Whoever took the set over since has done it where this gateway cannot see it (H1): nothing is answered until group 0 has told.
-            Some(Err(KeepError::Moved { .. })) => {}
+            // H1: nothing is answered until group 0 has told.
+            Some(Err(KeepError::Moved { .. })) => self.looks.told(sent, Word::Elsewhere),
             _ => self.looks.told(sent, Word::None),
         }
         self.looked.send_modify(|count| *count += 1);
@@ -537,58 +541,6 @@ impl HeadKeeper {
         let id = ObjectId { term, member: self.parts.member, boot: self.parts.boot, random };
         seal_head(head, keyring, self.parts.key.sealer(id))
     }
-
-    /// Makes `content` what a recovery starts from. Everything that its root names must be in the store.
-    ///
-    /// # Errors
-    /// [`KeepError`]; one that may pass is to be tried again with the same content.
-    pub async fn commit(&self, term: Term, covered: Covered, epoch: Epoch, content: Restored) -> Result<(), KeepError> {
-        let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default()));
-        let mut keyring = self.keyring();
-        let mut sealed_under = self.parts.key.sealing().key_id;
-        let mut body = self.seal(&head, &keyring, term);
-        let key = self.key();
-        for _ in 0..SWAPS_MAX {
-            let sent = boot_now();
-            let found = self.read().await?;
-            if let Some((found, _)) = &found {
-                self.judge(found)?;
-                // As good as a look: it spares one.
-                self.looks.told(sent, Word::Ours);
-                if found.covered == head.covered && found.content == head.content {
-                    // R12: our own, from an attempt whose answer was lost.
-                    self.note_committed(term, covered);
-                    return Ok(());
-                }
-                if found.covers(&covered) {
-                    return Err(KeepError::Superseded);
-                }
-            }
-            // What it says of clones is not the checkpoint's: what a newer leader has pinned, or let go, stands.
-            let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links));
-            let version = found.map(|(_, version)| version);
-            let sealing = self.parts.key.sealing().key_id;
-            if keyring != self.keyring() || links != head.links || sealing != sealed_under {
-                keyring = self.keyring();
-                (head.links, sealed_under) = (links, sealing);
-                body = self.seal(&head, &keyring, term);
-            }
-            let sent = boot_now();
-            match self.parts.store.swap(&key, version.as_ref(), body.clone()).await {
-                Ok(_) => {
-                    // What it replaced was this life's, or nothing.
-                    self.looks.told(sent, Word::Ours);
-                    self.note_stored(keyring, head.links);
-                    self.note_committed(term, covered);
-                    return Ok(());
-                }
-                // Somebody was quicker: what is there now decides.
-                Err(e) if e.disposition() == Disposition::Conflict => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Err(KeepError::Superseded)
-    }
 }
 
 /// Opens a head under the id that its own header names.
@@ -617,6 +569,7 @@ pub fn content_at(
     Some((state.epoch, Restored::of(state, Some(root))))
 }
 
+mod commit;
 mod durable;
 mod links;
 mod looks;

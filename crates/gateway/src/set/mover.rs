@@ -100,6 +100,8 @@ struct Work {
     again_at: Option<Instant>,
     /// Since when the next list is known to count.
     ended_at: Option<Instant>,
+    /// It was said that a store that is left keeps what it has.
+    warned: bool,
 }
 
 /// See the module.
@@ -135,7 +137,15 @@ impl Mover {
             };
             // A change that is seen as it was: the text and what is in place belong together, or the next turn has it.
             let Some(several) = self.switch.several() else { continue };
-            let new = || Work { term, text: text.clone(), before: None, hold: HOLD, again_at: None, ended_at: None };
+            let new = || Work {
+                term,
+                text: text.clone(),
+                before: None,
+                hold: HOLD,
+                again_at: None,
+                ended_at: None,
+                warned: false,
+            };
             let mine = work.take().filter(|work| work.term == term && work.text == text).unwrap_or_else(new);
             let mine = work.insert(mine);
             let turn = async {
@@ -188,14 +198,25 @@ impl Mover {
         if several.list_ended(set).await? {
             // L3. A list that does not answer any more keeps what it has; the new one goes on without it.
             let since = *work.ended_at.get_or_insert_with(Instant::now);
-            return match several.let_go_of_head(set).await {
-                Ok(()) => Ok(Ok(())),
-                Err(error) if since.elapsed() < LETS_GO_WITHIN => Err(error.into()),
-                Err(error) => {
-                    tracing::warn!(set = %self.server.name, %error, "the stores that are left do not answer, and may keep a head with the set's wrapped key: empty them");
-                    Ok(Ok(()))
-                }
+            let let_go = async {
+                several.let_go_of_head(set).await?;
+                several.mend_left_heads(set).await
             };
+            // A store that hangs is waited for by its own patience, and no longer than that.
+            let let_go = tokio::time::timeout(LETS_GO_WITHIN, let_go).await;
+            let why = match let_go {
+                Ok(Ok(true)) => return Ok(Ok(())),
+                Ok(Ok(false)) => "not all of the stores that are left have let go of the head".to_owned(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "the stores that are left do not answer".to_owned(),
+            };
+            if since.elapsed() < LETS_GO_WITHIN {
+                return Ok(Err(why));
+            }
+            if !std::mem::replace(&mut work.warned, true) {
+                tracing::warn!(set = %self.server.name, why, "a store that is left may keep a head with the set's wrapped keys: empty it, also before a key counts as changed or forgotten");
+            }
+            return Ok(Ok(()));
         }
         let current = || self.server.host.with(|m| m.state().current_root());
         // V1.

@@ -232,7 +232,7 @@ impl Repairer {
     /// Compares one store if that is due, and copies to it what it lacks.
     async fn fill(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
         if several.must_compare(at) {
-            self.compare(several, at, kept).await?;
+            self.compare(several, at).await?;
         }
         let is_kept = |root: ObjectId| kept.iter().any(|kept| kept.object == root);
         let (mut copied, mut passing_over) = (0_u64, Duration::ZERO);
@@ -276,9 +276,11 @@ impl Repairer {
     }
 
     /// Holds what one store lists against what kept roots name.
-    async fn compare(&self, several: &Quorum, at: usize, kept: &[RootRef]) -> Result<(), TurnError> {
+    async fn compare(&self, several: &Quorum, at: usize) -> Result<(), TurnError> {
         let Some(store) = several.copy_at(at) else { return Ok(()) };
         several.compare_begins(at);
+        // After that: who asks for a comparison anew has what is kept by then in mind (V2).
+        let kept = &self.server.host.with(|m| m.state().kept_roots());
         let mut all_read = true;
         for (kind, _) in KINDS {
             let mut after: Option<String> = None;

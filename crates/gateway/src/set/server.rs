@@ -27,9 +27,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+mod error;
 mod follow;
 mod hold;
 mod volumes;
+
+pub use error::SetError;
 
 pub use hold::HeldOff;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
@@ -89,31 +92,6 @@ impl Serving {
             self.closed.cancel();
         }
     }
-}
-
-/// A command did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum SetError {
-    /// The replicated state refused.
-    #[error(transparent)]
-    Refused(#[from] SetRefusal),
-    /// The group did not take it, or its outcome is unknown.
-    #[error(transparent)]
-    Propose(#[from] ProposeError),
-    /// This gateway leads the group but does not serve it yet, or no more.
-    #[error("this gateway is not ready to serve the set: {0}")]
-    NotReady(String),
-    /// Another life of the set has taken over; this gateway never serves it again.
-    #[error("{0}")]
-    Fenced(String),
-    /// The answer was not one that fits the question.
-    #[error("unexpected answer to {what}: {found}")]
-    Answer {
-        /// What was asked.
-        what: &'static str,
-        /// What came back.
-        found: String,
-    },
 }
 
 /// What a set's server is made of.

@@ -22,7 +22,7 @@ use crate::set::set_key::SealingKey;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState};
-use holdfast_store::{StoreError, keys};
+use holdfast_store::{ObjectStore, StoreError, keys};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Generation, Source};
@@ -125,6 +125,8 @@ pub struct Uploader {
     resealing: AtomicU32,
     /// What the checkpoint under way is sealed under, all of it: its root says so of whatever it does not list (U1).
     sealing: Mutex<Option<SealingKey>>,
+    /// Where all of the checkpoint under way goes, its head too: the set's stores as they were when it began.
+    place: Mutex<Option<Arc<dyn ObjectStore>>>,
     /// Memory of segments that are in the store, for the next ones of the same checkpoint; as many as are written at once.
     bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
@@ -150,7 +152,7 @@ impl Uploader {
         let (collection_due, spared) = (AtomicBool::new(false), Mutex::default());
         let (budget, begun, held) =
             (Mutex::new(MoveBudget::new(settings.moves)), Instant::now(), AtomicBool::new(false));
-        let (bodies, sealing) = (Mutex::default(), Mutex::default());
+        let (bodies, sealing, place) = (Mutex::default(), Mutex::default(), Mutex::default());
         Self {
             server,
             host,
@@ -165,6 +167,7 @@ impl Uploader {
             held,
             resealing: AtomicU32::new(0),
             sealing,
+            place,
             bodies,
             stop,
         }
@@ -204,9 +207,14 @@ impl Uploader {
                 turn = self.server.head.checkpoint_turn() => turn,
                 () = self.stop.cancelled() => return,
             };
-            // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered.
+            let mut moves = self.server.switch.changes();
+            moves.borrow_and_update();
+            *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.server.switch.pinned());
+            // Whatever it waits for: a set that is deleted ends while a note of its leader may never be answered. And what goes where the set is no more, or waits
+            // for stores that are to be and are not any more, is begun anew.
             let done = tokio::select! {
                 done = self.checkpoint(term) => done,
+                Ok(()) = moves.changed() => Err(UploadError::Superseded),
                 () = self.stop.cancelled() => return,
             };
             match done {
@@ -457,11 +465,12 @@ impl Uploader {
         let content = self.host.with(|m| content_at(m.begun(), at, root));
         let (epoch, content) = content.ok_or(UploadError::Superseded)?;
         let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
+        let place = self.place();
         let mut pause = Duration::from_millis(100);
         loop {
             self.host.with(|m| self.server.head.note_pins(m.state()));
             let outcome = tokio::select! {
-                outcome = self.server.head.commit(term, covered, epoch, content.clone()) => outcome,
+                outcome = self.server.head.commit(&*place, term, covered, epoch, content.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),
             };
             match outcome {

@@ -207,6 +207,34 @@ impl Register {
         expected: Option<&Version>,
         body: Bytes,
     ) -> Result<Version, StoreError> {
+        self.swap_laid_out(key, expected, body, false).await
+    }
+
+    /// The first value, where it is known that every store had a slot before ([`Self::lay_out_all`]): w of them are enough then. A store without one has lost it,
+    /// and is no store that never had one, which is what Q3 keeps apart.
+    pub(super) async fn begin_register(&self, key: &str, body: Bytes) -> Result<Version, StoreError> {
+        self.swap_laid_out(key, None, body, true).await
+    }
+
+    /// Q3: every store has a slot, or a value is there already.
+    pub(super) async fn lay_out_all(&self, key: &str) -> Result<(), StoreError> {
+        if self.alone().is_some() {
+            return Ok(());
+        }
+        let mut answers = self.ask_all(key, true).await;
+        if matches!(judge_look(&seen_of(&answers), self.w), Look::Nothing) {
+            answers = self.lay_out(key, answers).await;
+        }
+        if may_begin(&seen_of(&answers), self.w) { Ok(()) } else { Err(self.no_quorum(Op::Swap, key, &answers, false)) }
+    }
+
+    async fn swap_laid_out(
+        &self,
+        key: &str,
+        expected: Option<&Version>,
+        body: Bytes,
+        laid_out: bool,
+    ) -> Result<Version, StoreError> {
         if let Some(store) = self.alone() {
             return store.swap(key, expected, body).await;
         }
@@ -233,7 +261,8 @@ impl Register {
                 Look::Nothing => answers = self.lay_out(key, answers).await,
                 Look::Decided(_) | Look::Undecided | Look::TooFew => {}
             }
-            if !may_begin(&seen_of(&answers), self.w) {
+            let slots = answers.iter().filter(|answer| has_slot(answer)).count();
+            if !may_begin(&seen_of(&answers), self.w) && !(laid_out && slots >= self.w) {
                 return Err(self.no_quorum(Op::Swap, key, &answers, sent_before));
             }
             match self.round(key, &answers, &aim, sent_before, seen_higher).await? {

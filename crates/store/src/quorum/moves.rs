@@ -8,6 +8,7 @@
 //!     decided in that list any more, and whoever looks there finds the last value.
 //! L2  The next list's head begins with the bytes that the last value has, and only who has seen that one decided writes them there, as a swap on nothing. So
 //!     whoever they are, they write the same, and once; and what was decided in the list before is what the next one begins with.
+//!     Before the last value every store of the next list has a slot, so that w of them are enough to begin.
 //! L3  The last value lets go of H once the next list's head is there: H has the set's wrapped keys, and is not needed any more.
 //! L4  An object counts once each list has it as often as its own quorum says, and is deleted in all; once the first list is known to have ended, the next one's
 //!     say is enough, and in what was left nothing is deleted.
@@ -86,6 +87,18 @@ enum Counts<'a> {
     Next(&'a Register, Object),
 }
 
+/// What both lists show.
+enum Both {
+    /// The first counts, with this head or none.
+    First(Option<Object>),
+    /// The next one counts.
+    Next(Object),
+    /// The first has ended with this, and the next has no head, or an error.
+    Moved(Object, Option<StoreError>),
+    /// It cannot be told.
+    Error(StoreError),
+}
+
 impl Quorum {
     fn first(&self) -> &Register {
         &self.registers[0]
@@ -93,7 +106,7 @@ impl Quorum {
 
     async fn look_first(&self, set: SetId) -> Result<Option<Object>, StoreError> {
         let first = self.first();
-        match first.look(&keys::head_of(set, first.number)).await {
+        match first.look(&first.key(set)).await {
             Ok(object) => Ok(Some(object)),
             Err(error) if error.disposition() == Disposition::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -104,33 +117,26 @@ impl Quorum {
     async fn which(&self, set: SetId) -> Result<Counts<'_>, StoreError> {
         // With one list nothing is followed: who has not heard of the next one is told that there is one (`moved_to`).
         let Some(next) = self.registers.get(1) else { return Ok(Counts::First(self.look_first(set).await?)) };
-        let key = keys::head_of(set, next.number);
+        let key = next.key(set);
         for _ in 0..LOOKS_MAX {
-            let mut last = None;
-            // That it has a head says that the list before was ended, whatever became of that one's stores since.
-            match next.look(&key).await {
-                Ok(object) => {
+            if self.ended.load(Ordering::Acquire) {
+                return Ok(Counts::Next(next, next.look(&key).await?));
+            }
+            let (found, other) = match self.look_both(set, next, &key).await {
+                Both::First(found) => return Ok(Counts::First(found)),
+                Both::Next(object) => {
                     self.ended.store(true, Ordering::Release);
                     return Ok(Counts::Next(next, object));
                 }
-                Err(error) if error.disposition() == Disposition::NotFound => {}
-                Err(error) => last = Some(error),
-            }
-            let found = self.look_first(set).await?;
-            let Some(moved) = found.as_ref().and_then(|object| Moved::decode(&object.body)) else {
-                return match (found, last) {
-                    // Emptied after it was left, perhaps: the other list would say so.
-                    (None, Some(error)) => Err(error),
-                    (found, _) => Ok(Counts::First(found)),
-                };
+                Both::Moved(found, other) => (found, other),
+                Both::Error(error) => return Err(error),
             };
+            let Some(moved) = Moved::decode(&found.body) else { return Ok(Counts::First(Some(found))) };
             if moved.to != next.text {
-                let found = format!("the set's stores were changed to {:?}, expected {:?}", moved.to, next.text);
-                let hint = "name the stores as `holdfast set list` shows them, or the ones that were found";
-                let at = self.at(Op::Get, &keys::head(set));
-                return Err(StoreError::Denied { at, cause: Cause::text(found), hint });
+                // Another list than the one that is known, which was abandoned: whoever asks is told where the head went.
+                return Ok(Counts::First(Some(found)));
             }
-            if let Some(error) = last {
+            if let Some(error) = other {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
@@ -140,7 +146,7 @@ impl Quorum {
                 let hint = "look whether the new stores were emptied, or are other places than before";
                 return Err(StoreError::Denied { at: next.at(Op::Get, &key), cause, hint });
             };
-            match next.swap_register(&key, None, head.clone()).await {
+            match next.begin_register(&key, head.clone()).await {
                 // Somebody else has begun it, and perhaps gone on from there.
                 Err(error) if error.disposition() == Disposition::Conflict => {}
                 outcome => drop(outcome?),
@@ -148,6 +154,32 @@ impl Quorum {
         }
         let cause = Cause::text("others were quicker again and again");
         Err(StoreError::Unavailable { at: next.at(Op::Get, &key), attempts: LOOKS_MAX, cause })
+    }
+
+    /// Asks both lists at once. A head of the first that is no last value is an answer by itself: whatever the other has to say, or keeps silent about, that list
+    /// had not ended when this began. And a head of the next one says that the first was ended, whatever became of its stores since.
+    async fn look_both(&self, set: SetId, next: &Register, key: &str) -> Both {
+        let (first, other) = (self.look_first(set), next.look(key));
+        tokio::pin!(first, other);
+        let (mut of_first, mut of_next) = (None, None);
+        while of_first.is_none() || of_next.is_none() {
+            tokio::select! {
+                found = &mut first, if of_first.is_none() => match found {
+                    Ok(Some(object)) if Moved::decode(&object.body).is_none() => return Both::First(Some(object)),
+                    found => of_first = Some(found),
+                },
+                found = &mut other, if of_next.is_none() => match found {
+                    Ok(object) => return Both::Next(object),
+                    Err(error) => of_next = Some(Some(error).filter(|e| e.disposition() != Disposition::NotFound)),
+                },
+            }
+        }
+        match (of_first.unwrap_or(Ok(None)), of_next.flatten()) {
+            (Ok(Some(found)), other) => Both::Moved(found, other),
+            (Ok(None), None) => Both::First(None),
+            // Emptied after it was left, perhaps: the other list would say so.
+            (Ok(None), Some(error)) | (Err(error), _) => Both::Error(error),
+        }
     }
 
     /// The set's head, wherever it is by now.
@@ -170,7 +202,7 @@ impl Quorum {
                 Counts::First(_) => self.first(),
                 Counts::Next(next, _) => next,
             };
-            let swapped = register.swap_register(&keys::head_of(set, register.number), expected, body.clone()).await;
+            let swapped = register.swap_register(&register.key(set), expected, body.clone()).await;
             match swapped {
                 // Perhaps by the end of that list, which is no change of the head.
                 Err(error) if error.disposition() == Disposition::Conflict && self.has_next(register) => {
@@ -213,10 +245,19 @@ impl Quorum {
                 let (found, expected) = (Some(head.version), Some(expected.clone()));
                 return Err(StoreError::Changed { at: first.at(Op::Swap, &keys::head(set)), found, expected });
             }
+            // From here on the next list's head can begin with w of its stores (`begin_register`): each has a slot, and one without has lost it (Q2).
+            next.lay_out_all(&next.key(set)).await?;
             let last = Moved { to: next.text.clone(), head: Some(head.body) };
-            first.swap_register(&keys::head_of(set, first.number), Some(expected), last.encode(rand::random())).await?;
+            first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;
         }
-        self.which(set).await.map(drop)
+        match self.which(set).await? {
+            Counts::Next(..) => Ok(()),
+            Counts::First(_) => {
+                let cause = Cause::text("the list was ended for other stores than these");
+                let hint = "look at the set's stores again";
+                Err(StoreError::Denied { at: first.at(Op::Swap, &keys::head(set)), cause, hint })
+            }
+        }
     }
 
     /// Whether the next list's head counts already.
@@ -240,7 +281,7 @@ impl Quorum {
             let Some(found) = self.look_first(set).await? else { return Ok(()) };
             let Some(moved) = Moved::decode(&found.body).filter(|moved| moved.head.is_some()) else { return Ok(()) };
             let last = Moved { head: None, ..moved }.encode(rand::random());
-            let key = keys::head_of(set, first.number);
+            let key = first.key(set);
             match first.swap_register(&key, Some(&found.version), last).await {
                 Err(error) if error.disposition() == Disposition::Conflict => {}
                 outcome => return outcome.map(drop),
@@ -249,9 +290,9 @@ impl Quorum {
         Ok(())
     }
 
-    /// Which lists these are: their heads are the set's.
-    pub fn lists(&self) -> Vec<u32> {
-        self.registers.iter().map(|register| register.number).collect()
+    /// The keys of these lists' heads: one of them is the set's.
+    pub fn head_keys(&self, set: SetId) -> Vec<String> {
+        self.registers.iter().map(|register| register.key(set)).collect()
     }
 
     /// As [`Self::mend_heads`], of the list that was left, where one was: whether all its stores have its last value now.
@@ -262,7 +303,7 @@ impl Quorum {
         if self.registers.len() == 1 || !self.list_ended(set).await? {
             return Ok(true);
         }
-        let (has_it, mended) = self.first().mend_head(&keys::head_of(set, self.first().number)).await;
+        let (has_it, mended) = self.first().mend_head(&self.first().key(set)).await;
         mended.map(|()| has_it.iter().all(|has_it| *has_it))
     }
 
@@ -274,7 +315,7 @@ impl Quorum {
         let ended = self.registers.len() > 1 && self.list_ended(set).await?;
         // What an ended list's stores forget nobody asks for any more, but for w of them, which have it.
         let Some(register) = self.registers.get(usize::from(ended)) else { return Ok(true) };
-        let (has_it, mended) = register.mend_head(&keys::head_of(set, register.number)).await;
+        let (has_it, mended) = register.mend_head(&register.key(set)).await;
         for replica in &self.replicas {
             let seat = register.replicas.iter().position(|other| other.index == replica.index);
             replica.head_is_behind(seat.is_some_and(|seat| !has_it[seat]));

@@ -47,6 +47,8 @@ pub(super) enum Word {
     Ours,
     /// No answer, or one that proves nothing: no head, a stale or a spoilt one.
     None,
+    /// The head went to stores that are not known here: whoever took the set over since has done it where this gateway does not look. It says more than silence before.
+    Elsewhere,
 }
 
 /// See the module. Zero stands for never.
@@ -81,6 +83,11 @@ impl Looks {
                     .silent
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |silent| (silent <= sent.0).then_some(0));
             }
+            Word::Elsewhere => {
+                let before = |at: u64| (at <= sent.0).then_some(0);
+                let _ = self.ours.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
+                let _ = self.silent.fetch_update(Ordering::AcqRel, Ordering::Acquire, before);
+            }
             Word::None => {
                 self.silent.fetch_max(sent.0, Ordering::AcqRel);
             }
@@ -108,6 +115,18 @@ mod tests {
 
     fn at(ms: u64) -> MonoTime {
         MonoTime((ms + 1) * 1_000_000)
+    }
+
+    #[test]
+    fn a_head_that_went_elsewhere_ends_what_was_known_before() {
+        let looks = Looks::default();
+        looks.told(at(10), Word::Ours);
+        looks.told(at(1_000), Word::None);
+        assert!(looks.may_answer(at(1_100)));
+        looks.told(at(1_200), Word::Elsewhere);
+        assert!(!looks.may_answer(at(1_201)));
+        looks.told(at(1_300), Word::Ours);
+        assert!(looks.may_answer(at(1_301)), "heard of it");
     }
 
     #[test]

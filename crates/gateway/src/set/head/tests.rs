@@ -54,7 +54,7 @@ fn content(random: u128) -> Restored {
 }
 
 async fn commit(keeper: &HeadKeeper, index: u64) -> Result<(), KeepError> {
-    keeper.commit(Term(2), covered(index), Epoch(4), content(index.into())).await
+    keeper.commit(keeper.store(), Term(2), covered(index), Epoch(4), content(index.into())).await
 }
 
 async fn found(store: &Arc<dyn ObjectStore>) -> recovery::Found {
@@ -130,7 +130,7 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     let raised = recovery::raise(&found(&store).await, 8, 99).await.unwrap();
     let third = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
     let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
-    third.commit(Term(1), next, Epoch(5), content(30)).await.unwrap();
+    third.commit(third.store(), Term(1), next, Epoch(5), content(30)).await.unwrap();
     assert_eq!(pinned(&store).await, [6], "before anything is known of the state");
     let state = know(&third, &[(6, LogId::default())], 0);
     assert!(third.links_settled(&state));
@@ -158,7 +158,7 @@ async fn a_recovery_fences_whoever_lived_before() {
     // The new life goes on from what it found.
     let new = keeper(store.clone(), raised.head.life, &dir.path().join("new"));
     let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
-    new.commit(Term(1), next, Epoch(5), content(30)).await.unwrap();
+    new.commit(new.store(), Term(1), next, Epoch(5), content(30)).await.unwrap();
     assert_eq!(found(&store).await.head.raised_for, 0);
     assert!(new.fenced().is_none());
 }

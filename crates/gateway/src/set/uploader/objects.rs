@@ -6,12 +6,12 @@ use crate::set::set_key::SealingKey;
 use bytes::Bytes;
 use holdfast_control::set::SetCommand;
 use holdfast_raft::ProposeError;
-use holdfast_store::keys;
+use holdfast_store::{ObjectStore, keys};
 use holdfast_types::{ObjectId, Term};
 use holdfast_volume::map::{PackBuilder, Root};
 use holdfast_volume::segment::SegmentBuilder;
 use std::ops::Range;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 impl Uploader {
@@ -24,6 +24,12 @@ impl Uploader {
     pub(super) fn sealing(&self) -> SealingKey {
         let sealing = self.sealing.lock().unwrap_or_else(PoisonError::into_inner);
         sealing.clone().unwrap_or_else(|| self.mapping.key.sealing())
+    }
+
+    /// Where what the checkpoint under way writes goes.
+    pub(super) fn place(&self) -> Arc<dyn ObjectStore> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.clone().unwrap_or_else(|| self.mapping.store.clone())
     }
 
     pub(super) fn bodies(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
@@ -73,10 +79,10 @@ impl Uploader {
 
     /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
     pub(super) async fn put(&self, term: Term, key: &str, body: Bytes) -> Result<(), UploadError> {
-        let mut pause = Duration::from_millis(100);
+        let (mut pause, place) = (Duration::from_millis(100), self.place());
         loop {
             let outcome = tokio::select! {
-                outcome = self.mapping.store.put_new(key, body.clone()) => outcome,
+                outcome = place.put_new(key, body.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),
             };
             match outcome {
