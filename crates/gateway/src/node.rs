@@ -547,8 +547,9 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
 fn follow_keys(node: &Node, set: &SetServer, entry: &holdfast_control::cluster::SetEntry) {
     match node.keys.unwrap_ring(&entry.wrapped_key, set.id) {
         Ok(keys) => {
-            set.reader.mapping().key.replace(keys, entry.key_id);
+            // In this order: no head may be under a key that its keyring has not got.
             set.head.set_keyring(node.keys.keyring_of(entry));
+            set.reader.mapping().key.replace(keys, entry.key_id);
         }
         // It has what it had; who asks for its keys hears that one is missing.
         Err(error) => tracing::warn!(set = %set.name, %error, "a data key of the set does not unwrap here"),

@@ -78,6 +78,17 @@ pub enum PairError {
         /// This tenure's.
         ours: u64,
     },
+    /// The etcd gave the same revision twice.
+    #[error(
+        "the etcd gave revision {revision} of the pair's seat a second time, {set}: it was set back. What lived under that name is kept apart from this by the next \
+         revision, which is asked for now"
+    )]
+    Repeated {
+        /// What says so.
+        set: String,
+        /// The revision.
+        revision: u64,
+    },
     /// It takes too long: the other gateway may be better placed.
     #[error(
         "the sets are not served within {limit:?} of winning the seat: {last}; it is given up for the other gateway"
@@ -168,7 +179,12 @@ struct Pair {
     ttl: Duration,
     /// Ours, of a tenure that is over, and perhaps still there.
     left: Option<Tenancy>,
+    /// Tenures in a row that came to nothing: each raises the sets' heads, which have only so many generations.
+    failures: u32,
 }
+
+/// Between two tenures that came to nothing: the seat's time to live, doubled each time up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Runs a gateway of a pair until `stop` is cancelled.
 ///
@@ -197,7 +213,7 @@ impl Pair {
         let seat = Seat::new(&options, &config.etcd.prefix, &name, ttl)?;
         let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
         let holder = Holder::new(config.name.to_string(), api, nbd, 0);
-        Ok(Self { config, seat, holder, ttl, left: None })
+        Ok(Self { config, seat, holder, ttl, left: None, failures: 0 })
     }
 
     /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
@@ -210,6 +226,15 @@ impl Pair {
         metrics::gauge!("holdfast_pair_holder").set(1.0);
         let ends = stop.child_token();
         let data_dir = self.tenure_dir(id);
+        if data_dir.exists() {
+            // P2: a node that would go on there has the journal, the leases and the tokens of another tenure.
+            authority.end(Ended::Resigned("its revision was used before".into()));
+            let _ = tokio::time::timeout(GIVE_UP_LIMIT, self.seat.give_up(&tenancy)).await;
+            let set = format!("and {} is there", data_dir.display());
+            return self
+                .after(Err(PairError::Repeated { set, revision: tenancy.revision }.into()), stop.is_cancelled());
+        }
+        self.forget_earlier();
         let config = GatewayConfig { data_dir, ..self.config.clone() };
         let begin = takeover::begin(self.config.clone(), authority.clone());
         let seams = Seams { pair: Some(authority.clone()), ..Seams::default() };
@@ -241,7 +266,20 @@ impl Pair {
         self.after(ended, told)
     }
 
-    fn after(&self, ended: Result<(), RunError>, told: bool) -> Result<After, RunError> {
+    /// Nothing reads what an earlier tenure left (P2), and a disk may have room for one. What was answered and not flushed is given up with it.
+    fn forget_earlier(&self) {
+        let Ok(entries) = std::fs::read_dir(self.config.data_dir.join(TENURES)) else { return };
+        for entry in entries.flatten() {
+            if let Err(error) = std::fs::remove_dir_all(entry.path()) {
+                tracing::warn!(dir = %entry.path().display(), %error, "what an earlier tenure left could not be removed");
+            }
+        }
+    }
+
+    fn after(&mut self, ended: Result<(), RunError>, told: bool) -> Result<After, RunError> {
+        let failed = matches!(&ended, Err(RunError::Pair(error)) if !matches!(error, PairError::Over(_)));
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        let pause = self.ttl.saturating_mul(1 << self.failures.saturating_sub(1).min(16)).min(PAUSE_MAX);
         match ended {
             _ if told => Ok(After::Stopped),
             Ok(()) => Ok(After::Again(Duration::ZERO)),
@@ -251,8 +289,8 @@ impl Pair {
             }
             // The other gateway may do better; should it be gone, this one tries again.
             Err(RunError::Pair(error)) => {
-                tracing::error!(%error, pause = ?self.ttl, "the pair's seat is given up");
-                Ok(After::Again(self.ttl))
+                tracing::error!(%error, ?pause, "the pair's seat is given up");
+                Ok(After::Again(pause))
             }
             Err(error) => Err(error),
         }

@@ -12,6 +12,7 @@
 
 use super::{Adopted, Node, lock};
 use crate::cluster::ClusterError;
+use crate::recovery;
 use crate::set::burial::{self, BurialError};
 use crate::set::head::NOTICED_AFTER;
 use crate::set::mapping::SetKey;
@@ -19,7 +20,7 @@ use holdfast_control::cluster::{ClusterCommand, ClusterState, Deletion, Deletion
 use holdfast_seal::DataKey;
 use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_types::{MemberId, ObjectId, SetId, Term};
-use holdfast_volume::head::SetLife;
+use holdfast_volume::head::{SetLife, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,7 +234,17 @@ impl Removal {
         let key = self.node.keys.set_key(self.id, entry).unwrap_or_else(|_| none());
         let (term, member, boot) = (self.term, self.adopted.member, self.node.identity().boot);
         let id = || ObjectId { term, member, boot, random: crate::identity::random_u128() };
-        Ok(burial::bury(&*store, &key, life, &entry.name, id).await?)
+        let (url, name) = (entry.store_url.clone(), entry.name.clone());
+        match burial::bury(&*store, &key, life, &name, id).await {
+            // Another cluster may have taken the set over, and changed its data key since: its head's own keyring opens it.
+            Err(BurialError::Foreign { key, error }) => {
+                match recovery::read(&url, store, &self.node.keys, self.id).await {
+                    Ok(Some(found)) if found.head.standing(life) == Standing::Taken => Ok(true),
+                    _ => Err(BurialError::Foreign { key, error }.into()),
+                }
+            }
+            buried => Ok(buried?),
+        }
     }
 
     /// Deletes what the store shows; tells group 0 once two looks in a row showed nothing.

@@ -5,7 +5,7 @@ use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock}
 use crate::config::Compression;
 use crate::set::bases::KeyOf;
 use crate::set::clones;
-use crate::set::head::{HeadKeeper, HeadParts};
+use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
 use crate::set::host::SetHost;
 use crate::set::mapping::Mapping;
 use crate::set::mover::Mover;
@@ -23,7 +23,7 @@ use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
 use holdfast_store::{Health, Switch};
 use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
-use holdfast_volume::head::SetLife;
+use holdfast_volume::head::{SetLife, read_keyring};
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
@@ -40,6 +40,17 @@ fn key_of(node: &Arc<Node>) -> KeyOf {
         let entry = state.sets.get(&set).ok_or_else(|| format!("the cluster has no set {set}, and a clone of it"))?;
         let key = node.keys.set_key(set, entry);
         key.map_err(|e| format!("the data key of set {set} does not unwrap with this gateway's cluster key: {e}"))
+    })
+}
+
+/// Opens a head of the set by the keyring that it has itself: authentic by this gateway's cluster keys, so no store chooses the key.
+fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
+    let node = Arc::downgrade(node);
+    Arc::new(move |body| {
+        let node = node.upgrade()?;
+        let (header, keyring) = read_keyring(body).ok()?;
+        let key = node.keys.open_keyring(&keyring, set, header.key_id).ok()?;
+        crate::set::head::open(&key, body).ok()
     })
 }
 
@@ -74,6 +85,7 @@ pub(super) async fn start_set(
         boot,
         note: fence_note(&config.data_dir, id),
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
+        by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
     });
     // What is read ahead must be there when its reader comes.

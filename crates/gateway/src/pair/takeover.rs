@@ -1,14 +1,14 @@
 //! From the seat to served sets: what the pair's stores have becomes what a fresh node of one member serves.
 //!
-//! 1. Look: the heads of all sets in the pair's stores, and whose each is (P3).
-//! 2. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
-//! 3. Make the fresh node a cluster of one, whose id is the tenure's, and restore the sets into it.
-//! 4. Remove what earlier tenures of this gateway left on the disk.
+//! 1. Make the fresh node a cluster of one, whose id is the tenure's: what fails for good does so before a head is touched, and each has few generations.
+//! 2. Look: the heads of all sets in the pair's stores, and whose each is (P3).
+//! 3. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
+//! 4. Restore the sets into the node.
 //!
-//! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 2 done twice for one tenure finds its own
-//! id in the head (R12).
+//! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 3 done twice for one tenure finds its own
+//! id in the head, raised for this very disk (R12). An etcd that was set back may give the same revision twice: then the head says another disk, or none.
 
-use super::{Authority, PairError, TENURES};
+use super::{Authority, PairError};
 use crate::admin::AdminDoor;
 use crate::config::GatewayConfig;
 use crate::identity::random_u128;
@@ -20,7 +20,6 @@ use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::pair::Whose;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,7 +38,10 @@ pub(super) fn begin(config: GatewayConfig, authority: Arc<Authority>) -> Begin {
     Box::new(move |node| {
         Box::pin(async move {
             let takeover = Takeover { config, authority, node, until: Instant::now() + LIMIT };
-            takeover.run().await.map_err(RunError::from)
+            // What hangs, hangs no longer than this: the seat is wanted elsewhere.
+            let run = tokio::time::timeout(LIMIT * 2, takeover.run()).await;
+            let slow = |_| PairError::Slow { limit: LIMIT * 2, last: "a step that does not end".to_owned() };
+            run.map_err(slow).and_then(|outcome| outcome).map_err(RunError::from)
         })
     })
 }
@@ -55,16 +57,23 @@ struct Takeover {
 impl Takeover {
     async fn run(&self) -> Result<(), PairError> {
         let begun = Instant::now();
-        let found = self.take_all().await?;
-        let took = begun.elapsed();
         self.found_cluster().await?;
-        for set in &found {
-            self.restore(set).await?;
+        let taken = self.take_all().await?;
+        let took = begun.elapsed();
+        let mut found = Vec::new();
+        for set in taken {
+            match self.restore(&set).await {
+                Ok(()) => found.push(set),
+                // One set that cannot be had keeps the others from nobody.
+                Err(PairError::Refused(refusal)) => {
+                    tracing::error!(set = %set.head.name, error = %refusal, "a set of the pair was refused: it is not served");
+                }
+                Err(error) => return Err(error),
+            }
         }
         for set in &found {
             self.await_leader(set).await?;
         }
-        self.forget_earlier();
         tracing::info!(sets = found.len(), heads = ?took, all = ?begun.elapsed(), "the pair's sets are served here");
         Ok(())
     }
@@ -80,7 +89,7 @@ impl Takeover {
         Ok(())
     }
 
-    /// Steps 1 and 2, until both are done.
+    /// Steps 2 and 3, until both are done.
     async fn take_all(&self) -> Result<Vec<Found>, PairError> {
         loop {
             match self.take_once().await {
@@ -124,7 +133,9 @@ impl Takeover {
     async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
         match id.judge(found.head.life.cluster, self.adopted()) {
-            Whose::Ours => return Ok(Some(found)),
+            // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
+            Whose::Ours if found.head.raised_for == self.node.identity().disk() => return Ok(Some(found)),
+            Whose::Ours => return Err(PairError::Repeated { set: name.to_string(), revision: id.revision }),
             Whose::Later { revision } => {
                 return Err(PairError::Later { set: name.to_string(), found: revision, ours: id.revision });
             }
@@ -144,7 +155,13 @@ impl Takeover {
         }
         // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
         self.authority.may_answer().map_err(PairError::Over)?;
-        let raised = recovery::raise(&found, id.cluster(), self.node.identity().disk()).await?;
+        let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
+            Err(error @ RecoveryError::LastGeneration { .. }) => {
+                tracing::error!(set = %name, %error, "a set of the pair cannot be taken over any more: it is left as it is, and not served");
+                return Ok(None);
+            }
+            raised => raised?,
+        };
         let covered = found.head.covered.map(|covered| covered.upto);
         tracing::info!(set = %name, generation = raised.head.life.generation, ?covered, "taken over");
         Ok(Some(raised))
@@ -155,7 +172,7 @@ impl Takeover {
         holdfast_api::disk_from_text("pair.adopt", text).ok()
     }
 
-    /// Step 3, the cluster.
+    /// Step 1.
     async fn found_cluster(&self) -> Result<(), PairError> {
         let cluster = self.authority.id.cluster();
         self.node.adopt(cluster, MEMBER).await?;
@@ -175,7 +192,7 @@ impl Takeover {
         }
     }
 
-    /// Step 3, one set.
+    /// Step 4, one set.
     async fn restore(&self, found: &Found) -> Result<(), PairError> {
         let door = AdminDoor::new(self.node.clone());
         loop {
@@ -202,22 +219,6 @@ impl Takeover {
             self.again(format!("set {} has no leader yet", found.head.name)).await?;
         }
     }
-
-    /// Step 4. What was answered and not flushed is given up with it.
-    fn forget_earlier(&self) {
-        let tenures = self.config.data_dir.join(TENURES);
-        let ours = hex128(self.authority.id.cluster());
-        let Ok(entries) = std::fs::read_dir(&tenures) else { return };
-        for entry in entries.flatten().filter(|entry| entry.file_name() != ours.as_str()) {
-            if let Err(error) = remove(&entry.path()) {
-                tracing::warn!(dir = %entry.path().display(), %error, "what an earlier tenure left could not be removed");
-            }
-        }
-    }
-}
-
-fn remove(dir: &Path) -> std::io::Result<()> {
-    std::fs::remove_dir_all(dir)
 }
 
 fn may_pass(refusal: &Refusal) -> bool {

@@ -28,8 +28,8 @@ fn a_tenure_that_was_asked_for_long_ago_answers_nothing() {
 #[test]
 fn the_other_gateway_gets_its_chance_after_a_failure() {
     let config = GatewayConfig { data_dir: "/nonexistent".into(), ..GatewayConfig::example() };
-    let pair = Pair::new(config).unwrap();
-    let after = |ended, told| {
+    let mut pair = Pair::new(config).unwrap();
+    let mut after = |ended, told| {
         pair.after(ended, told).map(|after| match after {
             After::Stopped => "stopped".to_string(),
             After::Again(pause) => format!("again after {pause:?}"),
@@ -39,7 +39,15 @@ fn the_other_gateway_gets_its_chance_after_a_failure() {
     assert_eq!(after(Ok(()), false).unwrap(), "again after 0ns");
     assert_eq!(after(Err(PairError::Over(Ended::Overdue).into()), false).unwrap(), "again after 0ns");
     assert_eq!(after(Err(slow().into()), false).unwrap(), "again after 10s");
+    // Each raises the sets' heads, which have only so many generations.
+    assert_eq!(after(Err(slow().into()), false).unwrap(), "again after 20s");
     assert_eq!(after(Err(slow().into()), true).unwrap(), "stopped");
+    for _ in 0..20 {
+        after(Err(slow().into()), false).unwrap();
+    }
+    assert_eq!(after(Err(slow().into()), false).unwrap(), "again after 600s");
+    assert_eq!(after(Ok(()), false).unwrap(), "again after 0ns");
+    assert_eq!(after(Err(slow().into()), false).unwrap(), "again after 10s");
     // What no other tenure would do better: the process ends, and whoever runs it says so.
     after(Err(NodeError::Refused("no disk".into()).into()), false).unwrap_err();
 }

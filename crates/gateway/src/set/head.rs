@@ -19,9 +19,9 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{
-    Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
+    Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, is_tombstone, open_head, read_keyring,
+    seal_head,
 };
-use holdfast_volume::object::ObjectError;
 use looks::{LOOK_LIMIT, Looks, Word};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -46,6 +46,9 @@ const REPLACE_EVERY: Duration = Duration::from_secs(1);
 /// A head that does not open is read so often before it counts as damaged.
 const READS_MAX: u32 = 3;
 
+/// See [`HeadParts::by_own_keyring`].
+pub type ByOwnKeyring = Arc<dyn Fn(&Bytes) -> Option<Head> + Send + Sync>;
+
 /// What a head is read from and written with.
 pub struct HeadParts {
     /// The set's name.
@@ -66,6 +69,8 @@ pub struct HeadParts {
     pub note: PathBuf,
     /// What the set is a clone of.
     pub clone_of: Option<CloneOf>,
+    /// Opens a head by the keyring that it has itself, and this gateway's cluster keys: whose it is can be told then, whatever data keys are known here.
+    pub by_own_keyring: Option<ByOwnKeyring>,
     /// The tenure under which answers leave, in a gateway pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
 }
@@ -100,7 +105,15 @@ pub enum KeepError {
         /// The stores that are to be.
         to: String,
     },
-    /// It is under a data key that this gateway has not heard of yet, or that is gone.
+    /// A tombstone that the keys of this gateway do not open: perhaps of another life of the set, under a key of its own.
+    #[error(
+        "a tombstone stands in the place of {key}, under a data key that this gateway has not got: the set was deleted, perhaps by another cluster"
+    )]
+    Buried {
+        /// Its key.
+        key: String,
+    },
+    /// It is this life's, under a data key that this gateway has not heard of yet, or that is gone.
     #[error(
         "the head is under data key {key_id}, expected one of {has:?}: group 0 is behind on this gateway, or the store answered with an older head"
     )]
@@ -127,9 +140,11 @@ impl KeepError {
             KeepError::Store(e) => e.may_pass(),
             KeepError::Stale { .. } | KeepError::OtherKey { .. } => true,
             // What was put for it lies where the head is no more: all of it is done anew.
-            KeepError::Moved { .. } | KeepError::Taken(_) | KeepError::Unreadable { .. } | KeepError::Superseded => {
-                false
-            }
+            KeepError::Moved { .. }
+            | KeepError::Buried { .. }
+            | KeepError::Taken(_)
+            | KeepError::Unreadable { .. }
+            | KeepError::Superseded => false,
         }
     }
 }
@@ -362,14 +377,23 @@ impl HeadKeeper {
                     }
                     return Ok(Some((head, object.version)));
                 }
-                Err(HeadError::Object(ObjectError::KeyId { found: key_id, .. })) => {
-                    return Err(KeepError::OtherKey { key_id, has: self.parts.key.ids() });
-                }
                 // Bytes may be spoilt on their way; what is bad in the store stays bad.
-                Err(error) if tries == READS_MAX => return Err(KeepError::Unreadable { key, error }),
-                Err(_) => tries += 1,
+                Err(_) if tries < READS_MAX => tries += 1,
+                Err(error) => return Err(self.unopened(&object.body, key, error)),
             }
         }
+    }
+
+    /// What a head comes to that the data keys of this gateway do not open: another life's may be under a key of its own, and fences all the same (H1).
+    fn unopened(&self, body: &Bytes, key: String, error: HeadError) -> KeepError {
+        if let Some(head) = self.parts.by_own_keyring.as_ref().and_then(|open| open(body)) {
+            let key_id = read_keyring(body).map_or(0, |(header, _)| header.key_id);
+            return match self.judge(&head) {
+                Ok(()) => KeepError::OtherKey { key_id, has: self.parts.key.ids() },
+                Err(error) => error,
+            };
+        }
+        if is_tombstone(body) { KeepError::Buried { key } } else { KeepError::Unreadable { key, error } }
     }
 
     /// Compares what was read with this life; fences where another one is found (H1).
@@ -442,7 +466,9 @@ impl HeadKeeper {
         match looked {
             Some(Ok(Some(_))) => self.looks.told(sent, Word::Ours),
             // H1: nothing is answered until group 0 has told.
-            Some(Err(KeepError::Moved { .. })) => self.looks.told(sent, Word::Elsewhere),
+            Some(Err(KeepError::Moved { .. } | KeepError::Buried { .. })) => self.looks.told(sent, Word::Elsewhere),
+            // Whose it is was told all the same.
+            Some(Err(KeepError::OtherKey { .. })) => self.looks.told(sent, Word::Ours),
             _ => self.looks.told(sent, Word::None),
         }
         self.looked.send_modify(|count| *count += 1);
@@ -460,7 +486,7 @@ impl HeadKeeper {
             Some((head, _)) => self.judge(&head).map(|()| Some(head)),
         });
         let trouble = match &judged {
-            Err(e @ (KeepError::Unreadable { .. } | KeepError::Moved { .. })) => {
+            Err(e @ (KeepError::Unreadable { .. } | KeepError::Moved { .. } | KeepError::Buried { .. })) => {
                 Some(format!("set {}: {e}", self.parts.name))
             }
             _ => None,

@@ -20,6 +20,7 @@ use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -215,11 +216,25 @@ impl Mapping {
             let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
             open_root(&of.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
         };
+        let waited = AtomicBool::new(false);
         let load = || async {
-            let bytes = self.patient(|| self.store.get(&key)).await?;
+            let mut bytes = self.patient(|| self.store.get(&key)).await?;
+            let behind = |bytes: &Bytes| {
+                let key_id = ObjectHeader::decode(bytes).ok().map(|header| header.key_id);
+                key_id.filter(|key_id| of.is_behind(*key_id))
+            };
+            // Nothing vouches for the number: one copy may be spoilt, or one reading of it. An origin's keys nobody replaces here.
+            let seen = behind(&bytes).filter(|_| of.set == self.key.set && !waited.load(Ordering::Relaxed));
+            if seen.is_some() {
+                if let Some(several) = self.store.several() {
+                    several.doubt(at.object);
+                }
+                bytes = self.patient(|| self.store.get(&key)).await?;
+            }
             // All that a root names is under keys that were there before its own. Where group 0 is behind on this gateway, that is waited for: it is no damage.
             if let Ok(header) = ObjectHeader::decode(&bytes)
-                && of.is_behind(header.key_id)
+                && seen == Some(header.key_id)
+                && !waited.swap(true, Ordering::Relaxed)
             {
                 tracing::warn!(set = %of.set, root = %at.object, key = header.key_id, "the root is under a data key that this gateway has not heard of; waiting for it");
                 tokio::select! {

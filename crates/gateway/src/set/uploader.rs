@@ -34,7 +34,7 @@ use holdfast_volume::segment::{Codec, SegmentBuilder};
 use holdfast_volume::space::{MoveBudget, MoveLimits, Spared, fold_page};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -122,7 +122,7 @@ pub struct Uploader {
     /// The last checkpoint moved less than it had to because of the budget.
     held: AtomicBool,
     /// The root's key for which collection was woken: what an earlier leader left under older ones.
-    resealing: AtomicU32,
+    resealing: Mutex<Option<(u32, Instant)>>,
     /// What the checkpoint under way is sealed under, all of it: its root says so of whatever it does not list (U1).
     sealing: Mutex<Option<SealingKey>>,
     /// Where all of the checkpoint under way goes, its head too: the set's stores as they were when it began.
@@ -165,7 +165,7 @@ impl Uploader {
             budget,
             begun,
             held,
-            resealing: AtomicU32::new(0),
+            resealing: Mutex::default(),
             sealing,
             place,
             bodies,

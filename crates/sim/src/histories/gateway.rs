@@ -221,6 +221,7 @@ impl Gateway {
             // Nothing is ever fenced here, and so nothing is noted.
             note: PathBuf::from("/nonexistent/fenced"),
             clone_of: common.links.clone_of.clone(),
+            by_own_keyring: None,
             pair: None,
         });
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await;

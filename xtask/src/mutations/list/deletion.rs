@@ -20,8 +20,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R10",
         edits: &[Edit {
             file: "crates/gateway/src/set/burial.rs",
-            old: "    if !within(&at, several.mend_heads(set)).await? {",
-            new: "    if !within(&at, several.mend_heads(set)).await.unwrap_or(true) && several.copies() == 0 {",
+            old: "    if !within(&at, several.mend_heads(set)).await? ||",
+            new: "    if !within(&at, several.mend_heads(set)).await.unwrap_or(true) && several.copies() == 0 ||",
         }],
         tests: &[BURIAL],
         smoke: false,

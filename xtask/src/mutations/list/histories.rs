@@ -47,8 +47,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/store/src/quorum.rs",
-            old: "            if done >= self.w {\n                return Ok(());",
-            new: "            if done >= 1 {\n                return Ok(());",
+            old: "            if self.enough(&done) {\n                return Ok(());",
+            new: "            if done.contains(&true) {\n                return Ok(());",
         }],
         tests: &[SEVERAL],
         smoke: false,

@@ -21,8 +21,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             Edit { file: MOVES, old: "if head.version != *expected {", new: "if false && head.version != *expected {" },
             Edit {
                 file: MOVES,
-                old: "first.swap_register(&keys::head_of(set, first.number), Some(expected), last.encode(rand::random())).await?;",
-                new: "first.swap_register(&keys::head_of(set, first.number), Some(&head.version), last.encode(rand::random())).await?;",
+                old: "first.swap_register(&first.key(set), Some(expected), last.encode(rand::random())).await?;",
+                new: "first.swap_register(&first.key(set), Some(&head.version), last.encode(rand::random())).await?;",
             },
         ],
         tests: &[LISTS],

@@ -39,7 +39,17 @@ pub(super) fn keeper_of(
         boot: 1,
         note: dir.join("fenced"),
         clone_of: None,
+        by_own_keyring: Some(by_own_keyring()),
         pair,
+    })
+}
+
+/// As a gateway opens a head whose data key it has not got.
+fn by_own_keyring() -> super::ByOwnKeyring {
+    Arc::new(|body| {
+        let (header, keyring) = read_keyring(body).ok()?;
+        let key = cluster_key().open_keyring(&keyring, SET, header.key_id).ok()?;
+        open(&key, body).ok()
     })
 }
 
@@ -404,6 +414,18 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     late.replace_around(Term(2)).await;
     assert!(late.trouble().is_none() && late.fenced().is_none());
     assert_eq!(store.get(&keys::head(SET)).await.unwrap(), before);
+    late.before_answer().await.expect("it is this life's: whoever is behind serves on (R8)");
+    // Another life of the set, that has changed the key since, is another life all the same (H1).
+    let found_now = found(&store).await;
+    let gone = with(&[1], 1);
+    let raised = recovery::raise(&found_now, 99, 7).await.unwrap();
+    gone.look().await;
+    assert!(gone.fenced().is_some(), "it was taken over under a key that this gateway never had");
+    assert!(gone.before_answer().await.is_err());
+    assert_eq!(raised.head.life.generation, 2);
+    std::fs::remove_file(dir.path().join("other")).unwrap();
+    let version = store.get_object(&keys::head(SET)).await.unwrap().version;
+    store.swap(&keys::head(SET), Some(&version), before).await.unwrap();
     // It has the key, and has not heard that it is in use.
     commit(&with(&[1, 2], 1), 30).await.unwrap();
     assert_eq!(under().await, 2);
@@ -438,6 +460,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         boot: 1,
         note: dir.join("other"),
         clone_of: None,
+        by_own_keyring: Some(by_own_keyring()),
         pair: None,
     }
 }

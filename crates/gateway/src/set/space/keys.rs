@@ -7,6 +7,11 @@ use holdfast_control::set::{RootRef, SetState};
 use holdfast_types::{ObjectId, Term};
 use holdfast_volume::map::KeyUse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A checkpoint that was asked for and did not come is asked for again after so long.
+const ASK_AGAIN: Duration = Duration::from_secs(120);
 
 /// What was learnt of roots.
 #[derive(Debug, Default)]
@@ -15,8 +20,8 @@ pub(super) struct KeysOfRoots {
     known: BTreeMap<ObjectId, BTreeSet<u32>>,
     /// How much of the current root is under which key.
     uses: Option<(ObjectId, BTreeMap<u32, KeyUse>)>,
-    /// The term in which a checkpoint was asked for, so that the head names one of this leader.
-    asked: Option<Term>,
+    /// The term in which a checkpoint was asked for, so that the head names one of this leader, and when.
+    asked: Option<(Term, Instant)>,
 }
 
 /// Every root that can still be read, and what it is there for; nothing for the current one.
@@ -74,7 +79,9 @@ impl SpaceKeeper {
         let needs = Needs::of(root_key, &found, settled);
         // Everything else is done: the head is made to name a checkpoint of this very leader.
         let last = !Needs { settled: true, ..needs.clone() }.may_go(&ring).is_empty();
-        if last && !head.committed_in(term) && self.keys.asked.replace(term) != Some(term) {
+        let asked = self.keys.asked.filter(|(in_term, at)| *in_term == term && at.elapsed() < ASK_AGAIN);
+        if last && !head.committed_in(term) && asked.is_none() {
+            self.keys.asked = Some((term, Instant::now()));
             head.want_checkpoint();
         }
         let uses = match (state.current_root(), current) {

@@ -20,10 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
 const BUDGET_FLOOR: u64 = 64 << 20;
+
+/// Where something is under an older data key, and nothing was to be gained last time, it is looked at again after so long: no store may have answered then.
+const RESEAL_AGAIN: Duration = Duration::from_secs(300);
 /// Bytes that may be copied for each byte written: enough to hold any target of 1.5 and above under uniform overwriting, and most
 /// of the time a lower one.
 const BUDGET_SHARE: u64 = 2;
@@ -295,9 +298,10 @@ impl Uploader {
         match self.mapping.root(current).await {
             Ok(root) if root.key_id() < ring.seals => true,
             Ok(root) => {
-                if root.keys_needed().len() > 1
-                    && self.resealing.swap(root.key_id(), Ordering::Relaxed) != root.key_id()
-                {
+                let mut looked = self.resealing.lock().unwrap_or_else(PoisonError::into_inner);
+                let again = looked.is_none_or(|(key, at)| key != root.key_id() || at.elapsed() >= RESEAL_AGAIN);
+                if root.keys_needed().len() > 1 && again {
+                    *looked = Some((root.key_id(), Instant::now()));
                     self.collection_due.store(true, Ordering::Relaxed);
                 }
                 false
