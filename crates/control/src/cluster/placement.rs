@@ -5,11 +5,10 @@ use super::refusal::ClusterRefusal;
 use super::state::ClusterState;
 use holdfast_types::{Placement, SetId};
 
-/// The length of a list of stores that is longer than a recovery takes, if one of these is.
-pub(super) fn too_long(placement: &str) -> Option<usize> {
+/// The length of the longest of the lists of stores in this, in bytes: a recovery takes each by itself.
+pub(super) fn longest_list(placement: &str) -> usize {
     let Placement { stores, next } = Placement::parse(placement);
-    let lists = [Some(stores), next.map(|(_, to)| to)];
-    lists.into_iter().flatten().map(|list| list.len()).find(|len| *len > STORE_URL_BYTES_MAX)
+    stores.len().max(next.map_or(0, |(_, to)| to.len()))
 }
 
 /// Whether a set that lies there needs builds that know of changes of stores: it is being changed, or was.
@@ -35,8 +34,9 @@ impl ClusterState {
         let (from, to) = (Placement::parse(&found), Placement::parse(placement));
         let refused =
             |why: String| ClusterRefusal::NoSuchStep { set, found: found.clone(), wished: placement.to_owned(), why };
-        if let Some(len) = too_long(placement) {
-            return Err(refused(format!("{len} bytes, expected at most {STORE_URL_BYTES_MAX}")));
+        let bytes = longest_list(placement);
+        if bytes > STORE_URL_BYTES_MAX {
+            return Err(refused(format!("{bytes} bytes, expected at most {STORE_URL_BYTES_MAX}")));
         }
         if !from.may_become(&to) {
             let why =
@@ -172,7 +172,8 @@ mod tests {
         let refused = place(&mut state, "a", &format!("a | {long}b"));
         assert!(matches!(refused, ClusterAnswer::Refused(ClusterRefusal::NoSuchStep { .. })), "{refused:?}");
         let both = format!("{long} => {}", "c".repeat(STORE_URL_BYTES_MAX));
-        assert_eq!((too_long(&both), too_long(&format!("{both}c"))), (None, Some(STORE_URL_BYTES_MAX + 1)));
+        assert_eq!(longest_list(&both), STORE_URL_BYTES_MAX);
+        assert_eq!(longest_list(&format!("{both}c")), STORE_URL_BYTES_MAX + 1);
         assert!(was_changed(&both) && was_changed("c=2 file:///a") && !was_changed("file:///a"));
     }
 

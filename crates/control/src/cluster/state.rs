@@ -489,7 +489,9 @@ impl ClusterState {
             return Err(ClusterRefusal::SetIdTaken { set, found: None });
         };
         self.name_is_free(&entry.name)?;
-        check_length("store URL", super::placement::too_long(&entry.store_url).unwrap_or(0), STORE_URL_BYTES_MAX)?;
+        // Of two lists each by itself.
+        let longest = super::placement::longest_list(&entry.store_url);
+        check_length("store URL", longest, STORE_URL_BYTES_MAX)?;
         check_length("wrapped key", entry.wrapped_key.len(), WRAPPED_KEY_BYTES_MAX)?;
         if entry.generation <= FIRST_GENERATION || entry.generation > GENERATION_MAX {
             return Err(ClusterRefusal::BadGeneration { found: entry.generation, max: GENERATION_MAX });

@@ -120,7 +120,11 @@ impl Quorum {
         let key = next.key(set);
         for _ in 0..LOOKS_MAX {
             if self.ended.load(Ordering::Acquire) {
-                return Ok(Counts::Next(next, next.look(&key).await?));
+                match next.look(&key).await {
+                    // Gone since: what was left says what that means.
+                    Err(error) if error.disposition() == Disposition::NotFound => {}
+                    outcome => return outcome.map(|object| Counts::Next(next, object)),
+                }
             }
             let (found, other) = match self.look_both(set, next, &key).await {
                 Both::First(found) => return Ok(Counts::First(found)),

@@ -236,11 +236,12 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         let (old, new) = (list(from), format!("c=2 {}", list(to)));
         let both = format!("{old} => {new}");
         over(&stores, &old).swap(HEAD, None, text("0:begin")).await.expect("first");
-        let faults = || Faults { fail_before: 60, fail_after: 60, own_conflict: 50, ..Faults::default() };
+        // One store alone cannot tell a 412 of its own PUT, at once replaced by another writer, from a refusal (known limits): that is left to the other test.
+        let faults = || Faults { fail_before: 60, fail_after: 60, ..Faults::default() };
         stores.iter().for_each(|store| store.within().set(faults()));
         let writer = async |name: u64, place: &str| {
             let mine = over(&stores, place);
-            let (mut done, mut perhaps) = (Vec::new(), Vec::new());
+            let (mut done, mut perhaps, mut not) = (Vec::new(), Vec::new(), Vec::new());
             for turn in 0..40_u64 {
                 if turn % 7 == 3 && name == 0 {
                     stores.iter().for_each(|store| store.within().set(faults()));
@@ -256,10 +257,10 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
                 match mine.swap(HEAD, Some(&object.version), text(next.clone())).await {
                     Ok(_) => done.push(next),
                     Err(error) if error.disposition() == Disposition::Unknown => perhaps.push(next),
-                    Err(_) => {}
+                    Err(error) => not.push((next, error)),
                 }
             }
-            (done, perhaps)
+            (done, perhaps, not)
         };
         let ender = async |pauses: u32| {
             let mine = over(&stores, &both);
@@ -282,8 +283,8 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         last.end_list(SET, &at.version).await.expect("nobody is at work any more");
         let mut last = read(&over(&stores, &new)).await;
         let all = [a, b, c, d];
-        let done: Vec<&String> = all.iter().flat_map(|(done, _)| done).collect();
-        let sent = || all.iter().flat_map(|(done, perhaps)| done.iter().chain(perhaps));
+        let done: Vec<&String> = all.iter().flat_map(|(done, ..)| done).collect();
+        let sent = || all.iter().flat_map(|(done, perhaps, _)| done.iter().chain(perhaps));
         let mut chain = Vec::new();
         while let Some((_, before)) = last.clone().split_once('<') {
             chain.push(last.clone());
@@ -292,7 +293,12 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
                 None => break,
             }
         }
-        assert!(last.ends_with("<0:begin"), "{both}: the chain breaks off at {last}; seed {seed}");
+        let before = last.split_once('<').map_or("", |(_, before)| before);
+        let denied = all.iter().flat_map(|(.., not)| not).find(|(one, _)| one.split('<').next() == Some(before));
+        assert!(
+            last.ends_with("<0:begin"),
+            "{both}: the chain breaks off at {last}, before which {denied:?}; seed {seed}"
+        );
         for one in &done {
             assert!(chain.contains(*one), "{both}: {one} was answered as done and is lost; seed {seed}");
         }
