@@ -12,6 +12,7 @@ use crate::s3::S3;
 use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const WRITERS: u64 = 4;
@@ -146,7 +147,9 @@ impl Stage<'_> {
         servers[3].resume()?;
         self.placed(&self.urls[0])?;
         self.whole("after a change that was abandoned")?;
-        // What was copied there is taken for another's.
+        // What this cluster has not noted there as its own is taken for another's.
+        let note = found_below(&self.servers[1].folder(), "joined").context("no note in a store that was to be")?;
+        std::fs::remove_file(&note).with_context(|| note.display().to_string())?;
         let (code, said) = self.ask(&begin)?;
         let named = said.to_string().contains("expected nothing below");
         anyhow::ensure!(code == REFUSED && named, "a store that is not empty: exit code {code}, {said}");
@@ -346,4 +349,20 @@ fn recover(lab: &Lab, known: &Known, new: &Hand<'_>, from: &str) -> Result<(i32,
     let (plan, key) = (known.plan(&lab.dir.join("new.toml"))?, known.key());
     let asked = ["cluster", "recover", "--from-store", from, "--config", &plan, "--key-file", &key];
     new.holdfast(&[&asked[..], &["--timeout", "2m", GONE]].concat())
+}
+
+/// The file of that name below a folder.
+fn found_below(folder: &Path, name: &str) -> Option<PathBuf> {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).ok()?.flatten() {
+            if entry.file_name() == name {
+                return Some(entry.path());
+            }
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    None
 }

@@ -19,8 +19,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
 use holdfast_volume::head::{
-    Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, is_tombstone, open_head, read_keyring,
-    seal_head,
+    Covered, DELETED_GENERATION, Head, HeadError, Keyring, SetLife, Standing, open_head, read_keyring, seal_head,
 };
 use looks::{LOOK_LIMIT, Looks, Word};
 use std::collections::BTreeSet;
@@ -384,18 +383,6 @@ impl HeadKeeper {
         }
     }
 
-    /// What a head comes to that the data keys of this gateway do not open: another life's may be under a key of its own, and fences all the same (H1).
-    fn unopened(&self, body: &Bytes, key: String, error: HeadError) -> KeepError {
-        if let Some(head) = self.parts.by_own_keyring.as_ref().and_then(|open| open(body)) {
-            let key_id = read_keyring(body).map_or(0, |(header, _)| header.key_id);
-            return match self.judge(&head) {
-                Ok(()) => KeepError::OtherKey { key_id, has: self.parts.key.ids() },
-                Err(error) => error,
-            };
-        }
-        if is_tombstone(body) { KeepError::Buried { key } } else { KeepError::Unreadable { key, error } }
-    }
-
     /// Compares what was read with this life; fences where another one is found (H1).
     fn judge(&self, head: &Head) -> Result<(), KeepError> {
         let ours = self.parts.life;
@@ -597,6 +584,7 @@ pub fn content_at(
 
 mod commit;
 mod durable;
+mod foreign;
 mod links;
 mod looks;
 #[cfg(test)]

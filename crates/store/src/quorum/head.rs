@@ -262,7 +262,8 @@ impl Register {
                 Look::Decided(_) | Look::Undecided | Look::TooFew => {}
             }
             let slots = answers.iter().filter(|answer| has_slot(answer)).count();
-            if !may_begin(&seen_of(&answers), self.w) && !(laid_out && slots >= self.w) {
+            let may_begin = may_begin(&seen_of(&answers), self.w) || laid_out && slots >= self.w;
+            if !may_begin {
                 return Err(self.no_quorum(Op::Swap, key, &answers, sent_before));
             }
             match self.round(key, &answers, &aim, sent_before, seen_higher).await? {
