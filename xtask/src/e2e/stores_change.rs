@@ -148,8 +148,8 @@ impl Stage<'_> {
         self.placed(&self.urls[0])?;
         self.whole("after a change that was abandoned")?;
         // What this cluster has not noted there as its own is taken for another's.
-        let note = found_below(&self.servers[1].folder(), "joined").context("no note in a store that was to be")?;
-        std::fs::remove_file(&note).with_context(|| note.display().to_string())?;
+        let left = found_below(&self.servers[1].folder(), "joined").context("no note in a store that was to be")?;
+        std::fs::remove_file(&left).with_context(|| left.display().to_string())?;
         let (code, said) = self.ask(&begin)?;
         let named = said.to_string().contains("expected nothing below");
         anyhow::ensure!(code == REFUSED && named, "a store that is not empty: exit code {code}, {said}");
