@@ -306,7 +306,8 @@ impl Stage<'_> {
         let mut last = Value::Null;
         let ending = wait_until(LIMIT, || {
             last = new.holdfast(&show).map_or(Value::Null, |(_, said)| said);
-            last["phase"] == "ending" || last["phase"] == "settled"
+            // Who is asked may not have heard of the change yet.
+            last["phase"] == "ending" || last["phase"] == "settled" && last["placement"] != text
         });
         self.servers[0].stop()?;
         let both = format!("{text} => c=5 {}", urls[0]);
