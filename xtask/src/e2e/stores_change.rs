@@ -29,7 +29,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut stage = Stage { lab, cluster, known, servers, urls, load: Load::new(WRITERS, BLOCKS_EACH).reading() };
     stage.filled()?;
     stage.abandoned()?;
-    stage.into_three()?;
+    stage.one_becomes_three()?;
     stage.one_replaced()?;
     stage.back_to_one()?;
     stage.recovered()
@@ -163,7 +163,7 @@ impl Stage<'_> {
     }
 
     /// One becomes three others; the gateway that serves is killed while they are half filled.
-    fn into_three(&mut self) -> Result<()> {
+    fn one_becomes_three(&mut self) -> Result<()> {
         let three = ["--store", &self.urls[1], "--store", &self.urls[2], "--store", &self.urls[3]];
         let begin = [&["set", "stores", "change", SET, "--yes"][..], &three].concat();
         let text = format!("c=2 w=2 {}", self.urls[1..4].join(" "));

@@ -149,15 +149,15 @@ impl<K: Kennel> Guard<K> {
                     Err(why) => self.show(Some(Shown::Refused(why))),
                 }
             }
-            (Some((dog, timeout)), true) if timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != *timeout) => {
-                // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (G1).
-                if now_ns >= self.retry_ns {
-                    self.retry_ns = now_ns.saturating_add(RETRY_NS);
-                    let taken = timeout_s(wish.ttl_ms).and_then(|wanted| dog.set_timeout(wanted));
-                    if let Ok(taken) = taken {
-                        *timeout = taken;
-                        self.show(Some(Shown::Armed(taken)));
-                    }
+            // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (G1).
+            (Some((dog, timeout)), true)
+                if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != *timeout) =>
+            {
+                self.retry_ns = now_ns.saturating_add(RETRY_NS);
+                let taken = timeout_s(wish.ttl_ms).and_then(|wanted| dog.set_timeout(wanted));
+                if let Ok(taken) = taken {
+                    *timeout = taken;
+                    self.show(Some(Shown::Armed(taken)));
                 }
             }
             (Some(_), false) if wish.until_ns.is_none() => self.let_go(),
