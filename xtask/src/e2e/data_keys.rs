@@ -35,8 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     load.run(&cluster.exports(), |_| {
         cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
         cluster.holdfast(&["snapshot", "create", &snapshot, "--timeout", "90s"])?;
-        late_gateway(&mut cluster)?;
-        anyhow::ensure!(under(&folder)?.keys().eq([&1]), "something is under the new key while a gateway lacks it");
+        late_gateway(&mut cluster, &folder)?;
         until(&cluster, "the new key is in use", |set| set["seals"] == 2)?;
         let serving = cluster.serving(TAKEOVER)?;
         cluster.kill(serving)?;
@@ -83,7 +82,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 /// A gateway is down: the change begins, and nothing is sealed under the new key. It comes back, and it goes on by itself.
-fn late_gateway(cluster: &mut Cluster) -> Result<()> {
+fn late_gateway(cluster: &mut Cluster, folder: &Path) -> Result<()> {
     let serving = cluster.serving(TAKEOVER)?;
     let away = cluster.others(serving)[0];
     cluster.kill(away)?;
@@ -93,6 +92,8 @@ fn late_gateway(cluster: &mut Cluster) -> Result<()> {
     anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a word of {name}: {said}");
     let set = listed(cluster)?;
     anyhow::ensure!(set["keys"] == serde_json::json!([1, 2]) && set["seals"] == 1, "with {name} down: {set}");
+    // Before it is back: from then on the new key may be in use at any moment.
+    anyhow::ensure!(under(folder)?.keys().eq([&1]), "something is under the new key while a gateway lacks it");
     cluster.restart(away)?;
     cluster.caught_up(LIMIT)?;
     note(format!("{name} was down: data key 2 was there and not in use"));
