@@ -7,7 +7,7 @@
 //! W1  PostgreSQL may run until the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent.
 //! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
 //!     pause and left it running, until a next agent gives its first sign.
-//! W3  The machine's watchdog ([`guard`]) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
+//! W3  The machine's watchdog (`guard`) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
 //!
 //! Owns: the sign file, that process. Does not own: any decision to start something. A helper that fails costs what the agent was for;
 //! data is the gateways' to guard (R2).

@@ -44,7 +44,7 @@ pub enum PairError {
     /// The etcd is not to be used.
     #[error("[etcd]: {0}")]
     Etcd(#[from] EtcdError),
-    /// A file of [etcd] cannot be read.
+    /// A file of `[etcd]` cannot be read.
     #[error("{what}: {source}")]
     Io {
         /// Which.
