@@ -133,7 +133,8 @@ impl World {
         Ok(())
     }
 
-    fn cut(&mut self, host: usize, cut: bool) {
+    /// Whether the gateway at `host` hears nobody, and is heard by nobody.
+    pub fn cut(&mut self, host: usize, cut: bool) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             for (from, to) in [(host, other), (other, host)] {
                 self.net.set(from, to, Link { cut, ..Link::CALM });
@@ -141,7 +142,11 @@ impl World {
         }
     }
 
-    fn calm(&mut self) -> Result<()> {
+    /// Everybody runs and hears everybody, and every store answers in time.
+    ///
+    /// # Errors
+    /// A gateway that does not start.
+    pub fn calm(&mut self) -> Result<()> {
         for host in 0..self.hosts.len() {
             self.cut(host, false);
             let (now, rtt) = (self.now, self.rtt_ms);

@@ -8,7 +8,6 @@
 
 use crate::client::SET;
 use crate::host::name;
-use crate::net::Link;
 use crate::rng::Rng;
 use crate::store::Late;
 use crate::stores::{Slot, slot_of};
@@ -113,7 +112,7 @@ impl World {
                 self.tick()?;
                 self.look_at_lists()?;
             }
-            self.calm_mover()?;
+            self.calm()?;
             let deadline = self.now + ENDS * MS;
             while !self.lies_in(&to) {
                 ensure!(
@@ -221,36 +220,13 @@ impl World {
             }
             3 => {
                 self.note(format!("{} hears nobody", name(host)));
-                self.cut_mover(host, true);
+                self.cut(host, true);
             }
             _ => {
                 self.note(format!("{} hears the others", name(host)));
-                self.cut_mover(host, false);
+                self.cut(host, false);
             }
         }
-        Ok(())
-    }
-
-    fn cut_mover(&mut self, host: usize, cut: bool) {
-        for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            for (from, to) in [(host, other), (other, host)] {
-                self.net.set(from, to, Link { cut, ..Link::CALM });
-            }
-        }
-    }
-
-    fn calm_mover(&mut self) -> Result<()> {
-        for host in 0..self.hosts.len() {
-            self.cut_mover(host, false);
-            let (now, rtt) = (self.now, self.rtt_ms);
-            self.hosts[host].wake(now);
-            if self.hosts[host].process.is_none() {
-                self.hosts[host].start(now, rtt)?;
-            }
-        }
-        self.stores.servers.iter().for_each(|server| server.set_late(Late::default()));
-        self.calm_stores();
-        self.note("healed");
         Ok(())
     }
 
