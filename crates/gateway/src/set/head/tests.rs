@@ -3,8 +3,8 @@ use crate::keyring::ClusterKeys;
 use crate::recovery;
 use holdfast_control::set::{Pin, RootRef, Volume};
 use holdfast_seal::DataKey;
-use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying};
-use holdfast_types::{GroupId, RequestId, Sectors, VolumeId};
+use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Switch};
+use holdfast_types::{GroupId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
 const SET: holdfast_types::SetId = GroupId(3);
@@ -431,6 +431,31 @@ async fn a_head_is_never_under_an_older_data_key_than_the_one_before() {
     assert_eq!(under().await, 2);
     // The cluster key alone opens it, with all keys of the ring.
     assert_eq!(found(&store).await.key.ids(), [1, 2].into());
+}
+
+/// L1: what a checkpoint put before the set's stores were changed nobody has compared with the new ones. It comes to nothing, though its gateway has heard of the
+/// change by the time that it is to be committed.
+#[tokio::test]
+async fn a_checkpoint_stays_in_the_stores_where_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let all: [Arc<dyn ObjectStore>; 2] = [Arc::new(Memory::new()), Arc::new(Memory::new())];
+    let over = |text: &str| -> Arc<dyn ObjectStore> {
+        let open = |url: &str| Ok((all[usize::from(url.ends_with('b'))].clone(), None));
+        Arc::new(Arc::new(Quorum::over(&Placement::parse(text), open).unwrap()))
+    };
+    let switch = Arc::new(Switch::new("file:///a", all[0].clone()));
+    let keeper = keeper(switch.clone(), FIRST, dir.path());
+    commit(&keeper, 10).await.unwrap();
+    let began_at = switch.pinned();
+    // Another gateway ends the list meanwhile, and this one hears of it.
+    let both = over("file:///a => c=2 file:///b");
+    let head = both.get_object(&keys::head(SET)).await.unwrap();
+    both.several().unwrap().end_list(SET, &head.version).await.unwrap();
+    switch.set("file:///a => c=2 file:///b", both.clone());
+    let error = keeper.commit(&*began_at, Term(2), covered(20), Epoch(4), content(20)).await.unwrap_err();
+    assert!(matches!(error, KeepError::Moved { .. }) && !error.may_pass(), "all of it is done anew: {error}");
+    assert_eq!(both.get(&keys::head(SET)).await.unwrap(), head.body, "what was decided before");
+    commit(&keeper, 20).await.expect("one that begins where the set is");
 }
 
 /// R4: whatever else lies in the store, a recovery takes what the head names and nothing that came later.
