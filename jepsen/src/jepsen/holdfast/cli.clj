@@ -24,6 +24,7 @@
                              [order :as order]
                              [register :as register]
                              [s3 :as s3]
+                             [ssh :as ssh]
                              [summary :as summary]])
   (:gen-class))
 
@@ -160,7 +161,7 @@
   "Gateways that Jepsen itself starts, and their NBD doors."
   [opts]
   (let [netns?     (:netns opts)
-        opts       (nemesis/fitted opts)
+        opts       (cond-> (nemesis/fitted opts) (not netns?) ssh/fitted)
         nodes      (if netns?
                      (mapv #(str "hf" (inc %)) (range (:gateways opts)))
                      (:nodes opts))
@@ -174,8 +175,10 @@
       opts ((workloads (:workload opts)) opts) (nemesis/package opts)
       (gateway-checkers opts)
       (merge
-        (when netns? {:remote netns/remote
-                      :os     (netns-os opts store-node)})
+        (if netns?
+          {:remote netns/remote
+           :os     (netns-os opts store-node)}
+          {:os     ssh/os})
         {:nodes       nodes
          :addresses   addresses
          :binary      (.getCanonicalPath (io/file (:binary opts)))
@@ -187,12 +190,15 @@
          :s3          (atom nil)
          :nonserializable-keys [:s3 :mounted]
          :other-binary (some-> (:other-binary opts) io/file .getCanonicalPath)
-         :local-plan  (str dir "/cluster.toml")
          :cluster-key (random-key)
          :store-url   (case (:store opts)
                         "file" (str "file://" dir "/store")
                         "s3"   (s3-options "s3://holdfast/jepsen" s3-url)
-                        (s3-options (:store opts) (:s3-endpoint opts)))
+                        (s3-options (ssh/store-of-its-own
+                                      (:store opts)
+                                      (str "run-" (System/currentTimeMillis)
+                                           "-seed-" (:seed opts)))
+                                    (:s3-endpoint opts)))
          :s3-endpoint   (or (:s3-endpoint opts) s3-url)
          :s3-access-key (or (System/getenv "AWS_ACCESS_KEY_ID") "jepsen")
          :s3-secret-key (or (System/getenv "AWS_SECRET_ACCESS_KEY") "jepsen-secret")
@@ -248,9 +254,9 @@
     :default false]
    [nil "--gateways N" "With --netns: how many"
     :default 3, :parse-fn parse-long, :validate [#(<= 1 % 9) "1 to 9"]]
-   [nil "--dir DIR" "Directory for the nodes' files, emptied before each test"
+   [nil "--dir DIR" "Directory for the nodes' files, on the nodes; those of a run are removed before it and after it"
     :default "/tmp/holdfast-jepsen"]
-   [nil "--store STORE" "file (--netns only), s3 (--netns only: starts versitygw on a node of its own), or a URL that all gateways reach"
+   [nil "--store STORE" "file (--netns only), s3 (--netns only: starts versitygw on a node of its own), or a URL that all gateways reach; each run has a folder of its own below it, which it leaves"
     :default "file"]
    [nil "--s3-endpoint URL" "Base URL of the S3 server, where the store's URL is an s3:// one and it is not AWS"]
    [nil "--interval SECONDS" "Calm between two faults"
@@ -275,7 +281,7 @@
     :default 4, :parse-fn parse-long]
    [nil "--postgres HOST:PORT" "append: where PostgreSQL is reached, as user postgres without a password; its tables jepsen_* are made anew"]
    [nil "--door PATH" "append: Unix socket where faults are asked for (see hosts.clj); without one there are none"]
-   [nil "--between PATH" "A build of between/: needed by delay and s3-503 (with --netns)"]
+   [nil "--between PATH" "A build of between/: needed by delay, and by s3-503 (with --netns)"]
    [nil "--clock DIR" "With clock.so and clock, built of clock/clock.c: needed by clock-jump and clock-drift"]
    [nil "--disks PATH" "The program of cargo xtask (target/debug/xtask), which mounts the nodes' disks: needed by unsynced (with --netns)"]
    [nil "--porcupine PATH" "A build of porcupine/ as a second judge"]

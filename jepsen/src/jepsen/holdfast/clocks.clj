@@ -7,7 +7,8 @@
   it stays within what R3 is promised for, 10 % either way. Readings that were
   handed out wrong are counted: a fault that nobody read did not happen."
   (:require [clojure.string :as str]
-            [jepsen.control :as c])
+            [jepsen.control :as c]
+            [jepsen.holdfast.ssh :as ssh])
   (:import (java.util ArrayList Collections Random)))
 
 (def rates
@@ -16,8 +17,8 @@
 
 (def jump-hours 12)
 
-(defn- tool [test f]
-  (if (:netns test) (str (:clock test) "/" f) (str (:dir test) "/" f)))
+(defn- here [test f] (str (:clock test) "/" f))
+(defn- tool [test f] (ssh/program test (here test f)))
 
 (defn- file [test node] (str (:dir test) "/" node "/clock"))
 
@@ -33,10 +34,7 @@
   "Before the gateway's first start, if this run has wrong clocks."
   [test node]
   (when (:clock test)
-    (when-not (:netns test)
-      (doseq [f ["clock" "clock.so"]]
-        (c/upload (str (:clock test) "/" f) (tool test f))
-        (c/exec :chmod "755" (tool test f))))
+    (run! #(ssh/copy! test (here test %)) ["clock" "clock.so"])
     (turn! test node)))
 
 (defn env

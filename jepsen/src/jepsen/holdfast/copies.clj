@@ -71,7 +71,7 @@
 (defn- twin-config
   "The gateway's own settings with another directory and other ports."
   [test node]
-  (-> (slurp (str (db/dir test node) "/gateway.toml"))
+  (-> (c/su (c/exec :cat (str (db/dir test node) "/gateway.toml")))
       (str/replace (db/data test node) (str (db/data test node) ".twin"))
       (str/replace (str ":" db/api-port "\"") ":7410\"")
       (str/replace (str ":" db/peer-port "\"") ":7411\"")
@@ -93,8 +93,8 @@
               (jdb/pause! (:db t) t n) ; a copy of one moment, as of a machine that is cloned
               (c/su (c/exec :cp :-a (db/data t n) (str (db/data t n) ".twin")))
               (jdb/resume! (:db t) t n)
-              (cu/write-file! (twin-config t n) (twin-file t n "toml"))
-              (c/su (cu/start-daemon! {:chdir   (db/dir t n)
+              (c/su (cu/write-file! (twin-config t n) (twin-file t n "toml"))
+                    (cu/start-daemon! {:chdir   (db/dir t n)
                                        :logfile (twin-file t n "log")
                                        :pidfile (twin-file t n "pid")
                                        :env     (db/env t n)}

@@ -14,11 +14,13 @@
             [jepsen [control :as c]
                     [core :as jepsen]
                     [db :as db]
+                    [store :as store]
                     [util :as util]]
             [jepsen.control.util :as cu]
             [jepsen.holdfast [clocks :as clocks]
                              [disks :as disks]
                              [nbd :as nbd]
+                             [ssh :as ssh]
                              [weather :as weather]]))
 
 (def set-name "jepsen")
@@ -55,14 +57,11 @@
   [test node]
   (file test node "holdfast"))
 
-(defn- program [test node which]
-  (if (:netns test) (get test which) (file test node (name which))))
-
 (defn use-program!
   "Of :binary and :other-binary, the one that the node's gateway runs from its
   next start on. Gives its path."
   [test node which]
-  (let [path (program test node which)]
+  (let [path (ssh/program test (get test which))]
     (c/su (c/exec :ln :-sfn path (bin test node)))
     path))
 
@@ -245,13 +244,13 @@
        (remove nil?)))
 
 (defn- bootstrap!
-  [test node]
-  (let [f (file test node "cluster.toml")]
-    (cu/write-file! (plan test) f)
+  [test]
+  ; The command line runs on the machine of the clients, and reads the plan there.
+  (let [f (.getCanonicalPath (store/path! test "cluster.toml"))]
+    (spit f (plan test))
     (util/await-fn
       (fn []
-        (let [{:keys [exit err out]} (cli test "cluster" "bootstrap" "--config"
-                                          (if (:netns test) f (:local-plan test)))]
+        (let [{:keys [exit err out]} (cli test "cluster" "bootstrap" "--config" f)]
           (when-not (zero? exit)
             (throw+ {:type :bootstrap, :exit exit, :err err, :out out}))))
       {:retry-interval 500, :log-interval 10000, :timeout 90000
@@ -268,11 +267,8 @@
         (c/exec :mkdir :-p (dir test node))
         (disks/install! test node (dir test node))
         (c/exec :mkdir :-p (data test node))
-        (when-not (:netns test)
-          (doseq [which [:binary :other-binary]
-                  :let  [from (get test which)] :when from]
-            (c/upload from (program test node which))
-            (c/exec :chmod "755" (program test node which))))
+        (run! (partial ssh/copy! test)
+              (keep test [:binary :other-binary]))
         (use-program! test node :binary)
         (clocks/install! test node)
         (cu/write-file! (config test node) (file test node "gateway.toml"))
@@ -298,10 +294,7 @@
 
     db/Primary
     (primaries [_ test] (serving-nodes test))
-    (setup-primary! [_ test node]
-      (when-not (:netns test)
-        (spit (:local-plan test) (plan test)))
-      (bootstrap! test node))
+    (setup-primary! [_ test _node] (bootstrap! test))
 
     db/Kill
     (kill!  [_ test node] (kill! test node))

@@ -91,8 +91,8 @@
                                  (str/join ", " (sort faults)) ", " why))))]
     (when (and (seq of-store) (not netns))
       (refuse of-store "expected --netns with it: the server is ours to stop"))
-    (when (and (seq proxied) (not (and between netns)))
-      (refuse proxied "expected --netns and --between PATH with it"))
+    (when (and (seq proxied) (not between))
+      (refuse proxied "expected --between PATH with it"))
     (when (and (seq clocks) (not clock))
       (refuse clocks "expected --clock DIR with it"))
     (when (and (seq cut) (not (and disks netns)))

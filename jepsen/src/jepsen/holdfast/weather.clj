@@ -4,7 +4,8 @@
             [jepsen [control :as c]
                     [util :as util]]
             [jepsen.control.util :as cu]
-            [jepsen.holdfast.between :as between]))
+            [jepsen.holdfast [between :as between]
+                             [ssh :as ssh]]))
 
 (def peer-port "What other gateways are told, where somebody stands in between." 7402)
 (def control-port 7403)
@@ -45,10 +46,11 @@
   once until told otherwise; if this run has delays."
   [test node dir address to]
   (when (:delays test)
+    (ssh/copy! test (:between test))
     (c/su (cu/start-daemon! {:chdir   dir
                              :logfile (str dir "/between.log")
                              :pidfile (str dir "/between.pid")}
-                            (:between test)
+                            (ssh/program test (:between test))
                             :-listen (str ":" peer-port)
                             :-to (str "127.0.0.1:" to)
                             :-control (str ":" control-port)))
@@ -60,7 +62,7 @@
     (cu/stop-daemon! (str dir "/between.pid"))))
 
 (defn- turn-all! [test query]
-  (update-vals (into {} (for [n (:nodes test)] [n (get (:addresses test) n)]))
+  (update-vals (into {} (for [n (:nodes test)] [n (get (:addresses test) n n)]))
                #(between/turn! % control-port query)))
 
 (defn- delay!

@@ -1,0 +1,83 @@
+(ns jepsen.holdfast.ssh
+  "Nodes that are hosts of their own, reached over SSH: what they must have, where
+  their programs lie, and a store that all of them reach.
+
+  Nothing is installed on them: a host without the programs below is refused with
+  their packages' names. What is ours is copied there.
+
+      DIR/programs/DIGEST-holdfast   stays, so that the next run need not copy it"
+  (:require [clojure.java.io :as io]
+            [clojure.string :as str]
+            [jepsen [control :as c]
+                    [os :as os]
+                    [util :as util]])
+  (:import (java.nio.file Files)
+           (java.security MessageDigest)))
+
+(def needs
+  "{program package}, as Debian calls them."
+  (sorted-map "iptables" "iptables", "start-stop-daemon" "dpkg"))
+
+(defn- missing
+  "On the node. sudo is asked for as who we are, the others as root, whose PATH has
+  what only root may."
+  []
+  (let [there? (fn [p] (util/meh (c/exec :bash :-c (str "command -v " p))))]
+    (if-not (string? (there? "sudo"))
+      ["sudo"]
+      (c/su (vec (for [[program package] needs
+                       :when (not (string? (there? program)))]
+                   package))))))
+
+(def os
+  (reify os/OS
+    (setup! [_ _ node]
+      (when-let [packages (seq (missing))]
+        (throw (IllegalStateException.
+                 (str "node " node " lacks programs; on it: apt-get install "
+                      (str/join " " packages))))))
+    (teardown! [_ _ _])))
+
+(defn- digest*
+  "Of a file of this machine: the first 16 digits of its SHA-256."
+  [file]
+  (let [sum (.digest (MessageDigest/getInstance "SHA-256")
+                     (Files/readAllBytes (.toPath (io/file file))))]
+    (subs (str/join (map #(format "%02x" %) sum)) 0 16)))
+
+(def ^:private digest (memoize digest*))
+
+(defn program
+  "Where a program of this machine is on the nodes."
+  [test file]
+  (if (:netns test)
+    file
+    (str (:dir test) "/programs/" (digest file) "-" (.getName (io/file file)))))
+
+(defn copy!
+  "Has the node have a program of this machine."
+  [test file]
+  (when-not (:netns test)
+    (let [at (program test file)]
+      (c/su
+        (when-not (= "yes" (c/exec :bash :-c "[ -e \"$1\" ] && echo yes || echo no" :there at))
+          (c/exec :mkdir :-p (str (:dir test) "/programs"))
+          ; It comes under another name and is moved: what is there is whole.
+          (c/upload file at))
+        (c/exec :chmod "755" at)))))
+
+(defn store-of-its-own
+  "The store's URL with a folder for this run: a set is founded in an empty one."
+  [url folder]
+  (let [[at query] (str/split url #"\?" 2)]
+    (cond-> (str (str/replace at #"/+$" "") "/" folder)
+      query (str "?" query))))
+
+(defn fitted
+  "Options; throws where they cannot be had over SSH."
+  [{:keys [store] :as opts}]
+  (when (#{"file" "s3"} store)
+    (throw (IllegalArgumentException.
+             (str "--store: found " store ", expected over SSH the URL of a store that all gateways reach"
+                  " (s3://BUCKET/PREFIX, and --s3-endpoint URL if it is not AWS), or --netns with it"))))
+  opts)
