@@ -3,6 +3,7 @@
 mod arrows;
 mod docs;
 mod text;
+mod versions;
 
 use crate::binary::root;
 use crate::cmd::cmd;
@@ -28,6 +29,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: nothing left over", report(text::leftovers(&sources)));
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));
+    count.check("tidy: the Jepsen test's dependencies agree", report(versions::agree(&sources)));
     count.check("tidy: every crate and every outside dependency is explained", report(docs::explained(&sources)?));
     Ok(())
 }
