@@ -19,7 +19,7 @@
 # process, by its number and the time at which it began. What a node writes is in its own folder; the rest of the machine's files it can only read.
 set -euo pipefail
 
-base=${HOLDFAST_SSH_NODES:-/var/tmp/holdfast-ssh-nodes}
+base=$(readlink -m "${HOLDFAST_SSH_NODES:-/var/tmp/holdfast-ssh-nodes}")
 count=${NODES:-3}
 net=10.98.0
 user=root
@@ -73,12 +73,13 @@ up() {
 		versitygw go install github.com/versity/versitygw/cmd/versitygw@latest
 	END
     [ ${#why[@]} = 0 ] || die "missing: $(printf '%s, ' "${why[@]}")in brackets the Debian package (docs: jepsen/README.md)"
-    [ "$count" -ge 1 ] && [ "$count" -le 9 ] || die "NODES: found $count, expected 1 to 9"
+    [[ $count =~ ^[1-9]$ ]] || die "NODES: found $count, expected 1 to 9"
 
     install -d -m 711 "$base"
     ssh-keygen -q -t ed25519 -N '' -C holdfast-jepsen -f "$base/key"
     echo "$count" >"$base/count"
     { printf '127.0.0.1 localhost\n%s.10 s3\n' "$net"; names | sed 's/\(.*\) \(.*\)/\2 \1/'; } >"$base/hosts"
+    # shellcheck disable=SC2016  # expanded inside
     setsid -f bash -c 'echo $$ "$(sed "s/^.*) //" /proc/$$/stat | cut -d" " -f20)" >"$1/pid"; shift; exec "$@"' up \
         "$base" unshare "${isolated[@]}" bash "$self" room "$base" "$count" </dev/null >"$base/room.log" 2>&1
     wait_for 30 test -e "$base/ready" || { tail -n 20 "$base/room.log" >&2; down; die "the nodes did not come up"; }
@@ -115,7 +116,7 @@ join() { # NAME ADDRESS
 
 # The first process of a node.
 node() {
-    local name=$1 home=$base/$1 part
+    local name=$1 home=$base/$1
     hostname "$name"
     install -d -m 755 "$home" "$home/run" "$home/run/sshd" "$home/ssh" "$home/var-lib-sudo"
     install -d -m 700 "$home/root"

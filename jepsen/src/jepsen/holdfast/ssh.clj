@@ -11,8 +11,7 @@
             [jepsen [control :as c]
                     [os :as os]
                     [util :as util]])
-  (:import (java.nio.file Files)
-           (java.security MessageDigest)))
+  (:import (java.security MessageDigest)))
 
 (def needs
   "{program package}, as Debian calls them."
@@ -41,9 +40,15 @@
 (defn- digest*
   "Of a file of this machine: the first 16 digits of its SHA-256."
   [file]
-  (let [sum (.digest (MessageDigest/getInstance "SHA-256")
-                     (Files/readAllBytes (.toPath (io/file file))))]
-    (subs (str/join (map #(format "%02x" %) sum)) 0 16)))
+  (let [sum    (MessageDigest/getInstance "SHA-256")
+        buffer (byte-array 65536)]
+    (with-open [in (io/input-stream file)]
+      (loop []
+        (let [n (.read ^java.io.InputStream in ^bytes buffer)]
+          (when (pos? n)
+            (.update sum buffer 0 n)
+            (recur)))))
+    (subs (str/join (map #(format "%02x" %) (.digest sum))) 0 16)))
 
 (def ^:private digest (memoize digest*))
 
