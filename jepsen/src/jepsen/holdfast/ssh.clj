@@ -9,24 +9,28 @@
   (:require [clojure.java.io :as io]
             [clojure.string :as str]
             [jepsen [control :as c]
-                    [os :as os]
-                    [util :as util]])
+                    [os :as os]])
   (:import (java.security MessageDigest)))
 
 (def needs
   "{program package}, as Debian calls them."
   (sorted-map "iptables" "iptables", "start-stop-daemon" "dpkg"))
 
+(defn- lacking
+  "Of these programs, which the node has not."
+  [programs]
+  (remove str/blank?
+          (str/split-lines
+            (c/exec :bash :-c "for p; do [ -x \"$(type -P \"$p\")\" ] || echo \"$p\"; done"
+                    :lacking programs))))
+
 (defn- missing
-  "On the node. sudo is asked for as who we are, the others as root, whose PATH has
-  what only root may."
+  "Packages. sudo is asked for as who we are, the others as root, whose PATH has what
+  only root may."
   []
-  (let [there? (fn [p] (util/meh (c/exec :bash :-c (str "command -v " p))))]
-    (if-not (string? (there? "sudo"))
-      ["sudo"]
-      (c/su (vec (for [[program package] needs
-                       :when (not (string? (there? program)))]
-                   package))))))
+  (if (seq (lacking ["sudo"]))
+    ["sudo"]
+    (c/su (mapv needs (lacking (keys needs))))))
 
 (def os
   (reify os/OS
