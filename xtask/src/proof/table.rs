@@ -75,7 +75,8 @@ pub(super) fn into(page: &str, all: &[Run]) -> Result<String> {
 
 fn lasted(seconds: u64) -> String {
     match seconds {
-        0..120 => format!("{seconds} s"),
+        0 => "not noted".into(),
+        1..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
@@ -101,6 +102,6 @@ mod tests {
     #[test]
     fn numbers_and_times_are_as_a_person_reads_them() {
         assert_eq!([0, 999, 1000, 544_530, 1_234_567].map(grouped), ["0", "999", "1,000", "544,530", "1,234,567"]);
-        assert_eq!([59, 120, 7199, 7200].map(lasted), ["59 s", "2 min", "119 min", "2 h 0 min"]);
+        assert_eq!([0, 59, 120, 7199, 7200].map(lasted), ["not noted", "59 s", "2 min", "119 min", "2 h 0 min"]);
     }
 }
