@@ -18,6 +18,7 @@ mod verdict;
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
 use crate::process::wait_until;
+use crate::proof::{self, Run};
 use crate::s3::S3;
 use crate::say::{Count, line, note, step};
 use crate::verify::missing;
@@ -187,6 +188,12 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
         "slowest write to get through: {} ms in a fault, {} ms after one",
         summary.slowest_during_ms, summary.slowest_after_ms
     ));
+    if summary.lie.is_none() {
+        let good = summary.checks.iter().all(|check| check.failed.is_none());
+        let mut run = Run::now("chaos", f.seconds, if good { proof::Verdict::Held } else { proof::Verdict::Broken });
+        (run.seed, run.faults) = (Some(summary.seed), f.faults);
+        run.did("read", f.reads_ok).did("write", f.writes_ok).did("grant", f.grants).note();
+    }
     for check in &summary.checks {
         let result = check.failed.as_ref().map_or(Ok(()), |why| Err(anyhow::anyhow!("{why}")));
         count.check(&format!("{name}: {} (seed {})", check.name, summary.seed), result);

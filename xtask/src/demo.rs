@@ -14,6 +14,7 @@ use crate::ledger::{Ledger, Verdict};
 use crate::one_host::OneHost;
 use crate::pg::Postgres;
 use crate::process::{Proc, Signal, wait_until};
+use crate::proof::{Run as Proof, Verdict as Held};
 use crate::say::{line, note, step};
 use crate::setup::{self, For};
 use crate::stats;
@@ -165,7 +166,10 @@ pub fn demo(args: &Args) -> Result<()> {
         let round = kill_round(number, args, &mut cluster, &mut host, &mut ledger, &dir)?;
         let lost = round.commits_lost + round.rows_invented;
         rounds.push(round);
-        write_summary(&dir, args, tps, &rounds)?;
+        let summary = write_summary(&dir, args, tps, &rounds)?;
+        if lost > 0 {
+            noted(begun.elapsed(), &summary, Held::Broken);
+        }
         anyhow::ensure!(lost == 0, "R1: acknowledged commits were lost (see the table)");
     }
 
@@ -183,6 +187,7 @@ pub fn demo(args: &Args) -> Result<()> {
 
     let summary = write_summary(&dir, args, tps, &rounds)?;
     print_table(&summary);
+    noted(begun.elapsed(), &summary, Held::Held);
     line(format!("Took {:.0} s. The same figures: target/demo/summary.json", begun.elapsed().as_secs_f64()));
     Ok(())
 }
@@ -281,6 +286,13 @@ fn host_gateway(cluster: &Cluster, host: &OneHost) -> Result<usize> {
         .iter()
         .position(|g| Some(&g.nbd.addr) == addr.as_ref())
         .context("the device is at no gateway of this cluster")
+}
+
+/// For the table of all that was run.
+fn noted(took: Duration, summary: &Summary, verdict: Held) {
+    let mut proof = Proof::now("demo: gateway killed below PostgreSQL", took.as_secs(), verdict);
+    proof.faults = summary.rounds.len() as u64;
+    proof.did("commits", summary.commits_acknowledged).note();
 }
 
 fn write_summary(dir: &Path, args: &Args, tps: f64, rounds: &[Round]) -> Result<Summary> {

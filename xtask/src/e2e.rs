@@ -331,6 +331,12 @@ const SCENARIOS: &[Scenario] = &[
         run: power::run_few,
     },
     Scenario {
+        name: "first-cut",
+        shows: "the power goes on a machine that was just set up: the names of its new folders are there, and what was flushed (R1)",
+        needs: &[],
+        run: power::first_cut,
+    },
+    Scenario {
         name: "failover",
         shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off: no commit is lost, the cut-off host cannot write",
         needs: failover::NEEDS,

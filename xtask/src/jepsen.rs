@@ -20,6 +20,7 @@ use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::{cmd, on_path, show, tail_of};
 use crate::net;
 use crate::process::wait_until;
+use crate::proof;
 use crate::say::{line, note, step};
 use crate::setup::{self, For};
 use crate::stage;
@@ -267,6 +268,9 @@ fn all(args: &Args) -> Result<Verdict> {
             (other, _) => format!("{other:?}"),
         });
         worst = worst.max(verdict);
+        if let Some(run) = proof::jepsen(&row) {
+            run.note();
+        }
         rows.push(row);
         std::fs::write(dir.join("results.md"), rows.join("\n") + "\n")?;
     }

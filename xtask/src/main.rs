@@ -25,6 +25,7 @@ mod pg;
 mod pgwire;
 mod power;
 mod process;
+mod proof;
 mod room;
 mod s3;
 mod say;
@@ -62,6 +63,8 @@ enum Chore {
     Jepsen(jepsen::Args),
     /// Known bugs, put into a copy of the tree one by one: which test finds each?
     Mutations(mutations::Args),
+    /// What was run, counted: the table on docs/proof/README.md, from what the chores above noted
+    Proof(proof::Args),
     /// Virtual machines with the kernel's nbd, ZFS and PostgreSQL: gateway, attach and host killed, a host paused; nothing acknowledged lost
     Zfs(zfs::Args),
     /// Format, clippy, tidy, docs; writes nothing
@@ -104,6 +107,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Power(args) => power::chore(&args),
         Chore::Jepsen(args) => jepsen::chore(&args),
         Chore::Mutations(args) => mutations::chore(&args),
+        Chore::Proof(args) => proof::chore(&args),
         Chore::Zfs(args) => zfs::chore(&args),
         Chore::Verify => verify::verify()?.close(),
         Chore::Tidy => {

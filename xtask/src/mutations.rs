@@ -71,6 +71,15 @@ pub fn chore(args: &Args) -> Result<()> {
     count.close()
 }
 
+/// The few that `cargo xtask test` puts in: tests that cannot fail are worth nothing.
+///
+/// # Errors
+/// When the copy of the tree cannot be made; a bug that nothing found is in the count.
+pub fn smoke(count: &mut Count) -> Result<()> {
+    let few: Vec<_> = MUTATIONS.iter().copied().flatten().filter(|mutation| mutation.smoke).collect();
+    run(&few, Asked::First, count)
+}
+
 /// Which of a bug's tests are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {

@@ -19,6 +19,7 @@ use crate::ledger::{Ledger, Verdict};
 use crate::one_host::OneHost;
 use crate::pg::Postgres;
 use crate::process::{Signal, wait_until};
+use crate::proof::{self, Run as Proof};
 use crate::say::{line, note, step};
 use crate::setup::{self, For};
 use anyhow::{Context, Result};
@@ -108,6 +109,12 @@ pub fn chore(args: &Args) -> Result<()> {
     if args.lie {
         return lie_found(ended);
     }
+    let figures: serde_json::Value = std::fs::read(dir.join("summary.json"))
+        .map_or_else(|_| Ok(serde_json::Value::Null), |text| serde_json::from_slice(&text))?;
+    let figure = |name: &str| figures[name].as_u64().unwrap_or_default();
+    let mut proof = Proof::now("power cuts below PostgreSQL", begun.elapsed().as_secs(), proof::held(&ended));
+    (proof.seed, proof.faults) = (Some(seed), figure("rounds"));
+    proof.did("commits", figure("commits_acknowledged")).note();
     ended?;
     line(format!("Took {:.0} s. The same figures: target/power/summary.json", begun.elapsed().as_secs_f64()));
     Ok(())

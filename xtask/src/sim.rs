@@ -1,8 +1,11 @@
 //! `cargo xtask sim`: seeds of the simulation of a whole cluster. docs/proof/simulation.md tells what it does and how to read it.
 
 use crate::binary::{cargo, root};
-use crate::cmd::cmd;
-use anyhow::Result;
+use crate::proof;
+use crate::say::line;
+use anyhow::{Context, Result};
+use std::io::BufRead;
+use std::process::{Command, Stdio};
 
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,7 +49,25 @@ pub struct Args {
 pub fn chore(args: &Args) -> Result<()> {
     let mut words = vec!["run".to_string(), "--quiet".into(), "-p".into(), "holdfast-sim".into(), "--".into()];
     words.extend(arguments(args));
-    cmd(cargo()).dir(root()).args(words).show()
+    let mut child = Command::new(cargo()).args(words).current_dir(root()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let text = text?;
+        // Two lines are of use, and a log of one seed is long.
+        if text.starts_with("in all: ") || text.contains(" of processors") {
+            said.push_str(&text);
+            said.push('\n');
+        }
+        line(text);
+    }
+    let ended = child.wait()?;
+    if args.broken.is_none()
+        && let Some(run) = proof::simulation(&said)
+    {
+        run.note();
+    }
+    anyhow::ensure!(ended.success(), "the simulation ended with {ended}");
+    Ok(())
 }
 
 fn arguments(args: &Args) -> Vec<String> {

@@ -4,7 +4,7 @@ use crate::binary::{Build, cargo, fresh_dir, root};
 use crate::cmd::{Cmd, cmd, on_path};
 use crate::say::{Count, line, note, step};
 use crate::setup::{self, For};
-use crate::{chaos, e2e, room, tidy};
+use crate::{chaos, e2e, mutations, room, tidy};
 use anyhow::{Context, Result};
 use std::io::BufRead;
 use std::os::unix::process::CommandExt;
@@ -66,7 +66,7 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// Everything: verify, cargo's tests, end-to-end scenarios, chaos; one closing line.
+/// Everything: verify, cargo's tests, end-to-end scenarios, chaos, a few known bugs; one closing line.
 ///
 /// # Errors
 /// When anything failed.
@@ -92,6 +92,10 @@ pub fn test(args: &TestArgs) -> Result<()> {
     step("chaos, the short form");
     if let Err(e) = chaos::short(&args.e2e.build, &mut count) {
         count.check("chaos", Err(e));
+    }
+    // Last: it makes cargo forget what it has built of our own crates.
+    if let Err(e) = mutations::smoke(&mut count) {
+        count.check("known bugs", Err(e));
     }
     count.close()
 }

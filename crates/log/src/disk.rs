@@ -70,7 +70,8 @@ impl RealDisk {
     /// [`OpenError::Locked`] when another process has it; the disk's own.
     pub fn open(dir: &Path, file_bytes: u64, ready_max: usize) -> Result<RealDisk, OpenError> {
         let failed = |source| OpenError::Io { dir: dir.to_path_buf(), source };
-        std::fs::create_dir_all(dir).map_err(failed)?;
+        // R1: nobody else syncs its name, and without it the journal is gone.
+        crate::make_folder(dir).map_err(failed)?;
         let lock_path = dir.join(LOCK_NAME);
         let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
         match rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive) {

@@ -16,6 +16,7 @@
 
 mod config;
 mod disk;
+mod folder;
 mod group;
 mod memory;
 mod node;
@@ -25,6 +26,7 @@ mod writer;
 
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
+pub use folder::make_folder;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, NodeKey, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};

@@ -123,7 +123,8 @@ impl RaftNode {
     /// # Errors
     /// When the directory of the snapshots cannot be made.
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
-        std::fs::create_dir_all(&config.snapshots)
+        // R1: what a snapshot covers is in no journal any more.
+        holdfast_log::make_folder(&config.snapshots)
             .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
         let channels =
             Arc::new(Channels::new(config.timing, config.dialer.clone(), config.lineage.clone(), config.protocol));

@@ -259,6 +259,11 @@ impl Shared {
         for dir in [root.join(OWN), root.clone()] {
             sync_dir(&dir).map_err(failed)?;
         }
+        // Its own name is in the folder above. Where that may not be opened, it is the business of who made this one.
+        match root.parent().map(sync_dir) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::PermissionDenied => return Err(failed(error)),
+            _ => {}
+        }
         self.ready.get_or_init(|| root);
         Ok(())
     }

@@ -17,6 +17,7 @@ mod timeline;
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
 use crate::net;
+use crate::proof::{self, Run as Proof};
 use crate::say::{Failed, line};
 use crate::setup::{self, For};
 use crate::stage;
@@ -69,11 +70,16 @@ pub fn chore(args: &Args) -> Result<()> {
     }
     let bin = args.build.binary(PROFILE)?;
     let dir = fresh_dir("demo-failover")?;
+    let begun = Instant::now();
     let ran = run(&Run { bin: &bin, dir: &dir, rounds: args.rounds, load: args.load, scale: args.scale });
     let kept = root().join("target/demo/failover.json");
     if dir.join(report::FILE).is_file() {
         std::fs::create_dir_all(kept.parent().context("a folder")?)?;
         std::fs::copy(dir.join(report::FILE), &kept)?;
+        let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept)?)?;
+        let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
+        proof.faults = figures["acts"].as_array().map_or(0, |acts| acts.len() as u64);
+        proof.did("commits", figures["commits_acknowledged"].as_u64().unwrap_or_default()).note();
         line(format!("The same figures: {}; logs and histories: {}", kept.display(), dir.display()));
     }
     ran

@@ -26,8 +26,7 @@ process, *simulation* runs whole clusters of them from seeds ([simulation](simul
 `not run` means just that: the test is named, nobody has yet seen it red for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A6 are the
 agent's (`crates/agent/src/machine.rs`).
 
-`--smoke` is few, in crates that build in seconds, each with a fixed case that finds it in every run (what is drawn at random may miss a bug). It is not part
-of `cargo xtask test` yet: what it costs on a clean checkout was not measured.
+`--smoke` is few, in crates that build in seconds, each with a case that finds it in every run (what is drawn at random may miss a bug). It is part of `cargo xtask test`.
 ";
 
 pub(super) fn write(results: &Results) -> Result<()> {

@@ -96,6 +96,7 @@ impl Layout {
     pub fn prepare(args: &DevArgs) -> Result<Self, CliError> {
         std::fs::create_dir_all(&args.dir).map_err(at(&args.dir))?;
         let dir = args.dir.canonicalize().map_err(at(&args.dir))?;
+        sync_above(&dir)?;
         let lock = lock(&dir.join("dev.lock"))?;
         let key = dir.join("cluster.key");
         if !key.exists() {
@@ -326,13 +327,25 @@ fn lock(path: &Path) -> Result<File, CliError> {
 /// A secret: readable for this user only, and never overwritten.
 fn write_new(path: &Path, text: &str) -> Result<(), CliError> {
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(at(path))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))?;
+    sync_above(path)
+}
+
+/// The name is there after a power cut as well.
+fn sync_above(path: &Path) -> Result<(), CliError> {
+    let above = path.parent().unwrap_or(path);
+    File::open(above).and_then(|folder| folder.sync_all()).map_err(at(above))
 }
 
 /// Whole or not at all.
 fn replace(path: &Path, text: &str) -> Result<(), CliError> {
     let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(at(path))
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.and_then(|()| std::fs::rename(&new, path)).map_err(at(path))?;
+    sync_above(path)
 }
 
 #[cfg(test)]

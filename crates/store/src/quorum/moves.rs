@@ -144,7 +144,17 @@ impl Quorum {
                 return Err(error);
             }
             let Some(head) = &moved.head else {
-                // L3: it had begun.
+                // L3: it had begun before this was written. The look above may have asked it before that: once more, now that this is known.
+                let error = match next.look(&key).await {
+                    Ok(object) => {
+                        self.ended.store(true, Ordering::Release);
+                        return Ok(Counts::Next(next, object));
+                    }
+                    Err(error) => error,
+                };
+                if error.disposition() != Disposition::NotFound {
+                    return Err(error);
+                }
                 let cause =
                     Cause::text("the stores that were left say that the new ones have the head, and these have none");
                 let hint = "look whether the new stores were emptied, or are other places than before";

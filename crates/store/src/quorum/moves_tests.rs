@@ -305,3 +305,63 @@ async fn no_swap_of_the_head_is_lost_while_the_stores_are_changed() {
         assert!(done.len() > 10, "{both}: only {} swaps came through; seed {seed}", done.len());
     }
 }
+
+/// A store whose first answer is of a moment ago: nothing was there then.
+#[derive(Debug)]
+struct Early {
+    within: One,
+    early: AtomicBool,
+}
+
+impl ObjectStore for Early {
+    fn place(&self) -> &str {
+        self.within.place()
+    }
+    fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.within.put_new(key, body)
+    }
+    fn get_object<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        if self.early.swap(false, Ordering::AcqRel) {
+            return Box::pin(async move { Memory::new().get_object(key).await });
+        }
+        self.within.get_object(key)
+    }
+    fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.within.get_range(key, range)
+    }
+    fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        ObjectStore::head(&*self.within, key)
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.within.delete(key)
+    }
+    fn list<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        self.within.list(prefix, after)
+    }
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<&'a Version>,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        self.within.swap(key, expected, body)
+    }
+}
+
+/// L3 is said of stores that have no head, not of a look that fell between the begin of the next list and the letting go of the first.
+#[tokio::test]
+async fn a_look_at_the_next_list_before_it_began_is_made_again() {
+    let stores = stores(9);
+    let place = "file:///0 => c=2 file:///1";
+    let one = over(&stores, "file:///0").swap(HEAD, None, text("1")).await.expect("first");
+    let both = over(&stores, place);
+    both.end_list(SET, &one).await.expect("ends");
+    both.let_go_of_head(SET).await.expect("lets go");
+    let one = |url: &str| {
+        let within = stores[usize::from(url.ends_with('1'))].clone();
+        let early = AtomicBool::new(url.ends_with('1'));
+        Ok((Arc::new(Early { within, early }) as Arc<dyn ObjectStore>, None))
+    };
+    let late = Arc::new(Quorum::over(&Placement::parse(place), one).expect("a placement"));
+    assert_eq!(read(&late).await, "1");
+}

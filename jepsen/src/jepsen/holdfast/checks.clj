@@ -40,9 +40,9 @@
 (defn availability
   "The longest time without a success of fs `progress` while a majority could talk
   and its end was not yet begun, and how long nobody was served in all, faults
-  included. Reported only: a busy machine is no broken rule, and while the machine
-  stands still nobody asks either, which :longest-unasked-s shows. With `within`
-  seconds given, a longer silence makes the run invalid."
+  included. A silence of more than `within` seconds makes the run invalid; that is far
+  more than a takeover takes, since a busy machine is no broken rule, and while the
+  machine stands still nobody asks either, which :longest-unasked-s shows."
   [{:keys [progress within]}]
   (reify checker/Checker
     (check [_ test history _]

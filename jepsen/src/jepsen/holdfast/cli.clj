@@ -271,8 +271,8 @@
     :default 1.5, :parse-fn parse-double, :validate [pos? "Positive"]]
    [nil "--patience SECONDS" "How long a client looks for a gateway that serves before its operation fails"
     :default 3, :parse-fn parse-long, :validate [pos? "Positive"]]
-   [nil "--available-within SECONDS" "Makes a longer silence while a majority can talk a failure; without it, silence is reported only"
-    :parse-fn parse-double, :validate [pos? "Positive"]]
+   [nil "--available-within SECONDS" "A longer silence while a majority can talk makes the run invalid"
+    :default 30.0, :parse-fn parse-double, :validate [pos? "Positive"]]
    [nil "--min-ok N" "Successful writes that a run needs to mean anything; by default the workload says how many of what"
     :parse-fn parse-long]
    [nil "--ops-per-key N" "register: length of a key's history"

@@ -183,6 +183,25 @@
    done
    echo 'nothing but zeroes found'; exit 1")
 
+(def cut-off
+  "Shell: cuts a journal file off at a random byte of what was written to it (the
+  newest one if it is the only one; else an older one), and says where."
+  "cd \"$1\" || exit 1
+   files=(journal-*)
+   n=${#files[@]}
+   [ $n -gt 1 ] && n=$(( n - 1 ))
+   f=${files[RANDOM % n]}
+   size=$(stat -c %s \"$f\")
+   end=$(( $(tr '\\0' '\\n' < \"$f\" | grep -abv '^$' | tail -1 | cut -d: -f1) + 1 ))
+   at=$(( (RANDOM * 32768 + RANDOM) % end ))
+   truncate -s $at \"$f\"
+   echo \"$f of $size bytes, written to byte $end or further: cut to $at\"")
+
+(defn truncate!
+  "Cuts a file of the journal of a gateway that was killed before."
+  [test node]
+  (c/su (c/exec :bash :-c cut-off :cut (str (data test node) "/journal"))))
+
 (defn corrupt!
   "Flips a bit in the journal of a gateway that was killed before."
   [test node]

@@ -25,12 +25,13 @@
 
 (defn alarms
   "The lines that no gateway may write under these faults (a set of names). An R9 is
-  none where a bit of a journal is flipped (`corrupt`); nor where this very disk was
+  none where a bit of a journal is flipped (`corrupt`) or a file of it cut off
+  (`truncate`); nor where this very disk was
   switched off when it was said, and it says that the disk refused (EIO). Any other is
   one: bytes that read back wrong, an EIO of a disk that was on, an EIO before the cut
   or after it."
   [faults lines]
-  (let [r9? (if (contains? faults "corrupt")
+  (let [r9? (if (some faults ["corrupt" "truncate"])
               (constantly false)
               (fn [line dark?]
                 (and (str/includes? line "R9:")

@@ -31,7 +31,7 @@
   the same; `what` is a map, and :hit? false in it says that it did not happen."
   (merge clocks/faults copies/faults disks/faults rolling/faults s3/faults weather/faults))
 
-(def once "Faults that come once in a run." #{"corrupt" "restored" "twice"})
+(def once "Faults that come once in a run." #{"corrupt" "truncate" "restored" "twice"})
 
 (def faults
   (merge
@@ -47,7 +47,8 @@
    "pause"             "SIGSTOP of one gateway for longer than its lease"
    "pause-primary"     "SIGSTOP of the serving one for longer than its lease"
    "pause-all"         "SIGSTOP of all for longer than their leases"
-   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"}))
+   "corrupt"           "one gateway killed, a bit of its journal flipped, started; once, and always the same gateway"
+   "truncate"          "the same with a file of its journal cut off in the middle"}))
 
 (def sets
   "Names for several faults in turn."
@@ -176,13 +177,13 @@
         (on! test ns (partial jdb/pause! database))
         [(update state :stopped into ns) ns])
 
-      (= "corrupt" fault)
+      (#{"corrupt" "truncate"} fault)
       (if (seq (:spoilt state))
         [state {:done-already (first (:spoilt state)), :hit? false}]
         (let [n (draw dice nodes)
               r (on! test [n] (fn [t n]
                                 (jdb/kill! database t n)
-                                (let [what (db/corrupt! t n)]
+                                (let [what ((if (= "corrupt" fault) db/corrupt! db/truncate!) t n)]
                                   (jdb/start! database t n)
                                   what)))]
           [(update state :spoilt conj n) {:flipped n, :what (get r n)}])))))

@@ -128,7 +128,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R6",
         edits: &[Edit { file: GATE, old: "if grant.id.term != term {", new: "if grant.id.term > term {" }],
         tests: &[GRANTS, TOLD],
-        smoke: false,
+        smoke: true,
     },
     Mutation {
         name: "no-drift-margin",

@@ -270,7 +270,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            _ => Standing::Older,",
         }],
         tests: &[HEADS],
-        smoke: false,
+        smoke: true,
     },
     Mutation {
         name: "head-goes-back",

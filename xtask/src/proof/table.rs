@@ -1,0 +1,107 @@
+//! Runs, added up by what ran.
+
+use super::{Run, Verdict};
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const BEGIN: &str = "<!-- runs: written by cargo xtask proof -->\n";
+const END: &str = "<!-- runs end -->\n";
+
+#[derive(Default)]
+struct Sum<'a> {
+    runs: u64,
+    seconds: u64,
+    faults: u64,
+    did: BTreeMap<&'a str, u64>,
+    unknown: u64,
+    broken: u64,
+    last: (&'a str, &'a str),
+}
+
+/// The table, as Markdown.
+pub(super) fn text(all: &[Run]) -> String {
+    let mut sums: BTreeMap<&str, Sum<'_>> = BTreeMap::new();
+    for run in all {
+        let sum = sums.entry(&run.what).or_default();
+        sum.runs += 1;
+        sum.seconds += run.seconds;
+        sum.faults += run.faults;
+        sum.unknown += u64::from(run.verdict == Verdict::Unknown);
+        sum.broken += u64::from(run.verdict == Verdict::Broken);
+        for (what, count) in &run.did {
+            *sum.did.entry(what).or_default() += count;
+        }
+        if sum.last.0 <= run.day.as_str() {
+            sum.last = (&run.day, &run.commit);
+        }
+    }
+    let mut out = String::from(
+        "| what | runs | time | faults | what succeeded | not held | unknown | last |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (what, sum) in sums {
+        let did: Vec<String> = sum.did.iter().map(|(what, count)| format!("{} {what}", grouped(*count))).collect();
+        let (day, commit) = sum.last;
+        let last = if commit.is_empty() { day.to_owned() } else { format!("{day}, {commit}") };
+        // Into a string: never fails.
+        let _ = writeln!(
+            out,
+            "| {what} | {} | {} | {} | {} | {} | {} | {last} |",
+            sum.runs,
+            lasted(sum.seconds),
+            grouped(sum.faults),
+            did.join(", "),
+            sum.broken,
+            sum.unknown
+        );
+    }
+    for run in all.iter().filter(|run| run.verdict == Verdict::Broken) {
+        let under = if run.under.is_empty() { String::new() } else { format!(" under {}", run.under) };
+        let seed = run.seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
+        let _ = write!(out, "\nDid not hold: {}{under}{seed}, {}: {}.\n", run.what, run.day, run.note);
+    }
+    out
+}
+
+/// The page with the table in its place.
+///
+/// # Errors
+/// When the page has no such place.
+pub(super) fn into(page: &str, all: &[Run]) -> Result<String> {
+    let (before, rest) = page.split_once(BEGIN).with_context(|| format!("no line {:?}", BEGIN.trim()))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("no line {:?}", END.trim()))?;
+    Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", text(all)))
+}
+
+fn lasted(seconds: u64) -> String {
+    match seconds {
+        0 => "not noted".into(),
+        1..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// With commas, as a person reads it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_times_are_as_a_person_reads_them() {
+        assert_eq!([0, 999, 1000, 544_530, 1_234_567].map(grouped), ["0", "999", "1,000", "544,530", "1,234,567"]);
+        assert_eq!([0, 59, 120, 7199, 7200].map(lasted), ["not noted", "59 s", "2 min", "119 min", "2 h 0 min"]);
+    }
+}
