@@ -25,6 +25,7 @@ mod pair;
 mod paused;
 mod power;
 mod recover;
+mod recover_postgresql;
 mod rollback;
 mod rotten;
 mod scrub;
@@ -209,6 +210,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "all gateways and disks lost: rebuilt from S3 up to the printed index; what comes back later serves nothing (R4)",
         needs: &["versitygw"],
         run: recover::run,
+    },
+    Scenario {
+        name: "recover-postgresql",
+        shows: "PostgreSQL, all gateways and disks lost: recovered, it opens, and its ledger is complete up to the printed moment (R4)",
+        needs: &["versitygw", "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: recover_postgresql::run,
     },
     Scenario {
         name: "keys",

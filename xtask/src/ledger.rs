@@ -1,16 +1,22 @@
 //! The commit ledger: what PostgreSQL acknowledged, written down outside of PostgreSQL.
 //!
 //! Each writer inserts (writer, n) for n = 1, 2, 3 … as transactions of their own with `synchronous_commit = on`, and
-//! appends n to a file on the local disk once the commit has been acknowledged. After a crash every row of the files must be
+//! appends n to a file on the local disk once the commit has been acknowledged, with the moments of that. After a crash every row of the files must be
 //! in the table. A row that was under way when the connection went may be there or not (R12): it is never tried again
 //! under the same n, and it counts as neither acknowledged nor lost. Any other row in the table was never written: found and named.
 //!
 //! Lasting writers go on after that: they connect anew, as a user's program behind a load balancer does, and try the next n.
+//!
+//! A database that was set back to a moment is judged by [`Restored`]: it may lack what was acknowledged later, and nothing else.
+
+mod restored;
+
+pub use restored::Restored;
 
 use crate::pg::{self, Postgres};
 use crate::pgwire::{Client, Reach};
 use anyhow::{Context, Result, bail};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The ledger's files and how far each writer got.
 #[derive(Debug)]
@@ -26,8 +32,32 @@ pub struct Ledger {
     dir: PathBuf,
     /// Last n that each writer tried, over all rounds.
     tried: Vec<u64>,
-    /// Tried and not acknowledged: may be in the table.
-    in_doubt: BTreeSet<(usize, u64)>,
+    /// Tried and not acknowledged: may be in the table. With the microsecond in which it was begun.
+    in_doubt: BTreeMap<Row, u64>,
+    /// What microseconds are counted from.
+    clock: Instant,
+}
+
+/// Writer and n.
+type Row = (usize, u64);
+
+/// When a commit was acknowledged. A line of a file is n and these, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Commit {
+    /// By the wall clock, Unix milliseconds: not before the acknowledgement.
+    unix_ms: u64,
+    /// Microseconds by a clock that nobody sets: before the commit was asked for.
+    begun_us: u64,
+    /// The same clock: not before the acknowledgement.
+    ended_us: u64,
+}
+
+impl Commit {
+    fn read(line: &str) -> Result<(u64, Self)> {
+        let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [n, unix_ms, begun_us, ended_us] = numbers[..] else { bail!("found {line:?}, expected four numbers") };
+        Ok((n, Self { unix_ms, begun_us, ended_us }))
+    }
 }
 
 /// Writers at work.
@@ -48,7 +78,7 @@ struct Tally {
 #[derive(Debug, Default)]
 struct Outcome {
     tried: u64,
-    in_doubt: Vec<u64>,
+    in_doubt: Vec<(u64, u64)>,
 }
 
 /// What the table says about the ledger.
@@ -82,7 +112,8 @@ impl Ledger {
             "create table ledger (writer int, n bigint, filler text default repeat('x', 100), primary key (writer, n))",
         )?;
         std::fs::create_dir_all(dir)?;
-        let ledger = Self { dir: dir.into(), tried: vec![0; writers], in_doubt: BTreeSet::new() };
+        let ledger =
+            Self { dir: dir.into(), tried: vec![0; writers], in_doubt: BTreeMap::new(), clock: Instant::now() };
         for w in 0..writers {
             File::create(ledger.file(w))?;
         }
@@ -105,10 +136,10 @@ impl Ledger {
             let mut client = pg.client()?;
             client.query("set synchronous_commit = on")?;
             let file = File::options().append(true).open(self.file(w))?;
-            let (stop, tally) = (stop.clone(), tally.clone());
+            let (stop, tally, clock) = (stop.clone(), tally.clone(), self.clock);
             let mut outcome = Outcome { tried: *tried, in_doubt: Vec::new() };
             threads.push(std::thread::spawn(move || {
-                write_rows(w, &mut outcome, client, &file, &stop, |_| tally.count(None))?;
+                write_rows(w, &mut outcome, client, (&file, clock), &stop, |_| tally.count(None))?;
                 Ok(outcome)
             }));
         }
@@ -125,7 +156,7 @@ impl Ledger {
         let mut threads = Vec::new();
         for (w, tried) in self.tried.iter().enumerate() {
             let file = File::options().append(true).open(self.file(w))?;
-            let (stop, tally, reach) = (stop.clone(), tally.clone(), reach.clone());
+            let (stop, tally, reach, clock) = (stop.clone(), tally.clone(), reach.clone(), self.clock);
             let mut outcome = Outcome { tried: *tried, in_doubt: Vec::new() };
             threads.push(std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -135,7 +166,7 @@ impl Ledger {
                     });
                     match session {
                         Ok(client) => {
-                            write_rows(w, &mut outcome, client, &file, &stop, |at| tally.count(Some((at, w))))?
+                            write_rows(w, &mut outcome, client, (&file, clock), &stop, |at| tally.count(Some((at, w))))?
                         }
                         Err(_) => std::thread::sleep(AGAIN),
                     }
@@ -155,7 +186,7 @@ impl Ledger {
         for (w, thread) in writers.threads.into_iter().enumerate() {
             let outcome = thread.join().map_err(|_| anyhow::anyhow!("writer {w} panicked"))??;
             self.tried[w] = outcome.tried;
-            self.in_doubt.extend(outcome.in_doubt.into_iter().map(|n| (w, n)));
+            self.in_doubt.extend(outcome.in_doubt.into_iter().map(|(n, begun_us)| ((w, n), begun_us)));
         }
         Ok(())
     }
@@ -178,31 +209,47 @@ impl Ledger {
     /// # Errors
     /// As [`Ledger::check`].
     pub fn check_through(&self, client: &mut Client) -> Result<Verdict> {
-        let mut acknowledged = BTreeSet::new();
+        Ok(compare(&self.acknowledged()?, &self.in_doubt, &table(client)?))
+    }
+
+    /// The same for a database that was set back to the moment `moment_ms` (Unix milliseconds).
+    ///
+    /// # Errors
+    /// As [`Ledger::check`].
+    pub fn check_restored(&self, pg: &Postgres, moment_ms: u64) -> Result<Restored> {
+        Ok(Restored::judge(moment_ms, &self.acknowledged()?, &self.in_doubt, &table(&mut pg.client()?)?))
+    }
+
+    /// What the files say.
+    fn acknowledged(&self) -> Result<BTreeMap<Row, Commit>> {
+        let mut acknowledged = BTreeMap::new();
         for w in 0..self.tried.len() {
             for line in std::fs::read_to_string(self.file(w))?.lines() {
-                acknowledged.insert((w, line.parse::<u64>()?));
+                let (n, commit) = Commit::read(line)?;
+                acknowledged.insert((w, n), commit);
             }
         }
-        let mut table = BTreeSet::new();
-        for row in client.query("select writer, n from ledger")? {
-            let [Some(w), Some(n)] = row.as_slice() else { bail!("row {row:?}") };
-            table.insert((w.parse::<usize>()?, n.parse::<u64>()?));
-        }
-        Ok(compare(&acknowledged, &self.in_doubt, &table))
+        Ok(acknowledged)
     }
 }
 
-fn compare(
-    acknowledged: &BTreeSet<(usize, u64)>,
-    in_doubt: &BTreeSet<(usize, u64)>,
-    table: &BTreeSet<(usize, u64)>,
-) -> Verdict {
+/// What the database says.
+fn table(client: &mut Client) -> Result<BTreeSet<Row>> {
+    let mut table = BTreeSet::new();
+    for row in client.query("select writer, n from ledger")? {
+        let [Some(w), Some(n)] = row.as_slice() else { bail!("row {row:?}") };
+        table.insert((w.parse::<usize>()?, n.parse::<u64>()?));
+    }
+    Ok(table)
+}
+
+fn compare(acknowledged: &BTreeMap<Row, Commit>, in_doubt: &BTreeMap<Row, u64>, table: &BTreeSet<Row>) -> Verdict {
     Verdict {
         acknowledged: acknowledged.len() as u64,
-        lost: acknowledged.difference(table).count() as u64,
-        in_doubt_found: table.intersection(in_doubt).count() as u64,
-        invented: table.iter().filter(|row| !acknowledged.contains(row) && !in_doubt.contains(row)).count() as u64,
+        lost: acknowledged.keys().filter(|row| !table.contains(row)).count() as u64,
+        in_doubt_found: table.iter().filter(|row| in_doubt.contains_key(row)).count() as u64,
+        invented: table.iter().filter(|row| !acknowledged.contains_key(row) && !in_doubt.contains_key(row)).count()
+            as u64,
     }
 }
 
@@ -220,22 +267,24 @@ fn write_rows(
     writer: usize,
     outcome: &mut Outcome,
     mut client: Client,
-    mut file: &File,
+    (mut file, clock): (&File, Instant),
     stop: &AtomicBool,
     acknowledged: impl Fn(u64),
 ) -> Result<()> {
+    let us = || u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX);
     while !stop.load(Ordering::Relaxed) {
         outcome.tried += 1;
-        let n = outcome.tried;
+        let (n, begun_us) = (outcome.tried, us());
         match client.query(&format!("insert into ledger (writer, n) values ({writer}, {n})")) {
             Ok(_) => {
-                let at = unix_ms();
-                writeln!(file, "{n}").context("the ledger file")?;
+                let (at, ended_us) = (unix_ms(), us());
+                // One write for the line: it is there as a whole or not at all.
+                file.write_all(format!("{n} {at} {begun_us} {ended_us}\n").as_bytes()).context("the ledger file")?;
                 acknowledged(at);
             }
             // A server that dies says so in several ways; none of them tells whether the commit happened.
             Err(_) => {
-                outcome.in_doubt.push(n);
+                outcome.in_doubt.push((n, begun_us));
                 return Ok(());
             }
         }
@@ -277,10 +326,19 @@ mod tests {
 
     #[test]
     fn lost_in_doubt_and_invented_are_told_apart() {
-        let acknowledged = BTreeSet::from([(0, 1), (0, 2), (1, 1)]);
-        let in_doubt = BTreeSet::from([(0, 3), (1, 2)]);
+        let commit = Commit { unix_ms: 5, begun_us: 1, ended_us: 2 };
+        let acknowledged = BTreeMap::from([(0, 1), (0, 2), (1, 1)].map(|row| (row, commit)));
+        let in_doubt = BTreeMap::from([(0, 3), (1, 2)].map(|row| (row, 3)));
         let table = BTreeSet::from([(0, 1), (0, 3), (1, 1), (1, 9)]);
         let found = compare(&acknowledged, &in_doubt, &table);
         assert_eq!(found, Verdict { acknowledged: 3, lost: 1, in_doubt_found: 1, invented: 1 });
+    }
+
+    #[test]
+    fn lines_are_read() -> Result<()> {
+        let commit = Commit { unix_ms: 1_790_000_000_123, begun_us: 40, ended_us: 900 };
+        assert_eq!(Commit::read("17 1790000000123 40 900")?, (17, commit));
+        assert!(Commit::read("17").is_err() && Commit::read("17 1 2 x").is_err());
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
-//! S3 stopped under load and started again: clients notice nothing, and what waited is uploaded afterwards.
+//! S3 stopped under load and started again: clients notice nothing, and all that waited is uploaded afterwards.
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, SET};
 use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::note;
 use anyhow::{Context, Result};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 4;
 /// Twice what fits into one segment, in a part of the volume that is small enough to be written nearly everywhere: neighbours share an extent then, and reading
@@ -16,21 +17,26 @@ const BLOCKS_EACH: u64 = 2 * 1024;
 /// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Until nothing waits for the store any more: the interval between two checkpoints, and one.
+const DRAIN_LIMIT: Duration = Duration::from_secs(120);
+/// Between two questions: each is a process.
+const LOOK: Duration = Duration::from_millis(100);
+
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;
     let mut cluster = lab.cluster_with("512MiB", Some(s3.url()), s3.env())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let outage = Duration::from_secs(if lab.long { 120 } else { 15 });
-    let (before, during, stored) = load.run(&cluster.exports(), |progress| {
+    let (before, during, stored, waiting) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
         let before = progress.answered();
         s3.stop()?;
         wait_until(outage, || false);
         let during = progress.answered() - before;
-        let stored = s3.stored_bytes();
+        let (stored, waiting) = (s3.stored_bytes(), backlog(&cluster)?);
         s3.resume()?;
         wait_until(Duration::from_secs(3), || false);
-        Ok((before, during, stored))
+        Ok((before, during, stored, waiting))
     })?;
     let (slowest, again) = (load.progress().slowest(), load.progress().reconnected());
     note(format!(
@@ -40,9 +46,28 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     note(format!("{again} connections closed and made anew"));
     anyhow::ensure!(during > 0, "no write was answered while S3 was away");
     anyhow::ensure!(slowest < ANSWER_LIMIT, "an answer took {slowest:?}");
-    let drained = wait_until(Duration::from_secs(120), || s3.stored_bytes() > stored);
-    anyhow::ensure!(drained, "nothing was uploaded in two minutes after S3 came back ({stored} bytes stored)");
-    note(format!("{:.1} MiB stored when S3 came back, uploading again", stored as f64 / f64::from(1 << 20)));
+    anyhow::ensure!(waiting > 0, "nothing waited for the store while it was away");
+    let (begun, mut left) = (Instant::now(), None);
+    // Nobody writes any more: all of it gets there, not only a part.
+    let drained = wait_until(DRAIN_LIMIT, || {
+        std::thread::sleep(LOOK);
+        left = Some(backlog(&cluster));
+        matches!(left, Some(Ok(0)))
+    });
+    anyhow::ensure!(
+        drained,
+        "{DRAIN_LIMIT:?} after S3 came back there wait, in bytes: {left:?}; {waiting} did by then"
+    );
+    let now = s3.stored_bytes();
+    anyhow::ensure!(now > stored, "nothing waits, and nothing was uploaded: {now} bytes stored, {stored} before");
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    note(format!(
+        "{:.1} MiB waited when S3 came back; nothing does {:.1?} after the last write; {:.1} MiB stored, {:.1} then",
+        mib(waiting),
+        begun.elapsed(),
+        mib(now),
+        mib(stored)
+    ));
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     load.check(&mut client)?;
     client.disconnect();
@@ -53,4 +78,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     client.disconnect();
     again.stop()?;
     Ok(())
+}
+
+/// Bytes that are not in the store yet: what was written since the last checkpoint began, and what an unfinished one has still to bring there.
+fn backlog(cluster: &Cluster) -> Result<u64> {
+    let set = cluster.holdfast(&["set", "show", SET])?;
+    set["backlog_bytes"].as_u64().with_context(|| format!("no backlog_bytes in {set}"))
 }

@@ -46,9 +46,10 @@ pub fn attach(
     let command = cmd(bin).args(["attach", set, "--owner", owner, "--device", "nbdfuse"]);
     let command = command.args(["--api", &gateways.join(","), "--dir"]).arg(dir);
     let mut attach = Proc::spawn("holdfast attach", command.into_command(), &dir.with_extension("log"))?;
-    let mut device = None;
+    let (mut device, pid) = (None, attach.pid());
     attach.ready_when("ready", Duration::from_secs(60), || {
-        let shown = status(dir).filter(|status| status["ready"] == true);
+        // One that was killed leaves its status.
+        let shown = status(dir).filter(|status| status["pid"] == pid && status["ready"] == true);
         device = shown.and_then(|status| {
             let volumes = status["volumes"].as_array()?.clone();
             let volume = volumes.into_iter().find(|found| found["name"] == *volume)?;
