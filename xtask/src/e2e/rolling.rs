@@ -89,6 +89,8 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     cluster = cluster.stop()?.start()?;
     let dir = lab.dir.join("attach-new");
     let (mut attach, device) = hosts::attach(&lab.bin, (SET, VOLUME), &cluster.apis(), &dir, "db2")?;
+    // Whoever made a mount namespace meanwhile has held our mount: its journal is replayed first, as an agent does it.
+    cmd("e2fsck").arg("-p").arg(&device).run()?;
     cmd("e2fsck").args(["-f", "-n"]).arg(&device).run()?;
     attach.stop(Signal::TERM, LIMIT)?;
     note("started anew from their disks, attached by the new program: the file system is whole");
