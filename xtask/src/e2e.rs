@@ -1,6 +1,7 @@
 //! End-to-end scenarios: real processes, real clients, real kills. Each prints `ok`, `FAILED` or `skipped` with its name.
 
 mod agent;
+mod agent_orders;
 mod attach;
 mod attach_postgresql;
 mod blocks;
@@ -16,6 +17,7 @@ mod flush;
 mod idle;
 mod images;
 mod keys;
+mod loaded;
 mod members;
 mod memory;
 mod moves;
@@ -27,6 +29,7 @@ mod power;
 mod recover;
 mod recover_postgresql;
 mod rollback;
+mod rolling;
 mod rotten;
 mod scrub;
 mod set_delete;
@@ -64,6 +67,9 @@ pub struct Args {
     /// The long form: two minutes without S3, more rounds
     #[arg(long)]
     long: bool,
+    /// A program of an older build, for `rolling-upgrade`
+    #[arg(long, env = "HOLDFAST_OLDER_BIN", value_name = "PATH")]
+    older_bin: Option<PathBuf>,
     #[command(flatten)]
     pub build: Build,
 }
@@ -73,6 +79,8 @@ struct Lab {
     bin: PathBuf,
     dir: PathBuf,
     long: bool,
+    /// A program of an older build, where one was given.
+    older: Option<PathBuf>,
 }
 
 /// A named scenario.
@@ -255,7 +263,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-takeover",
-        shows: "two PostgreSQL hosts: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
+        shows: "two PostgreSQL hosts behind HAProxy and PgBouncer: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent::run,
     },
@@ -264,6 +272,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
         run: agent::run_xfs,
+    },
+    Scenario {
+        name: "agent-orders",
+        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
+        run: agent_orders::run,
     },
     Scenario {
         name: "two-sites",
@@ -332,6 +346,18 @@ const SCENARIOS: &[Scenario] = &[
         run: attach_postgresql::run,
     },
     Scenario {
+        name: "rolling-postgresql",
+        shows: "each gateway is drained, restarted and undrained under pgbench: PostgreSQL sees no error, no commit is lost (R1, R8)",
+        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: rolling::run,
+    },
+    Scenario {
+        name: "rolling-upgrade",
+        shows: "the same with a newer program for each: first one, and back; then all; the older one is refused from then on (R1, R8)",
+        needs: &[OLDER, "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        run: rolling::upgrade,
+    },
+    Scenario {
         name: "power-cuts",
         shows: "the power goes under PostgreSQL and all gateways, their disks lose what was not synced: ledger, file system and tables are whole (R1)",
         needs: power::NEEDS,
@@ -376,16 +402,19 @@ pub fn run(args: &Args) -> Result<Count> {
         anyhow::ensure!(all.contains(&name.as_str()), "no scenario {name:?}; there are: {}", all.join(", "));
     }
     let bin = args.build.binary("dev")?;
+    let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
+    let older = older.transpose()?;
     step("End-to-end scenarios");
     let mut count = Count::default();
     for scenario in SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name)) {
-        if let Some(why) = lacking(scenario.needs) {
+        if let Some(why) = lacking(scenario.needs, args) {
             count.skip(scenario.name, &why);
             continue;
         }
         step(format!("{}: {}", scenario.name, scenario.shows));
         let begun = Instant::now();
-        let lab = Lab { bin: bin.clone(), dir: scenario_dir(scenario.name)?, long: args.long };
+        let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
+        let lab = Lab { bin: bin.clone(), dir, long: args.long, older };
         let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
         note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
         // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
@@ -402,10 +431,17 @@ pub fn run(args: &Args) -> Result<Count> {
 /// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
 const NAMESPACES: &str = "network namespaces";
 
-fn lacking(needs: &[&'static str]) -> Option<String> {
-    let programs: Vec<&str> = needs.iter().copied().filter(|need| *need != NAMESPACES).collect();
+/// The same: a program of an older build.
+const OLDER: &str = "an older build";
+
+fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
+    let programs: Vec<&str> = needs.iter().copied().filter(|need| ![NAMESPACES, OLDER].contains(need)).collect();
     let spaces = || needs.contains(&NAMESPACES).then(crate::net::why_not).flatten();
-    missing(&programs).or_else(spaces)
+    let older = || {
+        let none = needs.contains(&OLDER) && args.older_bin.is_none();
+        none.then(|| "no program of an older build was given (--older-bin PATH)".to_owned())
+    };
+    missing(&programs).or_else(spaces).or_else(older)
 }
 
 /// How long a takeover may last before a scenario calls it failed.

@@ -4,10 +4,12 @@
 //! Owns: a host's settings, its processes, what is asked of its agent. Does not own: gateways, networks.
 
 mod first;
+mod pool;
 mod proxy;
 
 pub use first::{First, attach, fill, prepare, status};
-pub use proxy::Proxy;
+pub use pool::{Pool, Session, User, Writer};
+pub use proxy::{Proxy, waiting};
 
 use crate::cmd::{Cmd, cmd, tail_of};
 use crate::pg::{BIN, Postgres};
@@ -23,6 +25,9 @@ use std::time::{Duration, Instant};
 
 /// Port of the agents' health checks.
 const HTTP: u16 = 8008;
+
+/// A health check that takes longer counts as not answered.
+const HTTP_LIMIT: Duration = Duration::from_millis(500);
 
 /// Until all processes of a host have stopped.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
@@ -249,6 +254,17 @@ impl Host {
         found
     }
 
+    /// The first of them, which started the others.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn postmaster(&self) -> Result<u32> {
+        let mut all = self.postgres();
+        all.retain(|pid| crate::process::is_alive(*pid));
+        let first = all.iter().find(|pid| crate::process::parent_of(**pid).is_none_or(|parent| !all.contains(&parent)));
+        first.copied().with_context(|| format!("{}: found no PostgreSQL", self.name))
+    }
+
     /// What its attach shows of itself; null where there is none.
     pub fn attach_status(&self) -> Value {
         status(&self.dir.join("run/attach")).unwrap_or_default()
@@ -272,16 +288,23 @@ impl Host {
 
     /// The code that a health check gets; 0 where nobody answers in time.
     pub fn asks(&self, path: &str) -> u16 {
-        let ask = || -> Result<u16> {
-            let address = format!("{}:{HTTP}", self.address).parse()?;
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
-            stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-            write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
-            let mut head = [0; 12];
-            stream.read_exact(&mut head)?;
-            Ok(std::str::from_utf8(&head[9..])?.parse()?)
-        };
-        ask().unwrap_or(0)
+        self.http("OPTIONS", path, HTTP_LIMIT).map_or(0, |(code, _)| code)
+    }
+
+    /// One HTTP request to its agent: the code, and what comes behind the head. `limit` is for each step of it.
+    ///
+    /// # Errors
+    /// When there is no whole answer.
+    pub fn http(&self, method: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
+        let address = format!("{}:{HTTP}", self.address).parse()?;
+        let mut stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_read_timeout(Some(limit))?;
+        write!(stream, "{method} {path} HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("found no head in {answer:?}"))?;
+        let code = head.split(' ').nth(1).with_context(|| format!("found no code in {head:?}"))?;
+        Ok((code.parse()?, body.to_owned()))
     }
 
     /// Whether its agent says that PostgreSQL takes writes there.
@@ -315,13 +338,28 @@ impl Host {
     /// # Errors
     /// When it ends with another status than 0, or prints no JSON.
     pub fn holdfast(&self, args: &[&str]) -> Result<Value> {
-        let agent = format!("{}:{HTTP}", self.address);
-        let mut command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
-        if let Some(token) = &self.token {
-            command = command.arg("--token-file").arg(token);
-        }
-        let said = command.out()?;
+        let said = self.command(args).out()?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+
+    /// The same, which must be refused (exit code 3); what it says then.
+    ///
+    /// # Errors
+    /// When it ends otherwise.
+    pub fn refused(&self, args: &[&str]) -> Result<String> {
+        let output = self.command(args).into_command().output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(output.status.code() == Some(3), "holdfast {}: {}: {said}", args.join(" "), output.status);
+        Ok(said)
+    }
+
+    fn command(&self, args: &[&str]) -> Cmd {
+        let agent = format!("{}:{HTTP}", self.address);
+        let command = cmd(&self.bin).args(args).args(["--output", "json", "--agent", &agent]);
+        match &self.token {
+            Some(token) => command.arg("--token-file").arg(token),
+            None => command,
+        }
     }
 
     /// Number of its agent's process, as seen from here.

@@ -103,6 +103,17 @@ impl Postgres {
         Ok(std::fs::write(&path, rules)?)
     }
 
+    /// Whoever comes as `user` over TCP needs a password, whatever the other rules say.
+    ///
+    /// # Errors
+    /// When pg_hba.conf cannot be written.
+    pub fn wants_password_of(&self, user: &str) -> Result<()> {
+        let path = self.data.join("pg_hba.conf");
+        // The first rule that fits counts.
+        let rules = format!("host all {user} all scram-sha-256\n") + &std::fs::read_to_string(&path)?;
+        Ok(std::fs::write(&path, rules)?)
+    }
+
     /// Starts the server and waits until it answers a query, recovery included. Gives the time that took.
     ///
     /// # Errors

@@ -181,6 +181,11 @@ pub fn start_of(pid: u32) -> Option<u64> {
     stat_field(pid, 22)?.parse().ok()
 }
 
+/// Which process started it, or has taken it over since.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    stat_field(pid, 4)?.parse().ok()
+}
+
 /// Whether it has ended and only waits for its parent to notice. Its first thread may be gone while others still hold its
 /// files and ports: then it has not.
 pub fn is_zombie(pid: u32) -> bool {
@@ -260,6 +265,11 @@ impl Launch {
         let slot = self.args.get_mut(at + 1).with_context(|| format!("nothing behind {flag}"))?;
         *slot = value;
         Ok(())
+    }
+
+    /// With another program and the same arguments.
+    pub fn set_program(&mut self, program: &Path) {
+        self.args[0] = program.display().to_string();
     }
 
     /// The same command again.

@@ -39,6 +39,7 @@ const TESTS: &[Package] = &[
     package("fio", "fio", "load, and verification of what was written"),
     package("etcd-server", "etcd", "an etcd that is told of grants"),
     package("etcd-client", "etcdctl", "what it was told, read by its own tool"),
+    package("pgbouncer", "pgbouncer", "a pool of connections in front of HAProxy"),
     package("python3-libnbd", "/usr/lib/python3/dist-packages/nbd.py", "nbdsh, a third NBD client"),
 ];
 

@@ -7,7 +7,7 @@ use crate::process::{self, Launch, Proc, Signal, wait_until};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -52,6 +52,11 @@ impl Cluster {
         }
         (gateway.nbd.addr, gateway.api) = (at(0), at(1));
         self.restart(index)
+    }
+
+    /// What a gateway that does not run is started with next.
+    pub fn replace_program(&mut self, index: usize, program: &Path) {
+        self.gateways[index].launch.set_program(program);
     }
 
     /// HOST:PORT of a gateway's `/metrics`.

@@ -6,30 +6,32 @@
 //! 1. Host db1 is killed while four writers commit: db2 takes over by itself, no acknowledged commit is lost (R1), none is invented.
 //! 2. db1 comes back and stands by. A planned switchover brings PostgreSQL back to it under the same writers.
 //! 3. db1's agent is stopped (SIGSTOP): the watchdog ends PostgreSQL there before the lease is another's; db2 takes over; continued, db1 stands by.
-//! 4. Where HAProxy is installed: a client that only knows its address reaches the primary after each of these.
+//! 4. Where HAProxy is installed: a client that only knows its address reaches the primary after each of these. Where PgBouncer is installed too: a program
+//!    that is connected to it, and asks while there is no primary, waits and gets its answer over the same connection; one that writes all the time goes on, and
+//!    no commit of its is lost.
+
+mod doors;
 
 use super::Lab;
 use crate::cluster::{Cluster, SET, VOLUME};
-use crate::hosts::{First, Host, Plan, Proxy, Way, fill};
+use crate::hosts::{First, Host, Plan, Way, prepare};
 use crate::ledger::{Ledger, Verdict};
 use crate::pg::Postgres;
 use crate::process::{Signal, wait_until};
 use crate::say::note;
 use crate::setup;
 use anyhow::{Context, Result};
+use doors::Doors;
 use std::time::{Duration, Instant};
 
 /// Until a host is primary. The promise is a third of that on a quiet machine.
-const TAKEOVER: Duration = Duration::from_secs(40);
-
-/// Until a client behind HAProxy is at the new primary.
-const PROXY_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const TAKEOVER: Duration = Duration::from_secs(40);
 
 /// Commits that every round waits for, at least.
 const COMMITS: u64 = 300;
 
 /// Writers at once.
-const WRITERS: usize = 4;
+pub(super) const WRITERS: usize = 4;
 
 /// PostgreSQL's settings beside those of the agent's command line.
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
@@ -69,13 +71,20 @@ pub(super) fn run_xfs(lab: &Lab) -> Result<()> {
     run_on(lab, Way::XfsCommand)
 }
 
-fn run_on(lab: &Lab, way: Way) -> Result<()> {
+/// Two hosts over three gateways; the first is primary, the second stands by.
+pub(super) struct Pair {
+    pub cluster: Cluster,
+    pub db1: Host,
+    pub db2: Host,
+}
+
+pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("1GiB")?;
     let (one, two) = (("db1", "127.0.0.2"), ("db2", "127.0.0.3"));
     let mut db1 = host(lab, &cluster, one, two, way)?;
     let mut db2 = host(lab, &cluster, two, one, way)?;
-    fill(&First {
+    let first = First {
         bin: &lab.bin,
         set: SET,
         volume: VOLUME,
@@ -87,21 +96,20 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
         pg: &db1.pg,
         settings: SETTINGS,
         network: None,
-    })?;
-
+    };
+    prepare(&first, || first.pg.initdb(SETTINGS).and_then(|()| first.pg.wants_password_of(doors::USER.name)))?;
     let begun = Instant::now();
     db1.boot()?;
     note(format!("db1 is primary {} ms after its agent started", db1.becomes_primary(begun, TAKEOVER)?.as_millis()));
     db2.boot()?;
     db2.stands_by(TAKEOVER)?;
-    let mut proxy = None;
-    if Proxy::is_there() {
-        let at = format!("127.0.0.1:{}", crate::cluster::free_ports(1)?).parse()?;
-        proxy = Some(Proxy::start(&lab.dir, at, [&db1, &db2])?);
-    } else {
-        note("skipped: haproxy is not installed");
-    }
-    reaches(&mut proxy, &db1)?;
+    Ok(Pair { cluster, db1, db2 })
+}
+
+fn run_on(lab: &Lab, way: Way) -> Result<()> {
+    let Pair { cluster, mut db1, mut db2 } = pair(lab, way)?;
+    let mut doors = Doors::open(lab, &db1, &db2)?;
+    doors.lead_to(&db1)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
 
     let mut killed = Instant::now();
@@ -109,9 +117,10 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
         (killed, _) = db1.kill()?;
         Ok(())
     })?;
+    doors.ask_meanwhile()?;
     note(format!("host db1 killed: db2 is primary after {} ms", db2.becomes_primary(killed, TAKEOVER)?.as_millis()));
     whole(&ledger, &db2)?;
-    reaches(&mut proxy, &db2)?;
+    doors.lead_to(&db2)?;
     told(&db2, "failover")?;
 
     db1.boot()?;
@@ -125,7 +134,7 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
     note(format!("switchover: db1 is primary after {took} ms"));
     db1.becomes_primary(Instant::now(), TAKEOVER)?;
     whole(&ledger, &db1)?;
-    reaches(&mut proxy, &db1)?;
+    doors.lead_to(&db1)?;
     told(&db1, "switchover")?;
     db2.stands_by(TAKEOVER)?;
 
@@ -139,24 +148,18 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
         anyhow::ensure!(gone, "PostgreSQL of an agent that hangs is still there after {TAKEOVER:?}");
         Ok(())
     })?;
+    doors.ask_meanwhile()?;
     note(format!("agent of db1 stopped: PostgreSQL ended after {} ms", stopped.elapsed().as_millis()));
     note(format!("db2 is primary after {} ms", db2.becomes_primary(stopped, TAKEOVER)?.as_millis()));
     crate::process::signal(agent, Signal::CONT);
     db1.stands_by(TAKEOVER)?;
     whole(&ledger, &db2)?;
-    reaches(&mut proxy, &db2)?;
+    doors.lead_to(&db2)?;
+    doors.close(&db2)?;
     db2.pg.amcheck()?;
-    drop(proxy);
     db1.kill()?;
     db2.kill()?;
     cluster.stop()?;
-    Ok(())
-}
-
-fn reaches(proxy: &mut Option<Proxy>, host: &Host) -> Result<()> {
-    let Some(proxy) = proxy else { return Ok(()) };
-    let took = proxy.reaches(host, PROXY_LIMIT)?;
-    note(format!("through HAProxy: {} after {} ms", host.name, took.as_millis()));
     Ok(())
 }
 

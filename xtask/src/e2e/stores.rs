@@ -141,7 +141,7 @@ fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) ->
 fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
     // A prefix of its own: the first part's set has the other.
     let stores = stores.replace("/e2e?", "/lost?");
-    let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long };
+    let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long, older: None };
     std::fs::create_dir_all(&lab.dir)?;
     let env = servers[0].env();
     let mut cluster = lab.cluster_quiet("64MiB", stores.clone(), env.clone())?;

@@ -22,19 +22,26 @@ pub struct Proxy {
     at: SocketAddr,
 }
 
+/// The sample's second door, where whoever comes while there is no primary waits: one port above the first.
+pub fn waiting(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new(at.ip(), at.port() + 1)
+}
+
 impl Proxy {
     /// Whether it is installed.
     pub fn is_there() -> bool {
         on_path("haproxy") || Path::new(PROGRAM).is_file()
     }
 
-    /// Starts it in front of the two hosts; its files are put into `dir`.
+    /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are put into `dir`.
     ///
     /// # Errors
     /// When it does not start.
     pub fn start(dir: &Path, at: SocketAddr, hosts: [&Host; 2]) -> Result<Self> {
         let [one, two] = hosts.map(|host| host.address.clone());
-        Self::with(dir, SAMPLE, at, &[("*:5000", at.to_string()), ("10.0.0.1", one), ("10.0.0.2", two)])
+        let doors = [("*:5000", at.to_string()), ("*:5002", waiting(at).to_string())];
+        let changes: Vec<_> = doors.into_iter().chain([("10.0.0.1", one), ("10.0.0.2", two)]).collect();
+        Self::with(dir, SAMPLE, at, &changes)
     }
 
     /// Starts it with `sample`, in which each of `changes` is made.

@@ -1,0 +1,264 @@
+//! What people tell agents, and what agents do about a PostgreSQL that ends: two hosts as in `agent-takeover`.
+//!
+//! 1. Every path of the health checks, by HEAD, GET and OPTIONS, on the primary and on the host that stands by.
+//! 2. PostgreSQL is killed under writers: restarted in its place. The lease's epoch is the same, the other host does nothing.
+//! 3. Paused, and killed: it stays dead, for longer than the restart took and the lease lasts. Resumed, it is started; the epoch is the same.
+//! 4. A switchover in some seconds is kept and begins in time, not earlier; another is cancelled.
+//! 5. A forced failover away from a primary that is well: a dry run says what would be lost and does nothing, without the words it is refused, with them it
+//!    is done and the old primary is fenced. What was acknowledged is there (R1).
+
+use super::Lab;
+use super::agent::{Pair, TAKEOVER, WRITERS, pair, under_load, whole};
+use crate::cluster::{Cluster, SET};
+use crate::hosts::{Host, Way};
+use crate::ledger::{Ledger, unix_ms};
+use crate::process::{Signal, is_alive, signal, wait_until};
+use crate::say::note;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// For one answer of an agent. Not a promise: a busy machine is no fault here.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a PostgreSQL that is dead in a pause is looked at, at least: longer than a lease; and twice as long as the restart took.
+const LEFT_ALONE: Duration = Duration::from_secs(6);
+
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// When a switchover is asked for, ahead of time.
+const AHEAD: &str = "5s";
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let Pair { cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
+    health_checks(&db1, &db2)?;
+    let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
+    let restart = killed(&cluster, &mut ledger, &db1, &db2)?;
+    paused(&cluster, &mut ledger, (&db1, &db2), LEFT_ALONE.max(restart * 2))?;
+    scheduled(&mut ledger, &db1, &db2)?;
+    forced(&cluster, &mut ledger, &db1, &db2)?;
+    health_checks(&db1, &db2)?;
+    db1.pg.amcheck()?;
+    db1.kill()?;
+    db2.kill()?;
+    cluster.stop().map(drop)
+}
+
+/// As docs/operating/agent.md lists them: the code on a primary, and on a host that stands by.
+const PATHS: &[(&str, u16, u16)] = &[
+    ("/", 200, 503),
+    ("/primary", 200, 503),
+    ("/leader", 200, 503),
+    ("/read-write", 200, 503),
+    ("/master", 200, 503),
+    ("/replica", 503, 503),
+    ("/read-only", 200, 503),
+    ("/health", 200, 503),
+    ("/readiness", 200, 200),
+    ("/liveness", 200, 200),
+    ("/status", 200, 200),
+    ("/history", 200, 200),
+    ("/metrics", 200, 200),
+    ("/no-such-path", 404, 404),
+];
+
+fn health_checks(primary: &Host, other: &Host) -> Result<()> {
+    let mut count = 0;
+    for &(path, at_primary, at_other) in PATHS {
+        for (host, expected) in [(primary, at_primary), (other, at_other)] {
+            for method in ["HEAD", "GET", "OPTIONS"] {
+                let (code, body) = host.http(method, path, ANSWER)?;
+                let asked = format!("{method} {path} at {}", host.name);
+                anyhow::ensure!(code == expected, "{asked}: found {code}, expected {expected}");
+                anyhow::ensure!(method != "HEAD" || body.is_empty(), "{asked}: found a body, {body:?}");
+                anyhow::ensure!(method != "GET" || !body.is_empty(), "{asked}: found no body");
+                count += 1;
+            }
+        }
+    }
+    // What a load balancer never sends, and what only a command may do.
+    for (method, path) in [("POST", "/primary"), ("DELETE", "/health"), ("GET", "/pause"), ("GET", "/failover")] {
+        let (code, _) = primary.http(method, path, ANSWER)?;
+        anyhow::ensure!(code == 405, "{method} {path}: found {code}, expected 405");
+    }
+    let (_, body) = primary.http("GET", "/primary", ANSWER)?;
+    let shown: Value = serde_json::from_str(&body)?;
+    anyhow::ensure!(shown["role"] == "primary" && shown["state"] == "primary", "GET /primary: found {shown}");
+    note(format!("{count} health checks answered as documented; {} is primary", primary.name));
+    Ok(())
+}
+
+/// The epoch and the owner of the lease, as the gateways have it.
+fn lease(cluster: &Cluster) -> Result<(u64, String)> {
+    let said = cluster.holdfast(&["lease", "show", SET])?;
+    let lease = &said["lease"];
+    let owner = lease["owner"].as_str().with_context(|| format!("no owner: {said}"))?;
+    Ok((lease["epoch"].as_u64().context("no epoch")?, owner.to_owned()))
+}
+
+fn same_lease(cluster: &Cluster, before: &(u64, String)) -> Result<()> {
+    let now = lease(cluster)?;
+    anyhow::ensure!(now == *before, "the lease: found {now:?}, expected {before:?} still");
+    Ok(())
+}
+
+/// Lines of a host's history of this kind.
+fn told(host: &Host, event: &str) -> Vec<Value> {
+    host.history().into_iter().filter(|line| line["event"] == event).collect()
+}
+
+/// Waits for one more line of this kind than there were.
+fn tells(host: &Host, event: &str, before: usize) -> Result<Value> {
+    let mut lines = Vec::new();
+    wait_until(TAKEOVER, || {
+        lines = told(host, event);
+        lines.len() > before
+    });
+    let line = lines.into_iter().nth(before);
+    line.with_context(|| format!("{}: no {event} in the history after {TAKEOVER:?}: {}", host.name, host.said()))
+}
+
+/// What an agent shows of itself.
+fn view(host: &Host) -> Result<Value> {
+    let (_, body) = host.http("GET", "/status", ANSWER)?;
+    Ok(serde_json::from_str(&body)?)
+}
+
+/// Processes of PostgreSQL on a host that have not ended.
+fn alive(host: &Host) -> usize {
+    host.postgres().into_iter().filter(|pid| is_alive(*pid)).count()
+}
+
+/// SIGKILL to the postmaster; its children go by themselves, or by the agent.
+fn kill_postgres(host: &Host) -> Result<Instant> {
+    let postmaster = host.postmaster()?;
+    let moment = Instant::now();
+    signal(postmaster, Signal::KILL);
+    Ok(moment)
+}
+
+/// How long the restart took.
+fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<Duration> {
+    let (before, restarts, others) = (lease(cluster)?, told(db1, "restart").len(), db2.history().len());
+    let old = db1.postmaster()?;
+    let mut took = Duration::ZERO;
+    under_load(ledger, &db1.pg.clone(), || {
+        let moment = kill_postgres(db1)?;
+        let line = tells(db1, "restart", restarts)?;
+        took = db1.becomes_primary(moment, TAKEOVER)?;
+        note(format!("PostgreSQL killed: primary again after {} ms: {}", took.as_millis(), line["reason"]));
+        Ok(())
+    })?;
+    anyhow::ensure!(db1.postmaster()? != old, "the postmaster that was killed is there");
+    same_lease(cluster, &before)?;
+    anyhow::ensure!(db2.history().len() == others, "db2 did something: {:?}", db2.history());
+    whole(ledger, db1)?;
+    Ok(took)
+}
+
+fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {
+    let (before, restarts, others) = (lease(cluster)?, told(db1, "restart").len(), db2.history().len());
+    for host in [db1, db2] {
+        host.holdfast(&["agent", "pause"])?;
+        let shown = wait_until(ANSWER, || view(host).is_ok_and(|shown| shown["paused"] == true));
+        anyhow::ensure!(shown, "{} is not paused", host.name);
+    }
+    under_load(ledger, &db1.pg.clone(), || {
+        kill_postgres(db1)?;
+        let gone = wait_until(TAKEOVER, || alive(db1) == 0 && db1.asks("/primary") == 503);
+        anyhow::ensure!(gone, "paused: PostgreSQL is still there, or /primary says so, after {TAKEOVER:?}");
+        Ok(())
+    })?;
+    let dead = Instant::now();
+    while dead.elapsed() < left {
+        anyhow::ensure!(alive(db1) == 0, "paused: PostgreSQL was started after {:?}", dead.elapsed());
+        anyhow::ensure!(alive(db2) == 0, "paused: db2 started PostgreSQL after {:?}", dead.elapsed());
+        std::thread::sleep(LOOK);
+    }
+    let shown = view(db1)?;
+    let as_told = shown["paused"] == true && shown["role"] == "standby" && shown["database"] == "gone";
+    anyhow::ensure!(as_told, "paused, PostgreSQL killed: found {shown}");
+    same_lease(cluster, &before)?;
+    anyhow::ensure!(told(db1, "restart").len() == restarts, "paused, and restarted: {:?}", db1.history());
+    note(format!("paused: PostgreSQL was left alone for {left:?}, the lease is kept"));
+
+    let moment = Instant::now();
+    for host in [db2, db1] {
+        host.holdfast(&["agent", "resume"])?;
+    }
+    note(format!("resumed: primary after {} ms", db1.becomes_primary(moment, TAKEOVER)?.as_millis()));
+    same_lease(cluster, &before)?;
+    let more: Vec<_> = db2.history().into_iter().skip(others).map(|line| line["event"].to_string()).collect();
+    anyhow::ensure!(more == ["\"paused\"", "\"resumed\""], "db2: found {more:?}, expected the pause and its end");
+    whole(ledger, db1)
+}
+
+fn scheduled(ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
+    // One that is not to be.
+    db1.holdfast(&["agent", "switchover", "--to", "db2", "--scheduled", "60m", "--yes"])?;
+    anyhow::ensure!(!view(db1)?["scheduled"].is_null(), "a switchover in an hour is not shown");
+    db2.holdfast(&["agent", "switchover", "--cancel"])?;
+    anyhow::ensure!(view(db1)?["scheduled"].is_null(), "a switchover that was cancelled is shown");
+
+    let (mut due, mut lines) = (0, 0);
+    under_load(ledger, &db1.pg.clone(), || {
+        let kept = db2.holdfast(&["agent", "switchover", "--to", "db2", "--scheduled", AHEAD, "--yes"])?;
+        lines = told(db1, "scheduled").len();
+        due = kept["scheduled_at_unix_ms"].as_u64().with_context(|| format!("no moment: {kept}"))?;
+        anyhow::ensure!(due > unix_ms(), "{AHEAD} ahead is over already");
+        let shown = view(db1)?;
+        anyhow::ensure!(shown["scheduled"]["at_unix_ms"] == due, "found {}, expected {due}", shown["scheduled"]);
+        db2.becomes_primary(Instant::now(), TAKEOVER)?;
+        Ok(())
+    })?;
+    let begun = tells(db1, "scheduled", lines)?;
+    anyhow::ensure!(begun["reason"] == "begun in time", "history: found {begun}");
+    let at = begun["at_unix_ms"].as_u64().context("no moment")?;
+    anyhow::ensure!(at >= due, "begun {} ms before it was due", due - at);
+    let line = told(db2, "switchover").pop().context("db2: no switchover in the history")?;
+    let arrived = line["at_unix_ms"].as_u64().context("no moment")?;
+    note(format!(
+        "scheduled {AHEAD} ahead: begun {} ms after it was due, db2 is primary at {} ms",
+        at - due,
+        arrived - due
+    ));
+    // It holds back for some seconds; a person's word counts before that.
+    let let_go = wait_until(TAKEOVER, || view(db1).is_ok_and(|shown| shown["state"] == "standby"));
+    anyhow::ensure!(let_go, "db1 is not a standby after {TAKEOVER:?}: {}", db1.said());
+    whole(ledger, db2)
+}
+
+fn forced(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
+    let before = lease(cluster)?;
+    anyhow::ensure!(before.1 == "db2", "the lease: found {before:?}, expected db2's");
+    let shown = db2.holdfast(&["agent", "failover", "--candidate", "db1", "--dry-run"])?;
+    let findings = shown["plan"]["checks"].to_string();
+    let message = shown["message"].as_str().unwrap_or_default();
+    let told_so = message.starts_with("would be refused") && findings.contains("loses-data");
+    anyhow::ensure!(told_so, "a dry run away from a primary that is well: {shown}");
+    let refused = db2.refused(&["agent", "failover", "--candidate", "db1", "--yes"])?;
+    anyhow::ensure!(refused.contains("switchover --to db1"), "the refusal names no way out: {refused}");
+    same_lease(cluster, &before)?;
+    anyhow::ensure!(db2.is_primary() && !db1.is_primary(), "a dry run and a refusal have changed something");
+    note("failover --dry-run and a refusal: nothing has changed");
+
+    let fenced = told(db2, "fenced").len();
+    under_load(ledger, &db2.pg.clone(), || {
+        let words = ["--allow-data-loss", "--reason", "drill", "--yes"];
+        let args: Vec<&str> = ["agent", "failover", "--candidate", "db1"].into_iter().chain(words).collect();
+        let moved = db2.holdfast(&args)?;
+        anyhow::ensure!(moved["primary"] == "db1", "a forced failover: {moved}");
+        note(format!("forced: db1 is primary after {} ms", moved["took_ms"]));
+        Ok(())
+    })?;
+    let now = lease(cluster)?;
+    anyhow::ensure!(now.1 == "db1" && now.0 > before.0, "the lease: found {now:?}, expected db1's above e{}", before.0);
+    let line = tells(db2, "fenced", fenced)?;
+    note(format!("db2 was fenced: {}", line["reason"]));
+    let line = told(db1, "failover").pop().context("db1: no failover in the history")?;
+    let reason = &line["reason"];
+    anyhow::ensure!(reason == "drill (data loss allowed)", "history: found {reason}");
+    db2.stands_by(TAKEOVER)?;
+    whole(ledger, db1)
+}
