@@ -219,6 +219,9 @@ settings! {
         options: String = "noatime".into();
         /// Name of the ZFS pool.
         name: Option<String> = None, sample "tank";
+        /// The ZFS pool has `multihost=on`, and gets it where it has not: ZFS's own guard, behind the lease. Not imported on a host without a host id
+        /// (`zgenhostid`) or with that of a peer. Writes all the time.
+        multihost: bool = false;
         /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some seconds more.
         import_timeout_s: u64 = 60;
         /// To unmount or export, in seconds, 1 to 3600.

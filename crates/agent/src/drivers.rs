@@ -5,15 +5,21 @@ pub mod database;
 mod hooks;
 pub mod ours;
 pub mod pool;
+mod zfs;
 
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind};
-use crate::host::{AttachLook, Host};
+use crate::host::{AttachLook, Host, PoolLook};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
 use hooks::Hooks;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a host id that was read is shown: a person may give the host another one.
+const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See [`Host`].
 #[derive(Debug)]
@@ -24,6 +30,8 @@ pub struct Real {
     database: Database,
     hooks: Hooks,
     signs: crate::watchdog::Signs,
+    /// And when the host id was read.
+    pool_look: Mutex<(Option<Instant>, PoolLook)>,
 }
 
 impl Real {
@@ -41,6 +49,7 @@ impl Real {
             hooks: Hooks::new(config),
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
+            pool_look: Mutex::default(),
         })
     }
 }
@@ -84,12 +93,28 @@ impl Host for Real {
             // Rests of an earlier attach: its devices are not today's.
             pool::export(&self.config, true).await?;
         }
-        pool::import(&self.config, &self.attach.devices()).await?;
+        let warning = pool::import(&self.config, &self.attach.devices()).await?;
+        if !warning.is_empty() {
+            tracing::warn!(warning, "imported");
+        }
+        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner).1.warning = warning;
         ours::note(&self.config);
         Ok(())
     }
 
+    fn pool_look(&self) -> PoolLook {
+        let mut look = self.pool_look.lock().unwrap_or_else(PoisonError::into_inner);
+        let (read, pool) = &mut *look;
+        let old = read.is_none_or(|at| at.elapsed() >= HOST_ID_INTERVAL);
+        if self.config.pool.kind == PoolKind::Zfs && old {
+            *read = Some(Instant::now());
+            pool.host_id = crate::hostid::read().unwrap_or_default();
+        }
+        pool.clone()
+    }
+
     async fn export(&self, hard: bool) -> Result<(), String> {
+        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner).1.warning.clear();
         match ours::there(&self.config).await {
             Ok(true) => pool::export(&self.config, hard).await,
             Ok(false) => Ok(()),

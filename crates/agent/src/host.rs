@@ -14,6 +14,15 @@ pub enum AttachLook {
     None,
 }
 
+/// What there is to say of the pool beside whether it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolLook {
+    /// Host id of ZFS, "" where the pool is no ZFS pool.
+    pub host_id: String,
+    /// What is not as it should be; "" for nothing.
+    pub warning: String,
+}
+
 /// A host.
 ///
 /// Every call MUST end within a bound of its own. A call may be dropped only where its effect may then have happened or not. What changes something
@@ -44,6 +53,10 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// Why not.
     fn import(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
+    /// What there is to say of the pool. Asks no program, and is called several times a second.
+    fn pool_look(&self) -> PoolLook {
+        PoolLook::default()
+    }
     /// Unmounts, or exports.
     ///
     /// # Errors

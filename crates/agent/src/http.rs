@@ -11,6 +11,7 @@ pub(crate) use moves::keep_schedule;
 use crate::clock;
 use crate::config::{AgentConfig, Mode};
 use crate::history::History;
+use crate::host::PoolLook;
 use crate::listen::{Bounded, Remote};
 use crate::machine::{AttachPhase, Command, DatabaseView, Event, LeaseView, Machine, Record, Refused, Role, StateName};
 use crate::plan::Plan;
@@ -75,6 +76,12 @@ pub struct View {
     pub renewed_ms_ago: Option<u64>,
     /// What stands against a takeover by this host; "" where nothing does.
     pub obstacle: String,
+    /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host_id: String,
+    /// What is not as it should be, and keeps nothing from working; "" for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub warning: String,
     /// The other hosts' agents, as configured.
     #[serde(default)]
     pub peers: std::collections::BTreeMap<String, String>,
@@ -90,7 +97,13 @@ pub struct View {
 
 impl View {
     /// What is to be seen of a machine.
-    pub(crate) fn of(machine: &Machine, config: &AgentConfig, now: MonoTime, attach: Option<AttachPhase>) -> Self {
+    pub(crate) fn of(
+        machine: &Machine,
+        config: &AgentConfig,
+        now: MonoTime,
+        attach: Option<AttachPhase>,
+        pool: PoolLook,
+    ) -> Self {
         let unix = |at: MonoTime| clock::unix_ms().saturating_sub(millis(now.saturating_since(at)));
         let database = match machine.database() {
             _ if !machine.database_may_run() => "gone",
@@ -121,6 +134,8 @@ impl View {
             attach,
             renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
             obstacle: machine.may_take_over(now).err().unwrap_or_default(),
+            host_id: pool.host_id,
+            warning: pool.warning,
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             // The door knows.
@@ -172,7 +187,10 @@ pub(crate) struct Door {
 impl Door {
     async fn command(&self, command: Command) -> Result<String, Reply> {
         let (answer, answered) = oneshot::channel();
-        let busy = || Reply::no(StatusCode::SERVICE_UNAVAILABLE, "the agent does not answer");
+        let busy = || {
+            let words = "the agent's task does not answer: ask again; its log says what it is at";
+            Reply::no(StatusCode::SERVICE_UNAVAILABLE, words)
+        };
         let asked = tokio::time::timeout(COMMAND_LIMIT, async {
             self.commands.send((command, answer)).await.ok()?;
             answered.await.ok()
@@ -319,7 +337,10 @@ async fn command(
     body: Bytes,
 ) -> Response {
     if !door.may_command(from, &headers) {
-        let words = format!("commands from {} need the token of http.token_file", from.ip());
+        let words = format!(
+            "commands from {} need the token of http.token_file: give it with --token-file, or ask on this host",
+            from.ip()
+        );
         return Reply::no(StatusCode::FORBIDDEN, words).into_response();
     }
     let done = match uri.path() {

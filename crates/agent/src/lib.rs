@@ -17,6 +17,7 @@ pub mod config;
 mod drivers;
 pub mod history;
 mod host;
+mod hostid;
 mod http;
 mod listen;
 pub mod machine;

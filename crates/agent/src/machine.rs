@@ -230,7 +230,9 @@ impl Machine {
                 }
                 Ok(if changed { "resumed".to_string() } else { "was not paused".to_string() })
             }
-            Command::Switchover { to } if to == name => Err(Refused(format!("{name} is where it is already"))),
+            Command::Switchover { to } if to == name => {
+                Err(Refused(format!("{name} is where it is already: name another host, or leave it")))
+            }
             Command::Switchover { to } => match self.state {
                 State::Primary | State::Following => {
                     let then =
@@ -255,14 +257,17 @@ impl Machine {
                     self.campaign(now, way, held, out);
                     Ok(format!("{name} takes the lease{}", if held { " by force" } else { "" }))
                 }
-                _ => Err(self.only_in(StateName::Standby, "only a standby can take over")),
+                _ => Err(self.only_in(StateName::Standby, "wait until it is, see `holdfast agent status`")),
             },
             Command::Restart => match self.state {
                 State::Primary | State::Following => {
                     self.rise(now, "by command", Stop::Fast, true, out);
                     Ok("restarting PostgreSQL".to_string())
                 }
-                _ => Err(self.only_in(StateName::Primary, "there is no PostgreSQL to restart")),
+                _ => Err(self.only_in(
+                    StateName::Primary,
+                    "ask the agent of the host where PostgreSQL runs, see `holdfast agent status`",
+                )),
             },
             Command::Shutdown => Ok(self.shutdown(now, out)),
         };

@@ -1,4 +1,4 @@
-//! What a forced takeover would meet, before anything is done. Decides from what the agents show; no I/O.
+//! What a move of PostgreSQL would meet, forced or planned, before anything is done. Decides from what the agents show; no I/O.
 //!
 //! P1  What cannot be done is refused whatever is said. What loses data is refused unless it is asked for in so many words, with a reason.
 //! P2  Every refusal says what would make it possible.
@@ -6,9 +6,16 @@
 //! The gateways lose nothing in a takeover: what they acknowledged is there (R1). PostgreSQL does where it is killed while it is well: commits
 //! acknowledged under `synchronous_commit = off` that were not written yet, and the contents of unlogged tables.
 
+use crate::hostid;
 use crate::http::View;
 use crate::machine::{Role, StateName};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+mod switchover;
+
+pub use switchover::{When, switchover};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,14 +43,37 @@ pub struct Check {
     pub next: String,
 }
 
-/// A takeover as it would go.
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Move {
+    /// A takeover by force.
+    #[default]
+    Failover,
+    /// The primary lets go in good order first.
+    Switchover,
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Move::Failover => "failover",
+            Move::Switchover => "switchover",
+        })
+    }
+}
+
+/// A move as it would go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Which sort.
+    #[serde(default)]
+    pub kind: Move,
     /// The set.
     pub set: String,
-    /// Who holds the lease now; "" for nobody or unknown.
+    /// Who holds the lease now; "" for nobody or unknown. Of a switchover: whom it was asked of.
     pub from: String,
-    /// Who would hold it.
+    /// Who would hold it; "" where that is not clear.
     pub to: String,
     /// What was looked at.
     pub checks: Vec<Check>,
@@ -91,7 +121,14 @@ impl Plan {
 /// The plan of a forced takeover by the host that shows `own`.
 pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     let (to, set) = (own.name.clone(), own.set.clone());
-    let mut plan = Plan { set, from: own.lease_owner.clone(), to: to.clone(), checks: Vec::new(), steps: Vec::new() };
+    let mut plan = Plan {
+        kind: Move::Failover,
+        set,
+        from: own.lease_owner.clone(),
+        to: to.clone(),
+        checks: Vec::new(),
+        steps: Vec::new(),
+    };
     match own.state {
         StateName::Standby => plan.check(Finding::Good, format!("{to} stands by"), ""),
         StateName::Primary => plan.check(
@@ -99,25 +136,21 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
             format!("{to} is primary already"),
             "name another host with --candidate, or leave it",
         ),
-        state => {
-            let why = if own.why.is_empty() { String::new() } else { format!(" ({})", own.why) };
+        _ => {
             let next = "wait until it stands by, `holdfast agent status` shows it";
-            plan.check(Finding::Impossible, format!("{to} is in state {state}{why}, expected standby"), next);
+            plan.check(Finding::Impossible, format!("{}, expected standby", in_state(own)), next);
         }
     }
     if own.cluster_answers {
         plan.check(Finding::Good, format!("{to} reaches gateways"), "");
     } else {
-        plan.check(
-            Finding::Impossible,
-            format!("{to} reaches no gateway that could grant it the lease"),
-            "start the gateways (`holdfast cluster status`), or mend the network between them and this host",
-        );
+        no_gateway(&mut plan, &to);
     }
     for (name, view) in peers {
         peer(&mut plan, own, name, view);
     }
     lease(&mut plan, own, peers);
+    host_ids(&mut plan, own, peers);
     if own.paused {
         plan.check(
             Finding::Note,
@@ -142,6 +175,44 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     plan
 }
 
+/// A host and its state, and why.
+fn in_state(view: &View) -> String {
+    let why = if view.why.is_empty() { String::new() } else { format!(" ({})", view.why) };
+    format!("{} is in state {}{why}", view.name, view.state)
+}
+
+fn no_gateway(plan: &mut Plan, host: &str) {
+    plan.check(
+        Finding::Impossible,
+        format!("{host} reaches no gateway that could grant it the lease"),
+        format!("start the gateways (`holdfast cluster status`), or mend the network between them and {host}"),
+    );
+}
+
+/// Words for a view that is another agent's than was asked.
+fn other(own: &View, name: &str, view: &View) -> Option<String> {
+    let words = || format!("{name}: found {} of set {}, expected {name} of set {}", view.name, view.set, own.set);
+    (view.set != own.set || view.name != name).then(words)
+}
+
+/// Hosts that ZFS cannot tell apart. Who writes is decided by the lease all the same: a note.
+fn host_ids(plan: &mut Plan, own: &View, peers: &[Peer]) {
+    let hosts = || std::iter::once(own).chain(peers.iter().filter_map(|(_, view)| view.as_ref().ok()));
+    let mut seen = BTreeMap::<&str, Vec<&str>>::new();
+    for view in hosts().filter(|view| !view.host_id.is_empty()) {
+        seen.entry(view.host_id.as_str()).or_default().push(&view.name);
+    }
+    for (id, names) in seen {
+        if id == hostid::NONE {
+            let found = format!("{}: the host id of ZFS is not set", names.join(", "));
+            plan.check(Finding::Note, found, hostid::GENERATE);
+        } else if names.len() > 1 {
+            let found = format!("{} have the same host id of ZFS, {id}", names.join(" and "));
+            plan.check(Finding::Note, found, hostid::GENERATE);
+        }
+    }
+}
+
 fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
     let to = own.name.as_str();
     let view = match view {
@@ -152,8 +223,7 @@ fn peer(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
             return plan.check(Finding::Note, found, "");
         }
     };
-    if view.set != own.set || view.name != name {
-        let found = format!("{name}: found {} of set {}, expected {name} of set {}", view.name, view.set, own.set);
+    if let Some(found) = other(own, name, view) {
         return plan.check(Finding::Note, found, format!("mend [peers] in the settings of {to}"));
     }
     match (view.role, view.state) {

@@ -22,6 +22,8 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         attach: None,
         renewed_ms_ago: None,
         obstacle: String::new(),
+        host_id: String::new(),
+        warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
         scheduled: None,
@@ -93,17 +95,178 @@ fn what_cannot_be_done_is_refused_whatever_is_said_and_says_what_would_help() {
     }
 }
 
+const STATES: [StateName; 11] = [
+    StateName::Standby,
+    StateName::Acquiring,
+    StateName::Attaching,
+    StateName::Importing,
+    StateName::Starting,
+    StateName::Primary,
+    StateName::Following,
+    StateName::CutOff,
+    StateName::Demoting,
+    StateName::Fencing,
+    StateName::Ended,
+];
+
+fn refusing(plan: &Plan) -> impl Iterator<Item = &Check> {
+    plan.checks.iter().filter(|check| matches!(check.finding, Finding::LosesData | Finding::Impossible))
+}
+
 #[test]
 fn every_check_that_refuses_has_a_way_out() {
-    let states = [StateName::Standby, StateName::Primary, StateName::Starting, StateName::Fencing, StateName::CutOff];
+    let states = STATES;
     for (own, other) in states.iter().flat_map(|own| states.map(|other| (*own, other))) {
         for (database, owner, reaches) in [("ready", "db1", true), ("gone", "", false), ("silent", "x", true)] {
             let mut own = view("db2", own, "gone");
             (own.lease_owner, own.cluster_answers) = (owner.into(), reaches);
             let plan = failover(&own, &db1(other, database));
-            for check in plan.checks.iter().filter(|c| matches!(c.finding, Finding::LosesData | Finding::Impossible)) {
+            for check in refusing(&plan) {
                 assert!(!check.next.is_empty(), "{check:?}");
             }
         }
     }
+}
+
+fn primary() -> View {
+    let mut own = view("db1", StateName::Primary, "ready");
+    own.peers = [("db2", "10.0.0.2:8008"), ("db3", "10.0.0.3:8008")].map(|(a, b)| (a.into(), b.into())).into();
+    own
+}
+
+fn db2(turn: impl FnOnce(&mut View)) -> Vec<Peer> {
+    let mut view = standby();
+    turn(&mut view);
+    vec![("db2".into(), Ok(view))]
+}
+
+fn finds(plan: &Plan, finding: Finding, words: &str) -> bool {
+    plan.checks.iter().any(|check| check.finding == finding && check.found.contains(words))
+}
+
+#[test]
+fn a_switchover_names_what_was_looked_at_and_what_would_be_done() {
+    let plan = switchover(&primary(), None, &db2(|_| ()), None);
+    assert_eq!(plan.may_go(false, ""), Ok(()));
+    assert_eq!((plan.kind, plan.from.as_str(), plan.to.as_str()), (Move::Switchover, "db1", "db2"));
+    for good in ["db1 is primary", "db2 stands by", "db2 reaches gateways"] {
+        assert!(finds(&plan, Finding::Good, good), "{good}: {:?}", plan.checks);
+    }
+    assert!(plan.checks.iter().all(|check| check.finding == Finding::Good), "{:?}", plan.checks);
+    let at = |words: &str| plan.steps.iter().position(|step| step.contains(words)).expect(words);
+    let order = [at("told to take the lease"), at("checkpoint"), at("give the lease back"), at("first commit")];
+    assert!(order.is_sorted(), "{:?}", plan.steps);
+    // The same words for a machine and back.
+    let text = serde_json::to_string(&plan).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+    // Of an agent that knows no switchovers with plans.
+    let old = text.replace("\"kind\":\"switchover\",", "");
+    assert_eq!(serde_json::from_str::<Plan>(&old).unwrap().kind, Move::Failover);
+}
+
+#[test]
+fn what_keeps_a_switchover_from_going_is_refused_and_says_what_would_help() {
+    let mut many = db2(|_| ());
+    many.push(("db3".into(), Ok(view("db3", StateName::Standby, "gone"))));
+    let mut idle = view("db1", StateName::Standby, "gone");
+    idle.peers = primary().peers;
+    let at = |name: &str, state, database: &str| vec![(name.to_string(), Ok(view(name, state, database)))];
+    let running = at("db2", StateName::Primary, "ready");
+    let starting = view("db1", StateName::Starting, "busy");
+    let past = When { at_unix_ms: 1000, now_unix_ms: 9000 };
+    let far = When { at_unix_ms: 40 * 24 * 3_600_000, now_unix_ms: 0 };
+    let own = primary;
+    let good = || db2(|_| ());
+    let cases = [
+        // Who shall take over is not clear.
+        (switchover(&own(), None, &many, None), "expected a candidate", "--to: db2, db3"),
+        (switchover(&own(), None, &[], None), "knows of no other host", "[peers] in the settings of db1"),
+        (switchover(&own(), Some("db9"), &many, None), "none of the peers of db1 (db2, db3)", "[peers]"),
+        (switchover(&own(), Some("db1"), &good(), None), "where it is already", "another host"),
+        // It could not take over.
+        (switchover(&own(), None, &[("db2".into(), Err("no route".into()))], None), "(no route)", "agent run` on db2"),
+        (switchover(&own(), None, &db2(|v| v.set = "other".into()), None), "found db2 of set other", "[peers]"),
+        (switchover(&own(), None, &db2(|v| v.name = "db7".into()), None), "found db7", "[peers]"),
+        (switchover(&own(), None, &at("db2", StateName::Fencing, "gone"), None), "state fencing", "agent status"),
+        (switchover(&own(), None, &running, None), "state primary", "agent status"),
+        (switchover(&own(), None, &db2(|v| v.cluster_answers = false), None), "no gateway", "cluster status"),
+        // There is nothing to be moved here.
+        (
+            switchover(&idle, None, &running, None),
+            "expected primary; db1 holds",
+            "agent of db2 (--agent 10.0.0.2:8008)",
+        ),
+        (switchover(&idle, None, &good(), None), "expected primary", "failover --candidate"),
+        (switchover(&starting, None, &good(), None), "state starting", "wait until it is primary"),
+        // The time.
+        (switchover(&own(), None, &good(), Some(past)), "8 s ago", "leave it out"),
+        (switchover(&own(), None, &good(), Some(far)), "40 days ahead", "30 days ahead"),
+    ];
+    for (plan, found, next) in cases {
+        // P1: also where data loss is allowed.
+        let refused = plan.may_go(true, "all the same").unwrap_err();
+        assert!(refused.contains(found) && refused.contains(next), "{found}, {next}: {refused}");
+        assert!(!plan.steps.is_empty());
+    }
+}
+
+#[test]
+fn every_check_that_refuses_a_switchover_has_a_way_out() {
+    let mut refused = 0;
+    for (state, other) in STATES.iter().flat_map(|state| STATES.map(|other| (*state, other))) {
+        for (owner, reaches, candidate) in
+            [("db1", true, None), ("", false, Some("db2")), ("x", true, Some("db3")), ("db2", true, Some("db1"))]
+        {
+            let mut own = view("db1", state, "ready");
+            (own.lease_owner, own.cluster_answers) = (owner.into(), reaches);
+            for peers in [vec![], lost(), db2(|view| (view.state, view.cluster_answers) = (other, reaches))] {
+                let plan = switchover(&own, candidate, &peers, None);
+                for check in refusing(&plan) {
+                    assert!(!check.next.is_empty(), "{check:?}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}
+
+/// What stands against a takeover by itself does not stand against one that was asked for; it is told.
+#[test]
+fn what_is_worth_knowing_before_a_switchover_is_a_note() {
+    let mut own = primary();
+    own.database = "silent".into();
+    own.cluster_answers = false;
+    own.paused = true;
+    own.scheduled = Some(crate::schedule::Scheduled { at_unix_ms: 5, to: None });
+    let mut peers = db2(|view| view.obstacle = "paused: resume".into());
+    peers.push(("db3".into(), Err("no route".into())));
+    let plan = switchover(&own, Some("db2"), &peers, None);
+    assert_eq!(plan.may_go(false, ""), Ok(()));
+    for note in
+        ["PostgreSQL of db1 is silent", "no gateway to give", "asked to, it does", "agent of db3", "is scheduled"]
+    {
+        assert!(finds(&plan, Finding::Note, note), "{note}: {:?}", plan.checks);
+    }
+    let soon = switchover(&own, Some("db2"), &peers, Some(When { at_unix_ms: 61_000, now_unix_ms: 1000 }));
+    assert_eq!(soon.may_go(false, ""), Ok(()));
+    assert!(finds(&soon, Finding::Good, "60 s ahead") && finds(&soon, Finding::Note, "takes its place"));
+    assert!(finds(&soon, Finding::Note, "dropped") && soon.steps[0].contains("waits for 60 s"), "{soon:?}");
+    let follows = switchover(&view("db1", StateName::Following, "standby"), None, &db2(|_| ()), None);
+    assert_eq!(follows.may_go(false, ""), Ok(()));
+    assert!(follows.steps.last().is_some_and(|step| step.contains("/replica")), "{:?}", follows.steps);
+}
+
+#[test]
+fn hosts_that_zfs_cannot_tell_apart_are_named() {
+    let own = |id: &str| View { host_id: id.into(), ..primary() };
+    let with = |own: &View, id: &str| switchover(own, None, &db2(|view| view.host_id = id.into()), None);
+    assert!(finds(&with(&own("00000007"), "00000007"), Finding::Note, "db1 and db2 have the same host id"));
+    assert!(finds(&with(&own("00000007"), "00000000"), Finding::Note, "db2: the host id of ZFS is not set"));
+    for (a, b) in [("00000007", "00000008"), ("", "")] {
+        assert!(!with(&own(a), b).checks.iter().any(|check| check.found.contains("host id")));
+    }
+    let taker = View { host_id: "00000007".into(), ..standby() };
+    let plan = failover(&taker, &[("db1".into(), Ok(own("00000007")))]);
+    assert!(finds(&plan, Finding::Note, "same host id"), "{:?}", plan.checks);
 }

@@ -156,7 +156,7 @@ impl<H: Host> Agent<H> {
         machine.set_paused(paused_file(&config).exists());
         let config = Arc::new(config);
         let history = Arc::new(Mutex::new(history));
-        let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None)));
+        let (shows, view) = watch::channel(Arc::new(View::of(&machine, &config, now, None, host.pool_look())));
         let (asks, commands) = mpsc::channel(8);
         let (news, told) = mpsc::channel(NEWS_MAX);
         let (probing, plan) = watch::channel(None);
@@ -313,7 +313,8 @@ impl<H: Host> Agent<H> {
         };
         let plan = self.machine.database_may_run().then_some((self.life, pace));
         self.probing.send_if_modified(|now| std::mem::replace(now, plan) != plan);
-        self.shows.send_replace(Arc::new(View::of(&self.machine, &self.config, now, self.attach)));
+        let view = View::of(&self.machine, &self.config, now, self.attach, self.host.pool_look());
+        self.shows.send_replace(Arc::new(view));
     }
 
     fn keep_paused(&self) {

@@ -54,21 +54,34 @@ pub fn due(scheduled: &Scheduled, now_unix_ms: u64, is_primary: bool) -> Due {
     Due::Now
 }
 
+/// Why a time may not be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untimely {
+    /// What was found, and what was expected.
+    pub found: String,
+    /// What would do.
+    pub next: String,
+}
+
 /// Whether a time may be asked for.
 ///
 /// # Errors
 /// Why not, and what would do.
-pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), String> {
+pub fn may_ask(at_unix_ms: u64, now_unix_ms: u64) -> Result<(), Untimely> {
     if at_unix_ms <= now_unix_ms {
         let ago = (now_unix_ms - at_unix_ms) / 1000;
-        return Err(format!(
-            "that time was {ago} s ago by the clock of this host, expected one to come: leave it out to switch over now"
-        ));
+        return Err(Untimely {
+            found: format!("that time was {ago} s ago by the clock of this host, expected one to come"),
+            next: "leave it out to switch over now".into(),
+        });
     }
     let ahead = Duration::from_millis(at_unix_ms - now_unix_ms);
     if ahead > AHEAD_MAX {
-        let days = AHEAD_MAX.as_secs() / 86_400;
-        return Err(format!("found a time {} days ahead, at most {days} are allowed", ahead.as_secs() / 86_400));
+        let (found, days) = (ahead.as_secs() / 86_400, AHEAD_MAX.as_secs() / 86_400);
+        return Err(Untimely {
+            found: format!("found a time {found} days ahead, at most {days} are allowed"),
+            next: format!("ask for it again when it is {days} days ahead"),
+        });
     }
     Ok(())
 }
@@ -144,11 +157,12 @@ mod tests {
 
     #[test]
     fn only_times_to_come_and_near_ones() {
-        assert!(may_ask(1000, 1000).unwrap_err().contains("leave it out"));
+        assert!(may_ask(1000, 1000).unwrap_err().next.contains("leave it out"));
         assert_eq!(may_ask(1001, 1000), Ok(()));
         let month = u64::try_from(AHEAD_MAX.as_millis()).unwrap();
         assert_eq!(may_ask(1000 + month, 1000), Ok(()));
-        assert!(may_ask(1001 + month, 1000).unwrap_err().contains("at most 30"));
+        let far = may_ask(1001 + month, 1000).unwrap_err();
+        assert!(far.found.contains("at most 30") && !far.next.is_empty(), "{far:?}");
     }
 
     #[test]

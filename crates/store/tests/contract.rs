@@ -401,7 +401,7 @@ async fn faulty_memory() {
 async fn s3() {
     let server = match Versitygw::start() {
         Ok(server) => server,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(reason) => return support::skipped(&reason),
     };
     server.create_bucket("suite");
     for url in ["s3://suite", "s3://suite/with/prefix"] {

@@ -10,7 +10,7 @@ use support::Versitygw;
 async fn refusals_say_what_to_do() {
     let server = match Versitygw::start() {
         Ok(server) => server,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(reason) => return support::skipped(&reason),
     };
     server.create_bucket("there");
 

@@ -169,6 +169,15 @@ impl SimDisk {
         inner.names.values().map(|file| lock(file).pending.iter().map(|write| write.bytes.len()).sum::<usize>()).sum()
     }
 
+    /// The writes that no sync has covered, with their files' names, in the order in which [`Survives::Prefix`] reaches them.
+    pub fn unsynced(&self) -> Vec<(String, Vec<u8>)> {
+        let inner = self.inner();
+        let writes = |(name, file): (&String, &Shared)| {
+            lock(file).pending.iter().map(|write| (name.clone(), write.bytes.clone())).collect::<Vec<_>>()
+        };
+        inner.names.iter().flat_map(writes).collect()
+    }
+
     /// Contents of a file as reads see them.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let file = self.inner().names.get(name).cloned()?;
@@ -181,6 +190,15 @@ impl SimDisk {
         let Some(file) = self.inner().names.get(name).cloned() else { return };
         let mut contents = lock(&file);
         change(&mut contents.seen);
+        contents.durable = contents.seen.clone();
+        contents.pending.clear();
+    }
+
+    /// Takes the end of a file away, from byte `bytes` on, durably and behind the journal's back.
+    pub fn shorten(&self, name: &str, bytes: usize) {
+        let Some(file) = self.inner().names.get(name).cloned() else { return };
+        let mut contents = lock(&file);
+        contents.seen.truncate(bytes);
         contents.durable = contents.seen.clone();
         contents.pending.clear();
     }

@@ -51,6 +51,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 struct Grant {
     token: String,
     uri: Uri,
+    /// What a refusal has to say of it: owner, gateway, and the beginning of a time.
+    named: String,
 }
 
 /// Lets the owner behind `old` write, takes the lease by force for `owner`, writes `tag`. Gives the new grant, and how many of the old
@@ -70,6 +72,8 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
             let granted = Instant::now();
             let token = said["token"].as_str().context("no token")?.to_owned();
             let addr = said["lease"]["gateway_nbd"].as_str().context("no gateway_nbd")?.to_owned();
+            let gateway = said["lease"]["gateway"].as_u64().context("no gateway")?;
+            let named = format!("held by {owner} at gateway m{gateway} since 20");
             let uri = Uri { addr, export: format!("{SET}/{VOLUME}?token={token}&conn=0&gen=1") };
             let mut client = Client::connect(&uri, PATIENCE).context("the new owner's session")?;
             client.write(AT, &pattern(tag, AT, BLOCK)).context("the new owner's write")?;
@@ -81,7 +85,8 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
             let seen = tag_of(&client.read(AT, BLOCK as u32)?, AT)?;
             anyhow::ensure!(seen == tag, "R2: found write {seen}, expected the new owner's {tag}");
             client.disconnect();
-            Ok((Grant { token, uri: Uri { export: uri.export.replace("gen=1", "gen=2"), ..uri } }, granted))
+            let uri = Uri { export: uri.export.replace("gen=1", "gen=2"), ..uri };
+            Ok((Grant { token, uri, named }, granted))
         })();
         stop.store(true, Ordering::Relaxed);
         let story = hammer.join().map_err(|_| anyhow::anyhow!("the old owner's thread panicked"))?;
@@ -91,9 +96,9 @@ fn usurp(cluster: &Cluster, old: &Uri, owner: &str, tag: u64) -> Result<(Grant, 
         let after: Vec<&String> =
             story.refused.iter().filter(|(at, _)| *at > granted).map(|(_, words)| words).collect();
         anyhow::ensure!(!after.is_empty(), "none of the old owner's attempts was refused after the grant to {owner}");
-        // A plain export is told who holds the set; a session with a dead token need not be.
-        let told = old.export.contains("token=") || after.iter().any(|w| w.contains(owner));
-        anyhow::ensure!(told, "no refusal names {owner}; the last: {:?}", after.last());
+        // A plain export is told who holds the set, where and since when; a session with a dead token need not be.
+        let told = old.export.contains("token=") || after.iter().any(|w| w.contains(&grant.named));
+        anyhow::ensure!(told, "no refusal says {:?}; the last: {:?}", grant.named, after.last());
         Ok((grant, (story.succeeded.len(), after.len())))
     })
 }

@@ -104,6 +104,9 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     if pool.kind == PoolKind::Zfs && pool.name.is_none() {
         say("pool.name", "found none, expected the pool's name (pool.kind is zfs)".into());
     }
+    if pool.kind != PoolKind::Zfs && pool.multihost {
+        say("pool.multihost", "found true, expected false: only a ZFS pool has it (pool.kind)".into());
+    }
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());
     }

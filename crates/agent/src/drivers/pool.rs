@@ -4,7 +4,9 @@
 //! data that it believes it could still write. ZFS is imported without its cache file: a host that boots imports nothing by itself.
 
 use super::attach::Volume;
+use super::zfs::Zfs;
 use crate::config::{AgentConfig, PoolKind};
+use crate::hostid;
 use crate::process::{ran, run, system};
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +16,9 @@ const HARD_EXPORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// For a question to the system.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// For the other agents' host ids: who is lost is silent, and the import waits for it.
+const HOST_ID_LIMIT: Duration = Duration::from_secs(1);
 
 /// e2fsck's exit codes below this one mean a clean file system, afterwards at least.
 const E2FSCK_BAD: i32 = 4;
@@ -80,18 +85,18 @@ fn device<'a>(config: &AgentConfig, volumes: &'a [Volume]) -> Result<&'a str, St
     found.ok_or_else(|| format!("volume {} has no device: attach.device must not be \"none\"", volume.name))
 }
 
-/// Mounts or imports it.
+/// Mounts or imports it. What is not as it should be then, "" for nothing.
 ///
 /// # Errors
 /// Why not.
-pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<(), String> {
+pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, String> {
     let limit = Duration::from_secs(config.pool.import_timeout_s);
     match config.pool.kind {
-        PoolKind::None => Ok(()),
+        PoolKind::None => {}
         PoolKind::Ext4 => {
             let device = device(config, volumes)?;
             if already(config, device)? {
-                return Ok(());
+                return Ok(String::new());
             }
             // Replays the journal, and looks closer only where that left something to be looked at.
             let mut check = system("e2fsck");
@@ -104,12 +109,12 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<(), Stri
                     words.trim()
                 ));
             }
-            mount(config, device, "ext4", "errors=remount-ro", limit).await
+            mount(config, device, "ext4", "errors=remount-ro", limit).await?;
         }
         PoolKind::Xfs => {
             let device = device(config, volumes)?;
             if already(config, device)? {
-                return Ok(());
+                return Ok(String::new());
             }
             // An older mount of the same file system, let go of and still held by somebody, lies on another device that is dead: it must not keep this
             // one from being mounted. Nobody else can write to it (R2).
@@ -117,24 +122,20 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<(), Stri
             // By default XFS tries for ever to write metadata to a device that answers with errors, and cannot be unmounted meanwhile.
             let name = device.trim_start_matches("/dev/");
             let _ = std::fs::write(format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries"), "0");
-            Ok(())
         }
         PoolKind::Zfs => {
-            let name = config.pool.name.as_deref().unwrap_or_default();
             if is_there(config).await {
-                return Ok(());
+                return Ok(String::new());
             }
-            let mut command = system("zpool");
-            // By force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether
-            // that host can still write is the lease's business: it cannot (R2), or these devices would not be here.
-            command.args(["import", "-f", "-o", "cachefile=none"]);
-            for device in volumes.iter().filter_map(|volume| volume.device.as_deref()) {
-                command.args(["-d", device]);
-            }
-            command.arg(name);
-            run(command, limit).await.map(drop)
+            let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
+            let others = match config.pool.multihost {
+                true => hostid::ask(&config.peers.0, HOST_ID_LIMIT).await,
+                false => Vec::new(),
+            };
+            return Zfs::of_system().import(&config.pool, &devices, &others).await;
         }
     }
+    Ok(String::new())
 }
 
 /// Whether it is mounted already; from another device is an error.

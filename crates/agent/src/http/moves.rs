@@ -1,7 +1,7 @@
 //! Commands that move PostgreSQL from host to host.
 //!
 //! ```text
-//!   operator ─switchover(to B)─▶ A (primary)   1. asks B whether it could
+//!   operator ─switchover(to B)─▶ A (primary)   1. asks B and the others, and makes a plan of what they show
 //!                                A ─claim────▶ B   2. B will take the free lease at once, and no third host should be quicker
 //!                                A             3. checkpoint, stop, export, give the lease back
 //!                                              B   4. takes it
@@ -9,10 +9,10 @@
 //! A claim that never comes true ends by itself. Nothing of this decides who may write: the lease does.
 
 use super::{Door, Reply, View};
-use crate::client::{self, ClientError};
+use crate::client::{self, Answer, ClientError};
 use crate::clock;
 use crate::machine::{Command, Event, Role, StateName};
-use crate::plan;
+use crate::plan::{self, Plan, When};
 use crate::schedule::{self, Due, Scheduled};
 use axum::body::Bytes;
 use axum::http::StatusCode;
@@ -68,7 +68,10 @@ fn refused(message: impl Into<String>) -> Reply {
 pub(super) async fn claim(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
     let Claim { from, set, within_ms } = read(body)?;
     if set != door.config.set {
-        return Err(refused(format!("this agent is for set {}, found {set}", door.config.set)));
+        let (own, ours) = (&door.config.name, &door.config.set);
+        return Err(refused(format!(
+            "{own}: found set {set}, expected {ours}: mend `set` or [peers] in the settings of {from} or {own}"
+        )));
     }
     let within = Duration::from_millis(within_ms).min(CLAIM_MAX);
     door.command(Command::Claim { from, within }).await.map(Reply::yes)
@@ -83,8 +86,7 @@ pub(super) async fn failover(door: &Door, body: &Bytes) -> Result<Reply, Reply> 
     let plan = plan::failover(&door.view(), &peers(door).await);
     let may_go = plan.may_go(allow_data_loss, &reason);
     if dry_run {
-        let words = may_go.map_or_else(|why| format!("would be refused: {why}"), |()| format!("{own} would take over"));
-        return Ok(Reply::yes(words).with(&plan));
+        return Ok(would(&plan, may_go, &format!("{own} would take over")));
     }
     may_go.map_err(|why| refused(why).with(&plan))?;
     let reason = match (reason.is_empty(), allow_data_loss) {
@@ -93,6 +95,11 @@ pub(super) async fn failover(door: &Door, body: &Bytes) -> Result<Reply, Reply> 
         (false, true) => format!("{reason} (data loss allowed)"),
     };
     door.command(Command::Failover { reason }).await.map(|words| Reply::yes(words).with(&plan))
+}
+
+/// The answer to somebody who only wants to know.
+fn would(plan: &Plan, may_go: Result<(), String>, words: &str) -> Reply {
+    Reply::yes(may_go.map_or_else(|why| format!("would be refused: {why}"), |()| words.to_string())).with(plan)
 }
 
 /// What the other hosts' agents show, all asked at once.
@@ -114,11 +121,10 @@ async fn peers(door: &Door) -> Vec<plan::Peer> {
 
 pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply> {
     let Switchover { leader, candidate, dry_run, scheduled_at_unix_ms } = read(body)?;
-    let config = &door.config;
-    if let Some(leader) = leader.filter(|leader| *leader != config.name) {
+    let own = &door.config.name;
+    if let Some(leader) = leader.filter(|leader| leader != own) {
         return Err(refused(format!(
-            "found leader {leader}, this is {}: ask the agent of the present primary",
-            config.name
+            "found leader {leader}, this is {own}: ask the agent of the present primary, `holdfast agent status` shows it"
         )));
     }
     match scheduled_at_unix_ms {
@@ -127,52 +133,40 @@ pub(super) async fn switchover(door: &Door, body: &Bytes) -> Result<Reply, Reply
     }
 }
 
-/// The checks that a switchover makes: to whom, at which address, and in which words.
-async fn checked(door: &Door, candidate: Option<String>) -> Result<(String, String, String), Reply> {
-    let (config, view) = (&door.config, door.view());
-    if !matches!(view.state, StateName::Primary | StateName::Following) {
-        let owner = if view.lease_owner.is_empty() { "nobody".into() } else { view.lease_owner.clone() };
-        let words = format!("{} is in state {}, expected primary; {owner} holds the lease", config.name, view.state);
-        return Err(refused(words));
-    }
-    let peers = &config.peers.0;
-    let to = match (candidate, peers.len()) {
-        (Some(candidate), _) => candidate,
-        (None, 1) => peers.keys().next().cloned().unwrap_or_default(),
-        (None, count) => return Err(refused(format!("found {count} peers, expected a candidate"))),
-    };
-    let Some(address) = peers.get(&to) else {
-        let known = peers.keys().cloned().collect::<Vec<_>>().join(", ");
-        return Err(refused(format!("{to} is none of this agent's peers ({known}): add it under [peers]")));
-    };
-    let words = able(&to, address, &config.set).await?;
-    Ok((to, address.clone(), words))
+/// What this host and the others show now, as a plan.
+async fn planned(door: &Door, candidate: Option<&str>, when: Option<When>) -> Plan {
+    let view = View { scheduled: door.schedule.get(), ..View::clone(&door.view()) };
+    plan::switchover(&view, candidate, &peers(door).await, when)
 }
 
 /// Keeps a switchover for later. Who shall take over is asked now and again then.
 async fn plan_ahead(door: &Door, to: Option<String>, dry_run: bool, at_unix_ms: u64) -> Result<Reply, Reply> {
-    schedule::may_ask(at_unix_ms, clock::unix_ms()).map_err(refused)?;
-    let (host, _, words) = checked(door, to.clone()).await?;
-    let seconds = at_unix_ms.saturating_sub(clock::unix_ms()) / 1000;
-    let set = &door.config.set;
+    let when = When { at_unix_ms, now_unix_ms: clock::unix_ms() };
+    let plan = planned(door, to.as_deref(), Some(when)).await;
+    let (set, host, seconds) = (&door.config.set, &plan.to, when.seconds());
+    let may_go = plan.may_go(false, "");
     if dry_run {
-        return Ok(Reply::yes(format!("would move {set} to {host} in {seconds} s: {words} now")));
+        return Ok(would(&plan, may_go, &format!("would move {set} to {host} in {seconds} s")));
     }
+    may_go.map_err(|why| refused(why).with(&plan))?;
     let kept = door.schedule.set(Scheduled { at_unix_ms, to });
     let failed = |error: std::io::Error| {
-        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, format!("not kept, {}: {error}", door.config.dir.display()))
+        let dir = door.config.dir.display();
+        let words = format!("not kept, {dir}: {error}: make room there, or correct `dir` in the settings");
+        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, words)
     };
     let earlier = kept.map_err(failed)?;
     let instead = if earlier.is_some() { ", in the place of an earlier one" } else { "" };
     door.note(Event::Scheduled, &format!("switchover to {host} in {seconds} s{instead}"));
-    Ok(Reply::yes(format!(
-        "{set} moves to {host} in {seconds} s{instead}; `holdfast agent switchover --cancel` ends that"
-    )))
+    let words =
+        format!("{set} moves to {host} in {seconds} s{instead}; `holdfast agent switchover --cancel` ends that");
+    Ok(Reply::yes(words).with(&plan))
 }
 
 pub(super) fn cancel(door: &Door) -> Result<Reply, Reply> {
     let failed = |error: std::io::Error| {
-        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, format!("not cancelled, {}: {error}", door.config.dir.display()))
+        let words = format!("not cancelled, {}: {error}: ask again once it can be written", door.config.dir.display());
+        Reply::no(StatusCode::INTERNAL_SERVER_ERROR, words)
     };
     match door.schedule.take().map_err(failed)? {
         Some(_) => {
@@ -222,14 +216,15 @@ pub(crate) async fn keep_schedule(door: Door) {
 
 async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result<Reply, Reply> {
     let config = &door.config;
-    let (to, address, words) = checked(door, candidate).await?;
+    let plan = planned(door, candidate.as_deref(), None).await;
+    let may_go = plan.may_go(false, "");
     if dry_run {
-        let steps = "checkpoint, stop PostgreSQL, export the pool, detach and give the lease back";
-        return Ok(Reply::yes(format!(
-            "would move {} from {} to {to}: {words}; {steps}; then {to} takes over",
-            config.set, config.name
-        )));
+        return Ok(would(&plan, may_go, &format!("would move {} from {} to {}", config.set, config.name, plan.to)));
     }
+    may_go.map_err(|why| refused(why).with(&plan))?;
+    let to = plan.to.clone();
+    // A plan that may go is to one of them.
+    let address = config.peers.0.get(&to).cloned().unwrap_or_default();
     let (database, pool) = (&config.database, &config.pool);
     let seconds = database.checkpoint_timeout_s + database.stop_timeout_s + pool.export_timeout_s;
     let within = Duration::from_secs(seconds + config.takeover.switchover_hold_s)
@@ -238,31 +233,31 @@ async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result
     let body = serde_json::json!({ "from": config.name, "set": config.set, "within_ms": within_ms });
     match client::ask(&address, "/claim", Some(&body), door.token.as_deref(), PEER_LIMIT).await {
         Ok(answer) if answer.code == 200 => {}
-        Ok(answer) => return Err(refused(format!("{to} does not take over: {}", answer.words()))),
+        Ok(answer) => {
+            return Err(
+                refused(format!("{to} does not take over: {}", unclaimed(&answer, &config.name, &to))).with(&plan)
+            );
+        }
         // Whether it heard it does not matter: we keep the lease, and the claim ends by itself.
-        Err(error) => return Err(unreached(&to, &error)),
+        Err(error) => return Err(unreached(&to, &error).with(&plan)),
     }
-    door.command(Command::Switchover { to }).await.map(Reply::yes)
+    let said = door.command(Command::Switchover { to }).await;
+    said.map(|words| Reply::yes(words).with(&plan)).map_err(|reply| reply.with(&plan))
+}
+
+/// P2 of the plan: why a claim was not taken, and what would make it one.
+fn unclaimed(answer: &Answer, from: &str, to: &str) -> String {
+    let words = answer.words();
+    match answer.code {
+        403 => format!("{words}: give {from} and {to} the same http.token_file"),
+        // It says what would help itself.
+        412 => words,
+        _ => format!("{words}: `holdfast agent status` shows how it is; ask again"),
+    }
 }
 
 fn unreached(to: &str, error: &ClientError) -> Reply {
-    Reply::no(StatusCode::SERVICE_UNAVAILABLE, format!("the agent of {to} does not answer: {error}"))
-}
-
-/// Asks whether a host could take over.
-async fn able(to: &str, address: &str, set: &str) -> Result<String, Reply> {
-    let answer =
-        client::ask(address, "/status", None, None, PEER_LIMIT).await.map_err(|error| unreached(to, &error))?;
-    let view: View = serde_json::from_str(&answer.body)
-        .map_err(|error| refused(format!("{address} does not answer as an agent does: {error}")))?;
-    if view.name != to || view.set != set {
-        return Err(refused(format!("{address}: found {} of set {}, expected {to} of set {set}", view.name, view.set)));
-    }
-    if view.state != StateName::Standby {
-        return Err(refused(format!("{to} is in state {} ({}), expected standby", view.state, view.why)));
-    }
-    if !view.cluster_answers {
-        return Err(refused(format!("{to} reaches no gateway: it could not take the lease")));
-    }
-    Ok(format!("{to} stands by and reaches the gateways"))
+    let words =
+        format!("the agent of {to} does not answer: {error}: `holdfast agent status` shows how it is; ask again");
+    Reply::no(StatusCode::SERVICE_UNAVAILABLE, words)
 }

@@ -19,6 +19,8 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         attach: None,
         renewed_ms_ago: None,
         obstacle: String::new(),
+        host_id: String::new(),
+        warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
         scheduled: None,
@@ -70,6 +72,11 @@ fn commands_are_for_loopback_or_the_token() {
     assert!(!open.may_command(far, &with("Bearer ")));
 }
 
+fn plan_of(answer: &crate::client::Answer) -> crate::plan::Plan {
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    serde_json::from_value(body["plan"].clone()).unwrap()
+}
+
 #[tokio::test]
 async fn asked_over_a_real_socket() {
     let (door, mut asked, _dir) = door(None);
@@ -104,14 +111,23 @@ async fn asked_over_a_real_socket() {
     let answer = post("/switchover", serde_json::json!({ "candidate": "db2" })).await;
     assert_eq!(answer.code, 412);
     assert!(answer.words().contains("expected primary"), "{}", answer.words());
+    assert_eq!(plan_of(&answer).to, "", "a refusal has its plan with it");
     assert_eq!(post("/claim", serde_json::json!({ "from": 1 })).await.code, 400);
     // A plan is told whether or not it may be carried out.
     let answer = post("/failover", serde_json::json!({ "dry_run": true, "candidate": "db1" })).await;
     assert_eq!(answer.code, 200);
-    let plan: crate::plan::Plan =
-        serde_json::from_value(serde_json::from_str::<serde_json::Value>(&answer.body).unwrap()["plan"].clone())
-            .unwrap();
+    let plan = plan_of(&answer);
     assert_eq!((plan.to.as_str(), plan.checks.is_empty()), ("db1", false));
+    // The same for a switchover: this host is not primary, and knows of no other.
+    let answer = post("/switchover", serde_json::json!({ "dry_run": true })).await;
+    assert_eq!(answer.code, 200);
+    assert!(answer.words().contains("would be refused: db1 is in state standby"), "{}", answer.words());
+    let plan = plan_of(&answer);
+    assert_eq!((plan.kind, plan.from.as_str()), (crate::plan::Move::Switchover, "db1"));
+    let answer = post("/switchover", serde_json::json!({ "leader": "db9" })).await;
+    assert!(answer.code == 412 && answer.words().contains("`holdfast agent status`"), "{}", answer.words());
+    let answer = post("/claim", serde_json::json!({ "from": "db9", "set": "other", "within_ms": 1 })).await;
+    assert!(answer.code == 412 && answer.words().contains("[peers] in the settings of db9"), "{}", answer.words());
     let answer = post("/switchover/cancel", serde_json::json!({})).await;
     assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
     serving.abort();

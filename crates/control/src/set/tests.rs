@@ -237,3 +237,24 @@ fn a_root_is_not_joined_to_another_moment() {
     state.apply(LogId::new(1, 2), &SetCommand::CheckpointBegin { term: Term(1) });
     SetState::after_checkpoint(&copy, root(), LogId::new(1, 2));
 }
+
+/// What an NBD client, and whoever asks for the lease, is told: who, where, since when, and what would help.
+#[test]
+fn a_refusal_names_the_holder_its_gateway_and_since_when() {
+    let held = |plain| SetRefusal::Held {
+        owner: Owner::new("db1").unwrap(),
+        gateway: MemberId(3),
+        epoch: Epoch(17),
+        since_unix_ms: 1_000_000_000_123,
+        plain,
+    };
+    let text = held(false).to_string();
+    for words in ["held by db1", "at gateway m3", "since 2001-09-09T01:46:40Z", "(epoch e17)", "released", "force"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(held(true).to_string().contains("(epoch e17, plain export)"));
+    // A session whose token is no longer the lease's learns where and since when as well.
+    let stale = SetRefusal::StaleToken { epoch: Epoch(17), gateway: MemberId(3), since_unix_ms: 1_000_000_000_123 };
+    let text = stale.to_string();
+    assert!(text.contains("at gateway m3 since 2001-09-09T01:46:40Z"), "{text}");
+}

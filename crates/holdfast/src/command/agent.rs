@@ -87,7 +87,7 @@ pub enum AgentCommand {
         /// Cancel the one that is scheduled
         #[arg(long, conflicts_with_all = ["to", "dry_run"])]
         cancel: bool,
-        /// Say what would be done, after the checks
+        /// Show the checks and what would be done, and do nothing
         #[arg(long)]
         dry_run: bool,
         /// Do not ask
@@ -149,7 +149,8 @@ Examples:
   holdfast agent switchover --to db2 --scheduled 2026-11-22T04:00:00Z
   holdfast agent switchover --cancel
 
-The primary is found among the agents of --agent and their peers. A scheduled one is kept by the primary's agent, across its restarts, and
+The primary is found among the agents of --agent and their peers. It asks the others, and refuses what could not end well: each refusal says
+what would make it possible. The hosts are shown before and after. A scheduled one is kept by the primary's agent, across its restarts, and
 checked again when it is due; where it is more than a minute late or PostgreSQL has moved meanwhile, it is dropped (`holdfast history` says so).
 ";
 
@@ -314,20 +315,28 @@ async fn survey(agents: &Agents) -> Vec<Seen> {
     let (mut seen, mut names) = (Vec::<Seen>::new(), Vec::new());
     let mut next = 0;
     while next < addresses.len().min(AGENTS_MAX) {
-        let found = look(&addresses[next]).await;
-        next += 1;
-        if let Some(view) = &found.view {
-            if names.contains(&view.name) {
-                continue;
-            }
-            names.push(view.name.clone());
-            for (name, address) in &view.peers {
-                if !names.contains(name) && !addresses.contains(address) {
-                    addresses.push(address.clone());
+        // All at once: hosts that are lost take as long as one.
+        let mut asked = tokio::task::JoinSet::new();
+        for (at, address) in addresses.iter().take(AGENTS_MAX).cloned().enumerate().skip(next) {
+            asked.spawn(async move { (at, look(&address).await) });
+        }
+        next = addresses.len();
+        let mut found = asked.join_all().await;
+        found.sort_by_key(|(at, _)| *at);
+        for (_, found) in found {
+            if let Some(view) = &found.view {
+                if names.contains(&view.name) {
+                    continue;
+                }
+                names.push(view.name.clone());
+                for (name, address) in &view.peers {
+                    if !names.contains(name) && !addresses.contains(address) {
+                        addresses.push(address.clone());
+                    }
                 }
             }
+            seen.push(found);
         }
-        seen.push(found);
     }
     seen
 }
@@ -349,6 +358,7 @@ fn table(seen: &[Seen]) -> String {
                 view.paused.then(|| "paused".to_string()),
                 view.scheduled.as_ref().map(moves::scheduled_text),
                 Some(view.why.clone()).filter(|why| !why.is_empty()),
+                Some(view.warning.clone()).filter(|warning| !warning.is_empty()),
                 Some(view.obstacle.clone())
                     .filter(|why| !why.is_empty() && *why != view.why && view.state == StateName::Standby),
             ];

@@ -1,12 +1,14 @@
-//! `holdfast agent switchover` and `holdfast agent failover`: table before, progress per state, what the agents refuse and why.
+//! `holdfast agent switchover` and `holdfast agent failover`: the hosts before and after, the plan with its checks, progress per state, what the agents
+//! refuse and why. With `--output json` one object has all of it, `--yes` or not.
 
-use super::{Agents, Seen, command, look, post, survey, table, taken};
+use super::{Agents, Seen, View, command, look, post, survey, table, taken};
 use crate::cli::Common;
 use crate::command::{confirm, epoch_text, tell};
 use crate::exit::CliError;
 use crate::moment::Moment;
 use crate::output;
-use holdfast_agent::machine::Role;
+use holdfast_agent::client::Answer;
+use holdfast_agent::machine::{Role, StateName};
 use holdfast_agent::plan::{Check, Finding, Plan};
 use holdfast_agent::schedule::Scheduled;
 use std::collections::BTreeMap;
@@ -15,6 +17,9 @@ use tokio::time::{Instant, sleep};
 
 /// Between two looks at a move that is under way.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What a refusal ends with.
+const SHOWS_CHECKS: &str = "`--dry-run` shows the checks; each names what would make it possible";
 
 /// A forced takeover as it was asked for.
 #[derive(Debug)]
@@ -32,8 +37,11 @@ pub(super) fn scheduled_text(scheduled: &Scheduled) -> String {
     format!("switchover to {whom} at {}", Moment(scheduled.at_unix_ms))
 }
 
+/// Where PostgreSQL runs: where it takes writes, or where it follows another one.
 fn primary(seen: &[Seen]) -> Option<&Seen> {
-    seen.iter().find(|seen| seen.view.as_ref().is_some_and(|view| view.role == Role::Primary))
+    let having = |has: &dyn Fn(&View) -> bool| seen.iter().find(|seen| seen.view.as_ref().is_some_and(has));
+    having(&|view| view.role == Role::Primary)
+        .or(having(&|view| matches!(view.state, StateName::Primary | StateName::Following)))
 }
 
 fn no_primary(common: &Common, seen: &[Seen]) -> CliError {
@@ -67,7 +75,7 @@ pub(super) async fn switchover(
     let Some(primary) = primary(&before) else { return Err(no_primary(common, &before)) };
     let address = primary.address.clone();
     let from = primary.view.as_ref().map(|view| view.name.clone()).unwrap_or_default();
-    let mut body = serde_json::json!({ "leader": from, "dry_run": dry_run });
+    let mut body = serde_json::json!({ "leader": from, "dry_run": true });
     if let Some(to) = &to {
         body["candidate"] = to.as_str().into();
     }
@@ -75,24 +83,31 @@ pub(super) async fn switchover(
         body["scheduled_at_unix_ms"] = at.0.into();
     }
     if dry_run {
-        let words = post(agents, &address, "/switchover", body).await?;
-        return output::show(common.output, &serde_json::json!({ "plan": words }), || words.clone());
+        let told = command(agents, &address, "/switchover", body).await?;
+        return would(common, &before, &told, false, "");
     }
+    tell(common, &hosts("before", &before));
     if !yes {
-        tell(common, &table(&before));
-        let whom = to.as_deref().map_or("the other host".to_string(), str::to_string);
+        let told = command(agents, &address, "/switchover", body.clone()).await?;
+        let plan = agreed(common, &told, false, "")?;
+        let whom = plan.map_or_else(|| to.unwrap_or("the other host".into()), |plan| plan.to);
         let when = scheduled.map_or(String::new(), |at| format!(" at {at}"));
         confirm(&format!("Move PostgreSQL from {from} to {whom}{when}? Its clients are thrown out."))?;
     }
+    body["dry_run"] = false.into();
     let begun = Instant::now();
-    let words = post(agents, &address, "/switchover", body).await?;
+    let told = command(agents, &address, "/switchover", body).await?;
+    done(common, &told)?;
+    let (words, plan) = (told.words(), plan_of(&told.body));
     if let Some(at) = scheduled {
-        let done = serde_json::json!({ "scheduled_at_unix_ms": at.0, "at": at.to_string(), "message": words });
+        let done = serde_json::json!({
+            "scheduled_at_unix_ms": at.0, "at": at.to_string(), "message": words, "plan": plan, "before": before,
+        });
         return output::show(common.output, &done, || format!("{from}: {words} ({at})"));
     }
     tell(common, &format!("{from}: {words}"));
     let others = before.iter().filter(|seen| seen.address != address).map(|seen| seen.address.clone()).collect();
-    arrived(common, others, begun).await
+    arrived(common, agents, others, Moved { before, plan, begun }).await
 }
 
 pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -> Result<(), CliError> {
@@ -104,32 +119,59 @@ pub(super) async fn failover(common: &Common, agents: &Agents, wanted: Forced) -
         body["candidate"] = candidate.as_str().into();
     }
     let told = command(agents, &address, "/failover", body.clone()).await?;
-    taken(&told)?;
-    let plan = plan_of(&told.body);
     if dry_run {
-        let said = serde_json::json!({ "message": told.words(), "plan": plan });
-        return output::show(common.output, &said, || {
-            let plan = plan.as_ref().map_or(String::new(), |plan| format!("{}\n\n", plan_text(plan)));
-            format!("{plan}{}", told.words())
-        });
+        return would(common, &before, &told, allow_data_loss, &reason);
     }
+    tell(common, &hosts("before", &before));
     // Refused before anybody is asked anything; whether it may go is decided once more at the agent.
-    if let Some(plan) = &plan
-        && let Err(why) = plan.may_go(allow_data_loss, &reason)
-    {
-        tell(common, &plan_text(plan));
-        return Err(CliError::refused(why).next("`--dry-run` shows the checks; each names what would make it possible"));
-    }
+    let plan = agreed(common, &told, allow_data_loss, &reason)?;
     if !yes {
-        tell(common, &table(&before));
-        tell(common, &plan.as_ref().map_or(String::new(), plan_text));
         confirm("Take the set by force? Whoever holds it is fenced: its writes are refused from then on.")?;
     }
     let begun = Instant::now();
     body["dry_run"] = false.into();
-    let words = post(agents, &address, "/failover", body).await?;
-    tell(common, &words);
-    arrived(common, vec![address], begun).await
+    let told = command(agents, &address, "/failover", body).await?;
+    done(common, &told)?;
+    tell(common, &told.words());
+    let plan = plan_of(&told.body).or(plan);
+    arrived(common, agents, vec![address], Moved { before, plan, begun }).await
+}
+
+/// The hosts, under a heading.
+fn hosts(when: &str, seen: &[Seen]) -> String {
+    format!("{when}:\n{}\n", table(seen))
+}
+
+/// The answer to `--dry-run`: the hosts, the plan and what would come of it.
+fn would(common: &Common, before: &[Seen], told: &Answer, allow_data_loss: bool, reason: &str) -> Result<(), CliError> {
+    taken(told)?;
+    let plan = plan_of(&told.body);
+    let may_go = plan.as_ref().map(|plan| plan.may_go(allow_data_loss, reason).is_ok());
+    let said = serde_json::json!({ "message": told.words(), "may_go": may_go, "plan": plan, "before": before });
+    output::show(common.output, &said, || {
+        let plan = plan.as_ref().map_or(String::new(), |plan| format!("{}\n\n", plan_text(plan)));
+        format!("{}\n{plan}{}", hosts("now", before), told.words())
+    })
+}
+
+/// Shows the plan of an answer, and whether it may be carried out; `None` where an agent of an earlier build made none.
+fn agreed(common: &Common, told: &Answer, allow_data_loss: bool, reason: &str) -> Result<Option<Plan>, CliError> {
+    taken(told)?;
+    let Some(plan) = plan_of(&told.body) else { return Ok(None) };
+    tell(common, &format!("{}\n", plan_text(&plan)));
+    match plan.may_go(allow_data_loss, reason) {
+        Ok(()) => Ok(Some(plan)),
+        Err(why) => Err(CliError::refused(why).next(SHOWS_CHECKS)),
+    }
+}
+
+/// Whether it is under way. Of one that is not, the checks are shown.
+fn done(common: &Common, told: &Answer) -> Result<(), CliError> {
+    taken(told).inspect_err(|_| {
+        if let Some(plan) = plan_of(&told.body) {
+            tell(common, &format!("{}\n", plan_text(&plan)));
+        }
+    })
 }
 
 /// Address of the agent that shall take over.
@@ -174,11 +216,21 @@ fn plan_text(plan: &Plan) -> String {
     };
     let steps: Vec<String> = plan.steps.iter().enumerate().map(|(at, step)| format!("  {}. {step}", at + 1)).collect();
     let checks = output::table(["CHECK", "FOUND", "NEXT"], plan.checks.iter().map(row));
-    format!("{checks}\n\nsteps for {} of {}:\n{}", plan.set, plan.to, steps.join("\n"))
+    let to = if plan.to.is_empty() { "?" } else { plan.to.as_str() };
+    let from = if plan.from.is_empty() { String::new() } else { format!(" from {}", plan.from) };
+    format!("{checks}\n\nsteps of the {} of {}{from} to {to}:\n{}", plan.kind, plan.set, steps.join("\n"))
 }
 
-/// Waits until one of these is primary, and says so.
-async fn arrived(common: &Common, addresses: Vec<String>, begun: Instant) -> Result<(), CliError> {
+/// A move that is under way.
+struct Moved {
+    before: Vec<Seen>,
+    plan: Option<Plan>,
+    begun: Instant,
+}
+
+/// Waits until one of these is primary, and says so, with the hosts as they are then.
+async fn arrived(common: &Common, agents: &Agents, addresses: Vec<String>, moved: Moved) -> Result<(), CliError> {
+    let Moved { before, plan, begun } = moved;
     let deadline = begun + common.timeout();
     let mut last = BTreeMap::new();
     loop {
@@ -197,14 +249,20 @@ async fn arrived(common: &Common, addresses: Vec<String>, begun: Instant) -> Res
                     ),
                 );
             }
-            if view.role == Role::Primary {
-                let done = serde_json::json!({ "primary": view.name, "epoch": view.epoch, "took_ms": ms });
+            let follows = view.state == StateName::Following;
+            if view.role == Role::Primary || follows {
+                let after = survey(agents).await;
+                let done = serde_json::json!({
+                    "primary": view.name, "state": view.state, "epoch": view.epoch, "took_ms": ms, "plan": plan, "before": before, "after": after,
+                });
                 return output::show(common.output, &done, || {
-                    format!("{} is primary under {} after {ms} ms", view.name, epoch_text(view.epoch))
+                    let (is, epoch) = (if follows { "following" } else { "primary" }, epoch_text(view.epoch));
+                    format!("\n{}\n{} is {is} under {epoch} after {ms} ms", hosts("after", &after), view.name)
                 });
             }
         }
         if Instant::now() >= deadline {
+            tell(common, &hosts("now", &survey(agents).await));
             return Err(CliError::unknown(format!("no primary within {:?}", common.timeout()))
                 .next("`holdfast agent status` shows how far it is; `holdfast history` what happened"));
         }
@@ -215,6 +273,7 @@ async fn arrived(common: &Common, addresses: Vec<String>, begun: Instant) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_agent::plan::Move;
 
     fn agents(agent: &[&str]) -> Agents {
         Agents { agent: agent.iter().map(ToString::to_string).collect(), token_file: None }
@@ -235,6 +294,7 @@ mod tests {
     fn a_plan_is_told_with_every_way_out() {
         let check = |finding, next: &str| Check { finding, found: format!("{finding:?}"), next: next.into() };
         let plan = Plan {
+            kind: Move::Switchover,
             set: "demo".into(),
             from: "db1".into(),
             to: "db2".into(),
@@ -246,7 +306,15 @@ mod tests {
             steps: vec!["one".into(), "two".into()],
         };
         let text = plan_text(&plan);
-        for words in ["ok", "LOSES DATA", "switch over", "NOT POSSIBLE", "start it", "  2. two"] {
+        for words in [
+            "ok",
+            "LOSES DATA",
+            "switch over",
+            "NOT POSSIBLE",
+            "start it",
+            "switchover of demo from db1 to db2",
+            "  2. two",
+        ] {
             assert!(text.contains(words), "{text}");
         }
         let body = serde_json::json!({ "message": "x", "plan": plan }).to_string();

@@ -1,0 +1,22 @@
+#!/bin/bash
+# Stands in for zpool, for one pool, in the tests. It keeps its state in a directory, and notes what it was told in the file did.
+#   multihost  the pool has multihost=on: it is imported only where etc/hostid is there     imported  it was imported
+#   broken     no import succeeds           unset  nothing can be set           unasked  no question is answered
+S=@STATE@
+echo "$*" >> $S/did
+case $1 in
+import)
+  [ -e $S/broken ] && { echo "cannot import: no such pool available" >&2; exit 1; }
+  [ -e $S/multihost ] && [ ! -e $S/../root/etc/hostid ] && { echo "stand-in: multihost without a host id" >&2; exit 1; }
+  touch $S/imported
+  ;;
+get)
+  [ -e $S/unasked ] && { echo "no answer" >&2; exit 1; }
+  if [ -e $S/multihost ]; then echo on; else echo off; fi
+  ;;
+set)
+  [ -e $S/unset ] && { echo "permission denied" >&2; exit 1; }
+  touch $S/multihost
+  ;;
+*) exit 2 ;;
+esac

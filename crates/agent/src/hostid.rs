@@ -1,0 +1,134 @@
+//! The host id that ZFS notes in a pool: what it tells one host from another by.
+//!
+//! H1  A pool with `multihost=on` is watched over by writes that carry this id. With none, ZFS imports no such pool; with the same one on two hosts, each takes
+//!     the other's writes for its own, and finds nothing wrong.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// The id of a host that has none.
+pub const NONE: &str = "00000000";
+
+/// What makes one.
+pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it one of its own; where the kernel module has spl_hostid= among its parameters, take that away";
+
+/// Another host's agent: its name, and the id that it tells, or why none is known.
+pub type Told = (String, Result<String, String>);
+
+/// The id of this host as ZFS sees it: the module's parameter, else the file.
+///
+/// # Errors
+/// There is one and it cannot be read.
+pub fn read() -> Result<String, String> {
+    read_in(Path::new("/"))
+}
+
+/// Of the system below `root`.
+pub(crate) fn read_in(root: &Path) -> Result<String, String> {
+    let (parameter, file) = (root.join("sys/module/spl/parameters/spl_hostid"), root.join("etc/hostid"));
+    let there = |path: &Path| match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    };
+    if let Some(text) = there(&parameter)? {
+        let text = String::from_utf8_lossy(&text);
+        let id: u64 = text
+            .trim()
+            .parse()
+            .map_err(|_| format!("{}: found {:?}, expected a number", parameter.display(), text.trim()))?;
+        // ZFS looks at the lower half.
+        let id = id & u64::from(u32::MAX);
+        if id != 0 {
+            return Ok(format!("{id:08x}"));
+        }
+    }
+    let id = there(&file)?.and_then(|bytes| bytes.first_chunk().copied().map(u32::from_ne_bytes)).unwrap_or(0);
+    Ok(format!("{id:08x}"))
+}
+
+/// Whether this host, with the id `own`, may import a pool with `multihost=on` beside the hosts that told theirs (H1). A host that told none is no
+/// hindrance: it may be the one that is lost.
+///
+/// # Errors
+/// Why not, and what would make it possible.
+pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
+    if own == NONE {
+        return Err(format!(
+            "the host id of this host is not set, expected one of its own for a pool with multihost (pool.multihost): {GENERATE}"
+        ));
+    }
+    let same: Vec<&str> =
+        others.iter().filter(|(_, told)| told.as_deref() == Ok(own)).map(|(name, _)| name.as_str()).collect();
+    if same.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the host id of this host, {own}, is that of {} too, expected one of its own for a pool with multihost (pool.multihost): {GENERATE}",
+        same.join(" and ")
+    ))
+}
+
+/// Asks the other hosts' agents for their ids, all at once, for at most `limit`.
+pub async fn ask(peers: &BTreeMap<String, String>, limit: std::time::Duration) -> Vec<Told> {
+    let mut asked = tokio::task::JoinSet::new();
+    for (name, address) in peers.clone() {
+        asked.spawn(async move {
+            let answer = crate::client::ask(&address, "/status", None, None, limit).await;
+            let told = answer.map_err(|error| error.to_string()).and_then(|answer| {
+                let view: crate::View =
+                    serde_json::from_str(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))?;
+                Ok(view.host_id)
+            });
+            (name, told)
+        });
+    }
+    asked.join_all().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, id: &str) -> Told {
+        (name.into(), Ok(id.into()))
+    }
+
+    #[test]
+    fn the_id_is_the_modules_or_the_files() {
+        let root = tempfile::tempdir().unwrap();
+        let (sys, etc) = (root.path().join("sys/module/spl/parameters"), root.path().join("etc"));
+        std::fs::create_dir_all(&sys).unwrap();
+        std::fs::create_dir_all(&etc).unwrap();
+        let read = || read_in(root.path());
+        assert_eq!(read().unwrap(), NONE, "neither");
+        std::fs::write(etc.join("hostid"), 0x0ff1_ce01_u32.to_ne_bytes()).unwrap();
+        assert_eq!(read().unwrap(), "0ff1ce01");
+        std::fs::write(sys.join("spl_hostid"), "0\n").unwrap();
+        assert_eq!(read().unwrap(), "0ff1ce01", "not set for the module");
+        std::fs::write(sys.join("spl_hostid"), "3735928559\n").unwrap();
+        assert_eq!(read().unwrap(), "deadbeef", "the module's comes first");
+        std::fs::write(sys.join("spl_hostid"), "much").unwrap();
+        assert!(read().unwrap_err().contains("expected a number"));
+        std::fs::remove_file(sys.join("spl_hostid")).unwrap();
+        std::fs::write(etc.join("hostid"), [1, 2]).unwrap();
+        assert_eq!(read().unwrap(), NONE, "cut short");
+        // "Could not look" is not "there is none".
+        std::fs::remove_file(etc.join("hostid")).unwrap();
+        std::fs::create_dir(etc.join("hostid")).unwrap();
+        assert!(read().unwrap_err().contains("etc/hostid"));
+    }
+
+    #[test]
+    fn no_id_and_one_that_two_hosts_have_are_refused_with_what_to_do() {
+        let silent = || ("db4".to_string(), Err("no route".to_string()));
+        let none = may_import(NONE, &[told("db2", "00000001"), silent()]).unwrap_err();
+        assert!(none.contains("not set") && none.contains("zgenhostid"), "{none}");
+        let same = may_import("00000001", &[told("db2", "00000002"), told("db3", "00000001"), silent()]).unwrap_err();
+        assert!(same.contains("is that of db3 too") && same.contains("zgenhostid"), "{same}");
+        assert_eq!(may_import("00000003", &[told("db2", "00000002"), told("db3", ""), silent()]), Ok(()));
+        // One that another has not set is that host's trouble.
+        assert_eq!(may_import("00000003", &[told("db2", NONE)]), Ok(()));
+    }
+}

@@ -1,0 +1,229 @@
+//! The plan of a switchover: made by the agent of the primary, from what it and its peers show.
+
+use super::{Finding, Move, Peer, Plan, host_ids, in_state, no_gateway, other};
+use crate::http::View;
+use crate::machine::{Role, StateName};
+use crate::schedule;
+
+/// A switchover that is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct When {
+    /// When, Unix milliseconds.
+    pub at_unix_ms: u64,
+    /// The present, likewise.
+    pub now_unix_ms: u64,
+}
+
+impl When {
+    /// Until then.
+    pub fn seconds(&self) -> u64 {
+        self.at_unix_ms.saturating_sub(self.now_unix_ms) / 1000
+    }
+}
+
+/// The plan of a switchover from the host that shows `own` to `candidate`, or to the only other one; now, or at a time.
+pub fn switchover(own: &View, candidate: Option<&str>, peers: &[Peer], when: Option<When>) -> Plan {
+    let mut plan = Plan {
+        kind: Move::Switchover,
+        set: own.set.clone(),
+        from: own.name.clone(),
+        to: String::new(),
+        checks: Vec::new(),
+        steps: Vec::new(),
+    };
+    if let Some(when) = when {
+        time(&mut plan, own, when);
+    }
+    primary(&mut plan, own, peers);
+    if let Some((name, view)) = chosen(&mut plan, own, candidate, peers) {
+        plan.to.clone_from(name);
+        taker(&mut plan, own, name, view);
+    }
+    let to = plan.to.clone();
+    for (name, view) in peers.iter().filter(|(name, _)| *name != to) {
+        third(&mut plan, own, name, view);
+    }
+    host_ids(&mut plan, own, peers);
+    if let Some(kept) = &own.scheduled {
+        let whom = kept.to.as_deref().unwrap_or("the other host");
+        let (found, next) = match when {
+            Some(_) => (format!("a switchover to {whom} is scheduled already: this one takes its place"), ""),
+            None => (
+                format!(
+                    "a switchover to {whom} is scheduled, and is dropped when it is due and {} is not primary",
+                    own.name
+                ),
+                "`holdfast agent switchover --cancel` ends it",
+            ),
+        };
+        plan.check(Finding::Note, found, next);
+    }
+    plan.steps = steps(&plan, own, when);
+    plan
+}
+
+fn time(plan: &mut Plan, own: &View, when: When) {
+    match schedule::may_ask(when.at_unix_ms, when.now_unix_ms) {
+        Ok(()) => plan.check(Finding::Good, format!("the time is {} s ahead", when.seconds()), ""),
+        Err(refusal) => plan.check(Finding::Impossible, refusal.found, refusal.next),
+    }
+    if own.paused {
+        let found = format!("{} is paused: a switchover that comes due in a pause is dropped", own.name);
+        plan.check(Finding::Note, found, "`holdfast agent resume` before it is due");
+    }
+}
+
+fn primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
+    let from = own.name.as_str();
+    match own.state {
+        StateName::Primary if own.role == Role::Primary => {
+            plan.check(Finding::Good, format!("{from} is primary"), "");
+        }
+        StateName::Primary => plan.check(Finding::Note, format!("{} and takes no connections now", in_state(own)), ""),
+        StateName::Following => {
+            plan.check(Finding::Good, format!("{from} runs PostgreSQL, which follows another one"), "");
+        }
+        _ => return not_primary(plan, own, peers),
+    }
+    if !matches!(own.database.as_str(), "ready" | "standby") {
+        let found = format!(
+            "PostgreSQL of {from} is {}: what does not stop in good order within database.stop_timeout_s is stopped at once, and recovers as after a crash",
+            own.database
+        );
+        plan.check(Finding::Note, found, "");
+    }
+    if !own.cluster_answers {
+        let found =
+            format!("{from} reaches no gateway to give the lease back to: the other host waits until it has run out");
+        plan.check(Finding::Note, found, "`holdfast cluster status` shows the gateways");
+    }
+}
+
+/// P2: where PostgreSQL could be moved from, or what there is instead of a switchover.
+fn not_primary(plan: &mut Plan, own: &View, peers: &[Peer]) {
+    let owner = if own.lease_owner.is_empty() { "nobody" } else { own.lease_owner.as_str() };
+    let found = format!("{}, expected primary; {owner} holds the lease", in_state(own));
+    let runs = |(_, view): &&Peer| {
+        view.as_ref().is_ok_and(|view| matches!(view.state, StateName::Primary | StateName::Following))
+    };
+    let next = match peers.iter().find(runs) {
+        Some((name, _)) => {
+            let address = own.peers.get(name).map(|address| format!(" (--agent {address})")).unwrap_or_default();
+            format!("ask the agent of {name}{address}")
+        }
+        None if own.state == StateName::Standby => {
+            "where PostgreSQL runs nowhere: `holdfast agent failover --candidate HOST`".to_string()
+        }
+        None => "wait until it is primary, `holdfast agent status` shows it".to_string(),
+    };
+    plan.check(Finding::Impossible, found, next);
+}
+
+/// To whom.
+fn chosen<'a>(plan: &mut Plan, own: &View, candidate: Option<&str>, peers: &'a [Peer]) -> Option<&'a Peer> {
+    let known = peers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let from = own.name.as_str();
+    let (found, next) = match (candidate, peers) {
+        (None, [only]) => return Some(only),
+        (_, []) => (
+            format!("{from} knows of no other host"),
+            format!("add the others under [peers] in the settings of {from}"),
+        ),
+        (None, _) => (
+            format!("found {} peers of {from}, expected a candidate", peers.len()),
+            format!("name one with --to: {known}"),
+        ),
+        (Some(name), _) if name == from => {
+            (format!("{from} is where it is already"), format!("name another host with --to ({known}), or leave it"))
+        }
+        (Some(name), _) => match peers.iter().find(|(peer, _)| peer == name) {
+            Some(peer) => return Some(peer),
+            None => (
+                format!("{name} is none of the peers of {from} ({known})"),
+                format!("add it under [peers] in the settings of {from}, or name one of those with --to"),
+            ),
+        },
+    };
+    plan.check(Finding::Impossible, found, next);
+    None
+}
+
+/// Whether that host could take over.
+fn taker(plan: &mut Plan, own: &View, to: &str, view: &Result<View, String>) {
+    let from = own.name.as_str();
+    let view = match view {
+        Ok(view) => view,
+        Err(why) => {
+            let next = format!(
+                "start `holdfast agent run` on {to}, mend the network between it and {from}, or correct [peers] in the settings of {from}"
+            );
+            return plan.check(Finding::Impossible, format!("the agent of {to} does not answer ({why})"), next);
+        }
+    };
+    if let Some(found) = other(own, to, view) {
+        return plan.check(Finding::Impossible, found, format!("mend [peers] in the settings of {from}"));
+    }
+    match view.state {
+        StateName::Standby => plan.check(Finding::Good, format!("{to} stands by"), ""),
+        StateName::Primary | StateName::Following => plan.check(
+            Finding::Impossible,
+            format!("{}, expected standby", in_state(view)),
+            format!("it runs PostgreSQL already: `holdfast agent status` shows which of {from} and {to} holds the lease; the other one is fenced"),
+        ),
+        _ => plan.check(
+            Finding::Impossible,
+            format!("{}, expected standby", in_state(view)),
+            "wait until it stands by, `holdfast agent status` shows it",
+        ),
+    }
+    if view.cluster_answers {
+        plan.check(Finding::Good, format!("{to} reaches gateways"), "");
+    } else {
+        no_gateway(plan, to);
+    }
+    let stands_by = view.state == StateName::Standby && view.cluster_answers;
+    if stands_by && !view.obstacle.is_empty() {
+        let found = format!("{to} would not take over by itself ({}): asked to, it does", view.obstacle);
+        plan.check(Finding::Note, found, "");
+    }
+}
+
+fn third(plan: &mut Plan, own: &View, name: &str, view: &Result<View, String>) {
+    let (finding, found, next) = match view {
+        Err(why) => (
+            Finding::Note,
+            format!("the agent of {name} does not answer ({why}): it has no part in this"),
+            String::new(),
+        ),
+        Ok(view) => match other(own, name, view) {
+            Some(found) => (Finding::Note, found, format!("mend [peers] in the settings of {}", own.name)),
+            None if view.state == StateName::Standby => (Finding::Good, format!("{name} stands by"), String::new()),
+            None => (Finding::Note, in_state(view), String::new()),
+        },
+    };
+    plan.check(finding, found, next);
+}
+
+fn steps(plan: &Plan, own: &View, when: Option<When>) -> Vec<String> {
+    let from = own.name.as_str();
+    let to = if plan.to.is_empty() { "the other host" } else { plan.to.as_str() };
+    let mut steps = Vec::new();
+    if let Some(when) = when {
+        let late = schedule::LATE_MAX.as_secs();
+        steps.push(format!(
+            "{from} waits for {} s, across restarts of its agent, and checks all of this once more; more than {late} s late it is dropped",
+            when.seconds()
+        ));
+    }
+    steps.push(format!("{to} is told to take the lease as soon as it is free"));
+    steps.push(format!(
+        "{from}: a checkpoint while clients go on, then PostgreSQL is stopped and its clients are thrown out"
+    ));
+    steps.push(format!("{from}: unmount the file system or export the pool, detach the devices, give the lease back"));
+    steps.push(format!("{to}: take the lease, attach the devices of {}, mount or import, start PostgreSQL", plan.set));
+    steps.push(match own.state {
+        StateName::Following => format!("{to}: PostgreSQL follows on; load balancers find it at /replica"),
+        _ => format!("{to}: make a first commit durable; from then on load balancers are sent there"),
+    });
+    steps
+}

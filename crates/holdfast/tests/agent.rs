@@ -1,0 +1,236 @@
+//! `holdfast agent switchover` and `failover` as people run them, against stand-ins of agents that answer over HTTP, with plans made as agents make them.
+
+use holdfast_agent::View;
+use holdfast_agent::plan::{self, Peer, Plan};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// Two hosts, and what they were told to do.
+#[derive(Debug)]
+struct World {
+    views: [Value; 2],
+    told: Vec<(String, Value)>,
+}
+
+type Shared = Arc<Mutex<World>>;
+
+struct Lab {
+    world: Shared,
+    agents: String,
+}
+
+fn view(name: &str, state: &str, peers: &Value) -> Value {
+    let primary = state == "primary";
+    json!({
+        "name": name, "set": "demo", "state": state, "since_unix_ms": 0, "role": if primary { "primary" } else { "standby" },
+        "why": "", "paused": false, "mode": "automatic", "nofailover": false, "priority": 100, "epoch": if primary { 17 } else { 0 },
+        "lease_owner": "db1", "cluster_answers": true, "database": if primary { "ready" } else { "gone" }, "attach": null,
+        "renewed_ms_ago": null, "obstacle": "", "peers": peers, "version": "x",
+    })
+}
+
+/// Two agents: db1 is primary, db2 is in this state.
+fn lab(state: &str) -> Lab {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [a, b] = [0, 1].map(|at| listeners[at].local_addr().unwrap().to_string());
+    let views = [view("db1", "primary", &json!({ "db2": b })), view("db2", state, &json!({ "db1": a }))];
+    let world = Arc::new(Mutex::new(World { views, told: Vec::new() }));
+    for (at, listener) in listeners.into_iter().enumerate() {
+        let world = world.clone();
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                serve(&world, at, stream.unwrap());
+            }
+        });
+    }
+    Lab { world, agents: a }
+}
+
+fn serve(world: &Shared, at: usize, mut stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let (mut first, mut length) = (String::new(), 0);
+    reader.read_line(&mut first).unwrap();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        match line.trim().split_once(": ") {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => length = value.parse().unwrap(),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let path = first.split(' ').nth(1).unwrap().to_string();
+    let (code, answer) = answer(&mut world.lock().unwrap(), at, &path, body);
+    let answer = answer.to_string();
+    let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len());
+    stream.write_all(format!("{head}{answer}").as_bytes()).unwrap();
+}
+
+fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value) {
+    let parsed = |at: usize| serde_json::from_value::<View>(world.views[at].clone()).unwrap();
+    let other = parsed(1 - at);
+    let peers: [Peer; 1] = [(other.name.clone(), Ok(other))];
+    let made: Plan = match path {
+        "/status" => return (200, world.views[at].clone()),
+        "/switchover" => plan::switchover(&parsed(at), body["candidate"].as_str(), &peers, None),
+        "/failover" => plan::failover(&parsed(at), &peers),
+        path => return (404, json!({ "message": format!("found {path}") })),
+    };
+    let (allow, reason) = (body["allow_data_loss"] == true, body["reason"].as_str().unwrap_or_default());
+    let may_go = made.may_go(allow, reason);
+    let dry = body["dry_run"] == true;
+    world.told.push((path.to_string(), body));
+    match may_go {
+        Err(why) if dry => (200, json!({ "message": format!("would be refused: {why}"), "plan": made })),
+        Err(why) => (412, json!({ "message": why, "plan": made })),
+        Ok(()) if dry => (200, json!({ "message": "it would be done", "plan": made })),
+        Ok(()) => {
+            // At once: how long it takes is not asked here.
+            let [a, b] = [0, 1].map(|at| world.views[at]["peers"].clone());
+            world.views = [view("db1", "standby", &a), view("db2", "primary", &b)];
+            (200, json!({ "message": "on its way", "plan": made }))
+        }
+    }
+}
+
+impl Lab {
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.env_clear().env("HOLDFAST_AGENT", &self.agents).stdin(Stdio::null());
+        command.arg("agent").args(args).output().unwrap()
+    }
+
+    /// Standard output and standard error of one that ends with this code.
+    fn expect(&self, code: i32, args: &[&str]) -> (String, String) {
+        let output = self.run(args);
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said:?}");
+        let [out, err] = said;
+        (out, err)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let (out, _) = self.expect(0, &[args, &["--output", "json"]].concat());
+        serde_json::from_str(&out).unwrap()
+    }
+
+    /// Whether each command that was told since was only asked about.
+    fn told(&self) -> Vec<(String, bool)> {
+        let told = std::mem::take(&mut self.world.lock().unwrap().told);
+        told.into_iter().map(|(path, body)| (path, body["dry_run"] == true)).collect()
+    }
+}
+
+/// The line of a table about this host, without what fills it up.
+fn row(text: &str, host: &str) -> Vec<String> {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(host));
+    line.unwrap_or_else(|| panic!("no line of {host} in {text}")).split_whitespace().map(str::to_string).collect()
+}
+
+/// What each host is, in a list of them.
+fn states(hosts: &Value) -> Vec<(&str, &str)> {
+    hosts.as_array().unwrap().iter().map(state).collect()
+}
+
+fn state(host: &Value) -> (&str, &str) {
+    let text = |key: &str| host["view"][key].as_str().unwrap();
+    (text("name"), text("state"))
+}
+
+#[test]
+fn a_dry_run_shows_hosts_checks_and_steps_and_does_nothing() {
+    let lab = lab("standby");
+    let (out, _) = lab.expect(0, &["switchover", "--dry-run"]);
+    assert_eq!(row(&out, "db1")[2..4], ["primary", "primary"]);
+    assert_eq!(row(&out, "db2")[2..4], ["standby", "standby"]);
+    for words in
+        ["CHECK", "db1 is primary", "db2 stands by", "steps of the switchover of demo from db1 to db2:", "  1. "]
+    {
+        assert!(out.contains(words), "{words:?} is not in {out}");
+    }
+    assert!(out.ends_with("it would be done\n"), "{out}");
+    let said = lab.json(&["switchover", "--dry-run", "--to", "db2"]);
+    assert_eq!(
+        (&said["may_go"], &said["plan"]["kind"], &said["plan"]["to"]),
+        (&json!(true), &json!("switchover"), &json!("db2"))
+    );
+    assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "standby")]);
+    assert!(
+        said["plan"]["checks"].as_array().unwrap().len() >= 3 && said["plan"]["steps"].as_array().unwrap().len() >= 4
+    );
+    // The same form for both.
+    let forced = lab.json(&["failover", "--dry-run", "--candidate", "db2"]);
+    assert_eq!((&forced["may_go"], &forced["plan"]["kind"]), (&json!(false), &json!("failover")));
+    let keys = |said: &Value| said.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&said), keys(&forced));
+    assert!(lab.told().iter().all(|(_, dry)| *dry));
+}
+
+#[test]
+fn a_switchover_shows_the_hosts_before_and_after_also_where_nobody_is_asked() {
+    let one = lab("standby");
+    let (out, err) = one.expect(0, &["switchover", "--yes"]);
+    assert!(err.starts_with("before:\n"), "{err}");
+    assert_eq!((row(&err, "db1")[2].as_str(), row(&err, "db2")[2].as_str()), ("primary", "standby"));
+    assert!(out.trim_start().starts_with("after:\n"), "{out}");
+    assert_eq!((row(&out, "db1")[2].as_str(), row(&out, "db2")[2].as_str()), ("standby", "primary"));
+    assert!(out.trim_end().lines().last().unwrap().starts_with("db2 is primary under e17 after "), "{out}");
+    assert_eq!(one.told(), [("/switchover".to_string(), false)]);
+
+    let two = lab("standby");
+    let said = two.json(&["switchover", "--yes"]);
+    assert_eq!((&said["primary"], &said["epoch"]), (&json!("db2"), &json!(17)));
+    assert!(said["took_ms"].is_u64());
+    assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "standby")]);
+    assert_eq!(states(&said["after"]), [("db1", "standby"), ("db2", "primary")]);
+    assert_eq!((&said["plan"]["from"], &said["plan"]["to"]), (&json!("db1"), &json!("db2")));
+
+    // Where nobody can answer: the plan was shown, and nothing was done.
+    let asked = lab("standby");
+    let (_, err) = asked.expect(6, &["switchover"]);
+    assert!(err.contains("db2 stands by") && err.contains("steps of the switchover of demo from db1 to db2"), "{err}");
+    assert_eq!(asked.told(), [("/switchover".to_string(), true)]);
+}
+
+#[test]
+fn a_failover_shows_the_hosts_before_and_after() {
+    let lab = lab("standby");
+    let words = ["failover", "--candidate", "db2", "--yes"];
+    let (_, err) = lab.expect(3, &words);
+    assert!(err.contains("before:\n") && err.contains("LOSES DATA") && err.contains("--allow-data-loss"), "{err}");
+    assert_eq!(lab.told(), [("/failover".to_string(), true)], "refused before it was asked for");
+    let said = lab.json(&[&words[..], &["--allow-data-loss", "--reason", "smoke"]].concat());
+    assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "standby")]);
+    assert_eq!(states(&said["after"]), [("db1", "standby"), ("db2", "primary")]);
+    assert_eq!((&said["plan"]["kind"], &said["primary"]), (&json!("failover"), &json!("db2")));
+}
+
+#[test]
+fn a_refused_switchover_shows_its_checks_and_what_would_make_it_possible() {
+    let lab = lab("fencing");
+    let next = "wait until it stands by";
+    for args in [&["switchover", "--yes"][..], &["switchover"]] {
+        let (out, err) = lab.expect(3, args);
+        assert!(err.contains("NOT POSSIBLE") && err.contains("db2 is in state fencing") && err.contains(next), "{err}");
+        assert_eq!(out, "");
+    }
+    let (_, err) = lab.expect(3, &["switchover", "--yes", "--output", "json"]);
+    let error: Value = serde_json::from_str(&err).unwrap();
+    assert!(error["error"]["message"].as_str().unwrap().contains(next), "{error}");
+    let said = lab.json(&["switchover", "--dry-run"]);
+    assert_eq!(said["may_go"], json!(false));
+    let checks = said["plan"]["checks"].as_array().unwrap();
+    let refusing: Vec<&Value> = checks.iter().filter(|check| check["finding"] == "impossible").collect();
+    assert!(
+        !refusing.is_empty()
+            && refusing.iter().all(|check| check["next"].as_str().is_some_and(|next| !next.is_empty()))
+    );
+    assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "fencing")]);
+}
