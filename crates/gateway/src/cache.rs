@@ -177,7 +177,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             .with_eviction_config(foyer::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
-        let inner = Inner { memory, flights: Flights::default(), disk, counts: Counts::default(), window: Mutex::default() };
+        let inner =
+            Inner { memory, flights: Flights::default(), disk, counts: Counts::default(), window: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 

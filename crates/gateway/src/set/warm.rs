@@ -83,12 +83,7 @@ pub struct Warmer {
 
 impl Warmer {
     /// For `server`'s set.
-    pub fn new(
-        server: Arc<SetServer>,
-        mapping: Arc<Mapping>,
-        warmth: Arc<Warmth>,
-        stop: CancellationToken,
-    ) -> Self {
+    pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, warmth: Arc<Warmth>, stop: CancellationToken) -> Self {
         Self { server, mapping, warmth, stop }
     }
 
@@ -194,11 +189,7 @@ impl Warmer {
     }
 
     /// In turn with all sets of the gateway, and at their pace.
-    async fn paid<T>(
-        &self,
-        bytes: u64,
-        read: impl Future<Output = Result<T, MapError>>,
-    ) -> Result<T, MapError> {
+    async fn paid<T>(&self, bytes: u64, read: impl Future<Output = Result<T, MapError>>) -> Result<T, MapError> {
         let _turn = self.warmth.turn.lock().await;
         let done = read.await;
         metrics::counter!("holdfast_warm_requests_total", "set" => self.name()).increment(1);
@@ -217,8 +208,8 @@ impl Warmer {
         let read = async {
             let body = self.mapping.store.get(&key).await?;
             let parts = match wanted.object.kind {
-                StoredKind::Segment => self.extents(object, &body, step).await?,
-                _ => self.pages(object, &body)?,
+                StoredKind::Segment => extents(&self.mapping, object, &body, step).await?,
+                _ => pages(&self.mapping, object, &body)?,
             };
             for hand in hands(parts) {
                 self.mapping.keep_sealed(object, &body, hand).await;
@@ -227,38 +218,36 @@ impl Warmer {
         };
         self.paid(wanted.bytes, read).await
     }
+}
 
-    /// The table is opened, that is authenticated; the extents are when they are read (C2).
-    async fn extents(
-        &self,
-        object: ObjectId,
-        body: &Bytes,
-        step: &Step,
-    ) -> Result<Vec<(u32, Range<u64>)>, MapError> {
-        let bad = |reason| MapError::Bad { what: "segment", object, reason };
-        let table = read_table(&self.mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
-        let keep = keep(step.begun.as_ref(), step.last, step.upto, &table);
-        let mut parts = Vec::with_capacity(table.len());
-        for entry in table {
-            let place = entry.place;
-            let wanted = match keep {
-                Keep::All => true,
-                Keep::AtHand => {
-                    self.mapping.was_at_hand(&step.old, entry.volume, entry.lba, place.sectors()).await
-                }
-            };
-            if wanted {
-                parts.push((place.number, place.range()));
-            }
+/// The table is opened, that is authenticated; the extents are when they are read (C2).
+async fn extents(
+    mapping: &Mapping,
+    object: ObjectId,
+    body: &Bytes,
+    step: &Step,
+) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+    let bad = |reason| MapError::Bad { what: "segment", object, reason };
+    let table = read_table(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    let keep = keep(step.begun.as_ref(), step.last, step.upto, &table);
+    let mut parts = Vec::with_capacity(table.len());
+    for entry in table {
+        let place = entry.place;
+        let wanted = match keep {
+            Keep::All => true,
+            Keep::AtHand => mapping.was_at_hand(&step.old, entry.volume, entry.lba, place.sectors()).await,
+        };
+        if wanted {
+            parts.push((place.number, place.range()));
         }
-        Ok(parts)
     }
+    Ok(parts)
+}
 
-    fn pages(&self, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, Range<u64>)>, MapError> {
-        let bad = |reason| MapError::Bad { what: "page pack", object, reason };
-        let table = read_pack(&self.mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
-        Ok(table.into_iter().map(|entry| (entry.place.number, entry.place.range())).collect())
-    }
+fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+    let bad = |reason| MapError::Bad { what: "page pack", object, reason };
+    let table = read_pack(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    Ok(table.into_iter().map(|entry| (entry.place.number, entry.place.range())).collect())
 }
 
 /// In pieces of [`HAND_BYTES`], or of one part.
@@ -280,40 +269,4 @@ fn hands(parts: Vec<(u32, Range<u64>)>) -> Vec<Vec<(u32, Range<u64>)>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_types::ByteSize;
-
-    #[test]
-    fn nothing_is_read_without_a_disk_at_a_witness_or_unasked() {
-        let wanted = |change: fn(&mut GatewayConfig)| {
-            let mut config = GatewayConfig::default();
-            config.cache.warm_bytes_per_second = ByteSize(1 << 20);
-            change(&mut config);
-            Warmth::new(&config).is_wanted()
-        };
-        assert!(!Warmth::new(&GatewayConfig::default()).is_wanted(), "unasked");
-        assert!(wanted(|_| {}));
-        assert!(!wanted(|config| config.cache.disk = ByteSize(0)));
-        assert!(!wanted(|config| config.role = GatewayRole::Witness));
-        assert!(!wanted(|config| config.cache.warm_bytes_per_second = ByteSize(0)));
-    }
-
-    #[test]
-    fn parts_are_handed_over_in_order_and_in_pieces() {
-        let parts: Vec<_> = (0..100_u32).map(|n| (n, u64::from(n) * 100_000..u64::from(n + 1) * 100_000)).collect();
-        let hands = hands(parts.clone());
-        assert_eq!(hands.len(), 5);
-        assert!(hands.iter().all(|hand| hand.len() <= 20));
-        assert_eq!(hands.concat(), parts);
-        assert_eq!(super::hands(Vec::new()), Vec::<Vec<_>>::new());
-        assert_eq!(super::hands(vec![(0, 0..HAND_BYTES * 3)]).len(), 1, "a part is never cut");
-    }
-
-    #[test]
-    fn bytes_take_their_time() {
-        let warmth = |rate| Warmth { bytes_per_second: rate, most: 0, turn: tokio::sync::Mutex::default() };
-        assert_eq!(warmth(1 << 20).time_for(3 << 20), Duration::from_secs(3));
-        assert_eq!(warmth(1 << 30).time_for(0), Duration::ZERO);
-    }
-}
+mod tests;

@@ -175,8 +175,8 @@ mod tests {
         let read = Some(v1::ReadAnswers { since_start, recent, recent_ms: 290_400 });
         let idle = Some(v1::ReadAnswers { recent: Some(v1::FoundIn::default()), ..read.unwrap() });
         let never = Some(v1::ReadAnswers { since_start: Some(v1::FoundIn::default()), ..idle.unwrap() });
-        let mut status = v1::ClusterStatusReply::default();
-        status.members = vec![member("g2", never), member("g3", None)];
+        let members = vec![member("g2", never), member("g3", None)];
+        let mut status = v1::ClusterStatusReply { members, ..v1::ClusterStatusReply::default() };
         assert_eq!(reads(&status), "", "nobody has read, or is of a build that does not say");
         status.members.extend([member("g1", read), member("g4", idle)]);
         let text = reads(&status);
