@@ -126,7 +126,8 @@ async fn what_is_brought_in_is_read_without_the_store() {
         })
         .collect();
     assert!(found == [content(0), content(8)].concat(), "other bytes than were written");
-    let third = taker.read(at, V, Lba(16), Sectors(8), &mut Vec::new());
+    let mut nothing = Vec::new();
+    let third = taker.read(at, V, Lba(16), Sectors(8), &mut nothing);
     let third = tokio::time::timeout(Duration::from_secs(30), third).await;
     assert!(matches!(third, Ok(Err(MapError::Store(_)))), "{third:?}: it is in no cache and in no store");
     // R9, C2: of bytes that are not what was sealed nothing is taken.
