@@ -179,6 +179,11 @@ impl Warmer {
             if wanted.object.kind == StoredKind::Segment && self.mapping.has_begin_of(wanted.object.object) {
                 continue;
             }
+            // Each request would take as long as a store that is away lets it.
+            if self.mapping.in_trouble() {
+                left_out += wanted.bytes;
+                continue;
+            }
             if let Err(error) = self.bring(wanted, &step).await {
                 tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not brought in");
                 left_out += wanted.bytes;
