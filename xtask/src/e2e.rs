@@ -143,7 +143,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "cold-reads",
-        shows: "a reader in order does not wait for one answer of the store after the other; scattered reads cost no request more; CACHE works",
+        shows: "a reader in order or in steps does not wait for one answer of the store after the other; scattered reads cost no request more; CACHE works; a warm follower takes over warm",
         needs: &["versitygw", "nbdsh"],
         run: cold::run,
     },

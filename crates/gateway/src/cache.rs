@@ -18,6 +18,7 @@
 //! C3  Clean data only: losing any or all of it, at any time, costs a fetch.
 //! C4  Bounded: memory by `memory_bytes`, disk by `disk_bytes`, buffers by [`DISK_BUFFER_BYTES`] on top.
 
+mod answers;
 mod disk;
 mod flight;
 
@@ -29,9 +30,11 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+pub use answers::{Answers, Window};
 pub use disk::DISK_BUFFER_BYTES;
 
 /// Names one extent of a segment, or one page of a pack.
@@ -87,6 +90,7 @@ struct Inner<V: Clone + Send + Sync + 'static> {
     flights: Flights<V>,
     disk: Option<Arc<Disk>>,
     counts: Counts,
+    window: Mutex<Window>,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +101,7 @@ struct Counts {
     fetches: AtomicU64,
     failures: AtomicU64,
     shared: AtomicU64,
+    journal: AtomicU64,
     rejected: AtomicU64,
 }
 
@@ -107,7 +112,7 @@ pub struct CacheStats {
     pub memory_hits: u64,
     /// Answered from disk.
     pub disk_hits: u64,
-    /// Bytes that were sealed here and went to disk unasked.
+    /// Sealed bytes that went to disk unasked: made here, or brought in while another gateway led.
     pub kept_bytes: u64,
     /// Fetches begun.
     pub fetches: u64,
@@ -115,6 +120,8 @@ pub struct CacheStats {
     pub failures: u64,
     /// Answered by another caller's flight.
     pub shared: u64,
+    /// Never asked of the cache: the journal had it.
+    pub journal: u64,
     /// Sealed bytes from disk that could not be opened: a damaged cache disk.
     pub rejected: u64,
     /// Reads from the disk tier that failed or took too long.
@@ -170,7 +177,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             .with_eviction_config(foyer::S3FifoConfig::default())
             .with_weighter(move |_: &BlockKey, value: &V| weigh(value) + ENTRY_OVERHEAD_BYTES)
             .build();
-        let inner = Inner { memory, flights: Flights::default(), disk, counts: Counts::default() };
+        let inner =
+            Inner { memory, flights: Flights::default(), disk, counts: Counts::default(), window: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -308,6 +316,29 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         }
     }
 
+    /// A part of a read was in the journal, before the cache: counted here beside what the cache answers.
+    pub fn note_journal(&self) {
+        self.inner.counts.journal.fetch_add(1, Relaxed);
+    }
+
+    /// Where parts of reads were found so far.
+    pub fn answers(&self) -> Answers {
+        let CacheStats { journal, memory_hits, disk_hits, fetches, shared, .. } = self.stats();
+        Answers { journal, memory: memory_hits, disk: disk_hits, store: fetches, shared }
+    }
+
+    /// Remembers the answers so far, for [`ReadCache::recent`]: called now and then. `at`: since the process started.
+    pub fn look(&self, at: Duration) {
+        let answers = self.answers();
+        self.inner.window.lock().unwrap_or_else(PoisonError::into_inner).note(at, answers);
+    }
+
+    /// The answers of the last minutes, and how long these were.
+    pub fn recent(&self, at: Duration) -> (Duration, Answers) {
+        let answers = self.answers();
+        self.inner.window.lock().unwrap_or_else(PoisonError::into_inner).recent(at, answers)
+    }
+
     /// What was done so far, and what is held now.
     pub fn stats(&self) -> CacheStats {
         let Inner { memory, disk, counts, .. } = &*self.inner;
@@ -318,6 +349,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             fetches: counts.fetches.load(Relaxed),
             failures: counts.failures.load(Relaxed),
             shared: counts.shared.load(Relaxed),
+            journal: counts.journal.load(Relaxed),
             rejected: counts.rejected.load(Relaxed),
             disk_errors: disk.as_ref().map_or(0, |disk| disk.errors()),
             disk: disk.is_some(),
@@ -337,6 +369,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         answered("disk", stats.disk_hits);
         answered("store", stats.fetches);
         answered("shared", stats.shared);
+        answered("journal", stats.journal);
         metrics::counter!("holdfast_cache_kept_bytes_total", "kind" => kind).absolute(stats.kept_bytes);
         metrics::counter!("holdfast_cache_failures_total", "kind" => kind).absolute(stats.failures);
         metrics::counter!("holdfast_cache_disk_rejected_total", "kind" => kind).absolute(stats.rejected);

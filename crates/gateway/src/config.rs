@@ -230,6 +230,10 @@ settings! {
         /// How far a reader that goes through a volume in order is read ahead of, 0B (not at all) to 64MiB; at most a thirty-second of memory. More: fewer waits
         /// for a store that is far away, more read for nothing where the reader stops.
         read_ahead: ByteSize = ByteSize(8 * MIB);
+        /// While another gateway leads: what that uploads is read from the store into the disk cache here, all sets together at most so much a second, 0B (not at
+        /// all) to 1GiB. So that reads after a takeover cost no request. Each gateway but the leader reads every stored byte once; stores and lines
+        /// between regions may charge for that. Below what is uploaded on average, the rest is left out. A witness does nothing of it.
+        warm_bytes_per_second: ByteSize = ByteSize(0);
     }
 }
 

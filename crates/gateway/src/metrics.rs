@@ -23,7 +23,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Counter,
         "holdfast_cache_answers_total",
-        "Answers of the read cache, by kind (extents, pages) and tier (memory, disk, store, shared with another reader).",
+        "Answers of the read cache, by kind (extents, pages) and tier (memory, disk, store, shared with another reader; journal: not asked of the cache).",
     ),
     (
         Kind::Counter,
@@ -40,7 +40,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Counter,
         "holdfast_cache_kept_bytes_total",
-        "Bytes that were sealed here and put on the cache's disk unasked.",
+        "Sealed bytes that were put on the cache's disk unasked: uploaded here, or brought in as a follower.",
     ),
     (Kind::Gauge, "holdfast_cache_memory_bytes", "Bytes in the cache's memory."),
     (Kind::Gauge, "holdfast_cache_memory_entries", "Entries in the cache's memory."),
@@ -187,6 +187,18 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "Unix time of the store's first failure in a row; 0 while all is well.",
     ),
     (Kind::Counter, "holdfast_uploaded_bytes_total", "Bytes of segments that were uploaded."),
+    (Kind::Counter, "holdfast_warm_bytes_total", "Bytes that a follower read from the store for its cache, roots too."),
+    (
+        Kind::Counter,
+        "holdfast_warm_checkpoints_total",
+        "Checkpoints of another gateway that a follower went through for its cache.",
+    ),
+    (
+        Kind::Counter,
+        "holdfast_warm_left_out_bytes_total",
+        "Bytes of such checkpoints that were left out: too many at once, or not read.",
+    ),
+    (Kind::Counter, "holdfast_warm_requests_total", "Requests to the store that a follower made for its cache."),
 ];
 
 /// Tells the recorder.

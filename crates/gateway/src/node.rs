@@ -7,6 +7,7 @@
 
 mod deletion;
 mod ended;
+mod gauges;
 mod lives;
 mod members;
 mod placing;
@@ -23,6 +24,7 @@ use crate::keyring::{ClusterKeys, KeyError};
 use crate::node_key::{self, NodeKeyError};
 use crate::room;
 use crate::set::server::SetServer;
+use crate::set::warm::Warmth;
 use holdfast_control::serve::{ClockWatch, Timing};
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::{LogConfig, LogUsage};
@@ -120,6 +122,8 @@ pub struct Node {
     identity: Mutex<Identity>,
     keys: ClusterKeys,
     cache: Cache,
+    /// What followers here may bring into it.
+    warmth: Arc<Warmth>,
     /// Why group 0 refused this start (C3).
     refused: Mutex<Option<String>>,
     /// What the journal's disk lacked of its bound when it was opened.
@@ -188,6 +192,7 @@ impl Node {
         let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
         let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
+        let warmth = Arc::new(Warmth::new(&config));
         let node = Arc::new(Self {
             config,
             timing,
@@ -201,6 +206,7 @@ impl Node {
             identity: Mutex::new(identity),
             keys,
             cache,
+            warmth,
             refused: Mutex::new(None),
             lacks_room: OnceLock::new(),
             raft: RwLock::new(None),
@@ -404,42 +410,6 @@ impl Node {
             && group.quorum_acked().is_none_or(|(_, at)| silent(at));
         alone.then(|| format!("group {}: no quorum of gateways answers its leader here", group.id()))
     }
-
-    /// Puts the gauges that are read, not counted, into the metrics.
-    pub fn record_gauges(&self) {
-        self.cache.publish("extents");
-        self.record_store_gauges();
-        if let Some(raft) = self.raft() {
-            metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
-            metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
-        }
-        let Some(adopted) = self.adopted() else { return };
-        let usage = adopted.raft.log().usage();
-        metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
-        metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
-        let yes = |is: bool| f64::from(u8::from(is));
-        metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
-        metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
-        for group in adopted.raft.groups() {
-            let status = group.status();
-            let id = group.id().0.to_string();
-            metrics::gauge!("holdfast_raft_term", "group" => id.clone()).set(status.leadership.term.0 as f64);
-            metrics::gauge!("holdfast_raft_leader", "group" => id.clone())
-                .set(f64::from(u8::from(status.leadership.mine)));
-            let applied = status.applied.map_or(0, |a| a.index.0);
-            metrics::gauge!("holdfast_raft_applied_index", "group" => id.clone()).set(applied as f64);
-            metrics::gauge!("holdfast_journal_live_bytes", "group" => id).set(status.live_bytes as f64);
-        }
-        let sets: Vec<_> = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        for set in sets {
-            let (extents, backlog) = set.host.with(|m| (m.extents(), m.backlog_bytes()));
-            let name = set.name.to_string();
-            metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
-            metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
-            let connections = set.serving().map_or(0, |s| s.connected());
-            metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
-        }
-    }
 }
 
 /// Why the journal does not do what it must, for people.
@@ -508,6 +478,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             changed = changes.changed() => if changed.is_err() { return },
             _ = tick.tick() => {}
         }
+        node.cache.look(node.started.elapsed());
         let state = node.cluster.state();
         note_peers(&node, &state, &mut book);
         // Before what is new: a new set may have the name of one that is gone.

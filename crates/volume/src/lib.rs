@@ -11,4 +11,5 @@ pub mod object;
 pub mod plan;
 pub mod segment;
 pub mod space;
+pub mod warm;
 mod wire;

@@ -1,5 +1,6 @@
-//! Reads of what is only in the store: a reader in order is read ahead of, so that it does not wait for one answer after the other; a scattered one costs
-//! no request more; and NBD's CACHE brings in what it names. The requests are counted at the store's door.
+//! Reads of what is only in the store: a reader in order, or in equal steps, is read ahead of, so that it does not wait for one answer after the other; a
+//! scattered one costs no request more; and NBD's CACHE brings in what it names. What was uploaded is read without the store, at the gateway that uploaded it,
+//! and, where followers bring it in too, at the one that takes over. The requests are counted at the store's door.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET};
@@ -22,6 +23,8 @@ const EXTENTS: u64 = SIZE_MIB * MIB / READ;
 /// Requests beside those for extents: head, root, page, and looks.
 const BESIDE: u64 = 24;
 const SCATTERED: u64 = 48;
+/// From one read to the next in equal steps: too far for a reader in order.
+const STRIDE: u64 = 12;
 
 /// A machine that is too busy for heartbeats moves leadership, and with it the cache that is looked at.
 const ROUNDS_MAX: u32 = 4;
@@ -39,14 +42,95 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
             done => break done?,
         }
     }
+    whole(lab, "kept", |dir| Ok(kept(lab, dir)?.then_some(())))?;
+    let cold = whole(lab, "cold", |dir| taken_over(lab, dir, "0B"))?;
+    anyhow::ensure!(cold >= EXTENTS, "{cold} requests for {EXTENTS} extents that nobody had brought in");
+    let warm = whole(lab, "warm", |dir| taken_over(lab, dir, "64MiB"))?;
+    note(format!("after a takeover: {EXTENTS} reads, {cold} requests; {warm} where the follower had brought it in"));
+    anyhow::ensure!(warm <= BESIDE, "{warm} requests, expected {BESIDE} at most: the follower was cold");
+    Ok(())
+}
+
+/// Rounds of `look` until the disk was quick enough for all to be kept.
+fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) -> Result<T> {
     for round in 1..=ROUNDS_MAX {
-        let dir = lab.dir.join(format!("kept{round}"));
+        let dir = lab.dir.join(format!("{name}{round}"));
         std::fs::create_dir_all(&dir)?;
-        if kept(lab, &dir)? {
-            return Ok(());
+        if let Some(done) = look(&dir)? {
+            return Ok(done);
         }
     }
-    anyhow::bail!("what was uploaded did not go into the disk cache as a whole in {ROUNDS_MAX} rounds")
+    anyhow::bail!("{name}: what was uploaded did not go into the disk cache as a whole in {ROUNDS_MAX} rounds")
+}
+
+/// How many requests the reads of everything take at the gateway that takes over. `None`: a disk was so slow that some was left out, or leadership moved by itself.
+fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
+    let s3 = S3::start(dir)?;
+    let proxy = Proxy::start(&s3.address(), 0)?;
+    let settings = ["upload.interval_ms=3600000", "cache.memory=128MiB", "cache.read_ahead=0B", "rtt_ms=20"];
+    let rate_of = format!("cache.warm_bytes_per_second={rate}");
+    let options = Options {
+        bin: lab.bin.clone(),
+        dir: dir.join("cluster"),
+        gateways: 3,
+        store: Some(s3.url_by(proxy.address())),
+        size: format!("{SIZE_MIB}MiB"),
+        settings: settings.map(String::from).into_iter().chain([rate_of]).collect(),
+        env: s3.env(),
+    };
+    let mut cluster = Cluster::start(options)?;
+    let (leader, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..EXTENTS {
+        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    let uploaded = format!("holdfast_uploaded_bytes_total{{set=\"{SET}\"}}");
+    let uploaded = counted(&cluster.metrics_address(leader)?, &uploaded)?;
+    client.disconnect();
+    if rate != "0B" {
+        for follower in cluster.others(leader) {
+            let metrics = cluster.metrics_address(follower)?;
+            let of = |what: &str| counted(&metrics, &format!("holdfast_warm_{what}_total{{set=\"{SET}\"}}"));
+            let done = wait_until(Duration::from_secs(60), || of("checkpoints").is_ok_and(|n| n >= 1));
+            anyhow::ensure!(done, "{}: the checkpoint was not brought in", cluster.name(follower));
+            let kept = counted(&metrics, "holdfast_cache_kept_bytes_total{kind=\"extents\"}")?;
+            let (requests, bytes, left_out) = (of("requests")?, of("bytes")?, of("left_out_bytes")?);
+            note(format!("{}: {requests} requests, {bytes} bytes, {kept} kept", cluster.name(follower)));
+            // Whole segments, not one request for each extent.
+            anyhow::ensure!(requests <= BESIDE, "{requests} requests for {uploaded} bytes in segments");
+            if left_out > 0 || kept < uploaded - uploaded / 50 {
+                note(format!("{kept} of {uploaded} bytes are kept, {left_out} left out"));
+                cluster.stop()?;
+                return Ok(None);
+            }
+        }
+    }
+    cluster.kill(leader)?;
+    let before = proxy.asked();
+    let (taker, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..EXTENTS {
+        read(&mut client, number)?;
+    }
+    let asked = proxy.asked() - before;
+    client.disconnect();
+    answers(&cluster, taker, rate)?;
+    cluster.stop()?;
+    Ok((taker != leader).then_some(asked))
+}
+
+/// `cluster status` says where these reads were answered from.
+fn answers(cluster: &Cluster, taker: usize, rate: &str) -> Result<()> {
+    let status = cluster.holdfast(&["cluster", "status"])?;
+    let members = status["members"].as_array().context("members")?;
+    let taker = members.iter().find(|member| member["member"]["name"] == cluster.name(taker)).context("the taker")?;
+    let found = &taker["node"]["reads"]["since_start"];
+    let count = |of: &str| found[of].as_u64().with_context(|| format!("{of} in {found}"));
+    let (store, disk) = (count("store")?, count("disk")?);
+    note(format!("cluster status: {found}"));
+    let expected = if rate == "0B" { store } else { disk };
+    anyhow::ensure!(expected >= EXTENTS, "{found}: expected {EXTENTS} and more from where they were");
+    Ok(())
 }
 
 /// What a checkpoint uploads is in the disk cache: it is read without a request, and after a restart as well. `false`: the disk was so slow that some was left out.
@@ -142,6 +226,28 @@ fn look(lab: &Lab, dir: &Path) -> Result<()> {
         "{ahead} of {EXTENTS} extents were read ahead, expected three quarters and more"
     );
     anyhow::ensure!(asked <= EXTENTS + BESIDE, "{asked} requests for {EXTENTS} extents: something was fetched twice");
+    client.disconnect();
+
+    let mut cluster = cluster.stop()?.start()?;
+    let (index, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let metrics = cluster.metrics_address(index)?;
+    let before = proxy.asked();
+    proxy.set(only(Fault::Slow));
+    let begun = Instant::now();
+    let steps = EXTENTS.div_ceil(STRIDE);
+    for number in (0..EXTENTS).step_by(STRIDE as usize) {
+        read(&mut client, number)?;
+    }
+    let took = begun.elapsed();
+    proxy.set(Vec::new());
+    let (asked, ahead) = (proxy.asked() - before, self::ahead(&metrics)?);
+    note(format!(
+        "in equal steps: {steps} reads in {:.1} s from a slow store, {asked} requests, {ahead} read ahead",
+        took.as_secs_f64()
+    ));
+    // Three show the way; beyond the end there is nothing.
+    anyhow::ensure!(ahead * 4 >= steps * 3, "{ahead} of {steps} extents were read ahead, expected three quarters");
+    anyhow::ensure!(asked <= steps + BESIDE, "{asked} requests for {steps} extents: something was fetched twice");
     client.disconnect();
 
     let mut cluster = cluster.stop()?.start()?;

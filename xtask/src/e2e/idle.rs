@@ -21,8 +21,8 @@ const ROUNDS_MAX: u32 = 4;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let s3 = S3::start(&lab.dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
-    // No checkpoint by itself: its requests would be counted.
-    let settings = ["upload.interval_ms=3600000"].map(String::from).into();
+    // No checkpoint by itself: its requests would be counted. Followers that keep themselves warm are idle too.
+    let settings = ["upload.interval_ms=3600000", "cache.warm_bytes_per_second=64MiB"].map(String::from).into();
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let store = Some(s3.url_by(proxy.address()));
     let options = Options { bin, dir, gateways: 3, store, size: "64MiB".into(), settings, env: s3.env() };

@@ -2,6 +2,7 @@
 
 use super::stores::store_health;
 use super::{AdminDoor, member_message};
+use crate::cache::Answers;
 use holdfast_api::v1::admin_client::AdminClient;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::cluster::{ClusterState, FEATURE_LEVEL};
@@ -73,6 +74,7 @@ impl AdminDoor {
             role: config.role.as_str().to_string(),
             level: FEATURE_LEVEL,
             keys: Some(self.node_keys()),
+            reads: Some(self.reads()),
             ..v1::Node::default()
         };
         if let Some(adopted) = node.adopted() {
@@ -98,6 +100,20 @@ impl AdminDoor {
             });
         }
         Ok(message)
+    }
+
+    fn reads(&self) -> v1::ReadAnswers {
+        let found = |answers: Answers| {
+            let Answers { journal, memory, disk, store, shared } = answers;
+            v1::FoundIn { journal, memory, disk, store, shared }
+        };
+        let cache = self.node.cache();
+        let (over, recent) = cache.recent(self.node.started.elapsed());
+        v1::ReadAnswers {
+            since_start: Some(found(cache.answers())),
+            recent: Some(found(recent)),
+            recent_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 
     async fn ask_node(&self, api: String) -> Result<v1::Node, String> {

@@ -100,6 +100,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     // A quarter of it is for map pages, and no cache works with less than 8 MiB.
     out.size("cache.memory", config.cache.memory, 32 * MIB, 1 << 50);
     out.size("cache.read_ahead", config.cache.read_ahead, 0, 64 * MIB);
+    out.size("cache.warm_bytes_per_second", config.cache.warm_bytes_per_second, 0, GIB);
     let disk = config.cache.disk;
     out.need(disk.0 == 0 || disk.0 >= 64 * MIB, "cache.disk", disk, "0B, or 64MiB and more");
     let flight = &config.in_flight;

@@ -154,6 +154,10 @@ fn relations_between_fields() {
         ("upload.bytes: found 3GiB, expected 1MiB to 2GiB", problems_of(|c| c.upload.bytes = mib(3072))),
         ("cache.disk: found 1MiB, expected 0B, or 64MiB and more", problems_of(|c| c.cache.disk = mib(1))),
         (
+            "cache.warm_bytes_per_second: found 2GiB, expected 0B to 1GiB",
+            problems_of(|c| c.cache.warm_bytes_per_second = mib(2048)),
+        ),
+        (
             "in_flight.connection_bytes: found 16MiB, expected 32MiB",
             problems_of(|c| c.in_flight.connection_bytes = mib(16)),
         ),

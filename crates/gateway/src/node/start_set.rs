@@ -19,6 +19,7 @@ use crate::set::space::{SpaceKeeper, SpaceSettings};
 use crate::set::suspects::Inspector;
 use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
+use crate::set::warm::Warmer;
 use holdfast_control::cluster::SetEntry;
 use holdfast_control::set::Links;
 use holdfast_store::{Health, Switch};
@@ -153,6 +154,10 @@ pub(super) async fn start_set(
     let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
     tasks.push(tokio::spawn(scrubber.run()));
     tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
+    if node.warmth.is_wanted() {
+        let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop.clone());
+        tasks.push(tokio::spawn(warmer.run()));
+    }
     tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
     tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
     tasks.push(tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).run()));

@@ -14,7 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
-use holdfast_volume::map::{MapExtent, Page, PageRef, Root, open_page, open_root};
+use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, open_root, split_by_page};
 use holdfast_volume::object::ObjectHeader;
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
@@ -210,6 +210,29 @@ impl Mapping {
         Ok(root)
     }
 
+    /// The root as [`Mapping::root_once`] gives it, asked for once and without patience: for who can do without it.
+    ///
+    /// # Errors
+    /// [`MapError`], also where the store only fails to answer.
+    pub(super) async fn root_if_easy(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
+        let load = || async {
+            let bytes = self.store.get(&keys::root(self.key.set, at.object)).await?;
+            let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
+            let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| bad(e.to_string()))?;
+            self.key.seen(root.key_id());
+            Ok(Arc::new(root))
+        };
+        self.roots.get_or_load(at, load).await
+    }
+
+    /// Keeps this root, and no longer the one that it replaced: while another gateway leads, nobody reads by that one here.
+    pub(super) fn follow_root(&self, before: Option<RootRef>, at: RootRef, root: Arc<Root>) {
+        if let Some(before) = before {
+            self.roots.forget(before);
+        }
+        self.adopt_root(at, root);
+    }
+
     async fn fetch_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
         let key = keys::root(of.set, at.object);
         let open = |bytes: &Bytes| {
@@ -305,6 +328,33 @@ impl Mapping {
     pub fn is_at_hand(&self, extent: &MapExtent) -> bool {
         let key = extent_key(extent);
         self.cache.has(&key) || self.cache.has_sealed(&key)
+    }
+
+    /// Whether the first part of an object is on disk here: then all of it was put there, or is on its way out.
+    pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
+        self.cache.has_sealed(&BlockKey { object, number: 0 })
+    }
+
+    /// Whether anything that `root` has at the range is in memory or on disk here, as far as that is known without asking the store.
+    pub(super) async fn was_at_hand(&self, root: &Root, volume: VolumeId, lba: Lba, sectors: Sectors) -> bool {
+        for (number, lba, sectors) in split_by_page(lba, sectors) {
+            let Some(place) = root.page(volume, number) else { continue };
+            let key = BlockKey { object: place.object, number: place.number };
+            if !self.pages.has(&key) && !self.pages.has_sealed(&key) {
+                continue;
+            }
+            let Ok(page) = self.page(place, volume, number).await else { continue };
+            let at_hand = |piece: &MapPiece| matches!(piece, MapPiece::Stored(extent) if self.is_at_hand(extent));
+            if page.lookup(lba, sectors).iter().any(at_hand) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A part of a read was in the journal.
+    pub(super) fn note_journal(&self) {
+        self.cache.note_journal();
     }
 
     /// The part of a sealed extent that the map names.

@@ -33,3 +33,4 @@ pub mod space;
 pub mod suspects;
 pub mod told;
 pub mod uploader;
+pub mod warm;

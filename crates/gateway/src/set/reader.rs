@@ -179,7 +179,8 @@ impl Reader {
         for piece in pieces {
             match (piece.source, root) {
                 (Source::Journal(place), _) => {
-                    parts.push(Part::Data(self.read_journal(volume, piece.lba, piece.sectors, place).await?))
+                    parts.push(Part::Data(self.read_journal(volume, piece.lba, piece.sectors, place).await?));
+                    self.mapping.note_journal();
                 }
                 (Source::Zero, _) | (Source::Map, None) => parts.push(Part::Zeroes(piece.sectors)),
                 (Source::Map, Some(root)) => {

@@ -44,6 +44,11 @@ impl Roots {
         kept.push_back((at, root));
     }
 
+    /// Lets go of a root.
+    pub(super) fn forget(&self, at: RootRef) {
+        self.kept().retain(|(known, _)| *known != at);
+    }
+
     /// The root from memory, from whoever loads it already, or by `load`. Not kept by this. A failure is not shared: the next who waits tries.
     pub(super) async fn get_or_load<E, F>(&self, at: RootRef, load: impl FnOnce() -> F) -> Result<Arc<Root>, E>
     where
@@ -99,6 +104,8 @@ mod tests {
             assert!(roots.kept().len() <= ROOTS_MAX);
         }
         assert!(roots.get(at(50)).is_none() && roots.get(at(99)).is_some());
+        roots.forget(at(99));
+        assert!(roots.get(at(99)).is_none() && roots.get(at(0)).is_some());
     }
 
     #[tokio::test]

@@ -23,7 +23,50 @@ pub fn describe(status: &v1::ClusterStatusReply) -> String {
     let sets = status.sets.iter().map(|set| set_row(status, set));
     let sets = output::table_with_trouble(["SET", "GROUP", "STORE", "NOT STORED YET", "STORE ANSWERS"], sets, &[4], 1);
     let changes = set::changes(&status.sets, |set| leader_health(status, set));
-    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}")
+    let reads = reads(status);
+    format!("{head}\n\n{members}\n\n{groups}\n\n{sets}{changes}{reads}")
+}
+
+/// Where each gateway found what was read, since its start and over the last minutes; nothing where nobody has read.
+fn reads(status: &v1::ClusterStatusReply) -> String {
+    let rows = status.members.iter().flat_map(|member| {
+        let name = member.member.as_ref().map_or("", |known| known.name.as_str());
+        let reads = member.node.as_ref().and_then(|node| node.reads);
+        let whole = reads.and_then(|reads| reads.since_start).filter(|whole| parts(whole) > 0);
+        let whole = whole.map(|whole| found_row(name, "start".to_string(), &whole));
+        let recent = reads.filter(|_| whole.is_some()).and_then(|reads| {
+            reads.recent.map(|recent| found_row(name, format!("{} s ago", reads.recent_ms / 1000), &recent))
+        });
+        whole.into_iter().chain(recent)
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["READS AT", "SINCE", "PARTS", "JOURNAL", "MEMORY", "DISK", "STORE", "SHARED"];
+    format!("\n\n{}", output::table(head, rows))
+}
+
+fn parts(found: &v1::FoundIn) -> u64 {
+    [found.journal, found.memory, found.disk, found.store, found.shared].iter().sum()
+}
+
+fn found_row(name: &str, since: String, found: &v1::FoundIn) -> [String; 8] {
+    let all = parts(found);
+    let share = |of: u64| match all {
+        0 => String::new(),
+        all => format!("{:.1} %", of as f64 * 100.0 / all as f64),
+    };
+    [
+        name.to_string(),
+        since,
+        all.to_string(),
+        share(found.journal),
+        share(found.memory),
+        share(found.disk),
+        share(found.store),
+        share(found.shared),
+    ]
 }
 
 fn group_name(group: u64, set: &str) -> String {
@@ -114,4 +157,35 @@ fn group_row(status: &v1::ClusterStatusReply, group: &v1::GroupSummary) -> [Stri
         group.committed_index.to_string(),
         applied.collect::<Vec<_>>().join(" "),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_reads_were_answered_is_shown_for_gateways_that_have_read() {
+        let member = |name: &str, reads| v1::MemberStatus {
+            member: Some(v1::Member { name: name.into(), ..v1::Member::default() }),
+            node: Some(v1::Node { reads, ..v1::Node::default() }),
+            ..v1::MemberStatus::default()
+        };
+        let since_start = Some(v1::FoundIn { journal: 10, memory: 60, disk: 20, store: 9, shared: 1 });
+        let recent = Some(v1::FoundIn { memory: 3, store: 1, ..v1::FoundIn::default() });
+        let read = Some(v1::ReadAnswers { since_start, recent, recent_ms: 290_400 });
+        let idle = Some(v1::ReadAnswers { recent: Some(v1::FoundIn::default()), ..read.unwrap() });
+        let never = Some(v1::ReadAnswers { since_start: Some(v1::FoundIn::default()), ..idle.unwrap() });
+        let members = vec![member("g2", never), member("g3", None)];
+        let mut status = v1::ClusterStatusReply { members, ..v1::ClusterStatusReply::default() };
+        assert_eq!(reads(&status), "", "nobody has read, or is of a build that does not say");
+        status.members.extend([member("g1", read), member("g4", idle)]);
+        let text = reads(&status);
+        let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        let cells = |row: &str| row.split('|').map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(rows[0], cells("READS|AT|SINCE|PARTS|JOURNAL|MEMORY|DISK|STORE|SHARED"));
+        assert_eq!(rows[1], cells("g1|start|100|10.0|%|60.0|%|20.0|%|9.0|%|1.0|%"));
+        assert_eq!(rows[2], cells("g1|290|s|ago|4|0.0|%|75.0|%|0.0|%|25.0|%|0.0|%"));
+        assert_eq!(rows[4], cells("g4|290|s|ago|0|-|-|-|-|-"), "no division by nothing");
+        assert_eq!(rows.len(), 5);
+    }
 }

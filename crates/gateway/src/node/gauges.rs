@@ -1,0 +1,48 @@
+//! What a gateway shows of itself that is looked at, not counted.
+
+use super::Node;
+use crate::cache::Cache;
+use std::sync::PoisonError;
+
+impl Node {
+    /// The cache that its sets share.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Puts the gauges that are read, not counted, into the metrics.
+    pub fn record_gauges(&self) {
+        self.cache.publish("extents");
+        self.record_store_gauges();
+        if let Some(raft) = self.raft() {
+            metrics::gauge!("holdfast_groups_healing").set(raft.healing().len() as f64);
+            metrics::counter!("holdfast_groups_healed_total").absolute(raft.healed());
+        }
+        let Some(adopted) = self.adopted() else { return };
+        let usage = adopted.raft.log().usage();
+        metrics::gauge!("holdfast_journal_used_bytes").set(usage.used_bytes as f64);
+        metrics::gauge!("holdfast_journal_bound_bytes").set(usage.bound_bytes as f64);
+        let yes = |is: bool| f64::from(u8::from(is));
+        metrics::gauge!("holdfast_journal_stalled").set(yes(usage.stalled.is_some()));
+        metrics::gauge!("holdfast_journal_blocked").set(yes(usage.blocked.is_some()));
+        for group in adopted.raft.groups() {
+            let status = group.status();
+            let id = group.id().0.to_string();
+            metrics::gauge!("holdfast_raft_term", "group" => id.clone()).set(status.leadership.term.0 as f64);
+            metrics::gauge!("holdfast_raft_leader", "group" => id.clone())
+                .set(f64::from(u8::from(status.leadership.mine)));
+            let applied = status.applied.map_or(0, |a| a.index.0);
+            metrics::gauge!("holdfast_raft_applied_index", "group" => id.clone()).set(applied as f64);
+            metrics::gauge!("holdfast_journal_live_bytes", "group" => id).set(status.live_bytes as f64);
+        }
+        let sets: Vec<_> = self.sets.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for set in sets {
+            let (extents, backlog) = set.host.with(|m| (m.extents(), m.backlog_bytes()));
+            let name = set.name.to_string();
+            metrics::gauge!("holdfast_index_extents", "set" => name.clone()).set(extents as f64);
+            metrics::gauge!("holdfast_backlog_bytes", "set" => name.clone()).set(backlog as f64);
+            let connections = set.serving().map_or(0, |s| s.connected());
+            metrics::gauge!("holdfast_connections", "set" => name).set(connections as f64);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Brings what the leader uploads into the disk cache of a gateway that follows, so that reads after a takeover find it there (ADR 0033). What is read, and what of
+//! it is kept, is decided by `volume::warm`; here is the task that reads.
+//!
+//! ```text
+//!   a checkpoint's end is applied here ─▶ the new root ─▶ what it names and the last one did not:
+//!       whole segments and page packs, one GET each, one at a time over all sets, at so many bytes a second ─▶ the cache's disk, still sealed
+//! ```
+//! A hint from end to end: it ends at once where this gateway leads or stops, what fails is left out without a word, and nobody waits for it. Where nothing is
+//! uploaded, nothing is asked of the store.
+
+use crate::config::{GatewayConfig, GatewayRole};
+use crate::set::mapping::{MapError, Mapping};
+use crate::set::server::SetServer;
+use bytes::Bytes;
+use holdfast_control::set::{RootRef, StoredKind};
+use holdfast_store::keys;
+use holdfast_types::{LogId, ObjectId};
+use holdfast_volume::map::{Root, read_pack};
+use holdfast_volume::segment::read_table;
+use holdfast_volume::warm::{Begun, Keep, Plan, Since, Wanted, keep, since};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that are handed to the cache's disk in one go: what it does not take in time of one is lost, not what comes after.
+const HAND_BYTES: u64 = 2 << 20;
+
+/// Part of the cache's disk that one new root may fill: what comes after it must not push it out at once.
+const DISK_SHARE: u64 = 2;
+
+/// What all sets of a gateway share: one reads at a time, so that memory is bounded by one segment.
+#[derive(Debug)]
+pub struct Warmth {
+    bytes_per_second: u64,
+    most: u64,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Warmth {
+    /// As the settings say.
+    pub fn new(config: &GatewayConfig) -> Self {
+        // A witness never serves, so nobody ever reads there.
+        let wanted = config.role == GatewayRole::Gateway && config.cache.disk.0 > 0;
+        let bytes_per_second = if wanted { config.cache.warm_bytes_per_second.0 } else { 0 };
+        Self { bytes_per_second, most: config.cache.disk.0 / DISK_SHARE, turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether anything is to be read at all.
+    pub fn is_wanted(&self) -> bool {
+        self.bytes_per_second > 0
+    }
+
+    /// How long so many bytes may take.
+    fn time_for(&self, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.max(1) as f64)
+    }
+}
+
+/// What is remembered from one checkpoint to the next.
+#[derive(Debug, Default)]
+struct Past {
+    last: Option<RootRef>,
+    begun: Option<Begun>,
+}
+
+/// What one new root leads to.
+struct Step {
+    old: Arc<Root>,
+    last: Option<RootRef>,
+    begun: Option<Begun>,
+    upto: LogId,
+}
+
+/// See the module.
+pub struct Warmer {
+    server: Arc<SetServer>,
+    mapping: Arc<Mapping>,
+    warmth: Arc<Warmth>,
+    stop: CancellationToken,
+}
+
+impl Warmer {
+    /// For `server`'s set.
+    pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, warmth: Arc<Warmth>, stop: CancellationToken) -> Self {
+        Self { server, mapping, warmth, stop }
+    }
+
+    /// Runs until told to stop.
+    pub async fn run(self) {
+        let host = self.server.host.clone();
+        let mut leadership = self.server.group.leadership();
+        let (root, _) = self.roots();
+        let mut past = Past { last: root, begun: None };
+        loop {
+            // Before the look: what changes after it is not missed.
+            let changed = host.checkpoint().notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            leadership.borrow_and_update();
+            let look = async {
+                self.look(&mut past).await;
+                changed.await;
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                led = leadership.changed() => if led.is_err() { return },
+                () = look => {}
+            }
+        }
+    }
+
+    /// The current root, and the checkpoint that is under way over it, as of one moment.
+    fn roots(&self) -> (Option<RootRef>, Option<Begun>) {
+        self.server.host.with(|m| {
+            let root = m.state().checkpoint.as_ref().map(|checkpoint| checkpoint.root);
+            let begun = m.sealed().map(|(at, generation)| Begun { at, over: root, generation });
+            (root, begun)
+        })
+    }
+
+    /// Does what a new root leads to. Dropped at any point where leadership changes: the next look goes on from the root that is the current one then.
+    async fn look(&self, past: &mut Past) {
+        loop {
+            let (root, under_way) = self.roots();
+            let leads = self.server.group.leadership().borrow().mine;
+            let Some(at) = root.filter(|at| Some(*at) != past.last && !leads) else {
+                // What is uploaded here is kept here.
+                past.last = root;
+                // Of a leader only its uploader holds on to the index.
+                past.begun = under_way.filter(|_| !leads);
+                return;
+            };
+            let (last, begun) = (past.last.replace(at), past.begun.take());
+            let step = self.follow(at, last, begun);
+            match tokio::time::timeout(self.limit(), step).await {
+                Ok(Ok(())) => {
+                    metrics::counter!("holdfast_warm_checkpoints_total", "set" => self.name()).increment(1);
+                }
+                Ok(Err(error)) => tracing::debug!(set = %self.server.name, %error, "a checkpoint is not brought in"),
+                Err(_) => tracing::debug!(set = %self.server.name, "a checkpoint is not brought in: too slow"),
+            }
+        }
+    }
+
+    /// One root may take twice the time of the most that is read for it, and a minute: a store that hangs must not hold up all that comes after.
+    fn limit(&self) -> Duration {
+        self.warmth.time_for(self.warmth.most) * 2 + Duration::from_secs(60)
+    }
+
+    fn name(&self) -> String {
+        self.server.name.to_string()
+    }
+
+    async fn follow(&self, at: RootRef, last: Option<RootRef>, begun: Option<Begun>) -> Result<(), MapError> {
+        if self.mapping.in_trouble() {
+            return Ok(());
+        }
+        // Before its successor is kept in its place.
+        let before = match last {
+            Some(last) => self.mapping.root_if_easy(last).await.ok(),
+            None => None,
+        };
+        let new = self.paid(at.bytes, self.mapping.root_if_easy(at)).await?;
+        let upto = new.upto;
+        let old = match since(last, begun.as_ref(), upto) {
+            Since::Root(_) => before,
+            Since::Nothing => Some(Arc::new(Root::default())),
+            Since::Unknown => None,
+        };
+        self.mapping.follow_root(last, at, new.clone());
+        let Some(old) = old else { return Ok(()) };
+        let plan = Plan::between(&old, &new, self.warmth.most);
+        drop(new);
+        let step = Step { old, last, begun, upto };
+        let mut left_out = plan.left_out_bytes;
+        for wanted in plan.objects {
+            if wanted.object.kind == StoredKind::Segment && self.mapping.has_begin_of(wanted.object.object) {
+                continue;
+            }
+            // Each request would take as long as a store that is away lets it.
+            if self.mapping.in_trouble() {
+                left_out += wanted.bytes;
+                continue;
+            }
+            if let Err(error) = self.bring(wanted, &step).await {
+                tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not brought in");
+                left_out += wanted.bytes;
+            }
+        }
+        metrics::counter!("holdfast_warm_left_out_bytes_total", "set" => self.name()).increment(left_out);
+        Ok(())
+    }
+
+    /// In turn with all sets of the gateway, and at their pace.
+    async fn paid<T>(&self, bytes: u64, read: impl Future<Output = Result<T, MapError>>) -> Result<T, MapError> {
+        let _turn = self.warmth.turn.lock().await;
+        let done = read.await;
+        metrics::counter!("holdfast_warm_requests_total", "set" => self.name()).increment(1);
+        metrics::counter!("holdfast_warm_bytes_total", "set" => self.name()).increment(bytes);
+        tokio::time::sleep(self.warmth.time_for(bytes)).await;
+        done
+    }
+
+    async fn bring(&self, wanted: Wanted, step: &Step) -> Result<(), MapError> {
+        let (set, object) = (self.mapping.key.set, wanted.object.object);
+        let key = match wanted.object.kind {
+            StoredKind::Segment => keys::segment(set, object),
+            StoredKind::Pages => keys::map_pack(set, object),
+            StoredKind::Root => return Ok(()),
+        };
+        let read = async {
+            let body = self.mapping.store.get(&key).await?;
+            let parts = match wanted.object.kind {
+                StoredKind::Segment => extents(&self.mapping, object, &body, step).await?,
+                _ => pages(&self.mapping, object, &body)?,
+            };
+            for hand in hands(parts) {
+                self.mapping.keep_sealed(object, &body, hand).await;
+            }
+            Ok(())
+        };
+        self.paid(wanted.bytes, read).await
+    }
+}
+
+/// The table is opened, that is authenticated; the extents are when they are read (C2).
+async fn extents(
+    mapping: &Mapping,
+    object: ObjectId,
+    body: &Bytes,
+    step: &Step,
+) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+    let bad = |reason| MapError::Bad { what: "segment", object, reason };
+    let table = read_table(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    let keep = keep(step.begun.as_ref(), step.last, step.upto, &table);
+    let mut parts = Vec::with_capacity(table.len());
+    for entry in table {
+        let place = entry.place;
+        let wanted = match keep {
+            Keep::All => true,
+            Keep::AtHand => mapping.was_at_hand(&step.old, entry.volume, entry.lba, place.sectors()).await,
+        };
+        if wanted {
+            parts.push((place.number, place.range()));
+        }
+    }
+    Ok(parts)
+}
+
+fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, Range<u64>)>, MapError> {
+    let bad = |reason| MapError::Bad { what: "page pack", object, reason };
+    let table = read_pack(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    Ok(table.into_iter().map(|entry| (entry.place.number, entry.place.range())).collect())
+}
+
+/// In pieces of [`HAND_BYTES`], or of one part.
+fn hands(parts: Vec<(u32, Range<u64>)>) -> Vec<Vec<(u32, Range<u64>)>> {
+    let mut hands: Vec<Vec<_>> = Vec::new();
+    let mut bytes = HAND_BYTES;
+    for (number, range) in parts {
+        let more = range.end - range.start;
+        if bytes + more > HAND_BYTES {
+            hands.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += more;
+        if let Some(hand) = hands.last_mut() {
+            hand.push((number, range));
+        }
+    }
+    hands
+}
+
+#[cfg(test)]
+mod tests;
