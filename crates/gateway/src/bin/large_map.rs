@@ -44,6 +44,8 @@ const SEGMENT_BLOCKS: u64 = SEGMENT_BYTES_TARGET as u64 / BLOCK_BYTES;
 const CHECKPOINT_SEGMENTS: u64 = (256 << 20) / SEGMENT_BYTES_TARGET as u64;
 /// Checkpoints whose packs still have pages.
 const AGES: u64 = 20;
+/// How often the root is opened, to see what it takes.
+const OPENED: u64 = 8;
 /// Raw sectors of a segment for each four that are in use.
 const RAW_OF_FOUR: u64 = 5;
 
@@ -353,12 +355,13 @@ fn main() -> Outcome<()> {
     target.name(root_ref, upto, shape.object(1 << 43))?;
     let (stats, seconds) = (root.stats(), begun.elapsed().as_secs_f64());
 
-    // As a gateway opens it.
+    // As a gateway opens it; several, for some of what one takes was free before.
     let (before, begun) = (resident(), Instant::now());
-    let opened = open_root(&target.key.opener(object), &body)?;
-    let open_ms = begun.elapsed().as_secs_f64() * 1e3;
-    let memory = resident().saturating_sub(before);
-    if opened != root {
+    let opener = target.key.opener(object);
+    let opened: Vec<Root> = (0..OPENED).map(|_| open_root(&opener, &body)).collect::<Result<_, _>>()?;
+    let open_ms = begun.elapsed().as_secs_f64() * 1e3 / OPENED as f64;
+    let memory = resident().saturating_sub(before) / OPENED;
+    if opened.iter().any(|opened| *opened != root) {
         return Err("R9: the root does not open as what was sealed".into());
     }
     println!(
