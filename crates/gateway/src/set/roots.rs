@@ -17,8 +17,8 @@ use tokio::time::Instant;
 /// Roots kept at most: those of the set, and of a clone's origins the ones that its reads go through.
 const ROOTS_MAX: usize = 6 + CLONE_DEPTH_MAX as usize;
 
-/// Bytes of roots that are kept at most, as stored; in memory they are some ten times as much.
-const ROOTS_BYTES_MAX: u64 = 24 << 20;
+/// Bytes of roots that are kept at most, as stored: three of 10 TiB. In memory they are up to twenty times as much.
+const ROOTS_BYTES_MAX: u64 = 15 << 20;
 
 /// What was not used for so long goes.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
