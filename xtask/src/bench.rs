@@ -12,6 +12,7 @@
 //! round, and the median over the rounds is printed. One target at a time is up; the others' servers are stopped, so
 //! that no backlog of one is paid for by the next. Beside each round: load and pressure.
 
+mod map;
 mod report;
 mod rows;
 mod storage;
@@ -34,6 +35,10 @@ enum What {
     /// Three gateways with the settings of `holdfast dev` and one real S3 server (versitygw) run on this machine, a fresh cluster for each row. Bytes written are
     /// counted by the gateways, everything about S3 by the server's own access log. Nothing is asserted: goals are printed as `reached` or `not reached`.
     Storage(storage::Args),
+    /// What grows with a volume: memory, opening, takeover and checkpoints of volumes up to 10 TiB, full of random 8 KiB extents that a program makes
+    ///
+    /// The map is made in a folder that is the store, by the product's own code, and three gateways are recovered from it. Nothing is asserted but what the blocks read as.
+    Map(map::Args),
 }
 
 /// What a person can turn.
@@ -68,8 +73,10 @@ const PROFILE: &str = "release";
 /// # Errors
 /// When a target cannot be set up or measured. A target that is slow is no error.
 pub fn bench(args: &Args) -> Result<()> {
-    if let Some(What::Storage(args)) = &args.what {
-        return storage::bench(args);
+    match &args.what {
+        Some(What::Storage(args)) => return storage::bench(args),
+        Some(What::Map(args)) => return map::bench(args),
+        None => {}
     }
     setup::must_be_able_to_mount()?;
     if !args.no_setup {

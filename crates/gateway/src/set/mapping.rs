@@ -235,9 +235,11 @@ impl Mapping {
 
     async fn fetch_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
         let key = keys::root(of.set, at.object);
-        let open = |bytes: &Bytes| {
-            let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
-            open_root(&of.opener(at.object), bytes).map_err(|e| bad(e.to_string()))
+        // A root of many TiB takes longer than heartbeats may wait.
+        let open = |bytes: Bytes| {
+            let (opener, bad) =
+                (of.opener(at.object), |reason| MapError::Bad { what: "root", object: at.object, reason });
+            async move { aside(move || open_root(&opener, &bytes)).await?.map_err(|e| bad(e.to_string())) }
         };
         let waited = AtomicBool::new(false);
         let load = || async {
@@ -265,7 +267,7 @@ impl Mapping {
                     () = self.stop.cancelled() => return Err(MapError::Stopping),
                 }
             }
-            let root = open(&bytes)?;
+            let root = open(bytes).await?;
             of.seen(root.key_id());
             Ok(Arc::new(root))
         };
@@ -443,6 +445,15 @@ impl Mapping {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+}
+
+/// Work off the runtime's threads.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MapError> {
+    match holdfast_log::spawn_blocking(work).await {
+        Ok(done) => Ok(done),
+        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+        Err(_) => Err(MapError::Stopping),
     }
 }
 

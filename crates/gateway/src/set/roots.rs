@@ -1,47 +1,78 @@
 //! The roots of the map that are kept in memory: the current one, the one before for reads under way, and some for exports of snapshots.
 //!
 //! A root of a large set is tens of megabytes. After a takeover every read wants it at once, so whoever comes while it is loaded waits for that load; and what
-//! is used stays before what is not: exports of many snapshots must not push out the root that every read of the set needs.
+//! is used stays before what is not: exports of many snapshots must not push out the root that every read of the set needs. What nobody uses goes: random writes
+//! over a large volume leave hardly a part of a root to share with the next one, so each that is kept costs its whole memory.
 
 use crate::cache::BlockKey;
 use crate::cache::Flights;
-use holdfast_control::set::RootRef;
+use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
 use holdfast_volume::map::Root;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// Roots kept: those of the set, and of a clone's origins the ones that its reads go through.
-const ROOTS_MAX: usize = 6 + holdfast_control::set::CLONE_DEPTH_MAX as usize;
+/// Roots kept at most: those of the set, and of a clone's origins the ones that its reads go through.
+const ROOTS_MAX: usize = 6 + CLONE_DEPTH_MAX as usize;
+
+/// Bytes of roots that are kept at most, as stored: three of 10 TiB. In memory they are up to twenty times as much.
+const ROOTS_BYTES_MAX: u64 = 15 << 20;
+
+/// What was not used for so long goes.
+const UNUSED_MAX: Duration = Duration::from_secs(30);
+
+/// Roots that stay however many bytes they have, and however long nobody has asked: the current one, and the one before for reads under way.
+const ROOTS_MIN: usize = 2;
+
+struct Kept {
+    at: RootRef,
+    root: Arc<Root>,
+    used: Instant,
+}
 
 #[derive(Default)]
 pub(super) struct Roots {
     /// The one that was used last is the last one.
-    kept: Mutex<VecDeque<(RootRef, Arc<Root>)>>,
+    kept: Mutex<VecDeque<Kept>>,
     loads: Flights<Arc<Root>>,
 }
 
 impl Roots {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(RootRef, Arc<Root>)>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The root, if it is in memory.
     pub(super) fn get(&self, at: RootRef) -> Option<Arc<Root>> {
-        used(&mut self.kept(), at)
+        used(&mut self.kept(), at, Instant::now())
     }
 
-    /// Keeps a root; the one that was not used for longest goes.
+    /// Keeps a root; those that were not used for longest go.
     pub(super) fn keep(&self, at: RootRef, root: Arc<Root>) {
+        self.keep_at(at, root, Instant::now());
+    }
+
+    fn keep_at(&self, at: RootRef, root: Arc<Root>, now: Instant) {
         let mut kept = self.kept();
         // Whoever waited for one load keeps the same root.
-        if used(&mut kept, at).is_some() {
+        if used(&mut kept, at, now).is_some() {
             return;
         }
-        if kept.len() >= ROOTS_MAX {
+        kept.push_back(Kept { at, root, used: now });
+        // Every read of a clone goes through all of its origins' roots.
+        let origins = if kept.iter().any(|one| one.root.base().is_some()) { CLONE_DEPTH_MAX as usize } else { 0 };
+        let mut bytes: u64 = kept.iter().map(|one| one.at.bytes).sum();
+        while kept.len() > ROOTS_MIN + origins
+            && let Some(first) = kept.front()
+            && (kept.len() > ROOTS_MAX
+                || bytes > ROOTS_BYTES_MAX
+                || now.saturating_duration_since(first.used) > UNUSED_MAX)
+        {
+            bytes -= first.at.bytes;
             kept.pop_front();
         }
-        kept.push_back((at, root));
     }
 
     /// Lets go of a root.
@@ -73,18 +104,19 @@ impl Roots {
 }
 
 /// The root, which is the last one to go from now on.
-fn used(kept: &mut VecDeque<(RootRef, Arc<Root>)>, at: RootRef) -> Option<Arc<Root>> {
-    let place = kept.iter().position(|(known, _)| *known == at)?;
+fn used(kept: &mut VecDeque<Kept>, at: RootRef, now: Instant) -> Option<Arc<Root>> {
+    let place = kept.iter().position(|known| known.at == at)?;
     let found = kept.remove(place)?;
-    let root = found.1.clone();
-    kept.push_back(found);
+    let root = found.root.clone();
+    kept.push_back(Kept { used: now, ..found });
     Some(root)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_types::{MemberId, ObjectId, Term};
+    use holdfast_types::{GroupId, LogId, MemberId, ObjectId, Term};
+    use holdfast_volume::map::Base;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn at(random: u128) -> RootRef {
@@ -106,6 +138,50 @@ mod tests {
         assert!(roots.get(at(50)).is_none() && roots.get(at(99)).is_some());
         roots.forget(at(99));
         assert!(roots.get(at(99)).is_none() && roots.get(at(0)).is_some());
+    }
+
+    #[test]
+    fn large_roots_are_few() {
+        let roots = Roots::default();
+        let large = |random| RootRef { bytes: ROOTS_BYTES_MAX / 3, ..at(random) };
+        for n in 0..10 {
+            roots.keep(large(n), root());
+        }
+        assert_eq!(roots.kept().len(), 3, "{ROOTS_BYTES_MAX} bytes");
+        assert!(roots.get(large(7)).is_some() && roots.get(large(9)).is_some());
+        let huge = |random| RootRef { bytes: ROOTS_BYTES_MAX * 2, ..at(random) };
+        for n in 10..20 {
+            roots.keep(huge(n), root());
+        }
+        assert_eq!(roots.kept().len(), ROOTS_MIN, "the current one, and the one before");
+        assert!(roots.get(huge(18)).is_some() && roots.get(huge(19)).is_some());
+    }
+
+    #[test]
+    fn those_of_a_clones_origins_stay_however_large() {
+        let roots = Roots::default();
+        let large = |random| RootRef { bytes: ROOTS_BYTES_MAX, ..at(random) };
+        let base = Base::new(GroupId(1), large(0), LogId::default(), std::iter::empty());
+        roots.keep(large(100), Arc::new(Root::over(LogId::default(), base)));
+        let chain = u128::from(CLONE_DEPTH_MAX);
+        for n in 0..chain {
+            roots.keep(large(n), root());
+        }
+        assert!(roots.get(large(100)).is_some());
+        assert!((0..chain).all(|n| roots.get(large(n)).is_some()), "one of the origins has to be read again");
+    }
+
+    #[test]
+    fn what_nobody_uses_goes() {
+        let (roots, begun) = (Roots::default(), Instant::now());
+        for n in 0..5 {
+            roots.keep_at(at(n), root(), begun);
+        }
+        let later = begun + UNUSED_MAX / 2;
+        roots.keep_at(at(1), root(), later);
+        roots.keep_at(at(5), root(), later + UNUSED_MAX);
+        let left: Vec<u128> = roots.kept().iter().map(|kept| kept.at.object.random).collect();
+        assert_eq!(left, [1, 5], "the one before, and the new one");
     }
 
     #[tokio::test]

@@ -284,7 +284,7 @@ impl Uploader {
         self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
-        self.note_garbage(&root, generation.is_empty() && !moved);
+        self.note_garbage(root, generation.is_empty() && !moved).await?;
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
         tracing::info!(set = %self.server.name, upto = %at, extents, bytes, ?segments_took, took = ?started.elapsed(), "checkpoint");
@@ -451,12 +451,18 @@ impl Uploader {
         if let Some(last) = pack {
             self.put_pack(term, &mut root, last).await?;
         }
-        root.drop_dead_segments();
         let object = self.new_object(term);
-        let body = seal_root(&root, self.sealing().sealer(object));
+        let sealer = self.sealing().sealer(object);
+        // A root of many TiB takes longer than heartbeats may wait.
+        let sealing = holdfast_log::spawn_blocking(move || {
+            root.drop_dead_segments();
+            let body = seal_root(&root, sealer);
+            (Arc::new(root), body)
+        });
+        let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
         self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
-        Ok((root_ref, Arc::new(root), moved))
+        Ok((root_ref, root, moved))
     }
 
     /// What a recovery starts from is this checkpoint, from now on. Before its end: the journal is purged only up to what a recovery

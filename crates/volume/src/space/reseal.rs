@@ -38,6 +38,9 @@ pub fn segments_to_reseal(
 
 /// Page packs under a lower data key than `key_id` whose pages are to be written anew: whole packs, `pages_max` pages in all, but one pack at least.
 pub fn packs_to_reseal(root: &Root, key_id: u32, pages_max: u64) -> BTreeSet<ObjectId> {
+    if root.keys_needed().into_iter().all(|key| key >= key_id) {
+        return BTreeSet::new();
+    }
     let old = root.pack_uses().into_iter().filter(|(object, _)| root.key_of(*object) < key_id);
     let (mut out, mut pages) = (BTreeSet::new(), 0);
     for (object, usage) in old {

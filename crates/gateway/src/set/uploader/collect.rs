@@ -19,7 +19,7 @@ use holdfast_volume::space::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Copied in one checkpoint where little was written, in bytes before compression: an idle set gets rid of its garbage too.
@@ -106,8 +106,12 @@ impl Uploader {
         let pressed = self.server.journal_pressed();
         let budget = if pressed { written } else { BUDGET_FLOOR + BUDGET_SHARE * written };
         let key_id = self.sealing().key_id;
-        let mut packs = packs_to_collect(base, PACKS_PERCENT);
-        let resealed = packs_to_reseal(base, key_id, RESEALED_PAGES_MAX);
+        // Cloning a root is cheap, going through its pages is not.
+        let pages_of = base.clone();
+        let (mut packs, resealed) = holdfast_log::spawn_blocking(move || {
+            (packs_to_collect(&pages_of, PACKS_PERCENT), packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX))
+        })
+        .await?;
         packs.extend(&resealed);
         if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
@@ -316,14 +320,16 @@ impl Uploader {
     }
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
-    pub(super) fn note_garbage(&self, root: &Root, idle: bool) {
+    pub(super) async fn note_garbage(&self, root: Arc<Root>, idle: bool) -> Result<(), UploadError> {
         let key_id = self.mapping.key.sealing().key_id;
-        let more = !segments_to_collect(root, self.settings.target_percent, 1, &self.spared()).is_empty()
-            || !segments_to_reseal(root, key_id, 1, &[], &self.spared()).is_empty()
-            || !packs_to_reseal(root, key_id, 1).is_empty()
-            || !packs_to_collect(root, PACKS_PERCENT).is_empty();
+        let of_segments = !segments_to_collect(&root, self.settings.target_percent, 1, &self.spared()).is_empty()
+            || !segments_to_reseal(&root, key_id, 1, &[], &self.spared()).is_empty();
+        let of_packs =
+            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
+        let more = of_segments || holdfast_log::spawn_blocking(of_packs).await?;
         let held = self.held.swap(false, Ordering::Relaxed);
         self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
+        Ok(())
     }
 }
 
