@@ -6,6 +6,7 @@
 
 mod bugs;
 mod owner;
+mod wires;
 
 use crate::broken::Broken;
 use crate::client::Client;

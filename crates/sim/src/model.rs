@@ -64,7 +64,7 @@ pub struct Model {
     resolved_epoch: u64,
     last_answered: Id,
     /// Writes have no one order that is known from outside: see `cut`.
-    pub loose: bool,
+    loose: bool,
     pub answered: u64,
     pub reads: u64,
 }
@@ -104,6 +104,11 @@ pub fn id_of(bytes: &[u8], volume: usize, block: usize) -> Result<Id, Broken> {
 }
 
 impl Model {
+    /// Of a set whose writes have one order that is known from outside, or not (`loose`: see `cut`).
+    pub fn new(loose: bool) -> Self {
+        Self { loose, ..Self::default() }
+    }
+
     /// A moment after all before.
     pub fn stamp(&mut self) -> u64 {
         self.stamp += 1;

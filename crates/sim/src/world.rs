@@ -135,7 +135,7 @@ impl World {
             loud,
             clients,
             active: 0,
-            model: Model { loose: attach, ..Model::default() },
+            model: Model::new(attach),
             attached,
             full: full.then(|| Full::new(seed)),
             dir: dir.to_path_buf(),

@@ -4,17 +4,18 @@
 //! under way never do on several.
 
 use super::bugs::{self, Bug};
-use crate::client::{SET, VOLUME_NAMES};
-use crate::host::{self, Clock, Connector, lock, machine_of};
+use super::wires::{Said, USERS, use_devices, way};
+use crate::client::SET;
+use crate::host::{Clock, Connector, lock};
 use crate::libc;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, Place, VOLUMES};
-use crate::net::{Door, Net};
+use crate::net::Net;
 use crate::rng::Rng;
 use crate::slices::Slices;
 use crate::world::MS;
 use bytes::Bytes;
-use holdfast_attach::requests::{Errno, ExportName, ReadPart, RequestError, Requests};
-use holdfast_attach::{AttachError, Bounds, Connect, DeviceKind, Ended, Halves, KernelOptions, Options, Seams};
+use holdfast_attach::requests::{Errno, ReadPart, RequestError, Requests};
+use holdfast_attach::{AttachError, Bounds, DeviceKind, Ended, Halves, KernelOptions, Options, Seams};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner as OwnerName};
 use std::collections::BTreeMap;
@@ -24,24 +25,11 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Connections of the device's user to each volume.
-const USERS: usize = 2;
-/// Bytes of a pipe between the device and who uses it.
-const PIPE_BYTES: usize = 64 << 10;
 const TTL: Duration = Duration::from_secs(2);
 /// Until the device is there; then attach gives up, and is started again.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A fenced device has answered everything after so many milliseconds of its process, and that ends within as many when it is told to.
 const FENCED_LIMIT: u64 = 2_000;
-
-/// What a process says.
-#[derive(Default)]
-struct Said {
-    /// With this epoch.
-    ready: Option<u64>,
-    devices: Vec<Vec<Arc<Requests>>>,
-    ended: Option<Result<Ended, AttachError>>,
-}
 
 /// Something that came back from the device.
 pub struct Done {
@@ -594,49 +582,4 @@ impl Owner {
         }
         Ok(())
     }
-}
-
-/// How lanes are connected.
-fn way(from: usize, net: &Net, bug: Option<bugs::Memory>) -> Connect {
-    let net = net.clone();
-    Arc::new(move |lane, nbd| {
-        let (net, bug) = (net.clone(), bug.clone());
-        Box::pin(async move {
-            let to = nbd.rsplit_once(':').and_then(|(host, _)| machine_of(host));
-            let to = to.ok_or(std::io::ErrorKind::InvalidInput)?;
-            let (read, write) = tokio::io::split(net.connect(from, to, Door::Nbd).await?);
-            let halves: Halves = (Box::new(read), Box::new(write));
-            Ok(match bug {
-                Some(memory) => memory.wrap(lane.volume, halves),
-                None => halves,
-            })
-        })
-    })
-}
-
-/// Connects whoever uses the devices.
-async fn use_devices(doors: BTreeMap<Name, mpsc::UnboundedSender<Halves>>, said: Arc<Mutex<Said>>) {
-    let mut devices = Vec::new();
-    for volume in VOLUME_NAMES {
-        let mut users = Vec::new();
-        for _ in 0..USERS {
-            let (Ok(set), Ok(volume)) = (Name::new(SET), Name::new(volume)) else { return };
-            let Some(door) = doors.get(&volume) else { return host::fatal("attach serves not every volume") };
-            let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-            let [ours, theirs] = [ours, theirs].map(|end| -> Halves {
-                let (read, write) = tokio::io::split(end);
-                (Box::new(read), Box::new(write))
-            });
-            if door.send(theirs).is_err() {
-                return;
-            }
-            match Requests::over(ours, &ExportName::plain(set, volume)).await {
-                Ok(requests) => users.push(Arc::new(requests)),
-                // It was told to end meanwhile.
-                Err(_) => return,
-            }
-        }
-        devices.push(users);
-    }
-    lock(&said).devices = devices;
 }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn begun() -> Model {
-        let mut model = Model { loose: true, ..Model::default() };
+        let mut model = Model::new(true);
         model.granted(5).expect("the first");
         model.resolve(5, &BTreeMap::new()).expect("empty");
         model
