@@ -21,7 +21,7 @@ pub enum Broken {
     CountedAtOne,
     /// Of several stores, nobody fills what one lacks
     NoRepair,
-    /// An attached device sends again what was answered, too
+    /// An attached device sends again what was answered, too, the latest first
     ReplaysAnswered,
     /// An attached device takes a write for answered once it is sent
     AnsweredWhenSent,

@@ -4,7 +4,8 @@
 
 use crate::host::lock;
 use holdfast_attach::Halves;
-use std::collections::{BTreeMap, VecDeque};
+use holdfast_attach::machine::Lane as Of;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -22,13 +23,13 @@ const DONE: u16 = 1;
 const ERROR: u16 = 1 << 15;
 /// Of requests that attach knows nothing of.
 const OURS: u64 = 1 << 63;
-/// Writes of each volume that are remembered.
-const REMEMBERED: usize = 24;
+/// Bytes of each volume's latest writes that are remembered. With what is under way they have to fit into one entry, and that into a file of the journal.
+const REMEMBERED_BYTES: usize = 40 << 10;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// What was answered is sent again as well.
+    /// What was answered is sent again as well, the latest first.
     ReplaysAnswered,
     /// A write is taken for answered once it is sent.
     AnsweredWhenSent,
@@ -53,7 +54,7 @@ struct Lane {
     /// For attach to read.
     readable: VecDeque<u8>,
     /// Writes that were asked for, and not answered.
-    writes: BTreeMap<u64, ()>,
+    writes: BTreeSet<u64>,
     reader: Option<Waker>,
 }
 
@@ -95,17 +96,17 @@ impl Memory {
     }
 
     /// A lane of a volume with the bug in it.
-    pub fn wrap(self, volume: usize, (read, write): Halves) -> Halves {
+    pub fn wrap(self, of: Of, (read, write): Halves) -> Halves {
         let lane: Arc<Mutex<Lane>> = Arc::default();
         let reader = Reader { inner: read, lane: lane.clone(), bug: self.bug };
-        (Box::new(reader), Box::new(Writer { inner: write, lane, volume, memory: self, waiting: VecDeque::new() }))
+        (Box::new(reader), Box::new(Writer { inner: write, lane, of, memory: self, waiting: VecDeque::new() }))
     }
 }
 
 struct Writer {
     inner: Box<dyn AsyncWrite + Send + Unpin>,
     lane: Arc<Mutex<Lane>>,
-    volume: usize,
+    of: Of,
     memory: Memory,
     /// Not sent yet.
     waiting: VecDeque<u8>,
@@ -124,8 +125,8 @@ impl Writer {
         let mut lane = lock(&self.lane);
         if !lane.transmits && data.starts_with(&REQUEST_MAGIC) {
             lane.transmits = true;
-            if self.memory.bug == Bug::ReplaysAnswered {
-                for frame in lock(&self.memory.sent).get(&self.volume).into_iter().flatten() {
+            if self.memory.bug == Bug::ReplaysAnswered && self.of.slot == 0 {
+                for frame in lock(&self.memory.sent).get(&self.of.volume).into_iter().flatten().rev() {
                     let mut frame = frame.clone();
                     frame[8] |= 0x80;
                     self.waiting.extend(frame);
@@ -138,13 +139,15 @@ impl Writer {
         lane.outgoing.extend_from_slice(data);
         while let Some(frame) = frame(&mut lane.outgoing, |header| kind(header) == WRITE) {
             if kind(&frame) == WRITE {
-                lane.writes.insert(cookie(&frame), ());
+                lane.writes.insert(cookie(&frame));
                 match self.memory.bug {
                     Bug::ReplaysAnswered => {
                         let mut sent = lock(&self.memory.sent);
-                        let sent = sent.entry(self.volume).or_default();
+                        let sent = sent.entry(self.of.volume).or_default();
                         sent.push_back(frame.clone());
-                        sent.drain(..sent.len().saturating_sub(REMEMBERED));
+                        while sent.iter().map(Vec::len).sum::<usize>() > REMEMBERED_BYTES {
+                            sent.pop_front();
+                        }
                     }
                     Bug::AnsweredWhenSent => {
                         lane.readable.extend(done(cookie(&frame), number(&frame, 16)));
@@ -189,7 +192,7 @@ struct Reader {
 impl Reader {
     /// What attach gets to see of an answer.
     fn judge(&self, lane: &mut Lane, frame: Vec<u8>) {
-        let (cookie, of_write) = (cookie(&frame), lane.writes.remove(&cookie(&frame)).is_some());
+        let (cookie, of_write) = (cookie(&frame), lane.writes.remove(&cookie(&frame)));
         let shown = match self.bug {
             Bug::ReplaysAnswered if cookie & OURS != 0 => Vec::new(),
             Bug::AnsweredWhenSent if of_write => Vec::new(),

@@ -36,7 +36,7 @@ pub fn way(from: usize, net: &Net, bug: Option<bugs::Memory>) -> Connect {
             let (read, write) = tokio::io::split(net.connect(from, to, Door::Nbd).await?);
             let halves: Halves = (Box::new(read), Box::new(write));
             Ok(match bug {
-                Some(memory) => memory.wrap(lane.volume, halves),
+                Some(memory) => memory.wrap(lane, halves),
                 None => halves,
             })
         })
