@@ -252,6 +252,7 @@ impl World {
         if self.attached.is_none() {
             return Ok(());
         }
+        self.busy = true;
         self.want_other_owner(false);
         self.works("writes and reads of the other owner")
     }

@@ -406,7 +406,7 @@ impl Owner {
     /// Hands requests in, perhaps.
     fn ask(&mut self, lent: &mut Lent<'_>, zombie: bool) {
         let (now, model) = (lent.now, &mut *lent.model);
-        // Between a later owner's grant and its first reading nothing is handed in: nobody could say where it belongs.
+        // Between a later owner's grant and its first reading no write is handed in: nobody could say where it belongs.
         let decided = model.is_current(self.epoch) || zombie && model.is_current(model.latest_epoch());
         if self.sweep && self.sweeping == 0 {
             (self.sweep, self.sweeping) = (false, VOLUMES);
@@ -414,10 +414,10 @@ impl Owner {
                 self.read(model, volume, 0, BLOCKS, true);
             }
         }
-        if !lent.busy || now < self.next_at || !decided {
+        if !lent.busy || now < self.next_at {
             return;
         }
-        if self.writes.len() < 12 && self.rng.chance(500) {
+        if decided && self.writes.len() < 12 && self.rng.chance(500) {
             self.write(model);
         }
         if self.reads < 4 && self.rng.chance(400) {
