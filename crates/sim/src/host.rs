@@ -385,7 +385,13 @@ impl Host {
                 Ok(node) => {
                     *lock(&node_slot) = Some(node.clone());
                     // Held until the process ends.
-                    let _front = nbd.map(|(incoming, config)| serve_nbd_over(incoming, &config, &node));
+                    let mut _front = None;
+                    if let Some((incoming, config)) = nbd {
+                        match serve_nbd_over(incoming, &config, &node) {
+                            Ok(front) => _front = Some(front),
+                            Err(error) => fatal(&error.to_string()),
+                        }
+                    }
                     let served = holdfast_gateway::serve_doors_over(incoming, node.clone(), stop).await;
                     match node.refusal() {
                         Some(why) => format!("ended: {why}"),
