@@ -6,6 +6,7 @@
 
 use crate::machine::{Action, Intake, Reply, Ticket};
 use crate::outbox::{Outbox, Outgoing};
+use crate::seams::Halves;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::CommandOut;
@@ -19,7 +20,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
@@ -93,23 +94,24 @@ impl Desk {
 }
 
 /// A client from its first byte to its end.
-pub(crate) async fn serve(mut socket: UnixStream, volume: usize, shared: Arc<Shared>) {
+pub(crate) async fn serve((mut read, mut write): Halves, volume: usize, shared: Arc<Shared>) {
     let volume_facts = shared.facts(volume);
     let export = ExportName::plain(shared.set.clone(), volume_facts.name.clone());
     let facts = ExportFacts { size: volume_facts.size, read_only: false, description: format!("set {}", shared.set) };
-    let shaking = shake_hands(&mut socket, &export, &facts);
+    let shaking = shake_hands(&mut read, &mut write, &export, &facts);
     let ready = match tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking).await {
         Ok(Ok(Some(ready))) => ready,
         Ok(Ok(None)) => return,
         Ok(Err(error)) => return tracing::info!(volume, error, "a client's handshake failed"),
         Err(_) => return tracing::info!(volume, "a client's handshake took too long"),
     };
-    transmit(socket, volume, shared, ready.0, ready.1).await;
+    carry(read, write, volume, shared, ready.0, ready.1).await;
 }
 
 /// The handshake of a socket that serves one export.
 pub(crate) async fn shake_hands(
-    socket: &mut UnixStream,
+    read: &mut (impl AsyncRead + Unpin),
+    write: &mut (impl AsyncWrite + Unpin),
     export: &ExportName,
     facts: &ExportFacts,
 ) -> Result<Option<(Negotiated, BytesMut)>, String> {
@@ -119,11 +121,11 @@ pub(crate) async fn shake_hands(
     let mut out = BytesMut::from(&Handshake::greeting()[..]);
     loop {
         let step = handshake.step(&mut input, &mut out).map_err(|error| error.to_string())?;
-        socket.write_all_buf(&mut out).await.map_err(text)?;
+        write.write_all_buf(&mut out).await.map_err(text)?;
         match step {
             Step::Aborted => return Ok(None),
             Step::NeedBytes => {
-                if socket.read_buf(&mut input).await.map_err(text)? == 0 {
+                if read.read_buf(&mut input).await.map_err(text)? == 0 {
                     return Ok(None);
                 }
             }
@@ -134,7 +136,7 @@ pub(crate) async fn shake_hands(
                 let answer = if known { Ok(facts) } else { Err((RefusalReason::Unknown, refusal.as_str())) };
                 let negotiated = handshake.answer_export(answer, &mut out).map_err(|error| error.to_string())?;
                 if let Some(negotiated) = negotiated {
-                    socket.write_all_buf(&mut out).await.map_err(text)?;
+                    write.write_all_buf(&mut out).await.map_err(text)?;
                     return Ok(Some((negotiated, input)));
                 }
             }
@@ -150,10 +152,21 @@ pub(crate) async fn transmit(
     negotiated: Negotiated,
     input: BytesMut,
 ) {
+    let (read, write) = socket.into_split();
+    carry(read, write, volume, shared, negotiated, input).await;
+}
+
+async fn carry(
+    mut read: impl AsyncRead + Unpin,
+    mut write: impl AsyncWrite + Unpin,
+    volume: usize,
+    shared: Arc<Shared>,
+    negotiated: Negotiated,
+    input: BytesMut,
+) {
     let room = shared.room(volume);
     let desk = Arc::new(Outbox::new(Desk::new(negotiated.style)));
     let id = shared.join(desk.clone());
-    let (mut read, mut write) = socket.into_split();
     let reader = Reader { id, volume, shared: &shared, desk: &desk, room, style: negotiated.style };
     let reading = async {
         let ended = reader.run(&mut read, negotiated, input).await;
@@ -210,7 +223,7 @@ impl Reader<'_> {
     /// Reads requests until the client says goodbye.
     async fn run(
         &self,
-        socket: &mut (impl tokio::io::AsyncRead + Unpin),
+        socket: &mut (impl AsyncRead + Unpin),
         negotiated: Negotiated,
         mut input: BytesMut,
     ) -> Result<(), String> {

@@ -92,7 +92,7 @@ impl Doors {
         let endpoint = self.dialer.endpoint(address)?;
         let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-        let channel = endpoint.connect_lazy();
+        let channel = self.dialer.channel(&endpoint);
         inner.channels.insert(address.to_string(), channel.clone());
         Ok(channel)
     }

@@ -9,6 +9,7 @@ use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
 use crate::machine::{Action, Bounds, Machine, Phase};
+use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
 use asks::{acquire, carry_on, holder, renew};
@@ -16,7 +17,7 @@ use earlier::earlier;
 use holdfast_api::{Refusal, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner, RequestId};
-use sockets::{RemoveFile, accept, run_lane};
+use sockets::{Listener, RemoveFile, accept, run_lane};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -142,6 +143,7 @@ enum News {
 struct Keeper {
     // Removed before the lock is given up: behind it the next process makes its own.
     sockets: Vec<RemoveFile>,
+    seams: Seams,
     options: Options,
     dir: RunDir,
     shared: Arc<Shared>,
@@ -180,18 +182,32 @@ pub async fn run(
     stop: CancellationToken,
     on_ready: impl FnOnce(&Status),
 ) -> Result<Ended, AttachError> {
+    run_over(options, Seams::default(), stop, on_ready).await
+}
+
+/// The same over other seams than a machine's own.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_over(
+    options: Options,
+    seams: Seams,
+    stop: CancellationToken,
+    on_ready: impl FnOnce(&Status),
+) -> Result<Ended, AttachError> {
     let dir = RunDir::take(&options.dir)?;
     let mut options = options;
     options.device = device::choose(options.device).await?;
     let (kept, left) = earlier(&options, dir.path()).await?;
     let machine = Machine::new(RequestId(rand::random()), options.connections, options.bounds);
-    let (shared, actions) = Shared::new(options.set.clone(), machine);
+    let (shared, actions) = Shared::new(options.set.clone(), machine, seams.boot_ns);
     let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let _ends = end.clone().drop_guard();
     let keeper = Keeper {
         sockets: Vec::new(),
+        seams,
         options,
         dir,
         shared,
@@ -366,8 +382,8 @@ impl Keeper {
                 self.spawn(async move { renew(&shared, &doors, &options.set, number, epoch, token, &api).await });
             }
             Action::Connect { lane, nbd, token } => {
-                let end = self.end.clone();
-                tokio::spawn(async move { run_lane(shared, lane, nbd, token, end).await });
+                let (way, end) = (self.seams.connect.clone(), self.end.clone());
+                tokio::spawn(async move { run_lane(shared, way, lane, nbd, token, end).await });
             }
             Action::Release { epoch, token } => {
                 self.spawn(async move {
@@ -400,21 +416,29 @@ impl Keeper {
     /// One listener per volume.
     fn listen(&mut self) -> Result<(), AttachError> {
         for (volume, facts) in self.shared.all_facts().into_iter().enumerate() {
-            let path = self.dir.socket(&facts.name)?;
-            // The lock is ours: what lies there is of a process that is gone.
-            let _ = std::fs::remove_file(&path);
-            let listener = UnixListener::bind(&path);
-            let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
+            let mut listener = match &self.seams.clients {
+                Some(clients) => Listener::Given(clients(&facts.name)),
+                None => Listener::Unix(self.bind(&facts.name)?),
+            };
             let (shared, end) = (self.shared.clone(), self.end.clone());
             tokio::spawn(async move {
                 tokio::select! {
                     () = end.cancelled() => {}
-                    () = accept(&listener, volume, &shared, &end) => {}
+                    () = accept(&mut listener, volume, &shared, &end) => {}
                 }
             });
-            self.sockets.push(RemoveFile(path));
         }
         Ok(())
+    }
+
+    fn bind(&mut self, volume: &Name) -> Result<UnixListener, AttachError> {
+        let path = self.dir.socket(volume)?;
+        // The lock is ours: what lies there is of a process that is gone.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path);
+        let listener = listener.map_err(|source| AttachError::Listen { path: path.clone(), source })?;
+        self.sockets.push(RemoveFile(path));
+        Ok(listener)
     }
 
     /// Makes them, or goes on with those of an earlier process.

@@ -2,6 +2,7 @@
 
 use crate::machine::{Lane, Reply};
 use crate::outbox::{Outbox, Outgoing, RequestQueue};
+use crate::seams::{Connect, Halves};
 use bytes::{Bytes, BytesMut};
 use holdfast_nbd::client::{self, Aim, Event, Outcome, ReplyDecoder, RequestOut, encode_request};
 use holdfast_nbd::server::ReadPart;
@@ -9,10 +10,10 @@ use holdfast_nbd::{Errno, ExportName, HeaderStyle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// From the first packet to the end of the handshake. A gateway that has granted the lease is there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -133,26 +134,37 @@ impl Line {
 pub(crate) struct Connected {
     pub(crate) line: Outbox<Line>,
     pub(crate) size: u64,
-    read: OwnedReadHalf,
-    write: OwnedWriteHalf,
+    halves: Halves,
     input: BytesMut,
 }
 
-/// Connects and shakes hands.
-pub(crate) async fn connect(lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
-    tokio::time::timeout(CONNECT_TIMEOUT, shake_hands(lane, nbd, name)).await.map_err(|_| LaneError::Slow)?
+/// Lanes as they are outside of a simulation.
+pub(crate) fn over_tcp() -> Connect {
+    Arc::new(|_, nbd| {
+        Box::pin(async move {
+            let socket = TcpStream::connect(nbd).await?;
+            set_up(&socket)?;
+            let (read, write) = socket.into_split();
+            Ok((Box::new(read) as _, Box::new(write) as _))
+        })
+    })
 }
 
-async fn shake_hands(lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
-    let mut socket = TcpStream::connect(nbd).await?;
-    set_up(&socket)?;
+/// Connects and shakes hands.
+pub(crate) async fn connect(way: &Connect, lane: Lane, nbd: &str, name: &ExportName) -> Result<Connected, LaneError> {
+    let connecting = async { shake_hands(lane, way(lane, nbd.to_string()).await?, name).await };
+    tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| LaneError::Slow)?
+}
+
+/// Shakes hands on a connection that is made.
+pub(crate) async fn shake_hands(lane: Lane, halves: Halves, name: &ExportName) -> Result<Connected, LaneError> {
+    let (mut read, mut write) = halves;
     let mut handshake = client::Handshake::new(Aim::Go(name.to_wire()), HeaderStyle::Extended, true);
     let (mut input, mut out) = (BytesMut::with_capacity(READ_BYTES), BytesMut::new());
     loop {
         let step = handshake.step(&mut input, &mut out)?;
-        socket.write_all_buf(&mut out).await?;
+        write.write_all_buf(&mut out).await?;
         if let Some(Outcome::Connected(connected)) = step {
-            let (read, write) = socket.into_split();
             let line = Line {
                 lane,
                 decoder: ReplyDecoder::new(&connected),
@@ -162,9 +174,9 @@ async fn shake_hands(lane: Lane, nbd: &str, name: &ExportName) -> Result<Connect
                 status: BTreeMap::new(),
                 reads: BTreeSet::new(),
             };
-            return Ok(Connected { line: Outbox::new(line), size: connected.size, read, write, input });
+            return Ok(Connected { line: Outbox::new(line), size: connected.size, halves: (read, write), input });
         }
-        if socket.read_buf(&mut input).await? == 0 {
+        if read.read_buf(&mut input).await? == 0 {
             return Err(LaneError::Closed);
         }
     }
@@ -183,22 +195,21 @@ fn set_up(socket: &TcpStream) -> io::Result<()> {
 
 /// The halves of a connection that its task drives.
 pub(crate) struct Wire {
-    read: OwnedReadHalf,
-    write: OwnedWriteHalf,
+    halves: Halves,
     input: BytesMut,
 }
 
 impl Connected {
     /// What others reach into, and what the connection's own task drives.
     pub(crate) fn split(self) -> (Outbox<Line>, Wire) {
-        (self.line, Wire { read: self.read, write: self.write, input: self.input })
+        (self.line, Wire { halves: self.halves, input: self.input })
     }
 }
 
 impl Wire {
     /// Sends and receives until the connection ends; each batch of answers goes to `answer`.
     pub(crate) async fn run(self, line: &Outbox<Line>, mut answer: impl FnMut(Vec<Answered>)) -> LaneError {
-        let Wire { mut read, mut write, mut input } = self;
+        let Wire { halves: (mut read, mut write), mut input } = self;
         let sending = poll_fn(|cx| line.poll_send(cx, &mut write));
         let receiving = async {
             loop {

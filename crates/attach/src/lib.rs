@@ -25,12 +25,14 @@ pub mod machine;
 mod outbox;
 pub mod requests;
 mod scratch;
+mod seams;
 mod shared;
 mod status;
 
 pub use device::{DeviceError, DeviceKind, DriverError, KernelOptions};
 pub use dir::{DirError, RunDir, default_dir, running};
-pub use keeper::{AttachError, Ended, Options, abandon, run};
+pub use keeper::{AttachError, Ended, Options, abandon, run, run_over};
 pub use machine::{Bounds, Phase};
 pub use scratch::{ScratchError, ScratchOptions, ScratchStatus, Source, run_scratch};
+pub use seams::{Clients, Connect, Halves, Seams};
 pub use status::{Status, VolumeStatus};

@@ -1,9 +1,10 @@
 //! One connection to one export, for somebody who asks and waits for each answer: import and export of volumes. No replay: what was not
 //! answered when the connection ended is the caller's to ask again.
 
-use crate::lane::{self, Line, Wire};
+use crate::lane::{self, Connected, Line, Wire};
 use crate::machine::{Lane, Reply};
 use crate::outbox::Outbox;
+use crate::seams::Halves;
 use bytes::Bytes;
 use holdfast_nbd::client::{CommandOut, RequestOut};
 pub use holdfast_nbd::server::ReadPart;
@@ -17,6 +18,9 @@ use tokio::time::Instant;
 /// While something is asked for and nothing at all is answered for this long, the gateway is taken for stopped or cut off. Longer than a takeover
 /// and than most waits for a store; one that is only slow answers the next connection as well.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Not one of an attached set's.
+const ALONE: Lane = Lane { generation: 0, volume: 0, slot: 0 };
 
 /// A request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,13 +69,26 @@ impl Requests {
     /// # Errors
     /// [`RequestError::Lost`] with what stood in the way.
     pub async fn connect(nbd: &str, name: &ExportName) -> Result<Self, RequestError> {
-        let lane = Lane { generation: 0, volume: 0, slot: 0 };
-        let connected = lane::connect(lane, nbd, name).await.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
+        let connected = lane::connect(&lane::over_tcp(), ALONE, nbd, name).await;
+        let connected = connected.map_err(|e| RequestError::Lost(format!("{nbd}: {e}")))?;
+        Ok(Self::begin(connected, Some(SILENCE_MAX)))
+    }
+
+    /// Over a connection that is made: to an attached set's device, whose silence is no loss, however long (R8).
+    ///
+    /// # Errors
+    /// [`RequestError::Lost`] with what stood in the way.
+    pub async fn over(halves: Halves, name: &ExportName) -> Result<Self, RequestError> {
+        let connected = lane::shake_hands(ALONE, halves, name).await;
+        Ok(Self::begin(connected.map_err(|e| RequestError::Lost(e.to_string()))?, None))
+    }
+
+    fn begin(connected: Connected, patience: Option<Duration>) -> Self {
         let size = connected.size;
         let (line, wire) = connected.split();
         let (line, waiting) = (Arc::new(line), Arc::new(Mutex::new(Waiting::default())));
-        let task = tokio::spawn(drive(line.clone(), wire, waiting.clone()));
-        Ok(Self { line, waiting, size, task })
+        let task = tokio::spawn(drive(line.clone(), wire, waiting.clone(), patience));
+        Self { line, waiting, size, task }
     }
 
     /// The export's size in bytes, as it was when the connection was made.
@@ -150,7 +167,7 @@ impl Requests {
     }
 }
 
-async fn drive(line: Arc<Outbox<Line>>, wire: Wire, waiting: Arc<Mutex<Waiting>>) {
+async fn drive(line: Arc<Outbox<Line>>, wire: Wire, waiting: Arc<Mutex<Waiting>>, patience: Option<Duration>) {
     let heard = waiting.clone();
     let running = wire.run(&line, move |answers| {
         let mut waiting = lock(&heard);
@@ -163,11 +180,12 @@ async fn drive(line: Arc<Outbox<Line>>, wire: Wire, waiting: Arc<Mutex<Waiting>>
         }
     });
     let silent = async {
+        let Some(patience) = patience else { return std::future::pending().await };
         loop {
-            tokio::time::sleep(SILENCE_MAX / 8).await;
+            tokio::time::sleep(patience / 8).await;
             let waiting = lock(&waiting);
             let since = waiting.heard.filter(|_| !waiting.answers.is_empty());
-            if since.is_some_and(|since| since.elapsed() > SILENCE_MAX) {
+            if since.is_some_and(|since| since.elapsed() > patience) {
                 return;
             }
         }

@@ -8,20 +8,12 @@ use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
 use holdfast_types::Name;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 const NS_PER_MS: u64 = 1_000_000;
-
-/// Nanoseconds of CLOCK_BOOTTIME: it goes on while the machine is suspended, as leases do.
-fn boot_ns() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
-}
 
 /// The sockets of one generation: cancelled, they close.
 #[derive(Debug)]
@@ -42,7 +34,9 @@ struct Inner {
 /// What all tasks of an attached set share.
 pub(crate) struct Shared {
     pub(crate) set: Name,
-    /// When it began, by [`boot_ns`].
+    /// The clock of leases, in nanoseconds.
+    boot_ns: fn() -> u64,
+    /// When it began, by that clock.
     begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
@@ -51,7 +45,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(set: Name, machine: Machine) -> (Arc<Self>, mpsc::UnboundedReceiver<Action>) {
+    pub(crate) fn new(
+        set: Name,
+        machine: Machine,
+        boot_ns: fn() -> u64,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Action>) {
         let (keeper, told) = mpsc::unbounded_channel();
         let inner = Inner {
             machine,
@@ -61,8 +59,8 @@ impl Shared {
             era: Era { generation: 0, stop: CancellationToken::new() },
             scratch: Vec::new(),
         };
-        let shared = Self { set, begun_ns: boot_ns(), inner: Mutex::new(inner), volumes: RwLock::default(), keeper };
-        (Arc::new(shared), told)
+        let (inner, volumes) = (Mutex::new(inner), RwLock::default());
+        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, keeper }), told)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -71,7 +69,7 @@ impl Shared {
 
     /// Now, in this process's own count.
     pub(crate) fn now(&self) -> Moment {
-        Moment(boot_ns().saturating_sub(self.begun_ns) / NS_PER_MS)
+        Moment((self.boot_ns)().saturating_sub(self.begun_ns) / NS_PER_MS)
     }
 
     /// What that is by the machine's clock; never later than it was.
@@ -195,12 +193,13 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::machine::Bounds;
+    use crate::seams::boot_ns;
     use holdfast_types::RequestId;
 
     #[test]
     fn a_moment_is_by_the_clock_of_leases_and_never_later_than_it_was() {
         let machine = Machine::new(RequestId(1), 1, Bounds::default());
-        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine);
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, boot_ns);
         let before = boot_ns();
         let told = shared.boot_ns(shared.now());
         let after = boot_ns();

@@ -43,6 +43,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -141,6 +142,14 @@ impl Front {
         let listener = listen::Unix::bind(path).await?;
         self.listeners().spawn(listen::run(listener, self.shared.clone()));
         Ok(())
+    }
+
+    /// Serves what comes in until closed: connections over something else than sockets of this machine.
+    pub fn listen_over<S>(&self, incoming: mpsc::UnboundedReceiver<io::Result<S>>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.listeners().spawn(listen::run(listen::Given::new(incoming), self.shared.clone()));
     }
 
     /// Serves one connection that was made elsewhere (an inherited socket, a test's pipe), until its end or that of the front.

@@ -28,4 +28,4 @@ pub mod set;
 pub mod verify;
 
 pub use descriptors::raise_descriptors;
-pub use run::{RunError, run, run_until, serve_doors_over};
+pub use run::{RunError, run, run_until, serve_doors_over, serve_nbd_over};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
@@ -62,7 +63,7 @@ pub enum RunError {
     },
 }
 
-async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {
+fn front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {
     let number = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     let limits = FrontLimits {
         connections: number(config.in_flight.connections),
@@ -71,7 +72,16 @@ async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Resul
         gateway_bytes: config.in_flight.gateway_bytes.0,
         ..FrontLimits::default()
     };
-    let front = Front::new(limits, exports)?;
+    Ok(Front::new(limits, exports)?)
+}
+
+fn exports(config: &GatewayConfig, node: &Node) -> Arc<NodeExports> {
+    let (cluster, sets) = (node.cluster.clone(), node.sets.clone());
+    Arc::new(NodeExports { cluster, sets, plain_exports: config.plain_exports })
+}
+
+async fn start_front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, RunError> {
+    let front = front(config, exports)?;
     if let Some(addr) = config.nbd_listen {
         let failed = |source| RunError::Listen { what: "nbd", addr: addr.to_string(), source };
         front.listen_tcp(addr).await.map_err(failed)?;
@@ -136,11 +146,7 @@ pub(crate) async fn run_life(
             return begun.unwrap_or(Ok(()));
         }
     }
-    let exports = Arc::new(NodeExports {
-        cluster: node.cluster.clone(),
-        sets: node.sets.clone(),
-        plain_exports: config.plain_exports,
-    });
+    let exports = exports(&config, &node);
     let mut doors: JoinSet<DoorEnd> = JoinSet::new();
     doors.spawn(serve_api(api, node.clone(), stop.clone()));
     doors.spawn(serve_peers(peer, node.clone(), stop.clone()));
@@ -235,6 +241,23 @@ where
 {
     let admin = admin_door(node.clone());
     serve_peers_over(incoming, node, Some(admin), stop).await
+}
+
+/// Serves NBD on the connections that come in, for as long as the front lives.
+///
+/// # Errors
+/// Limits that contradict one another.
+pub fn serve_nbd_over<C>(
+    incoming: mpsc::UnboundedReceiver<std::io::Result<C>>,
+    config: &GatewayConfig,
+    node: &Node,
+) -> Result<Front, RunError>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let front = front(config, exports(config, node))?;
+    front.listen_over(incoming);
+    Ok(front)
 }
 
 /// Serves the door between gateways on the connections that come in, until `stop` is cancelled; and `admin` beside it.

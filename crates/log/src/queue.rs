@@ -137,6 +137,11 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner).0.closing
     }
 
+    /// Whether somebody wants to close.
+    pub fn closing(&self) -> bool {
+        lock(&self.state).closing
+    }
+
     /// No new wake-ups: the writer ends once the queue is empty.
     pub fn close(&self) {
         lock(&self.state).closing = true;

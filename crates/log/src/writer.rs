@@ -1,6 +1,6 @@
 //! The writer thread: drains the queue, makes it durable, calls back, lets old payloads out of memory.
 
-use crate::queue::{Evictable, Job, Queue, Work, lock, stopped};
+use crate::queue::{Done, Evictable, Job, Queue, Work, lock, stopped};
 use holdfast_journal::{Disk, Journal, Op, WriteError};
 use holdfast_types::{GroupId, LogId};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,6 +15,19 @@ const STALL_RETRY: Duration = Duration::from_millis(200);
 
 const PRUNE_AT_LEAST: usize = 4096;
 
+/// Jobs that make one batch, and what of them is not durable yet.
+struct Chunk {
+    ops: VecDeque<Op>,
+    jobs: Vec<(u64, Option<Evictable>, Done)>,
+}
+
+/// What a turn left, for want of room on the disk.
+struct Held {
+    chunk: Chunk,
+    jobs: VecDeque<Job>,
+    lazy: BTreeMap<GroupId, LogId>,
+}
+
 pub(crate) struct Writer<D: Disk> {
     journal: Journal<D>,
     queue: Arc<Queue>,
@@ -24,11 +37,23 @@ pub(crate) struct Writer<D: Disk> {
     evictable: VecDeque<Evictable>,
     /// Length at which `evictable` is looked through for what is gone: doubles, so the cost per append is constant.
     prune_at: usize,
+    /// It has no thread, and waits for nothing: what the disk has no room for is held until the next turn.
+    turns: bool,
+    held: Option<Held>,
 }
 
 impl<D: Disk> Writer<D> {
     pub fn new(journal: Journal<D>, queue: Arc<Queue>, tail_bytes: Arc<AtomicU64>, tail_bytes_max: u64) -> Self {
-        Self { journal, queue, tail_bytes, tail_bytes_max, evictable: VecDeque::new(), prune_at: PRUNE_AT_LEAST }
+        Self {
+            journal,
+            queue,
+            tail_bytes,
+            tail_bytes_max,
+            evictable: VecDeque::new(),
+            prune_at: PRUNE_AT_LEAST,
+            turns: false,
+            held: None,
+        }
     }
 
     pub fn run(mut self) {
@@ -55,41 +80,55 @@ impl<D: Disk> Writer<D> {
     fn write(&mut self, mut jobs: VecDeque<Job>, committed: BTreeMap<GroupId, LogId>) {
         let mut lazy = committed;
         while !jobs.is_empty() {
-            let (mut chunk, mut ops, mut bytes) = (Vec::new(), VecDeque::new(), 0);
-            while let Some(job) = jobs.pop_front() {
-                bytes += job.bytes;
-                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
-                ops.extend(job_ops);
-                chunk.push((job_bytes, evictable, done));
-                if jobs.front().is_some_and(|next| bytes + next.bytes > self.journal.batch_bytes_max()) {
-                    break;
-                }
+            let mut chunk = self.chunk(&mut jobs, &mut lazy);
+            if !self.write_durably(&mut chunk.ops) {
+                self.held = Some(Held { chunk, jobs, lazy });
+                return;
             }
-            if jobs.is_empty() && !ops.is_empty() {
-                ops.extend(std::mem::take(&mut lazy).into_iter().map(|(group, id)| Op::Committed { group, id }));
-            }
-            self.write_durably(&mut ops);
-            let used = self.journal.used_bytes();
-            for (job_bytes, evictable, done) in chunk {
-                self.queue.written(job_bytes, used);
-                match self.queue.failed() {
-                    None => {
-                        done(Ok(()));
-                        self.evictable.extend(evictable);
-                    }
-                    Some(why) => done(Err(stopped(Some(why)))),
-                }
-            }
-            self.evict();
-            self.tidy();
+            self.answer(chunk);
         }
         if !lazy.is_empty() {
             self.queue.return_committed(lazy);
         }
     }
 
-    /// Returns when `ops` are durable, or the journal failed (L2).
-    fn write_durably(&mut self, ops: &mut VecDeque<Op>) {
+    /// The next chunk of `jobs`, which are not none; with the last one goes what may be written at any time.
+    fn chunk(&self, jobs: &mut VecDeque<Job>, lazy: &mut BTreeMap<GroupId, LogId>) -> Chunk {
+        let (mut chunk, mut bytes) = (Chunk { ops: VecDeque::new(), jobs: Vec::new() }, 0);
+        while let Some(job) = jobs.pop_front() {
+            bytes += job.bytes;
+            let Job { ops, bytes: job_bytes, evictable, done } = job;
+            chunk.ops.extend(ops);
+            chunk.jobs.push((job_bytes, evictable, done));
+            if jobs.front().is_some_and(|next| bytes + next.bytes > self.journal.batch_bytes_max()) {
+                break;
+            }
+        }
+        if jobs.is_empty() && !chunk.ops.is_empty() {
+            chunk.ops.extend(std::mem::take(lazy).into_iter().map(|(group, id)| Op::Committed { group, id }));
+        }
+        chunk
+    }
+
+    /// Calls back: the chunk is durable, or nothing is any more.
+    fn answer(&mut self, chunk: Chunk) {
+        let used = self.journal.used_bytes();
+        for (job_bytes, evictable, done) in chunk.jobs {
+            self.queue.written(job_bytes, used);
+            match self.queue.failed() {
+                None => {
+                    done(Ok(()));
+                    self.evictable.extend(evictable);
+                }
+                Some(why) => done(Err(stopped(Some(why)))),
+            }
+        }
+        self.evict();
+        self.tidy();
+    }
+
+    /// True when `ops` are durable, or the journal failed (L2). False, only where it works in turns: the disk has no room for what is left of them.
+    fn write_durably(&mut self, ops: &mut VecDeque<Op>) -> bool {
         while self.queue.failed().is_none() && !ops.is_empty() {
             let begun = Instant::now();
             match self.journal.write(ops) {
@@ -101,13 +140,18 @@ impl<D: Disk> Writer<D> {
                 Err(WriteError::NoRoom(error)) => {
                     tracing::warn!(%error, "journal: no further file can be begun, trying again");
                     self.queue.set_stalled(Some(error.to_string()));
-                    if self.queue.wait_for_close(STALL_RETRY) {
+                    let closing =
+                        if self.turns { self.queue.closing() } else { self.queue.wait_for_close(STALL_RETRY) };
+                    if closing {
                         self.queue.fail(format!("closed while no file could be begun: {error}"));
+                    } else if self.turns {
+                        return false;
                     }
                 }
                 Err(error) => self.fail(&error),
             }
         }
+        true
     }
 
     fn fail(&mut self, error: &WriteError) {
@@ -166,7 +210,8 @@ impl<D: Disk> Writer<D> {
             return;
         }
         let mut ops = committed.into_iter().map(|(group, id)| Op::Committed { group, id }).collect();
-        self.write_durably(&mut ops);
+        let written = self.write_durably(&mut ops);
+        debug_assert!(written, "a journal that is closed waits for no room");
         if self.queue.failed().is_none()
             && let Err(error) = self.journal.finish()
         {
@@ -185,7 +230,7 @@ trait Turn {
 
 impl Turns {
     pub(crate) fn of<D: Disk + Send + 'static>(writer: Writer<D>) -> Self {
-        Self(Box::new(writer))
+        Self(Box::new(Writer { turns: true, ..writer }))
     }
 
     /// Whether something waits to be written, or the journal to be tidied.
@@ -194,7 +239,7 @@ impl Turns {
     }
 
     /// Writes what waits, syncs and calls back; with nothing to write, tidies. `idle`: nothing has waited for a while, which is when the
-    /// thread would mark the last batch as synced. A disk without room for a further file is waited for here, as the thread does.
+    /// thread would mark the last batch as synced. What a disk has no room for is held, and tried again by the next turn.
     pub fn turn(&mut self, idle: bool) {
         self.0.turn(idle);
     }
@@ -202,13 +247,22 @@ impl Turns {
 
 impl<D: Disk> Turn for Writer<D> {
     fn waits(&self) -> bool {
-        self.queue.has_jobs() || self.journal.wants_tidy()
+        self.held.is_some() || self.queue.has_jobs() || self.journal.wants_tidy()
     }
 
     fn turn(&mut self, idle: bool) {
+        if let Some(Held { mut chunk, jobs, lazy }) = self.held.take() {
+            if !self.write_durably(&mut chunk.ops) {
+                self.held = Some(Held { chunk, jobs, lazy });
+                return;
+            }
+            self.answer(chunk);
+            return self.write(jobs, lazy);
+        }
+        let look = idle && (self.journal.wants_idle() || self.queue.stalled().is_some());
         match self.queue.take(Some(Duration::ZERO)) {
             Work::Jobs { jobs, committed } => self.write(jobs, committed),
-            Work::Idle if self.journal.wants_tidy() || (idle && self.journal.wants_idle()) => self.idle(),
+            Work::Idle if self.journal.wants_tidy() || look => self.idle(),
             Work::Idle => {}
             Work::Close { committed } => {
                 self.finish(committed);

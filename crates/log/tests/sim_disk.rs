@@ -133,6 +133,46 @@ fn a_full_disk_makes_appends_wait_and_loses_none() {
     node.close();
 }
 
+/// A turn waits for nothing: what a full disk has no room for is tried again by the next, in its order.
+#[test]
+fn in_turns_a_full_disk_is_waited_for_between_them() {
+    let disk = SimDisk::new();
+    let (node, _, mut turns) =
+        NodeLog::open_in_turns(disk.clone(), config(), Identity::default(), None).expect("opens");
+    let log = node.group(GroupId(1));
+    disk.set_files_max(Some(disk.names().len()));
+    let waiting: Vec<_> = (0..300).map(|index| append(&log, vec![entry(1, index, 1000)])).collect();
+    for _ in 0..3 {
+        turns.turn(false);
+        assert!(node.usage().stalled.is_some() && turns.waits(), "no room");
+    }
+    let done = waiting.iter().take_while(|receiver| matches!(receiver.try_recv(), Ok(Ok(())))).count();
+    assert!(done > 0 && done < 300, "{done} found room");
+    assert!(waiting[done..].iter().all(|receiver| receiver.try_recv().is_err()), "the order of the calls");
+    let late = append(&log, vec![entry(1, 300, 1000)]);
+    disk.set_files_max(None);
+    while turns.waits() {
+        turns.turn(false);
+    }
+    assert!(waiting[done..].iter().chain([&late]).all(|receiver| matches!(receiver.try_recv(), Ok(Ok(())))));
+    assert!(node.usage().stalled.is_none());
+    // Idle, it looks whether there is room again.
+    disk.set_files_max(Some(0));
+    let more: Vec<_> = (301..320).map(|index| append(&log, vec![entry(1, index, 10_000)])).collect();
+    turns.turn(false);
+    assert!(node.usage().stalled.is_some());
+    disk.set_files_max(None);
+    while turns.waits() {
+        turns.turn(false);
+    }
+    assert!(more.iter().all(|receiver| matches!(receiver.try_recv(), Ok(Ok(())))));
+    turns.turn(true);
+    assert!(node.usage().stalled.is_none());
+    let (crashed, _) = NodeLog::open_on(disk.crashed(Survives::Nothing), config(), Identity::default()).expect("opens");
+    assert_eq!(crashed.group(GroupId(1)).state().last, Some(LogId::new(1, 319)));
+    crashed.close();
+}
+
 #[test]
 fn purged_files_are_freed_and_idle_groups_are_carried() {
     let disk = SimDisk::new();

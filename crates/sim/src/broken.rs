@@ -21,6 +21,12 @@ pub enum Broken {
     CountedAtOne,
     /// Of several stores, nobody fills what one lacks
     NoRepair,
+    /// An attached device sends again what was answered, too, the latest first
+    ReplaysAnswered,
+    /// An attached device takes a write for answered once it is sent
+    AnsweredWhenSent,
+    /// An attached device that is refused a write, since another owner holds the set, takes it for done
+    GoesOnFenced,
 }
 
 impl Broken {

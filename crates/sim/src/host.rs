@@ -5,25 +5,26 @@
 
 use crate::broken::Broken;
 use crate::libc;
-use crate::net::{Net, Stream};
+use crate::net::{Door, Net, Stream};
 use crate::rng::Rng;
+use crate::slices::Slices;
 use crate::store::{Server, Way, open};
 use holdfast_gateway::config::{GatewayConfig, GatewayRole, KeyConfig};
 use holdfast_gateway::node::{Node, Seams};
+use holdfast_gateway::serve_nbd_over;
 use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_tls::Dialer;
 use holdfast_types::Name;
 use hyper_util::rt::TokioIo;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::{Service, http::Uri};
@@ -31,8 +32,6 @@ use tonic::codegen::{Service, http::Uri};
 const MS: u64 = 1_000_000;
 /// Without work for so long, the journal's writer marks its last batch as synced: as its thread does.
 const IDLE_AFTER: u64 = 100 * MS;
-/// An idle process looks at its timers so often.
-const LOOK_EVERY: u64 = 4 * MS;
 /// Often, so that lives are renewed under every fault.
 const RENEW: Duration = Duration::from_millis(1_300);
 /// Small, so that files are begun, dropped and carried all the time.
@@ -81,16 +80,10 @@ impl Clock {
     }
 }
 
-#[derive(Default)]
-struct Parked {
-    passes: AtomicU32,
-    root: Mutex<Option<Waker>>,
-}
-
 /// A gateway's process.
 pub struct Process {
-    runtime: Option<Runtime>,
-    parked: Arc<Parked>,
+    /// First: tasks go before what they hold.
+    slices: Slices,
     node: Arc<Mutex<Option<Arc<Node>>>>,
     turns: Arc<Mutex<Option<Turns>>>,
     /// Why it ended by itself, if it did.
@@ -107,16 +100,7 @@ impl Process {
 
     /// Runs `work` in the process.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(work);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Tasks first: what they hold goes with them.
-        drop(self.runtime.take());
+        self.slices.spawn(work);
     }
 }
 
@@ -137,6 +121,10 @@ pub struct Host {
     pub witness: bool,
     /// Its disk says that it syncs, and does not: `Broken::SyncsIgnored`.
     pub syncs_ignored: bool,
+    /// Its disk is full with so many files.
+    pub files_max: Option<usize>,
+    /// NBD is served.
+    pub nbd: bool,
     /// How its stores are put together, if not as they should be.
     pub broken: Option<Broken>,
     dir: PathBuf,
@@ -145,8 +133,6 @@ pub struct Host {
     lives: u64,
     turn_at: Option<u64>,
     worked_at: u64,
-    /// When an idle process looks at its timers again.
-    look_at: u64,
 }
 
 /// The name of gateway `index`.
@@ -159,11 +145,21 @@ pub fn address(index: usize) -> String {
     format!("10.0.0.{}:7401", index + 1)
 }
 
-/// Makes connections of one gateway over the simulated network.
+/// Where gateway `index` serves NBD.
+pub fn nbd_address(index: usize) -> String {
+    format!("10.0.0.{}:10809", index + 1)
+}
+
+/// Which machine an address is of.
+pub fn machine_of(host: &str) -> Option<usize> {
+    host.rsplit('.').next()?.parse::<usize>().ok()?.checked_sub(1)
+}
+
+/// Makes connections of one machine over the simulated network.
 #[derive(Clone)]
-struct Connector {
-    from: usize,
-    net: Net,
+pub struct Connector {
+    pub from: usize,
+    pub net: Net,
 }
 
 impl Service<Uri> for Connector {
@@ -176,12 +172,12 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let to = uri.host().and_then(|host| host.rsplit('.').next()).and_then(|n| n.parse::<usize>().ok());
+        let to = uri.host().and_then(machine_of);
         let (from, net) = (self.from, self.net.clone());
         Box::pin(async move {
             match to {
-                Some(to) if to > 0 => net.connect(from, to - 1).await.map(TokioIo::new),
-                _ => Err(std::io::ErrorKind::InvalidInput.into()),
+                Some(to) => net.connect(from, to, Door::Rpc).await.map(TokioIo::new),
+                None => Err(std::io::ErrorKind::InvalidInput.into()),
             }
         })
     }
@@ -243,6 +239,8 @@ impl Host {
             ways,
             witness: false,
             syncs_ignored: false,
+            files_max: None,
+            nbd: false,
             broken: None,
             dir,
             net,
@@ -250,7 +248,6 @@ impl Host {
             lives: 0,
             turn_at: None,
             worked_at: 0,
-            look_at: 0,
         })
     }
 
@@ -310,6 +307,10 @@ impl Host {
         }
         config.advertise.peer = Some(address(self.index));
         config.advertise.api = Some(format!("10.0.0.{}:7400", self.index + 1));
+        if self.nbd {
+            // Never bound: the simulated network comes in (`serve_nbd_over`).
+            config.nbd_listen = Some(nbd_address(self.index).parse()?);
+        }
         config.key = KeyConfig { file: Some(self.dir.join("key")), ..KeyConfig::default() };
         config.cache.memory.0 = 32 << 20;
         config.cache.disk.0 = 0;
@@ -364,30 +365,18 @@ impl Host {
         if self.syncs_ignored {
             self.disk.ignore_syncs();
         }
-        let parked = Arc::new(Parked::default());
-        let hook = parked.clone();
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            // After each task the root future may look, and stop: see `slice_and_stop_after`.
-            .event_interval(1)
-            .on_thread_park(move || {
-                hook.passes.fetch_add(1, Relaxed);
-                if let Some(root) = lock(&hook.root).take() {
-                    root.wake();
-                }
-            })
-            .build()?;
+        self.disk.set_files_max(self.files_max);
         self.lives += 1;
         let process = Process {
-            runtime: Some(runtime),
-            parked,
+            slices: Slices::new(now)?,
             node: Arc::default(),
             turns: Arc::default(),
             ended: Arc::default(),
             life: self.lives,
         };
         let (config, seams) = (self.config(rtt_ms)?, self.seams(process.turns.clone()));
-        let incoming = UnboundedReceiverStream::new(self.net.listen(self.index));
+        let incoming = UnboundedReceiverStream::new(self.net.listen(self.index, Door::Rpc));
+        let nbd = self.nbd.then(|| (self.net.listen(self.index, Door::Nbd), config.clone()));
         let (node_slot, ended) = (process.node.clone(), process.ended.clone());
         process.spawn(async move {
             let stop = CancellationToken::new();
@@ -395,6 +384,14 @@ impl Host {
                 Err(e) => format!("does not start: {e}"),
                 Ok(node) => {
                     *lock(&node_slot) = Some(node.clone());
+                    // Held until the process ends.
+                    let mut _front = None;
+                    if let Some((incoming, config)) = nbd {
+                        match serve_nbd_over(incoming, &config, &node) {
+                            Ok(front) => _front = Some(front),
+                            Err(error) => fatal(&error.to_string()),
+                        }
+                    }
                     let served = holdfast_gateway::serve_doors_over(incoming, node.clone(), stop).await;
                     match node.refusal() {
                         Some(why) => format!("ended: {why}"),
@@ -405,7 +402,7 @@ impl Host {
             *lock(&ended) = Some(why);
         });
         self.process = Some(process);
-        (self.turn_at, self.worked_at, self.look_at) = (None, now, now);
+        (self.turn_at, self.worked_at) = (None, now);
         Ok(())
     }
 
@@ -446,43 +443,20 @@ impl Host {
         self.process.is_some() && self.stopped_until <= now
     }
 
-    /// Runs everything that is ready now: the disk first, then the tasks. False: nothing was there to run. What comes from outside (network,
-    /// store, disk, clients) is seen at once; timers every [`LOOK_EVERY`], as where a kernel is in no hurry.
+    /// Runs everything that is ready now: the disk first, then the tasks. False: nothing was there to run.
     pub fn slice(&mut self, now: u64) -> bool {
         self.enter(now);
         let worked = self.turn_disk(now);
-        let Some(process) = &self.process else { return false };
-        let (Some(runtime), parked) = (&process.runtime, &process.parked) else { return false };
-        if !worked && now < self.look_at && runtime.metrics().global_queue_depth() == 0 {
-            return false;
-        }
-        self.look_at = now + LOOK_EVERY;
-        parked.passes.store(0, Relaxed);
-        // Twice idle: once before the timers that are due, once after what they woke.
-        runtime.block_on(poll_fn(|cx| {
-            if parked.passes.load(Relaxed) >= 2 {
-                return Poll::Ready(());
-            }
-            *lock(&parked.root) = Some(cx.waker().clone());
-            Poll::Pending
-        }));
-        true
+        self.process.as_mut().is_some_and(|process| process.slices.run(now, worked))
     }
 
     /// Runs as [`Host::slice`], but only so many polls of tasks: where the process is killed next.
     pub fn slice_and_stop_after(&mut self, now: u64, polls: u64) {
         self.enter(now);
         self.turn_disk(now);
-        let Some(runtime) = self.process.as_ref().and_then(|process| process.runtime.as_ref()) else { return };
-        let mut left = polls;
-        runtime.block_on(poll_fn(|cx| {
-            if left == 0 {
-                return Poll::Ready(());
-            }
-            left -= 1;
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }));
+        if let Some(process) = &self.process {
+            process.slices.stop_after(polls);
+        }
     }
 
     /// Whether the disk did anything.

@@ -8,9 +8,11 @@
 //!   world ── every millisecond ─▶ net, store ─▶ each host's slice: disk, then its tokio runtime until idle ─▶ clients ─▶ nemesis ─▶ checks
 //! ```
 
+mod attached;
 mod broken;
 mod client;
 mod deletion;
+mod full;
 mod histories;
 mod host;
 mod libc;
@@ -24,6 +26,7 @@ mod restored;
 mod rng;
 mod runner;
 mod scenes;
+mod slices;
 mod snapshots;
 mod stats;
 mod store;

@@ -276,6 +276,9 @@ impl World {
             self.hosts[index].kill(now);
             return Ok(());
         }
+        if self.waits_for_room(index, why) {
+            return Ok(());
+        }
         if !why.contains("was removed from this cluster for ever") || !self.administrator.leaving.contains(&member) {
             bail!("gateway {} (m{member}) {why}", index + 1);
         }

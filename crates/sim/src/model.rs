@@ -5,6 +5,8 @@
 //! and of the writes under way in between a prefix that holds every answered one: R1, R4, R5 and R6 in one comparison. Reads of any other time are
 //! held to R3: no older than what was known when they were asked, nothing that was never handed in, nothing that was found lost.
 
+mod cut;
+
 use std::collections::BTreeMap;
 
 /// Volumes of the set.
@@ -17,6 +19,8 @@ const SECTOR_BYTES: usize = 512;
 
 /// A write's number; 0: never written.
 pub type Id = u64;
+/// Volume and block.
+pub type Place = (usize, usize);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -30,6 +34,10 @@ enum Fate {
 
 #[derive(Clone, Debug)]
 struct Write {
+    epoch: u64,
+    handed_at: u64,
+    /// When it was answered, or read, first.
+    known_at: Option<u64>,
     volume: usize,
     first: usize,
     blocks: usize,
@@ -55,6 +63,8 @@ pub struct Model {
     latest_epoch: u64,
     resolved_epoch: u64,
     last_answered: Id,
+    /// Writes have no one order that is known from outside: see `cut`.
+    loose: bool,
     pub answered: u64,
     pub reads: u64,
 }
@@ -94,6 +104,11 @@ pub fn id_of(bytes: &[u8], volume: usize, block: usize) -> Result<Id, Broken> {
 }
 
 impl Model {
+    /// Of a set whose writes have one order that is known from outside, or not (`loose`: see `cut`).
+    pub fn new(loose: bool) -> Self {
+        Self { loose, ..Self::default() }
+    }
+
     /// A moment after all before.
     pub fn stamp(&mut self) -> u64 {
         self.stamp += 1;
@@ -115,9 +130,9 @@ impl Model {
         self.latest_epoch
     }
 
-    /// The latest write in the one order that anybody was told of: with it, every one before that is there.
+    /// The latest write in the one order that anybody was told of: with it, every one before that is there. Where no such order is known, the present stamp.
     pub fn last_answered(&self) -> Id {
-        self.last_answered
+        if self.loose { self.stamp } else { self.last_answered }
     }
 
     /// The latest write so far.
@@ -134,6 +149,9 @@ impl Model {
         if newest > most {
             return Err(format!("R4: it shows write {newest}, but was there before any after {most} was handed in"));
         }
+        if self.loose {
+            return self.snapshot_cut(least, found);
+        }
         let upto = newest.max(least);
         let mut content = BTreeMap::new();
         for (id, write) in self.writes.range(..=upto).filter(|(_, write)| write.fate != Fate::Lost) {
@@ -142,9 +160,7 @@ impl Model {
         if same(&content, found) {
             return Ok(());
         }
-        let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |block| (v, block)));
-        let of = |map: &BTreeMap<(usize, usize), Id>, at| map.get(&at).copied().unwrap_or(0);
-        let differ: Vec<_> = all.map(|at| (at, of(found, at), of(&content, at))).filter(|(_, a, b)| a != b).collect();
+        let differ = differ(found, &content);
         Err(format!("R4: it is not the prefix up to write {upto}; place, found, expected: {differ:?}"))
     }
 
@@ -157,9 +173,10 @@ impl Model {
     pub fn hand_in(&mut self, epoch: u64, volume: usize, first: usize, blocks: usize) -> Id {
         self.next += 1;
         let id = self.next;
-        let current = self.is_current(epoch);
+        let (current, handed_at) = (self.is_current(epoch), self.stamp());
         let fate = if current { Fate::Open } else { Fate::Lost };
-        self.writes.insert(id, Write { volume, first, blocks, answered: false, fate });
+        self.writes
+            .insert(id, Write { epoch, handed_at, known_at: None, volume, first, blocks, answered: false, fate });
         if current {
             self.open.push(id);
         }
@@ -176,6 +193,7 @@ impl Model {
         self.last_answered = self.last_answered.max(id);
         let Some(write) = self.writes.get_mut(&id) else { return Ok(()) };
         write.answered = true;
+        write.known_at.get_or_insert(stamp);
         if write.fate == Fate::Lost {
             return Err(format!(
                 "R1, R2: write {id} (volume {}, blocks {}+{}) was answered with success, but was handed in too late or is not there",
@@ -212,13 +230,16 @@ impl Model {
         if id == 0 {
             return Ok(());
         }
-        let Some(write) = self.writes.get(&id) else { return Err(format!("R9: {place}, which nobody handed in")) };
+        let Some(write) = self.writes.get_mut(&id) else {
+            return Err(format!("R9: {place}, which nobody handed in"));
+        };
         if write.volume != volume || !(write.first..write.first + write.blocks).contains(&block) {
             return Err(format!("R9: {place}, which was handed in for another place"));
         }
         if write.fate == Fate::Lost {
             return Err(format!("R2, R4: {place}, which was not there when a later epoch began"));
         }
+        write.known_at.get_or_insert(stamp);
         self.raise((volume, block), stamp, id);
         Ok(())
     }
@@ -228,6 +249,9 @@ impl Model {
     /// # Errors
     /// R1, R4, R5, R6: it is not what was there and a prefix of what was under way.
     pub fn resolve(&mut self, epoch: u64, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
+        if self.loose {
+            return self.resolve_cut(epoch, found);
+        }
         let least =
             self.open.iter().rposition(|id| self.writes.get(id).is_some_and(|w| w.answered)).map_or(0, |at| at + 1);
         let mut content = self.base.clone();
@@ -280,6 +304,13 @@ impl Model {
             of(&self.base)
         )
     }
+}
+
+/// Place, and what it holds in the one and in the other, where that is not the same.
+fn differ(a: &BTreeMap<Place, Id>, b: &BTreeMap<Place, Id>) -> Vec<(Place, Id, Id)> {
+    let all = (0..VOLUMES).flat_map(|v| (0..BLOCKS).map(move |block| (v, block)));
+    let of = |map: &BTreeMap<Place, Id>, at| map.get(&at).copied().unwrap_or(0);
+    all.map(|at| (at, of(a, at), of(b, at))).filter(|(_, a, b)| a != b).collect()
 }
 
 fn same(a: &BTreeMap<(usize, usize), Id>, b: &BTreeMap<(usize, usize), Id>) -> bool {

@@ -288,9 +288,7 @@ impl Nemesis {
             Fault::Rot => self.rot(world, victim),
             Fault::Drain | Fault::Join | Fault::Leave => self.change_members(world, fault),
             Fault::OtherOwner | Fault::ForcedOwner => {
-                world.active = (world.active + 1) % world.clients.len();
-                let active = world.active;
-                world.clients[active].force = fault == Fault::ForcedOwner;
+                world.want_other_owner(fault == Fault::ForcedOwner);
                 world.note(format!("another owner is wanted ({fault:?})"));
             }
             Fault::Elect => {

@@ -1,4 +1,4 @@
-//! The network between gateways: connections as TCP gives them, over links that delay, lose, and are cut in any direction.
+//! The network between machines: connections as TCP gives them, over links that delay, lose, and are cut in any direction.
 //!
 //! A lost segment is a later one (TCP resends it), and what a cut link holds back arrives after the cut, unless the connection ended before.
 //! So bytes of one connection never change their order; those of several do, all the time. A process that dies has its kernel say so (FIN, RST);
@@ -36,13 +36,22 @@ impl Link {
     pub const CALM: Link = Link { cut: false, delay: (MS / 5, MS), loss: 0 };
 }
 
+/// What a machine listens for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Door {
+    /// Other gateways, and the admin door.
+    Rpc,
+    /// NBD.
+    Nbd,
+}
+
 type Reply = oneshot::Sender<io::Result<Stream>>;
 
 enum Event {
     /// Something may have arrived at this end of a connection.
     Flow { conn: u64, end: usize },
     /// `from` wants a connection to `to`.
-    Syn { from: usize, to: usize, tries: u32, reply: Reply },
+    Syn { from: usize, to: usize, door: Door, tries: u32, reply: Reply },
     /// The answer to that has arrived.
     Answer { reply: Reply, outcome: io::Result<(u64, usize)> },
 }
@@ -77,7 +86,7 @@ struct Inner {
     rng: Rng,
     events: BTreeMap<(u64, u64), Event>,
     links: BTreeMap<(usize, usize), Link>,
-    doors: BTreeMap<usize, mpsc::UnboundedSender<io::Result<Stream>>>,
+    doors: BTreeMap<(usize, Door), mpsc::UnboundedSender<io::Result<Stream>>>,
     powered: Vec<bool>,
     conns: BTreeMap<u64, Conn>,
     next_conn: u64,
@@ -153,16 +162,16 @@ impl Inner {
         }
     }
 
-    fn syn(&mut self, (from, to, tries): (usize, usize, u32), reply: Reply, then: &mut Vec<Then>) {
+    fn syn(&mut self, (from, to, door): (usize, usize, Door), tries: u32, reply: Reply, then: &mut Vec<Then>) {
         if self.link(from, to).cut {
             let at = self.now + self.rng.range(500 * MS, 1000 * MS);
             if tries < CONNECT_TRIES {
-                return self.later(at, Event::Syn { from, to, tries: tries + 1, reply });
+                return self.later(at, Event::Syn { from, to, door, tries: tries + 1, reply });
             }
             return then.push(Then::Reply(reply, Err(io::ErrorKind::TimedOut.into())));
         }
         let at = self.now + self.delay(to, from);
-        let Some(door) = self.doors.get(&to).cloned() else {
+        let Some(door) = self.doors.get(&(to, door)).cloned() else {
             return self.later(at, Event::Answer { reply, outcome: Err(io::ErrorKind::ConnectionRefused.into()) });
         };
         let id = self.next_conn;
@@ -210,16 +219,16 @@ impl Net {
     }
 
     /// The process at `host` listens.
-    pub fn listen(&self, host: usize) -> mpsc::UnboundedReceiver<io::Result<Stream>> {
+    pub fn listen(&self, host: usize, door: Door) -> mpsc::UnboundedReceiver<io::Result<Stream>> {
         let (tx, rx) = mpsc::unbounded_channel();
-        self.lock().doors.insert(host, tx);
+        self.lock().doors.insert((host, door), tx);
         rx
     }
 
     /// The process at `host` is gone.
     pub fn close(&self, host: usize) {
-        let door = self.lock().doors.remove(&host);
-        drop(door);
+        let doors = [Door::Rpc, Door::Nbd].map(|door| self.lock().doors.remove(&(host, door)));
+        drop(doors);
     }
 
     /// A fingerprint of what happened so far: events and bytes.
@@ -238,7 +247,9 @@ impl Net {
                 let Some(entry) = inner.events.first_entry().filter(|entry| entry.key().0 <= now) else { return };
                 match entry.remove() {
                     Event::Flow { conn, end } => inner.flow(conn, end, &mut then),
-                    Event::Syn { from, to, tries, reply } => inner.syn((from, to, tries), reply, &mut then),
+                    Event::Syn { from, to, door, tries, reply } => {
+                        inner.syn((from, to, door), tries, reply, &mut then);
+                    }
                     Event::Answer { reply, outcome } => {
                         let outcome = outcome.map(|(conn, end)| Stream { net: None, conn, end });
                         then.push(Then::Reply(reply, outcome));
@@ -260,12 +271,12 @@ impl Net {
     ///
     /// # Errors
     /// Refused, or no answer.
-    pub async fn connect(self, from: usize, to: usize) -> io::Result<Stream> {
+    pub async fn connect(self, from: usize, to: usize, door: Door) -> io::Result<Stream> {
         let (reply, answer) = oneshot::channel();
         {
             let mut inner = self.lock();
             let at = inner.now + inner.delay(from, to);
-            inner.later(at, Event::Syn { from, to, tries: 0, reply });
+            inner.later(at, Event::Syn { from, to, door, tries: 0, reply });
         }
         answer.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }

@@ -16,6 +16,28 @@ use std::time::{Duration, Instant};
 /// A process that is not done by then hangs: that, too, is a failure. Seconds of the real clock.
 const SEED_LIMIT: Duration = Duration::from_secs(600);
 
+/// What is not in every run: a seed's course is another with each of them.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Modes {
+    /// The set has several stores, whatever the seed says
+    #[arg(long)]
+    pub several: bool,
+    /// The owners are hosts with the code of attach, over NBD and the admin doors, instead of tasks at the gateways' devices
+    #[arg(long)]
+    pub attach: bool,
+    /// Disks under the journal are full now and then
+    #[arg(long)]
+    pub full: bool,
+}
+
+impl Modes {
+    /// As on the command line, each with a blank before it.
+    fn words(self) -> String {
+        let words = [(self.several, " --several"), (self.attach, " --attach"), (self.full, " --full")];
+        words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
+    }
+}
+
 /// One seed.
 #[derive(Clone, Debug, clap::Args)]
 pub struct OneArgs {
@@ -30,13 +52,13 @@ pub struct OneArgs {
     verbose: bool,
     /// Instead of faults by chance, this one course of things
     #[arg(long)]
+    #[arg(conflicts_with = "attach")]
     scene: Option<Scene>,
     /// With this bug put in: it should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
-    /// The set has several stores, whatever the seed says
-    #[arg(long)]
-    several: bool,
+    #[command(flatten)]
+    modes: Modes,
 }
 
 /// Many seeds.
@@ -69,9 +91,8 @@ pub struct ManyArgs {
     /// With this bug put in: one should fail, sooner or later
     #[arg(long)]
     broken: Option<Broken>,
-    /// The set has several stores, whatever the seeds say
-    #[arg(long)]
-    several: bool,
+    #[command(flatten)]
+    modes: Modes,
 }
 
 fn clocks() -> Clocks {
@@ -111,7 +132,7 @@ pub fn one(args: OneArgs) -> ExitCode {
     // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);
     let (seed, length) = (args.seed, args.length);
-    let (scene, broken, several) = (args.scene, args.broken, args.several);
+    let (scene, broken, more) = (args.scene, args.broken, args.modes.words());
     let outcome = thread.spawn(move || simulate(&args)).map(std::thread::JoinHandle::join);
     libc::end();
     let failed = match outcome {
@@ -129,8 +150,8 @@ pub fn one(args: OneArgs) -> ExitCode {
         Some(scene) => {
             println!("again: target/debug/holdfast-sim one --seed {seed} --scene {} --verbose", scene.word())
         }
-        None if several => {
-            println!("again: target/debug/holdfast-sim one --seed {seed} --length {length} --several --verbose")
+        None if !more.is_empty() => {
+            println!("again: target/debug/holdfast-sim one --seed {seed} --length {length}{more} --verbose")
         }
         None if broken.is_none() => println!("again: cargo xtask sim --seed {seed} --length {length} --verbose"),
         None => {}
@@ -151,7 +172,7 @@ fn simulate(args: &OneArgs) -> Result<String> {
     // Of a process of this number that was killed, and so of none that lives.
     drop(std::fs::remove_dir_all(&dir));
     std::fs::create_dir(&dir).with_context(|| format!("no directory {}", dir.display()))?;
-    let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.several)?;
+    let mut world = World::new(args.seed, &dir, args.verbose, args.broken, args.modes)?;
     let outcome = match args.scene {
         Some(scene) => world.play(scene),
         None => world.run(args.length * 1000),
@@ -190,9 +211,9 @@ pub fn many(args: &ManyArgs) -> ExitCode {
         Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
         Ok(failed) => {
             for seed in failed {
-                let (length, several) = (args.length, if args.several { " --several" } else { "" });
-                let again = if args.several { "target/debug/holdfast-sim one" } else { "cargo xtask sim" };
-                println!("seed {seed} failed; again: {again} --seed {seed} --length {length}{several} --verbose");
+                let (length, more) = (args.length, args.modes.words());
+                let again = if !more.is_empty() { "target/debug/holdfast-sim one" } else { "cargo xtask sim" };
+                println!("seed {seed} failed; again: {again} --seed {seed} --length {length}{more} --verbose");
             }
             ExitCode::FAILURE
         }
@@ -221,7 +242,7 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
             let mut command = Command::new(&exe);
             command.args(["one", "--seed", &next.to_string(), "--length", &args.length.to_string()]);
             command.args(args.broken.map(|broken| format!("--broken={}", broken.word())));
-            command.args(args.several.then_some("--several"));
+            command.args(args.modes.words().split_whitespace());
             // A file, not a pipe: nobody reads before the end.
             let output = tempfile::tempfile()?;
             let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).spawn()?;

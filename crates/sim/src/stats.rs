@@ -32,6 +32,14 @@ pub struct Stats {
     pub filled: u64,
     pub away: u64,
     pub counted: u64,
+    /// Faults of the hosts that attach, devices that were made there, those that another owner fenced, and how often one was reconnected, as far as seen.
+    pub attach_faults: u64,
+    pub attached: u64,
+    pub fenced: u64,
+    /// Disks that were full, journals that were seen to wait for room, and starts that were refused for want of it.
+    pub full: u64,
+    pub stalls: u64,
+    pub roomless: u64,
 }
 
 impl World {
@@ -59,6 +67,12 @@ impl World {
             (s.emptied, "stores emptied"),
             (s.filled, "filled again under faults"),
             (s.counted, "looks at all copies"),
+            (s.full, "full disks"),
+            (s.stalls, "journals that waited for room"),
+            (s.roomless, "starts refused for want of room"),
+            (s.attach_faults, "faults of attached hosts"),
+            (s.attached, "devices attached"),
+            (s.fenced, "errors of fenced devices"),
             (self.model.answered, "writes"),
             (self.model.reads, "blocks read"),
             (s.compared, "states compared"),

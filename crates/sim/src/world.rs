@@ -1,7 +1,9 @@
 //! The scheduler: a clock that goes on by a millisecond, and in each one network, store, every gateway in an order from the seed, clients, faults, checks.
 
+use crate::attached::Attached;
 use crate::broken::Broken;
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
+use crate::full::Full;
 use crate::host::{self, Clock, Host, lock};
 use crate::libc;
 use crate::members::Administrator;
@@ -10,6 +12,7 @@ use crate::nemesis::Nemesis;
 use crate::net::Net;
 use crate::replicas::Replicas;
 use crate::rng::Rng;
+use crate::runner::Modes;
 use crate::snapshots::Keeper;
 use crate::stats::Stats;
 use crate::stores::Depot;
@@ -47,6 +50,10 @@ pub struct World {
     pub log: Vec<String>,
     pub loud: bool,
     pub clients: Vec<Client>,
+    /// The owners' hosts, where the set is attached instead.
+    pub attached: Option<Attached>,
+    /// Disks that are full for a while.
+    pub full: Option<Full>,
     pub active: usize,
     pub model: Model,
     dir: std::path::PathBuf,
@@ -78,12 +85,14 @@ impl World {
     ///
     /// # Errors
     /// Directories.
-    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, several: bool) -> Result<Self> {
+    pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes) -> Result<Self> {
+        let Modes { several, attach, full } = modes;
         let mut rng = Rng::new(seed, 1);
         // Members of the beginning, and machines that may become one later.
         let first = if rng.chance(750) { 3 } else { 5 };
         let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
-        let (net, stores) = (Net::new(seed, count), Depot::new(seed, several));
+        let (net, stores) = (Net::new(seed, count + CLIENTS), Depot::new(seed, several));
+        let attached = attach.then(|| Attached::new(seed, CLIENTS, count, &net, dir, broken));
         let mut hosts = Vec::new();
         for index in 0..count {
             // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
@@ -92,7 +101,7 @@ impl World {
             let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
             let dir = dir.join(host::name(index));
             let mut host = Host::new(index, seed, dir, net.clone(), &stores.servers, clock)?;
-            host.broken = broken;
+            (host.broken, host.nbd) = (broken, attach);
             host.syncs_ignored = broken == Some(Broken::SyncsIgnored);
             hosts.push(host);
         }
@@ -126,7 +135,9 @@ impl World {
             loud,
             clients,
             active: 0,
-            model: Model::default(),
+            model: Model::new(attach),
+            attached,
+            full: full.then(|| Full::new(seed)),
             dir: dir.to_path_buf(),
             answers: Answers::default(),
             busy: false,
@@ -183,6 +194,7 @@ impl World {
             self.ended(index, &why)?;
         }
         self.take_answers()?;
+        self.see_grants(index);
         self.check(index)
     }
 
@@ -242,6 +254,9 @@ impl World {
     fn run_clients(&mut self) -> Result<()> {
         if self.model.latest_epoch() == 0 && !self.busy {
             return Ok(());
+        }
+        if self.attached.is_some() {
+            return self.run_attached();
         }
         let mut lines = Vec::new();
         for index in 0..self.clients.len() {
@@ -335,6 +350,7 @@ impl World {
     /// The gateway of a machine as the admin door describes it.
     pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
+            nbd: if self.attached.is_some() { host::nbd_address(index) } else { String::new() },
             peer: host::address(index),
             api: format!("10.0.0.{}:7400", index + 1),
             ..v1::Addresses::default()
@@ -437,14 +453,14 @@ impl World {
     /// A broken rule; that it never got there.
     pub fn works(&mut self, what: &str) -> Result<()> {
         let (answered, reads) = (self.model.answered + self.enough, self.model.reads + self.enough);
-        self.until(120_000, what, |w| {
-            w.clients[w.active].is_open() && w.model.answered >= answered && w.model.reads >= reads
-        })
+        self.until(120_000, what, |w| w.owner_is_open() && w.model.answered >= answered && w.model.reads >= reads)
     }
 
     /// Everything heals; everything must go on; everything must be there, before and after all machines lose power at once.
     fn heal_and_read_back(&mut self, nemesis: &mut Nemesis) -> Result<()> {
+        self.empty_disks();
         nemesis.heal(self)?;
+        self.calm_attached();
         self.note("healed");
         // Who is in each group first: what is to work then, works with them.
         let begun = self.now;
@@ -475,7 +491,8 @@ impl World {
         self.power_and_read_back()?;
         self.works("writes and reads after a power cut")?;
         self.settle_snapshots()?;
-        self.without_each_store()
+        self.without_each_store()?;
+        self.other_attaches()
     }
 
     /// All machines lose power at once; everything is read back.
@@ -492,8 +509,11 @@ impl World {
             self.hosts[index].start(now, rtt)?;
         }
         self.note("all machines lost power and were started");
-        let opened = self.clients[self.active].opened;
         self.busy = true;
+        if self.attached.is_some() {
+            return self.read_back_attached();
+        }
+        let opened = self.clients[self.active].opened;
         self.until(120_000, "everything read back", |w| w.clients[w.active].opened > opened)
     }
 
@@ -515,7 +535,7 @@ impl World {
     /// A broken rule; that it never gets there.
     pub fn all_in_the_store(&mut self) -> Result<()> {
         self.busy = false;
-        self.until(60_000, "every answer", |w| w.clients.iter().all(Client::is_quiet))?;
+        self.until(60_000, "every answer", World::owners_are_quiet)?;
         self.until(120_000, "a checkpoint of everything", |w| {
             let leader = w.leader().and_then(|at| w.set(at));
             leader.is_some_and(|set| set.host.with(|m| m.data_bytes() == 0 && m.sealed().is_none()))
@@ -539,6 +559,8 @@ impl World {
         let until = self.now + chaos * MS;
         while self.now < until {
             nemesis.tick(self)?;
+            self.trouble_attached();
+            self.fill_disks()?;
             self.tick()?;
         }
         self.heal_and_read_back(&mut nemesis)

@@ -6,10 +6,20 @@ use std::process::{Command, Output};
 /// What is run: seconds of faults in each seed, seeds, and the seconds for which further ones are begun. Many short ones, and some in which one thing
 /// leads to another: docs/proof/simulation.md compares them. The seeds are those that were looked at; what further ones find is for
 /// `cargo xtask sim`. Whatever the machine, the first seed of each is run.
-const COURSES: [(&str, &str, &str); 2] = [("4", "1900", "430"), ("20", "100", "110")];
+const COURSES: [(&str, &str, &str); 2] = [("4", "1800", "410"), ("20", "100", "110")];
 
 /// The same of sets in three stores, of `--length 4`.
 const OF_SEVERAL: (&str, &str) = ("100", "60");
+
+/// The same of sets that are attached, with disks that are full now and then.
+const OF_ATTACHED: (&str, &str) = ("100", "60");
+
+/// Bugs between an attached set and its gateways, and what the first of a dozen seeds that shows one says.
+const ATTACHED_BUGS: [(&str, &[&str]); 3] = [
+    ("replays-answered", &["R3: ", "R1, R4: "]),
+    ("answered-when-sent", &["R3: ", "R1, R4: "]),
+    ("goes-on-fenced", &["R1, R2: ", "R1, R4: "]),
+];
 
 /// Bugs that only a set of several stores can have, a seed that shows each within 4 s of faults, and the rule that it breaks.
 const BUGS: [(&str, &str, &str); 2] = [("slot-forgotten", "4", "D1: "), ("no-repair", "1", "D3: ")];
@@ -25,9 +35,14 @@ fn text(output: &Output) -> String {
 /// First of all: what two runs of a seed do not share, no seed repeats.
 #[test]
 fn one_seed_twice_is_the_same_to_the_byte() {
-    // One store, mostly; and three.
-    for (seed, more) in [("3", None), ("7", None), ("7", Some("--several"))] {
-        let words = ["one", "--verbose", "--length", "6", "--seed", seed].into_iter().chain(more);
+    // One store, mostly; and three; and attached.
+    for (seed, more, shows) in [
+        ("3", "", "= draws "),
+        ("7", "", "= draws "),
+        ("7", "--several", "1 sets of several stores"),
+        ("7", "--attach --full", "alpha has read everything"),
+    ] {
+        let words = ["one", "--verbose", "--length", "6", "--seed", seed].into_iter().chain(more.split_whitespace());
         let words: Vec<&str> = words.collect();
         let runs = [(); 2].map(|()| sim(&words));
         let [first, second] = runs.map(|run| text(&run));
@@ -36,7 +51,7 @@ fn one_seed_twice_is_the_same_to_the_byte() {
         assert_eq!(differ, None, "seed {seed}: the first line that differs");
         assert_eq!(first, second, "seed {seed}");
         assert!(first.contains("= draws "), "seed {seed}: a log without fingerprints proves nothing:\n{first}");
-        assert!(more.is_none() || first.contains("1 sets of several stores"), "seed {seed}: one store\n{first}");
+        assert!(first.contains(shows), "seed {seed} {more}: expected {shows:?}\n{first}");
     }
     let [one, other] = ["3", "7"].map(|seed| text(&sim(&["one", "--verbose", "--length", "1", "--seed", seed])));
     assert_ne!(one, other);
@@ -60,12 +75,14 @@ fn no_seed_breaks_a_rule() {
         out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
         fine &= run.status.success();
     }
-    let (seeds, most) = OF_SEVERAL;
-    let run =
-        sim(&["many", "--several", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most]);
-    let mut out = std::io::stderr().lock();
-    out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
-    fine &= run.status.success();
+    for (modes, (seeds, most)) in [("--several", OF_SEVERAL), ("--attach --full", OF_ATTACHED)] {
+        let words = ["many", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most];
+        let words: Vec<&str> = words.into_iter().chain(modes.split_whitespace()).collect();
+        let run = sim(&words);
+        let mut out = std::io::stderr().lock();
+        out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
+        fine &= run.status.success();
+    }
     assert!(fine, "a seed failed; the lines above say how to repeat it");
 }
 
@@ -76,6 +93,18 @@ fn several_stores_with_a_bug_fail() {
         let run = sim(&["one", "--several", "--length", "4", "--broken", bug, "--seed", seed]);
         let text = text(&run);
         assert!(!run.status.success() && text.contains(rule), "{bug}, seed {seed}: expected {rule}\n{text}");
+    }
+}
+
+/// What the checks on attached sets are there for.
+#[test]
+fn attached_sets_with_a_bug_fail() {
+    for (bug, rules) in ATTACHED_BUGS {
+        let run =
+            sim(&["many", "--attach", "--quiet", "--jobs", "2", "--length", "4", "--broken", bug, "--seeds", "12"]);
+        let text = text(&run);
+        let said = rules.iter().any(|rule| text.contains(&format!("FAILED: {rule}")));
+        assert!(!run.status.success() && said, "{bug}: expected one of {rules:?}\n{text}");
     }
 }
 

@@ -48,6 +48,8 @@ struct Switches {
     reads_left: Option<u64>,
     /// Files that may still be created.
     creates_left: Option<u64>,
+    /// Files that have room at once.
+    files_max: Option<usize>,
     /// Operations until the power goes: everything fails then, and changes nothing.
     dies_after: Option<u64>,
     /// Bytes that a created file begins with, instead of zeroes: what a recycled one held.
@@ -125,6 +127,11 @@ impl SimDisk {
     /// Room for `count` more files, `None` for no limit.
     pub fn set_room(&self, count: Option<u64>) {
         self.inner().switches.creates_left = count;
+    }
+
+    /// Room for `count` files in all: what is removed makes room. `None` for no limit. A crash or a restart lifts it.
+    pub fn set_files_max(&self, count: Option<usize>) {
+        self.inner().switches.files_max = count;
     }
 
     /// Created files begin with copies of `bytes`, as a recycled file would.
@@ -284,6 +291,9 @@ impl Disk for SimDisk {
         inner.switches.step()?;
         if inner.names.contains_key(name) {
             return Err(error(io::ErrorKind::AlreadyExists, name));
+        }
+        if inner.switches.files_max.is_some_and(|max| inner.names.len() >= max) {
+            return Err(error(io::ErrorKind::StorageFull, "disk full"));
         }
         match &mut inner.switches.creates_left {
             Some(0) => return Err(error(io::ErrorKind::StorageFull, "disk full")),
@@ -451,6 +461,20 @@ mod tests {
         disk.rename("a", "b").expect("renames");
         assert_eq!(disk.crashed(Survives::Nothing).names(), ["a"]);
         assert_eq!(disk.crashed(Survives::Everything).names(), ["b"]);
+    }
+
+    #[test]
+    fn a_full_disk_has_room_again_once_a_file_is_removed() {
+        let disk = SimDisk::new();
+        disk.create("a", 4096).expect("room");
+        disk.set_files_max(Some(1));
+        let refused = disk.create("b", 4096).map(drop).expect_err("full");
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        disk.remove("a").expect("there");
+        disk.create("b", 4096).expect("room again");
+        assert!(disk.create("c", 4096).is_err());
+        disk.set_files_max(None);
+        disk.create("c", 4096).expect("no limit");
     }
 
     #[test]

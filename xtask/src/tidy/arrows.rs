@@ -24,7 +24,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agent", &["types", "api", "tls"]),
     ("holdfast", &["types", "api", "tls", "agent", "attach", "gateway"]),
     ("testkit", &["types", "journal"]),
-    ("sim", &["types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "gateway", "testkit"]),
+    (
+        "sim",
+        &[
+            "types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "gateway", "attach",
+            "testkit",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -156,7 +156,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
         let machine = Machine::new(RequestId(1), 1, Bounds::default());
-        let (shared, mut actions) = Shared::new(set, machine);
+        let (shared, mut actions) = Shared::new(set, machine, crate::seams::boot_ns);
         shared.act(|machine, now, out| machine.begin(now, false, out));
         let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
         let file = LeaseFile::open(dir.path());

@@ -23,6 +23,9 @@ pub async fn abandon(dir: &Path, set: &Name, owner: &Owner) -> Result<usize, Att
 }
 
 async fn disconnect(orphans: Vec<u32>) -> Result<usize, DeviceError> {
+    if orphans.is_empty() {
+        return Ok(0);
+    }
     let done = tokio::task::spawn_blocking(move || kernel::disconnect(&orphans)).await;
     Ok(done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))?)
 }

@@ -4,13 +4,16 @@ use super::ACCEPT_PAUSE;
 use crate::client;
 use crate::lane;
 use crate::machine::{Lane, Lost};
+use crate::seams::{Connect, Halves};
 use crate::shared::Shared;
 use holdfast_nbd::{ExportName, Session};
 use holdfast_types::Token;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::UnixListener;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Removes a socket when it is dropped.
@@ -22,12 +25,34 @@ impl Drop for RemoveFile {
     }
 }
 
+/// Where clients of one volume come from.
+pub(super) enum Listener {
+    Unix(UnixListener),
+    Given(mpsc::UnboundedReceiver<Halves>),
+}
+
+impl Listener {
+    async fn next(&mut self) -> io::Result<Halves> {
+        match self {
+            Self::Unix(listener) => {
+                let (read, write) = listener.accept().await?.0.into_split();
+                Ok((Box::new(read) as _, Box::new(write) as _))
+            }
+            // Nobody is there to come any more.
+            Self::Given(given) => match given.recv().await {
+                Some(halves) => Ok(halves),
+                None => std::future::pending().await,
+            },
+        }
+    }
+}
+
 /// Takes clients of one volume, until it is dropped.
-pub(super) async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
+pub(super) async fn accept(listener: &mut Listener, volume: usize, shared: &Arc<Shared>, end: &CancellationToken) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
-        match listener.accept().await {
-            Ok((socket, _)) => {
+        match listener.next().await {
+            Ok(halves) => {
                 if clients.fetch_add(1, Ordering::Relaxed) >= client::CLIENTS_MAX {
                     clients.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!(volume, "too many clients: one is closed");
@@ -37,7 +62,7 @@ pub(super) async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<
                 tokio::spawn(async move {
                     tokio::select! {
                         () = end.cancelled() => {}
-                        () = client::serve(socket, volume, shared) => {}
+                        () = client::serve(halves, volume, shared) => {}
                     }
                     clients.fetch_sub(1, Ordering::Relaxed);
                 });
@@ -51,13 +76,20 @@ pub(super) async fn accept(listener: &UnixListener, volume: usize, shared: &Arc<
 }
 
 /// One lane from connecting to its end. Ends with its generation at the latest.
-pub(super) async fn run_lane(shared: Arc<Shared>, lane: Lane, nbd: String, token: Token, end: CancellationToken) {
+pub(super) async fn run_lane(
+    shared: Arc<Shared>,
+    way: Connect,
+    lane: Lane,
+    nbd: String,
+    token: Token,
+    end: CancellationToken,
+) {
     let Some(over) = shared.era(lane.generation) else { return };
     let life = async {
         let facts = shared.facts(lane.volume);
         let session = Some(Session { token, slot: lane.slot, generation: lane.generation });
         let name = ExportName { set: shared.set.clone(), volume: facts.name.clone(), snapshot: None, session };
-        let connected = match lane::connect(lane, &nbd, &name).await {
+        let connected = match lane::connect(&way, lane, &nbd, &name).await {
             Ok(connected) if connected.size >= facts.size => connected,
             Ok(connected) => {
                 let (found, expected) = (connected.size, facts.size);

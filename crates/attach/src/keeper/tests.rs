@@ -37,12 +37,13 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
         patience: Duration::from_secs(60),
     };
     let machine = Machine::new(RequestId(100), 1, options.bounds);
-    let (shared, actions) = Shared::new(options.set.clone(), machine);
+    let (shared, actions) = Shared::new(options.set.clone(), machine, crate::seams::boot_ns);
     shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
     let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let keeper = Keeper {
         sockets: Vec::new(),
+        seams: Seams::default(),
         dir: RunDir::take(&options.dir).unwrap(),
         options,
         shared: shared.clone(),

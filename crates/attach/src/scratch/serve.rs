@@ -9,7 +9,7 @@ use holdfast_nbd::server::{Command, Decoded, Negotiated, ReplyTo, RequestDecoder
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
@@ -41,22 +41,27 @@ pub(super) async fn accept(listener: UnixListener, disk: Arc<Disk>) {
 }
 
 /// A client from its first byte to its end.
-pub(super) async fn serve(mut socket: UnixStream, disk: &Arc<Disk>) {
+pub(super) async fn serve(socket: UnixStream, disk: &Arc<Disk>) {
+    let (mut read, mut write) = socket.into_split();
     let facts = disk.facts();
-    let shaking = client::shake_hands(&mut socket, &disk.export, &facts);
+    let shaking = client::shake_hands(&mut read, &mut write, &disk.export, &facts);
     let volume = &disk.export.volume;
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking).await {
-        Ok(Ok(Some((negotiated, input)))) => transmit(socket, disk, negotiated, input).await,
+        Ok(Ok(Some((negotiated, input)))) => transmit((read, write), disk, negotiated, input).await,
         Ok(Ok(None)) => {}
         Ok(Err(error)) => tracing::info!(%volume, error, "a client's handshake failed"),
         Err(_) => tracing::info!(%volume, "a client's handshake took too long"),
     }
 }
 
-async fn transmit(socket: UnixStream, disk: &Arc<Disk>, negotiated: Negotiated, input: BytesMut) {
+async fn transmit(
+    (mut read, mut write): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
+    disk: &Arc<Disk>,
+    negotiated: Negotiated,
+    input: BytesMut,
+) {
     let desk = Arc::new(Outbox::new(Desk::new(negotiated.style)));
     let flows = Arc::new(Notify::new());
-    let (mut read, mut write) = socket.into_split();
     let reading = async {
         let ended = requests(&mut read, disk, &desk, &flows, negotiated, input).await;
         desk.with(Desk::leave);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 /// A peer that is silent for this long is asked whether it is there.
@@ -111,6 +112,27 @@ impl Listener for Unix {
     async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
         let (socket, _) = self.listener.accept().await?;
         Ok((socket, Peer::Unix))
+    }
+}
+
+/// Connections that were made elsewhere.
+pub(super) struct Given<S>(Mutex<mpsc::UnboundedReceiver<io::Result<S>>>);
+
+impl<S> Given<S> {
+    pub(super) fn new(incoming: mpsc::UnboundedReceiver<io::Result<S>>) -> Self {
+        Self(Mutex::new(incoming))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Listener for Given<S> {
+    type Socket = S;
+
+    async fn accept(&self) -> io::Result<(S, Peer)> {
+        match self.0.lock().await.recv().await {
+            Some(socket) => Ok((socket?, Peer::Unix)),
+            // Nobody is there to come any more.
+            None => std::future::pending().await,
+        }
     }
 }
 
