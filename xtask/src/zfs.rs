@@ -10,6 +10,7 @@
 
 mod agents;
 mod base64;
+mod cut_off;
 mod devices;
 mod guest;
 mod intruder;
@@ -67,6 +68,8 @@ enum Part {
     Devices,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
+    /// Two guests with agents: the primary is cut off from everybody, and heard again
+    CutOff,
     /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
     Mirror,
 }
@@ -173,9 +176,14 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
         if part.runs(Part::Devices) {
             intruder::act(lab, report, &a, args.sockets)?;
         }
-        if part.runs(Part::Agents) {
-            let pair = agents::pair(lab, report, a)?;
-            agents::acts(lab, report, args, pair)?;
+        if part.runs(Part::Agents) || part == Part::CutOff {
+            let mut pair = agents::pair(lab, report, a)?;
+            if part.runs(Part::Agents) {
+                pair = agents::acts(lab, report, args, pair)?;
+            }
+            if part.runs(Part::CutOff) {
+                cut_off::act(lab, report, (&pair.0, 0), &pair.1)?;
+            }
         }
     }
     if part.runs(Part::Mirror) {

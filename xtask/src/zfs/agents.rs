@@ -63,20 +63,20 @@ fn said(guest: &Guest) -> String {
     guest.run("tail -n 6 /var/log/agent.log", Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
 }
 
-fn becomes_primary(guest: &Guest) -> Result<()> {
+pub fn becomes_primary(guest: &Guest) -> Result<()> {
     let there = wait_until(LIMIT, || asks(guest, "/primary") == 200);
     anyhow::ensure!(there, "{} is not primary after {LIMIT:?}: {}", guest.name, said(guest));
     Ok(())
 }
 
-fn stands_by(guest: &Guest) -> Result<()> {
+pub fn stands_by(guest: &Guest) -> Result<()> {
     let there = wait_until(LIMIT, || asks(guest, "/readiness") == 200 && asks(guest, "/primary") != 200);
     anyhow::ensure!(there, "{} does not stand by after {LIMIT:?}: {}", guest.name, said(guest));
     Ok(())
 }
 
 /// It was booted after `since`, by its own agent.
-fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
+pub fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
     let ask = || guest.run("cut -d. -f1 /proc/uptime", Duration::from_secs(30));
     let young = wait_until(LIMIT, || {
         let up = ask().ok().and_then(|up| up.trim().parse::<u64>().ok());
@@ -87,7 +87,7 @@ fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
 }
 
 /// The phases of a guest's last takeover, from its history.
-fn phases(guest: &Guest) -> Result<String> {
+pub fn phases(guest: &Guest) -> Result<String> {
     let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
     let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let last = lines.find(|line| line["phases"].is_object()).context("a takeover in the history")?;
@@ -117,8 +117,8 @@ pub fn pair(lab: &Lab, report: &mut Report, a: Guest) -> Result<(Guest, Guest)> 
     Ok((a, b))
 }
 
-/// The acts: a is primary, and b stands by.
-pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest, Guest)) -> Result<()> {
+/// The acts; a is primary after them, and b stands by.
+pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest, Guest)) -> Result<(Guest, Guest)> {
     step("Host a is killed: its QEMU gets SIGKILL");
     let writers = lab.writers(&a)?;
     go_on(&writers, 20)?;
@@ -173,5 +173,6 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     let mut session = pg::client(&Lab::reach(&a)?)?;
     let stale = session.query("select count(*) from stale")?;
     anyhow::ensure!(stale == vec![vec![Some("0".into())]], "R2: found {stale:?} rows of b's late commit");
-    sound(lab, report, PART, &a)
+    sound(lab, report, PART, &a)?;
+    Ok((a, b))
 }
