@@ -4,16 +4,19 @@
 //!   zfs (the machine's namespace): builds the guest's image once, and the program
 //!     └─ unshare --net ─ zfs again: bridge, S3 server, ledger
 //!          ├─ n1 n2 n3  gateways g1, g2, g3, on the host
-//!          └─ n4 n5     guests a, b (QEMU): attach, /dev/nbd0..2, a stripe of three, PostgreSQL 15, agent
+//!          └─ n4 n5     guests a, b (QEMU): attach, /dev/nbd0..2, a stripe of three or a mirror of two sets, PostgreSQL 15, agent
 //! ```
 //! Times under emulation are several times those of a machine: they are printed to see which phase is long, and judge nothing.
 
 mod agents;
 mod base64;
+mod cut_off;
 mod devices;
 mod guest;
 mod intruder;
 mod lab;
+mod mirror;
+mod pool;
 mod report;
 
 use crate::binary::{Build, fresh_dir, root};
@@ -58,13 +61,23 @@ pub struct Args {
 /// Parts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Both
+    /// Every one
     #[default]
     All,
     /// One guest: the pool is made, a gateway and attach are killed under it, another owner comes between
     Devices,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
+    /// Two guests with agents: the primary is cut off from everybody, and heard again
+    CutOff,
+    /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
+    Mirror,
+}
+
+impl Part {
+    fn runs(self, part: Self) -> bool {
+        self == Self::All || self == part
+    }
 }
 
 /// What this needs beside root; the image's builder installs its own.
@@ -81,6 +94,11 @@ pub fn chore(args: &Args) -> Result<()> {
     }
     anyhow::ensure!(setup::is_root(), "this makes network namespaces and builds a disk image: run it as root");
     if let Some(why) = missing(NEEDS).or_else(net::why_not) {
+        anyhow::bail!("{why}");
+    }
+    if args.part == Part::Mirror
+        && let Some(why) = missing(mirror::NEEDS)
+    {
         anyhow::bail!("{why}");
     }
     let dir = fresh_dir("zfs")?;
@@ -148,16 +166,28 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
 }
 
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
-    let a = devices::make(lab, report, args)?;
-    if args.part != Part::Agents {
-        devices::faults(lab, report, args, &a)?;
+    let part = args.part;
+    if part != Part::Mirror {
+        let a = devices::make(lab, report, args)?;
+        if part.runs(Part::Devices) {
+            devices::faults(lab, report, args, &a)?;
+        }
+        devices::let_go(report, &a)?;
+        if part.runs(Part::Devices) {
+            intruder::act(lab, report, &a, args.sockets)?;
+        }
+        if part.runs(Part::Agents) || part == Part::CutOff {
+            let mut pair = agents::pair(lab, report, a)?;
+            if part.runs(Part::Agents) {
+                pair = agents::acts(lab, report, args, pair)?;
+            }
+            if part.runs(Part::CutOff) {
+                cut_off::act(lab, report, (&pair.0, 0), &pair.1)?;
+            }
+        }
     }
-    devices::let_go(report, &a)?;
-    if args.part != Part::Agents {
-        intruder::act(lab, report, &a, args.sockets)?;
-    }
-    if args.part != Part::Devices {
-        agents::acts(lab, report, args, a)?;
+    if part.runs(Part::Mirror) {
+        mirror::acts(lab, report, args)?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Two guests with agents: one is killed, one is paused and resumed. The other takes over by itself each time.
 
 use super::Args;
-use super::devices::DATA;
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab, SET, TTL, go_on};
+use super::pool::{DATA, sound};
 use super::report::Report;
 use crate::gateways::GATEWAYS;
 use crate::ledger::unix_ms;
@@ -63,20 +63,31 @@ fn said(guest: &Guest) -> String {
     guest.run("tail -n 6 /var/log/agent.log", Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
 }
 
-fn becomes_primary(guest: &Guest) -> Result<()> {
+pub fn becomes_primary(guest: &Guest) -> Result<()> {
     let there = wait_until(LIMIT, || asks(guest, "/primary") == 200);
     anyhow::ensure!(there, "{} is not primary after {LIMIT:?}: {}", guest.name, said(guest));
     Ok(())
 }
 
-fn stands_by(guest: &Guest) -> Result<()> {
+pub fn stands_by(guest: &Guest) -> Result<()> {
     let there = wait_until(LIMIT, || asks(guest, "/readiness") == 200 && asks(guest, "/primary") != 200);
     anyhow::ensure!(there, "{} does not stand by after {LIMIT:?}: {}", guest.name, said(guest));
     Ok(())
 }
 
+/// It was booted after `since`, by its own agent.
+pub fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
+    let ask = || guest.run("cut -d. -f1 /proc/uptime", Duration::from_secs(30));
+    let young = wait_until(LIMIT, || {
+        let up = ask().ok().and_then(|up| up.trim().parse::<u64>().ok());
+        up.is_some_and(|up| up < since.elapsed().as_secs() + 5)
+    });
+    anyhow::ensure!(young, "{} was not rebooted by its agent after {LIMIT:?}: {}", guest.name, said(guest));
+    Ok(())
+}
+
 /// The phases of a guest's last takeover, from its history.
-fn phases(guest: &Guest) -> Result<String> {
+pub fn phases(guest: &Guest) -> Result<String> {
     let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
     let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let last = lines.find(|line| line["phases"].is_object()).context("a takeover in the history")?;
@@ -88,40 +99,26 @@ fn phases(guest: &Guest) -> Result<String> {
     Ok(words.join(", "))
 }
 
-/// The pool, read from end to end; the database, every table against its indexes.
-fn sound(lab: &Lab, report: &mut Report, guest: &Guest) -> Result<()> {
-    let begun = Instant::now();
-    let script = "zpool scrub -w tank && zpool status tank | grep -E 'scan:|errors:' | tr '\\n' ' '";
-    let found = guest.run(script, LIMIT * 2)?;
-    anyhow::ensure!(found.contains("with 0 errors") && found.contains("No known data errors"), "scrub: {found}");
-    report.add(
-        PART,
-        "zpool scrub",
-        Some(begun.elapsed().as_secs_f64()),
-        found.split_whitespace().collect::<Vec<_>>().join(" "),
-    );
-    let begun = Instant::now();
-    let check = "su postgres -c '/usr/lib/postgresql/15/bin/pg_amcheck --install-missing --heapallindexed --on-error-stop -d postgres'";
-    let found = guest.run(check, LIMIT * 2)?;
-    anyhow::ensure!(found.trim().is_empty(), "pg_amcheck: {found}");
-    report.add(PART, "pg_amcheck", Some(begun.elapsed().as_secs_f64()), "every table agrees with its indexes");
-    report.add(PART, "ledger", None, lab.check_ledger(guest)?);
-    Ok(())
-}
-
-/// The acts.
-pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest) -> Result<()> {
+/// Agents on guest a, which becomes primary, and on guest b, which is booted and stands by.
+///
+/// # Errors
+/// When they do not get there.
+pub fn pair(lab: &Lab, report: &mut Report, a: Guest) -> Result<(Guest, Guest)> {
     step("Agents on two guests");
     begin(&a, 0)?;
     let begun = Instant::now();
     becomes_primary(&a)?;
     report.add(PART, "a: start to primary", Some(begun.elapsed().as_secs_f64()), phases(&a)?);
-    let (mut b, seconds) = lab.boot(1)?;
+    let (b, seconds) = lab.boot(1)?;
     report.add(PART, "boot of a guest beside it", Some(seconds), "");
     begin(&b, 1)?;
     stands_by(&b)?;
     note("b stands by");
+    Ok((a, b))
+}
 
+/// The acts; a is primary after them, and b stands by.
+pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest, Guest)) -> Result<(Guest, Guest)> {
     step("Host a is killed: its QEMU gets SIGKILL");
     let writers = lab.writers(&a)?;
     go_on(&writers, 20)?;
@@ -132,7 +129,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest) -> Result
     let primary = killed.elapsed().as_secs_f64();
     lab.take_back(writers, since)?;
     report.add(PART, "a killed: b primary", Some(primary), phases(&b)?);
-    sound(lab, report, &b)?;
+    sound(lab, report, PART, &b)?;
 
     let (a, _) = lab.boot(0)?;
     begin(&a, 0)?;
@@ -163,16 +160,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest) -> Result
         Some(resumed.elapsed().as_secs_f64()),
         format!("refused: {}", commit.err().context("an error")?),
     );
-    let fenced = wait_until(LIMIT, || b.run("uptime -s; grep -c . /proc/uptime", Duration::from_secs(30)).is_ok());
-    anyhow::ensure!(fenced, "b does not answer any more: {}", b.console());
-    let rebooted = wait_until(LIMIT, || {
-        let up = b
-            .run("cut -d. -f1 /proc/uptime", Duration::from_secs(30))
-            .ok()
-            .and_then(|up| up.trim().parse::<u64>().ok());
-        up.is_some_and(|up| up < resumed.elapsed().as_secs() + 5)
-    });
-    anyhow::ensure!(rebooted, "b was not rebooted by its agent after {LIMIT:?}: {}", said(&b));
+    rebooted(&b, resumed)?;
     stands_by(&b)?;
     report.add(
         PART,
@@ -185,6 +173,6 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest) -> Result
     let mut session = pg::client(&Lab::reach(&a)?)?;
     let stale = session.query("select count(*) from stale")?;
     anyhow::ensure!(stale == vec![vec![Some("0".into())]], "R2: found {stale:?} rows of b's late commit");
-    sound(lab, report, &a)?;
-    Ok(())
+    sound(lab, report, PART, &a)?;
+    Ok((a, b))
 }

@@ -27,8 +27,8 @@ fn block(a: &Guest, device: &str) -> Result<String> {
 /// The act. Nothing is attached before it, nor after it.
 pub fn act(lab: &mut Lab, report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     step("attach is killed, another owner is granted the set, attach comes back");
-    start(a, sockets, false)?;
-    let before = status(a)?;
+    start(a, SET, sockets, false)?;
+    let before = status(a, SET)?;
     let device = paths(&before).into_iter().next().context("a device")?;
     let found = block(a, &device)?;
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
@@ -42,9 +42,9 @@ pub fn act(lab: &mut Lab, report: &mut Report, a: &Guest, sockets: u8) -> Result
     let waits = a.ran("sleep 2; test ! -e /tmp/late", LIMIT)?.0 == 0;
     anyhow::ensure!(waits, "the write ended before attach came back: {}", a.run("cat /tmp/late.log", LIMIT)?);
     let begun = Instant::now();
-    a.leave_running(&super::devices::command(a, sockets))?;
-    let fenced = wait_until(LIMIT, || status(a).is_ok_and(|status| status["phase"] == "fenced"));
-    anyhow::ensure!(fenced, "found {}, expected it to be fenced", status(a)?);
+    a.leave_running(&super::devices::command(a, SET, sockets))?;
+    let fenced = wait_until(LIMIT, || status(a, SET).is_ok_and(|status| status["phase"] == "fenced"));
+    anyhow::ensure!(fenced, "found {}, expected it to be fenced", status(a, SET)?);
     let code = a.run("for n in $(seq 120); do [ -e /tmp/late ] && break; sleep 0.5; done; cat /tmp/late", LIMIT)?;
     anyhow::ensure!(code.trim() != "0", "R2: a write of the fenced device was answered with success");
     let took = begun.elapsed().as_secs_f64();
@@ -60,8 +60,8 @@ pub fn act(lab: &mut Lab, report: &mut Report, a: &Guest, sockets: u8) -> Result
 
     let token = grant["token"].as_str().context("a token")?;
     lab.gateways.holdfast(&["lease", "release", SET, "--token", token], hurry)?;
-    start(a, sockets, false)?;
-    let device = paths(&status(a)?).into_iter().next().context("a device")?;
+    start(a, SET, sockets, false)?;
+    let device = paths(&status(a, SET)?).into_iter().next().context("a device")?;
     let now = block(a, &device)?;
     anyhow::ensure!(now == found, "R2: the late write was carried out");
     a.run(&format!("holdfast attach {SET} --detach --timeout 60s"), LIMIT)?;

@@ -34,6 +34,7 @@ pub struct Lab {
     pub dir: PathBuf,
     parts: Parts,
     pub ledger: Option<Ledger>,
+    store: String,
     _s3: Option<S3>,
 }
 
@@ -43,7 +44,7 @@ impl Lab {
     /// # Errors
     /// When something does not come up.
     pub fn start(bin: &Path, dir: &Path, parts: Parts) -> Result<Self> {
-        step("Three gateways, a set of three volumes");
+        step("Three gateways");
         let net = Net::make(GATEWAYS + 2, &dir.join("net.log"))?;
         let cluster = dir.join("cluster");
         std::fs::create_dir_all(&cluster)?;
@@ -56,13 +57,34 @@ impl Lab {
         // The plan's own set stays unused: it has one volume.
         let plan = Plan { set: "unused", size: 64 << 20, store: &store, env, settings: GATEWAY };
         let gateways = Gateways::start(&net, bin, &cluster, plan)?;
-        let mut create = vec!["set", "create", SET, "--store", &store];
-        let volumes: Vec<String> = (1..=VOLUMES).map(|n| format!("vol{n}=2GiB")).collect();
+        Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, store, _s3: s3 })
+    }
+
+    /// Makes [`SET`] in the store of the cluster.
+    ///
+    /// # Errors
+    /// When the gateways refuse.
+    pub fn make_set(&self) -> Result<()> {
+        self.create(SET, &self.store, VOLUMES)
+    }
+
+    /// Makes a set in an S3 server of its own.
+    ///
+    /// # Errors
+    /// When the server does not come up, or the gateways refuse.
+    pub fn make_set_apart(&self, set: &str, volumes: usize) -> Result<S3> {
+        let s3 = S3::start_on(&self.dir.join(set), HUB)?;
+        self.create(set, &s3.url(), volumes)?;
+        Ok(s3)
+    }
+
+    fn create(&self, set: &str, store: &str, volumes: usize) -> Result<()> {
+        let mut create = vec!["set", "create", set, "--store", store];
+        let volumes: Vec<String> = (1..=volumes).map(|n| format!("vol{n}=2GiB")).collect();
         for volume in &volumes {
             create.extend(["--volume", volume]);
         }
-        gateways.holdfast(&create, Duration::from_secs(60))?;
-        Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, _s3: s3 })
+        self.gateways.holdfast(&create, Duration::from_secs(60)).map(drop)
     }
 
     /// Boots a guest; how long that took.
