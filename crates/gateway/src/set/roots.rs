@@ -77,7 +77,7 @@ impl Roots {
 
     /// Lets go of a root.
     pub(super) fn forget(&self, at: RootRef) {
-        self.kept().retain(|(known, _)| *known != at);
+        self.kept().retain(|known| known.at != at);
     }
 
     /// The root from memory, from whoever loads it already, or by `load`. Not kept by this. A failure is not shared: the next who waits tries.
