@@ -21,12 +21,17 @@
   "Never, whatever the nemesis does."
   #"panicked at|assertion|R(?!9:)\d+:")
 
+(def ^:private backwards
+  "What a member whose journal was cut off says, and has to say: it lacks what it had
+  acknowledged, and ends."
+  #"R11: .*log went backwards")
+
 (def ^:private eio #"\(os error 5\)")
 
 (defn alarms
   "The lines that no gateway may write under these faults (a set of names). An R9 is
   none where a bit of a journal is flipped (`corrupt`) or a file of it cut off
-  (`truncate`); nor where this very disk was
+  (`truncate`; nor is there the word of a member that its log went backwards); nor where this very disk was
   switched off when it was said, and it says that the disk refused (EIO). Any other is
   one: bytes that read back wrong, an EIO of a disk that was on, an EIO before the cut
   or after it."
@@ -41,7 +46,9 @@
                 (cond
                   (str/includes? line dark)  (assoc state :dark? true)
                   (str/includes? line light) (assoc state :dark? false)
-                  (or (re-find broken line)
+                  (or (and (re-find broken line)
+                           (not (and (contains? faults "truncate")
+                                     (re-find backwards line))))
                       (r9? line dark?))      (update state :found conj line)
                   :else                      state))
               {:dark? false, :found []}
