@@ -5,11 +5,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto/clones.proto");
     println!("cargo::rerun-if-changed=../../proto/snapshots.proto");
     println!("cargo::rerun-if-changed=../../proto/keys.proto");
+    println!("cargo::rerun-if-changed=../../proto/leases.proto");
     println!("cargo::rerun-if-changed=../../proto/sets.proto");
     println!("cargo::rerun-if-changed=../../proto/stores.proto");
     println!("cargo::rerun-if-changed=../../proto/volumes.proto");
     let files = protox::compile(
-        ["admin.proto", "clones.proto", "snapshots.proto", "keys.proto", "sets.proto", "stores.proto", "volumes.proto"],
+        [
+            "admin.proto",
+            "clones.proto",
+            "snapshots.proto",
+            "keys.proto",
+            "leases.proto",
+            "sets.proto",
+            "stores.proto",
+            "volumes.proto",
+        ],
         ["../../proto"],
     )?;
     tonic_prost_build::configure()
