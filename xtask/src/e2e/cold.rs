@@ -35,7 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let dir = lab.dir.join(format!("round{round}"));
         std::fs::create_dir_all(&dir)?;
         match look(lab, &dir) {
-            Err(e) if round < ROUNDS_MAX && e.downcast_ref().is_some_and(|e| matches!(e, NbdError::Gone(_))) => {
+            Err(e) if round < ROUNDS_MAX && gone(&e) => {
                 note(format!("leadership moved in round {round}: {e}"));
                 round += 1;
             }
@@ -51,16 +51,25 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Rounds of `look` until the disk was quick enough for all to be kept.
+fn gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(|error| matches!(error, NbdError::Gone(_)))
+}
+
+/// Rounds of `look` until the disk was quick enough for all to be kept, and nobody else became leader meanwhile.
 fn whole<T>(lab: &Lab, name: &str, look: impl Fn(&Path) -> Result<Option<T>>) -> Result<T> {
     for round in 1..=ROUNDS_MAX {
         let dir = lab.dir.join(format!("{name}{round}"));
         std::fs::create_dir_all(&dir)?;
-        if let Some(done) = look(&dir)? {
-            return Ok(done);
+        match look(&dir) {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => {}
+            Err(e) if gone(&e) => note(format!("leadership moved in round {round} of {name}: {e}")),
+            Err(e) => return Err(e),
         }
     }
-    anyhow::bail!("{name}: what was uploaded did not go into the disk cache as a whole in {ROUNDS_MAX} rounds")
+    anyhow::bail!(
+        "{name}: in {ROUNDS_MAX} rounds leadership moved, or what was uploaded did not go into the disk cache as a whole"
+    )
 }
 
 /// How many requests the reads of everything take at the gateway that takes over. `None`: a disk was so slow that some was left out, or leadership moved by itself.

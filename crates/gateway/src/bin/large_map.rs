@@ -358,7 +358,8 @@ fn main() -> Outcome<()> {
     // As a gateway opens it; several, for some of what one takes was free before.
     let (before, begun) = (resident(), Instant::now());
     let opener = target.key.opener(object);
-    let opened: Vec<Root> = (0..OPENED).map(|_| open_root(&opener, &body)).collect::<Result<_, _>>()?;
+    let opened: Vec<Root> =
+        (0..OPENED).map(|_| open_root(&opener, &body).map_err(Box::new)).collect::<Result<_, _>>()?;
     let open_ms = begun.elapsed().as_secs_f64() * 1e3 / OPENED as f64;
     let memory = resident().saturating_sub(before) / OPENED;
     if opened.iter().any(|opened| *opened != root) {

@@ -239,7 +239,7 @@ impl Mapping {
         let open = |bytes: Bytes| {
             let (opener, bad) =
                 (of.opener(at.object), |reason| MapError::Bad { what: "root", object: at.object, reason });
-            async move { aside(move || open_root(&opener, &bytes)).await?.map_err(|e| bad(e.to_string())) }
+            async move { aside(move || open_root(&opener, &bytes).map_err(|e| e.to_string())).await?.map_err(bad) }
         };
         let waited = AtomicBool::new(false);
         let load = || async {

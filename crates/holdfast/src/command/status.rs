@@ -172,13 +172,13 @@ mod tests {
         };
         let since_start = Some(v1::FoundIn { journal: 10, memory: 60, disk: 20, store: 9, shared: 1 });
         let recent = Some(v1::FoundIn { memory: 3, store: 1, ..v1::FoundIn::default() });
-        let read = Some(v1::ReadAnswers { since_start, recent, recent_ms: 290_400 });
-        let idle = Some(v1::ReadAnswers { recent: Some(v1::FoundIn::default()), ..read.unwrap() });
-        let never = Some(v1::ReadAnswers { since_start: Some(v1::FoundIn::default()), ..idle.unwrap() });
-        let members = vec![member("g2", never), member("g3", None)];
+        let read = v1::ReadAnswers { since_start, recent, recent_ms: 290_400 };
+        let idle = v1::ReadAnswers { recent: Some(v1::FoundIn::default()), ..read };
+        let never = v1::ReadAnswers { since_start: Some(v1::FoundIn::default()), ..idle };
+        let members = vec![member("g2", Some(never)), member("g3", None)];
         let mut status = v1::ClusterStatusReply { members, ..v1::ClusterStatusReply::default() };
         assert_eq!(reads(&status), "", "nobody has read, or is of a build that does not say");
-        status.members.extend([member("g1", read), member("g4", idle)]);
+        status.members.extend([member("g1", Some(read)), member("g4", Some(idle))]);
         let text = reads(&status);
         let rows: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         let cells = |row: &str| row.split('|').map(str::to_string).collect::<Vec<_>>();

@@ -36,11 +36,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
-            old: "                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
+            old: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
 ",
-            new: "                let Job { ops: job_ops, bytes: job_bytes, evictable, done } = job;
-                done(Ok(()));
-                let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
+            new: "            let Job { ops, bytes: job_bytes, evictable, done } = job;
+            done(Ok(()));
+            let done: Box<dyn FnOnce(std::io::Result<()>) + Send> = Box::new(|_| ());
 ",
         }],
         tests: &[CALLED_BACK, FAILING],
@@ -52,9 +52,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R1",
         edits: &[Edit {
             file: "crates/log/src/writer.rs",
-            old: "                    Some(why) => done(Err(stopped(Some(why)))),
+            old: "                Some(why) => done(Err(stopped(Some(why)))),
 ",
-            new: "                    Some(_) => done(Ok(())),
+            new: "                Some(_) => done(Ok(())),
 ",
         }],
         tests: &[FAILING, CALLED_BACK],
