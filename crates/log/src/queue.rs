@@ -60,9 +60,15 @@ pub(crate) struct Queue {
 
 /// What the writer found in the queue.
 pub(crate) enum Work {
-    Jobs { jobs: VecDeque<Job>, committed: BTreeMap<GroupId, LogId> },
+    /// `committed` is empty where none of the jobs writes anything.
+    Jobs {
+        jobs: VecDeque<Job>,
+        committed: BTreeMap<GroupId, LogId>,
+    },
     Idle,
-    Close { committed: BTreeMap<GroupId, LogId> },
+    Close {
+        committed: BTreeMap<GroupId, LogId>,
+    },
 }
 
 impl Queue {
@@ -92,14 +98,6 @@ impl Queue {
         lock(&self.state).committed.insert(group, id);
     }
 
-    /// Takes back what was not written after all.
-    pub fn return_committed(&self, committed: BTreeMap<GroupId, LogId>) {
-        let mut state = lock(&self.state);
-        for (group, id) in committed {
-            state.committed.entry(group).or_insert(id);
-        }
-    }
-
     pub fn forget_committed(&self, group: GroupId) {
         lock(&self.state).committed.remove(&group);
     }
@@ -109,7 +107,10 @@ impl Queue {
         let mut state = lock(&self.state);
         loop {
             if !state.jobs.is_empty() {
-                let (jobs, committed) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.committed));
+                let jobs = std::mem::take(&mut state.jobs);
+                // What is taken is written with these jobs: brought back later, it could come after its group was dropped.
+                let writes = jobs.iter().any(|job| !job.ops.is_empty());
+                let committed = if writes { std::mem::take(&mut state.committed) } else { BTreeMap::new() };
                 return Work::Jobs { jobs, committed };
             }
             if state.closing {

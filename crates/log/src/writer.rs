@@ -87,12 +87,10 @@ impl<D: Disk> Writer<D> {
             }
             self.answer(chunk);
         }
-        if !lazy.is_empty() {
-            self.queue.return_committed(lazy);
-        }
+        debug_assert!(lazy.is_empty(), "what was taken from the queue goes with the last job that writes");
     }
 
-    /// The next chunk of `jobs`, which are not none; with the last one goes what may be written at any time.
+    /// The next chunk of `jobs`, which are not none; with the last one that writes goes what may be written at any time.
     fn chunk(&self, jobs: &mut VecDeque<Job>, lazy: &mut BTreeMap<GroupId, LogId>) -> Chunk {
         let (mut chunk, mut bytes) = (Chunk { ops: VecDeque::new(), jobs: Vec::new() }, 0);
         while let Some(job) = jobs.pop_front() {
@@ -104,7 +102,7 @@ impl<D: Disk> Writer<D> {
                 break;
             }
         }
-        if jobs.is_empty() && !chunk.ops.is_empty() {
+        if !chunk.ops.is_empty() && jobs.iter().all(|job| job.ops.is_empty()) {
             chunk.ops.extend(std::mem::take(lazy).into_iter().map(|(group, id)| Op::Committed { group, id }));
         }
         chunk

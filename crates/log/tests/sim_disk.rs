@@ -314,6 +314,39 @@ proptest! {
     }
 }
 
+/// L1: what was noted before a group was dropped is not written after it. The writer holds the note in its hands while it calls back for a job
+/// that writes nothing, and the group is dropped just then.
+#[test]
+fn what_was_noted_as_committed_does_not_outlive_its_group() {
+    let (disk, runtime) = (SimDisk::new(), runtime());
+    let node = open(&disk);
+    let group = node.group(GroupId(3));
+    append(&group, vec![entry(3, 0, 9), entry(3, 1, 9)]).recv().expect("called back").expect("durable");
+    group.save_committed(LogId::new(1, 1));
+    let ((called, wait_called), (go, wait_go)) = (mpsc::channel(), mpsc::channel::<()>());
+    group.append(Vec::new(), move |result| {
+        let _ = called.send(result);
+        let _ = wait_go.recv();
+    });
+    wait_called.recv().expect("called back").expect("nothing to write");
+    runtime.block_on(async {
+        let mut dropped = std::pin::pin!(group.drop_group());
+        std::future::poll_fn(|context| {
+            assert!(dropped.as_mut().poll(context).is_pending(), "the writer is held");
+            std::task::Poll::Ready(())
+        })
+        .await;
+        go.send(()).expect("the writer waits");
+        dropped.await.expect("durable");
+    });
+    append(&group, vec![entry(3, 0, 9), entry(3, 1, 9)]).recv().expect("called back").expect("durable");
+    assert_eq!(group.state().committed, None);
+    node.close();
+    let node = open(&disk);
+    assert_eq!(node.group(GroupId(3)).state().committed, None, "after a restart");
+    node.close();
+}
+
 #[test]
 fn a_damaged_group_says_so_until_it_is_dropped() {
     let disk = SimDisk::new();
