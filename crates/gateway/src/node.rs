@@ -181,7 +181,7 @@ impl Node {
         seams: Seams,
     ) -> Result<Arc<Self>, NodeError> {
         let io = |what: String| move |source| NodeError::Io { what, source };
-        holdfast_log::make_folder(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
+        holdfast_folder::make(&config.data_dir).map_err(io(format!("data_dir {}", config.data_dir.display())))?;
         let keys = ClusterKeys::load(&config.key, &config.key_previous)?;
         let tls = config.tls.load(Role::Gateway)?;
         let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;

@@ -71,7 +71,7 @@ impl RealDisk {
     pub fn open(dir: &Path, file_bytes: u64, ready_max: usize) -> Result<RealDisk, OpenError> {
         let failed = |source| OpenError::Io { dir: dir.to_path_buf(), source };
         // R1: nobody else syncs its name, and without it the journal is gone.
-        crate::make_folder(dir).map_err(failed)?;
+        holdfast_folder::make(dir).map_err(failed)?;
         let lock_path = dir.join(LOCK_NAME);
         let lock_file = OpenOptions::new().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
         match rustix::fs::flock(&lock_file, FlockOperation::NonBlockingLockExclusive) {

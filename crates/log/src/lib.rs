@@ -2,7 +2,7 @@
 //!
 //! Owns: threads, the queue, the order of callbacks, what is kept in memory, the folder of files and its lock.
 //! Does not own: the file format, recovery, rotation and dropping of files (`journal`), nor what entries and votes mean.
-//! Depends on `journal` and `types`.
+//! Depends on `journal`, `folder` and `types`.
 //!
 //! ```text
 //!  append, votes, purges ─▶ memory (readable at once) ─▶ queue ─▶ writer thread: one batch, one pwrite, one fdatasync
@@ -16,7 +16,6 @@
 
 mod config;
 mod disk;
-mod folder;
 mod group;
 mod memory;
 mod node;
@@ -26,7 +25,6 @@ mod writer;
 
 pub use config::{Identity, LogConfig, OpenError};
 pub use disk::RealDisk;
-pub use folder::make_folder;
 pub use group::{Entry, GroupLog, GroupLogState, ReadPlace};
 pub use holdfast_journal::{CorruptRecord, NodeKey, ReadError, RecoveryReport, Sealing};
 pub use node::{LogUsage, NodeLog};

@@ -124,8 +124,7 @@ impl RaftNode {
     /// When the directory of the snapshots cannot be made.
     pub fn new(config: NodeConfig, log: NodeLog) -> Result<Self, NodeError> {
         // R1: what a snapshot covers is in no journal any more.
-        holdfast_log::make_folder(&config.snapshots)
-            .map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
+        holdfast_folder::make(&config.snapshots).map_err(|source| NodeError::Io { group: GroupId::CLUSTER, source })?;
         let channels =
             Arc::new(Channels::new(config.timing, config.dialer.clone(), config.lineage.clone(), config.protocol));
         let groups = RwLock::new(BTreeMap::new());

@@ -252,17 +252,13 @@ impl Shared {
             self.ready.get_or_init(|| root);
             return Ok(());
         }
-        fs::create_dir_all(self.path.join(OWN)).map_err(failed)?;
+        // R1, R7: what is in the store is in no journal any more.
+        holdfast_folder::make(&self.path.join(OWN)).map_err(failed)?;
         let root = self.path.canonicalize().map_err(failed)?;
         remove_leftovers(&root).map_err(failed)?;
         File::options().create(true).append(true).open(root.join(OWN).join("swap.lock")).map_err(failed)?;
         for dir in [root.join(OWN), root.clone()] {
             sync_dir(&dir).map_err(failed)?;
-        }
-        // Its own name is in the folder above. Where that may not be opened, it is the business of who made this one.
-        match root.parent().map(sync_dir) {
-            Some(Err(error)) if error.kind() != io::ErrorKind::PermissionDenied => return Err(failed(error)),
-            _ => {}
         }
         self.ready.get_or_init(|| root);
         Ok(())

@@ -94,9 +94,8 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> CliError {
 impl Layout {
     /// Takes the directory, and makes what is missing in it.
     pub fn prepare(args: &DevArgs) -> Result<Self, CliError> {
-        std::fs::create_dir_all(&args.dir).map_err(at(&args.dir))?;
+        holdfast_folder::make(&args.dir).map_err(at(&args.dir))?;
         let dir = args.dir.canonicalize().map_err(at(&args.dir))?;
-        sync_above(&dir)?;
         let lock = lock(&dir.join("dev.lock"))?;
         let key = dir.join("cluster.key");
         if !key.exists() {

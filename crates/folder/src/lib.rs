@@ -1,0 +1,146 @@
+//! Folders whose names outlive a power cut.
+//!
+//! A folder's own sync covers the names in it, not its own name in the folder above: a power cut may take a folder away whole, with everything that
+//! was synced in it (R1; Jepsen's flush-kill under power cuts, seed 1204).
+//!
+//! - **F1** Nothing is made in a folder before that folder's own name is durable.
+//! - **F2** Also where the folder was there: an earlier start may have been cut short between making and syncing, and who follows a link needs both names.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Makes `dir` and what is missing above it, and makes all these names durable, up to the file system's own root.
+///
+/// # Errors
+/// As the disk says; what was made and could not be synced is taken away again. That a folder above one that was there cannot be opened (rights), or
+/// that a file system knows no sync of folders or cannot be written, is no error: then the name is the business of who made it.
+pub fn make(dir: &Path) -> io::Result<()> {
+    make_from_above(dir)?;
+    let real = dir.canonicalize()?;
+    let mut above = above_on_disk(&std::path::absolute(dir)?)?;
+    above.extend(above_on_disk(&real)?);
+    above.sort_unstable();
+    above.dedup();
+    for folder in above {
+        match sync(&folder) {
+            Err(error) if !is_others_business(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// F1
+fn make_from_above(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let made = match fs::create_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let Some(above) = above(dir) else { return Err(error) };
+            make_from_above(&above)?;
+            fs::create_dir(dir)
+        }
+        made => made,
+    };
+    match made {
+        Ok(()) => {}
+        // Somebody else was quicker.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    match above(dir).map_or(Ok(()), |above| sync(&above)) {
+        Err(error) if !knows_no_sync(&error) => {
+            // The next start must not take it for one that was there.
+            let _ = fs::remove_dir(dir);
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folders above this path, from the nearest on, that are on the file system that it is on itself. `path` is absolute; where it is a link, it is the
+/// link's own name that counts.
+fn above_on_disk(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut at = path;
+    while let Some(above) = at.parent() {
+        if fs::symlink_metadata(at)?.dev() != fs::metadata(above)?.dev() {
+            break;
+        }
+        found.push(above.to_path_buf());
+        at = above;
+    }
+    Ok(found)
+}
+
+/// The folder that has the name of this one; `.` for a name alone.
+fn above(path: &Path) -> Option<PathBuf> {
+    let above = path.parent()?;
+    Some(if above.as_os_str().is_empty() { PathBuf::from(".") } else { above.to_path_buf() })
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    let done = File::open(folder).and_then(|folder| folder.sync_all());
+    done.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
+}
+
+fn knows_no_sync(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
+}
+
+fn is_others_business(error: &io::Error) -> bool {
+    knows_no_sync(error) || matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_made_and_what_is_there_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let deep = dir.path().join("a/b/c");
+        make(&deep).expect("made");
+        fs::write(deep.join("file"), "x").expect("written");
+        make(&deep).expect("was there");
+        assert_eq!(fs::read(deep.join("file")).expect("there"), b"x");
+        make(Path::new("/")).expect("nothing is above it");
+        make(Path::new(".")).expect("relative");
+        let file = deep.join("file");
+        make(&file.join("below")).expect_err("a file is in the way");
+        make(&file).expect_err("a file is no folder");
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), dir.path().join("link")).expect("linked");
+        make(&dir.path().join("link")).expect_err("a link that leads nowhere");
+    }
+
+    #[test]
+    fn names_are_needed_up_to_the_root_of_the_file_system_those_of_links_too() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let dir = dir.path().canonicalize().expect("there");
+        let (deep, link) = (dir.join("a/b"), dir.join("links/to-b"));
+        make(&deep).expect("made");
+        make(&dir.join("links")).expect("made");
+        std::os::unix::fs::symlink(&deep, &link).expect("linked");
+        make(&link).expect("was there");
+        let found = above_on_disk(&link).expect("there");
+        assert_eq!(found[..2], [dir.join("links"), dir.clone()], "where the link is");
+        let found = above_on_disk(&deep).expect("there");
+        assert_eq!(found[..2], [dir.join("a"), dir.clone()], "where the folder is");
+        // Another file system's names are not this one's business.
+        assert_eq!(above_on_disk(Path::new("/proc/self")).expect("there"), [Path::new("/proc")]);
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        let all = |kind: ErrorKind| (knows_no_sync(&kind.into()), is_others_business(&kind.into()));
+        assert_eq!(all(ErrorKind::InvalidInput), (true, true));
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
+            assert_eq!(all(kind), (false, true));
+        }
+        assert_eq!(all(ErrorKind::Other), (false, false));
+        assert!(sync(Path::new("/nowhere/at/all")).expect_err("not there").to_string().contains("/nowhere/at/all"));
+    }
+}
