@@ -10,16 +10,36 @@ mod zfs;
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind};
 use crate::host::{AttachLook, Host, PoolLook};
+use crate::hostid;
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
 use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
 use hooks::Hooks;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a host id that was read is shown: a person may give the host another one.
 const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is known of the pool.
+#[derive(Debug, Default)]
+struct Looked {
+    /// When the host id was last asked for, and whether that still goes on.
+    asked: Option<Instant>,
+    asking: bool,
+    look: PoolLook,
+}
+
+impl Looked {
+    fn is_told(&mut self, multihost: bool, id: Result<String, String>) {
+        let id = id.map_err(|why| format!("the host id of this host is not known: {why}; it has to be readable"));
+        let able = id.as_deref().map_err(Clone::clone).and_then(|id| hostid::may_import(id, &[]));
+        self.look.unable = if multihost { able.err().unwrap_or_default() } else { String::new() };
+        self.look.host_id = id.unwrap_or_default();
+        self.asking = false;
+    }
+}
 
 /// See [`Host`].
 #[derive(Debug)]
@@ -30,8 +50,7 @@ pub struct Real {
     database: Database,
     hooks: Hooks,
     signs: crate::watchdog::Signs,
-    /// And when the host id was read.
-    pool_look: Mutex<(Option<Instant>, PoolLook)>,
+    pool_look: Arc<Mutex<Looked>>,
 }
 
 impl Real {
@@ -49,8 +68,12 @@ impl Real {
             hooks: Hooks::new(config),
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
-            pool_look: Mutex::default(),
+            pool_look: Arc::default(),
         })
+    }
+
+    fn looked(&self) -> MutexGuard<'_, Looked> {
+        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,24 +120,29 @@ impl Host for Real {
         if !warning.is_empty() {
             tracing::warn!(warning, "imported");
         }
-        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner).1.warning = warning;
+        self.looked().look.warning = warning;
         ours::note(&self.config);
         Ok(())
     }
 
     fn pool_look(&self) -> PoolLook {
-        let mut look = self.pool_look.lock().unwrap_or_else(PoisonError::into_inner);
-        let (read, pool) = &mut *look;
-        let old = read.is_none_or(|at| at.elapsed() >= HOST_ID_INTERVAL);
-        if self.config.pool.kind == PoolKind::Zfs && old {
-            *read = Some(Instant::now());
-            pool.host_id = crate::hostid::read().unwrap_or_default();
+        let mut looked = self.looked();
+        let old = looked.asked.is_none_or(|at| at.elapsed() >= HOST_ID_INTERVAL);
+        if self.config.pool.kind == PoolKind::Zfs && old && !looked.asking {
+            (looked.asked, looked.asking) = (Some(Instant::now()), true);
+            let (multihost, there) = (self.config.pool.multihost, self.pool_look.clone());
+            looked.look.multihost = multihost;
+            // The files lie on a disk that may hang, and the agent's task has a lease to watch (A3).
+            tokio::task::spawn_blocking(move || {
+                let id = hostid::read();
+                there.lock().unwrap_or_else(PoisonError::into_inner).is_told(multihost, id);
+            });
         }
-        pool.clone()
+        looked.look.clone()
     }
 
     async fn export(&self, hard: bool) -> Result<(), String> {
-        self.pool_look.lock().unwrap_or_else(PoisonError::into_inner).1.warning.clear();
+        self.looked().look.warning.clear();
         match ours::there(&self.config).await {
             Ok(true) => pool::export(&self.config, hard).await,
             Ok(false) => Ok(()),
@@ -179,6 +207,22 @@ impl Host for Real {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
+        let told = |multihost, id: Result<&str, &str>| {
+            let mut looked = Looked::default();
+            looked.is_told(multihost, id.map(Into::into).map_err(Into::into));
+            looked.look
+        };
+        assert!(told(true, Ok(hostid::NONE)).unable.contains("zgenhostid"));
+        let unread = told(true, Err("/etc/hostid: Is a directory"));
+        assert!(unread.unable.contains("/etc/hostid: Is a directory") && unread.host_id.is_empty(), "{unread:?}");
+        assert_eq!(told(true, Ok("00000007")), PoolLook { host_id: "00000007".into(), ..PoolLook::default() });
+        for id in [Ok(hostid::NONE), Err("no")] {
+            assert_eq!(told(false, id).unable, "", "without multihost any id does");
+        }
+    }
 
     /// Without a pool there is nothing that could be missing beside a running attach.
     #[tokio::test]

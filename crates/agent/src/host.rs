@@ -17,8 +17,12 @@ pub enum AttachLook {
 /// What there is to say of the pool beside whether it is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolLook {
-    /// Host id of ZFS, "" where the pool is no ZFS pool.
+    /// Host id of ZFS, "" where the pool is no ZFS pool, or it is not known.
     pub host_id: String,
+    /// The pool is imported only under a host id that no other host has (`pool.multihost`).
+    pub multihost: bool,
+    /// Why it could not be imported on this host as it is, and what would make it possible; "" for nothing.
+    pub unable: String,
     /// What is not as it should be; "" for nothing.
     pub warning: String,
 }
@@ -53,7 +57,7 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// Why not.
     fn import(&self, force: bool) -> impl Future<Output = Result<(), String>> + Send;
-    /// What there is to say of the pool. Asks no program, and is called several times a second.
+    /// What there is to say of the pool. Asks nobody, waits for no disk, and is called several times a second.
     fn pool_look(&self) -> PoolLook {
         PoolLook::default()
     }

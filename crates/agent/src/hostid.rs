@@ -70,15 +70,23 @@ pub fn may_import(own: &str, others: &[Told]) -> Result<(), String> {
     ))
 }
 
-/// Asks the other hosts' agents for their ids, all at once, for at most `limit`.
-pub async fn ask(peers: &BTreeMap<String, String>, limit: std::time::Duration) -> Vec<Told> {
+/// Asks the agents of the other hosts of `set` for their ids, all at once, for at most `limit`. One that is not who it should be tells nothing: a line of
+/// `[peers]` that leads back to this host would have it refuse its own id.
+pub async fn ask(set: &str, peers: &BTreeMap<String, String>, limit: std::time::Duration) -> Vec<Told> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in peers.clone() {
+        let set = set.to_string();
         asked.spawn(async move {
             let answer = crate::client::ask(&address, "/status", None, None, limit).await;
             let told = answer.map_err(|error| error.to_string()).and_then(|answer| {
                 let view: crate::View =
                     serde_json::from_str(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))?;
+                if (view.name.as_str(), view.set.as_str()) != (name.as_str(), set.as_str()) {
+                    return Err(format!(
+                        "{address}: found {} of set {}, expected {name} of set {set}",
+                        view.name, view.set
+                    ));
+                }
                 Ok(view.host_id)
             });
             (name, told)

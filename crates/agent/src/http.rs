@@ -79,6 +79,12 @@ pub struct View {
     /// Host id of ZFS, eight hexadecimal digits, zeroes for none; "" where the pool is no ZFS pool.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host_id: String,
+    /// Its pool is imported only under a host id that no other host has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub multihost: bool,
+    /// Why it could not take over whoever asked for it, and what would make it possible; "" for nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unable: String,
     /// What is not as it should be, and keeps nothing from working; "" for nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
@@ -135,6 +141,8 @@ impl View {
             renewed_ms_ago: machine.last_renewal().map(|at| millis(now.saturating_since(at))),
             obstacle: machine.may_take_over(now).err().unwrap_or_default(),
             host_id: pool.host_id,
+            multihost: pool.multihost,
+            unable: pool.unable,
             warning: pool.warning,
             peers: config.peers.0.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -187,18 +195,19 @@ pub(crate) struct Door {
 impl Door {
     async fn command(&self, command: Command) -> Result<String, Reply> {
         let (answer, answered) = oneshot::channel();
-        let busy = || {
-            let words = "the agent's task does not answer: ask again; its log says what it is at";
-            Reply::no(StatusCode::SERVICE_UNAVAILABLE, words)
-        };
-        let asked = tokio::time::timeout(COMMAND_LIMIT, async {
-            self.commands.send((command, answer)).await.ok()?;
-            answered.await.ok()
-        });
-        match asked.await {
-            Ok(Some(Ok(said))) => Ok(said),
-            Ok(Some(Err(refused))) => Err(Reply::no(StatusCode::PRECONDITION_FAILED, refused.to_string())),
-            Ok(None) | Err(_) => Err(busy()),
+        let until = tokio::time::Instant::now() + COMMAND_LIMIT;
+        if !matches!(tokio::time::timeout_at(until, self.commands.send((command, answer))).await, Ok(Ok(()))) {
+            let words = "the agent's task takes no command: nothing was done; its log says what it is at; ask again";
+            return Err(Reply::no(StatusCode::SERVICE_UNAVAILABLE, words));
+        }
+        // R12: asked, and what came of it is not known. It is dropped where the task finds that nobody waits any more, but it may be at it just now.
+        match tokio::time::timeout_at(until, answered).await {
+            Ok(Ok(Ok(said))) => Ok(said),
+            Ok(Ok(Err(refused))) => Err(Reply::no(StatusCode::PRECONDITION_FAILED, refused.to_string())),
+            Ok(Err(_)) | Err(_) => {
+                let words = "the agent was asked and did not answer in time: whether it is done is not known; its log says what it is at";
+                Err(Reply::no(StatusCode::GATEWAY_TIMEOUT, words))
+            }
         }
     }
 

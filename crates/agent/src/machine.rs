@@ -97,6 +97,7 @@ pub struct Machine {
     paused: bool,
     ended_by_shutdown: bool,
     why: String,
+    unable: String,
     lease: Option<(MonoTime, LeaseView)>,
     /// The last owner other than us, and when it was last seen alive.
     other: Option<String>,
@@ -154,6 +155,7 @@ impl Machine {
             held: false,
             ended_by_shutdown: false,
             why: "starting".into(),
+            unable: String::new(),
             lease: None,
             other: None,
             other_alive: None,
@@ -244,14 +246,14 @@ impl Machine {
                 _ => Err(self.only_in(StateName::Primary, "ask the agent of the present primary")),
             },
             Command::Claim { from, within } => match self.state {
-                State::Standby => {
+                State::Standby if self.unable.is_empty() => {
                     self.claim = Some(Claim { from: from.clone(), at: now, until: now.saturating_add(within) });
                     Ok(format!("{name} takes over once {from} has let go"))
                 }
                 _ => Err(self.only_in(StateName::Standby, "wait until it is, see `holdfast agent status`")),
             },
             Command::Failover { reason } => match self.state {
-                State::Standby => {
+                State::Standby if self.unable.is_empty() => {
                     let held = matches!(&self.lease, Some((_, LeaseView::Held { .. })));
                     let way = Way::new(Event::Failover, reason, self.other.clone(), true, now, now);
                     self.campaign(now, way, held, out);
@@ -274,10 +276,6 @@ impl Machine {
         self.settle(now, out);
         in_order(out);
         said
-    }
-
-    fn only_in(&self, wanted: StateName, next: &str) -> Refused {
-        Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
     }
 
     // ---- what was seen

@@ -146,6 +146,7 @@ pub fn failover(own: &View, peers: &[Peer]) -> Plan {
     } else {
         no_gateway(&mut plan, &to);
     }
+    able(&mut plan, own);
     for (name, view) in peers {
         peer(&mut plan, own, name, view);
     }
@@ -195,9 +196,19 @@ fn other(own: &View, name: &str, view: &View) -> Option<String> {
     (view.set != own.set || view.name != name).then(words)
 }
 
-/// Hosts that ZFS cannot tell apart. Who writes is decided by the lease all the same: a note.
+/// What keeps the taker from it whoever asks.
+fn able(plan: &mut Plan, taker: &View) {
+    if !taker.unable.is_empty() {
+        plan.check(Finding::Impossible, format!("{} cannot take over: {}", taker.name, taker.unable), "");
+    }
+}
+
+/// Hosts that ZFS cannot tell apart. Who writes is decided by the lease all the same: a note, but where the taker imports nothing under an id that is not
+/// its own alone.
 fn host_ids(plan: &mut Plan, own: &View, peers: &[Peer]) {
-    let hosts = || std::iter::once(own).chain(peers.iter().filter_map(|(_, view)| view.as_ref().ok()));
+    let right = |(name, view): &&Peer| view.as_ref().is_ok_and(|view| other(own, name, view).is_none());
+    let hosts = || std::iter::once(own).chain(peers.iter().filter(right).filter_map(|(_, view)| view.as_ref().ok()));
+    let careful = hosts().any(|view| view.name == plan.to && view.multihost);
     let mut seen = BTreeMap::<&str, Vec<&str>>::new();
     for view in hosts().filter(|view| !view.host_id.is_empty()) {
         seen.entry(view.host_id.as_str()).or_default().push(&view.name);
@@ -208,7 +219,8 @@ fn host_ids(plan: &mut Plan, own: &View, peers: &[Peer]) {
             plan.check(Finding::Note, found, hostid::GENERATE);
         } else if names.len() > 1 {
             let found = format!("{} have the same host id of ZFS, {id}", names.join(" and "));
-            plan.check(Finding::Note, found, hostid::GENERATE);
+            let refused = careful && names.contains(&plan.to.as_str());
+            plan.check(if refused { Finding::Impossible } else { Finding::Note }, found, hostid::GENERATE);
         }
     }
 }

@@ -23,6 +23,8 @@ fn view(name: &str, state: StateName, database: &str) -> View {
         renewed_ms_ago: None,
         obstacle: String::new(),
         host_id: String::new(),
+        multihost: false,
+        unable: String::new(),
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
@@ -267,6 +269,34 @@ fn hosts_that_zfs_cannot_tell_apart_are_named() {
         assert!(!with(&own(a), b).checks.iter().any(|check| check.found.contains("host id")));
     }
     let taker = View { host_id: "00000007".into(), ..standby() };
-    let plan = failover(&taker, &[("db1".into(), Ok(own("00000007")))]);
+    let same = [("db1".to_string(), Ok(own("00000007")))];
+    let plan = failover(&taker, &same);
     assert!(finds(&plan, Finding::Note, "same host id"), "{:?}", plan.checks);
+    // Where the taker would import nothing under it: before the primary has let go of anything.
+    let careful = View { multihost: true, ..taker };
+    let refused = failover(&careful, &same).may_go(true, "it smokes").unwrap_err();
+    assert!(refused.contains("same host id") && refused.contains("zgenhostid"), "{refused}");
+    let to = |id: &str| {
+        let peers = db2(|view| (view.host_id, view.multihost) = (id.into(), true));
+        switchover(&own("00000007"), None, &peers, None).may_go(false, "")
+    };
+    assert!(to("00000007").unwrap_err().contains("same host id"));
+    assert_eq!(to("00000008"), Ok(()));
+    // A line of [peers] that leads back here is no other host.
+    let myself = [("db1".to_string(), Ok(View { name: "db2".into(), ..own("00000007") }))];
+    assert!(finds(&failover(&careful, &myself), Finding::Note, "expected db1"));
+    assert_eq!(failover(&careful, &myself).may_go(false, ""), Ok(()));
+}
+
+#[test]
+fn a_taker_that_could_not_import_the_pool_is_refused_before_anything_is_let_go() {
+    let why = "the host id of this host is not set: `zgenhostid`";
+    let unable = |view: &mut View| view.unable = why.into();
+    let plan = switchover(&primary(), None, &db2(unable), None);
+    let refused = plan.may_go(false, "").unwrap_err();
+    assert!(refused.contains("db2 cannot take over") && refused.contains("zgenhostid"), "{refused}");
+    let mut own = standby();
+    unable(&mut own);
+    let refused = failover(&own, &lost()).may_go(true, "all burns").unwrap_err();
+    assert!(refused.contains("db2 cannot take over"), "{refused}");
 }

@@ -232,11 +232,16 @@ impl<H: Host> Agent<H> {
                     News::Database(..) => {}
                     News::Lease(view) => self.step(Input::Lease(view)).await,
                 },
+                // R12: whoever asked was told that nothing is known, and has gone.
                 Some((command, answer)) = self.commands.recv() => {
-                    let mut out = Vec::new();
-                    let said = self.machine.command(clock::now(), command, &mut out);
-                    self.follow(out).await;
-                    let _ = answer.send(said);
+                    if answer.is_closed() {
+                        tracing::warn!(?command, "not done: it waited too long, and nobody waits for the answer any more");
+                    } else {
+                        let mut out = Vec::new();
+                        let said = self.machine.command(clock::now(), command, &mut out);
+                        self.follow(out).await;
+                        let _ = answer.send(said);
+                    }
                 }
                 _ = helpers.tick() => {
                     if matches!(watchdog::is_locked(&self.config.run_dir, watchdog::HELPER_LOCK), Ok(false))
@@ -270,6 +275,7 @@ impl<H: Host> Agent<H> {
 
     async fn step(&mut self, input: Input) {
         let mut out = Vec::new();
+        self.machine.set_unable(&self.host.pool_look().unable);
         self.machine.step(clock::now(), input, &mut out);
         self.follow(out).await;
     }

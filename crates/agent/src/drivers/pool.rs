@@ -129,7 +129,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
             }
             let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
             let others = match config.pool.multihost {
-                true => hostid::ask(&config.peers.0, HOST_ID_LIMIT).await,
+                true => hostid::ask(&config.set, &config.peers.0, HOST_ID_LIMIT).await,
                 false => Vec::new(),
             };
             return Zfs::of_system().import(&config.pool, &devices, &others).await;

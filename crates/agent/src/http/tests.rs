@@ -20,6 +20,8 @@ fn view(state: StateName, role: Role, database: &str) -> View {
         renewed_ms_ago: None,
         obstacle: String::new(),
         host_id: String::new(),
+        multihost: false,
+        unable: String::new(),
         warning: String::new(),
         peers: std::collections::BTreeMap::new(),
         version: String::new(),
@@ -131,6 +133,23 @@ async fn asked_over_a_real_socket() {
     let answer = post("/switchover/cancel", serde_json::json!({})).await;
     assert!(answer.code == 412 && answer.words().contains("no switchover"), "{}", answer.words());
     serving.abort();
+}
+
+/// R12: what was asked for and not answered may be done or not; what was never asked for is not.
+#[tokio::test]
+async fn a_task_that_does_not_answer_leaves_the_outcome_unknown_and_one_that_takes_nothing_does_not() {
+    let (door, mut asked, _dir) = door(None);
+    let (one, mut others) = (door.command(Command::Pause), Vec::new());
+    let code = |done: Result<String, Reply>| done.map_err(|reply| reply.code);
+    assert_eq!(code(one.await), Err(StatusCode::GATEWAY_TIMEOUT));
+    let (command, answer) = asked.recv().await.unwrap();
+    assert!(command == Command::Pause && answer.is_closed(), "the task is to see that nobody waits any more");
+    for _ in 0..door.commands.capacity() {
+        let (answer, answered) = oneshot::channel();
+        door.commands.try_send((Command::Resume, answer)).unwrap();
+        others.push(answered);
+    }
+    assert_eq!(code(door.command(Command::Pause).await), Err(StatusCode::SERVICE_UNAVAILABLE));
 }
 
 /// Whoever opens connections and says nothing takes neither the agent's file descriptors nor a load balancer's place.

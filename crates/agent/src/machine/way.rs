@@ -1,7 +1,8 @@
 //! The way up: from standby to primary.
 
 use super::{
-    Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Rising, State, Stop,
+    Action, AttachPhase, AttachView, DatabaseView, Event, Guard, LeaseView, Machine, Phases, Refused, Rising, State,
+    StateName, Stop,
 };
 use holdfast_types::MonoTime;
 use std::time::Duration;
@@ -62,8 +63,26 @@ impl Machine {
         }
     }
 
-    /// What stands against taking a free lease. A host that was asked to (`claimed`) looks at none of it.
+    /// Why this host could not take the set over whoever asked for it, and what would make it possible; "" for nothing. Such a host takes no lease:
+    /// it would only have to give it back.
+    pub fn set_unable(&mut self, why: &str) {
+        if self.unable != why {
+            why.clone_into(&mut self.unable);
+        }
+    }
+
+    pub(super) fn only_in(&self, wanted: StateName, next: &str) -> Refused {
+        if wanted == StateName::Standby && self.state() == StateName::Standby {
+            return Refused(format!("{} cannot take over: {}", self.policy.name, self.unable));
+        }
+        Refused(format!("{} is in state {}, expected {wanted}: {next}", self.policy.name, self.state()))
+    }
+
+    /// What stands against taking a free lease. A host that was asked to (`claimed`) looks only at what it cannot do.
     pub(super) fn against(&self, now: MonoTime, claimed: bool) -> Option<String> {
+        if !self.unable.is_empty() {
+            return Some(self.unable.clone());
+        }
         if claimed {
             return None;
         }

@@ -1,6 +1,6 @@
 //! The plan of a switchover: made by the agent of the primary, from what it and its peers show.
 
-use super::{Finding, Move, Peer, Plan, host_ids, in_state, no_gateway, other};
+use super::{Finding, Move, Peer, Plan, able, host_ids, in_state, no_gateway, other};
 use crate::http::View;
 use crate::machine::{Role, StateName};
 use crate::schedule;
@@ -181,7 +181,8 @@ fn taker(plan: &mut Plan, own: &View, to: &str, view: &Result<View, String>) {
     } else {
         no_gateway(plan, to);
     }
-    let stands_by = view.state == StateName::Standby && view.cluster_answers;
+    able(plan, view);
+    let stands_by = view.state == StateName::Standby && view.cluster_answers && view.unable.is_empty();
     if stands_by && !view.obstacle.is_empty() {
         let found = format!("{to} would not take over by itself ({}): asked to, it does", view.obstacle);
         plan.check(Finding::Note, found, "");

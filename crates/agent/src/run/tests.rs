@@ -22,6 +22,8 @@ struct World {
     guarded: bool,
     /// Why it does not.
     no_watchdog: Option<String>,
+    /// Why the pool could not be imported on this host.
+    unable: String,
     left_alone: bool,
     did: Vec<String>,
 }
@@ -110,6 +112,10 @@ impl Host for Fake {
             world.mounted = true;
             Ok(())
         })
+    }
+
+    fn pool_look(&self) -> crate::host::PoolLook {
+        crate::host::PoolLook { unable: self.world(|world| world.unable.clone()), ..Default::default() }
     }
 
     async fn export(&self, hard: bool) -> Result<(), String> {
@@ -363,4 +369,31 @@ async fn a_watchdog_that_is_required_and_not_there_gives_the_lease_back() {
         }
         lab.end().await;
     }
+}
+
+/// A host that could not import the pool leaves the lease to others, whoever asks it, and says so; it takes over once it can.
+#[tokio::test]
+async fn a_host_that_cannot_take_over_takes_no_lease() {
+    let fake = Fake::default();
+    fake.world(|world| world.unable = "its host id is not set".into());
+    let mut lab = lab(fake, |_| ()).await;
+    let begun = std::time::Instant::now();
+    while !lab.get("/status").await.1.contains("\"why\":\"its host id is not set\"") {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lab.get("/readiness").await.0, 503);
+    for (path, body) in [
+        ("/claim", serde_json::json!({ "from": "db2", "set": "demo", "within_ms": 1000 })),
+        ("/failover", serde_json::json!({ "reason": "now" })),
+    ] {
+        let limit = Duration::from_secs(20);
+        let answer = crate::client::ask(&lab.address, path, Some(&body), None, limit).await.unwrap();
+        assert_eq!(answer.code, 412, "{path}");
+        assert!(answer.words().contains("db1 cannot take over: its host id is not set"), "{}", answer.words());
+    }
+    assert_eq!(lab.did(), Vec::<String>::new());
+    lab.fake.world(|world| world.unable.clear());
+    lab.state("primary").await;
+    lab.end().await;
 }
