@@ -191,12 +191,12 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (
         Kind::Counter,
         "holdfast_warm_checkpoints_total",
-        "Checkpoints of another gateway that a follower went through for its cache.",
+        "Checkpoints of another gateway that a follower compared with the one before and went through for its cache.",
     ),
     (
         Kind::Counter,
         "holdfast_warm_left_out_bytes_total",
-        "Bytes of such checkpoints that were left out: too many at once, or not read.",
+        "Bytes of such checkpoints that were not brought in when the step ended: too many at once, not read, or leadership moved (then they may come with the next).",
     ),
     (Kind::Counter, "holdfast_warm_requests_total", "Requests to the store that a follower made for its cache."),
 ];

@@ -77,7 +77,7 @@ pub struct Mapping {
     pub store: Arc<dyn ObjectStore>,
     health: Arc<Health>,
     cache: Cache,
-    roots: Roots,
+    roots: Arc<Roots>,
     pages: ReadCache<Arc<Page>>,
     pub(super) origins: Origins,
     /// How far exports are read ahead of their readers.
@@ -100,7 +100,7 @@ impl Mapping {
         stop: CancellationToken,
     ) -> Result<Self, CacheError> {
         let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
-        let (roots, origins) = (Roots::default(), Origins::none());
+        let (roots, origins) = (Arc::default(), Origins::none());
         Ok(Self { key, store, health, cache, roots, pages, origins, read_ahead, stop })
     }
 
@@ -175,9 +175,24 @@ impl Mapping {
         Ok(extents)
     }
 
-    /// Whether the store does not answer as it should.
+    /// Whether the store does not answer as it should; of several, whether none does.
     pub(super) fn in_trouble(&self) -> bool {
-        in_trouble(&self.health.standing(unix_ms()))
+        let now = unix_ms();
+        match self.store.several() {
+            // Each has a health of its own, and nobody tells the set's.
+            Some(several) => several.standings(now).iter().all(|one| in_trouble(&one.standing)),
+            None => in_trouble(&self.health.standing(now)),
+        }
+    }
+
+    /// Reads of the set go by this root: it stays in memory.
+    pub(super) fn note_current(&self, at: RootRef) {
+        self.roots.note_current(at);
+    }
+
+    /// Whether a root is in memory.
+    pub(super) fn has_root(&self, at: RootRef) -> bool {
+        self.roots.get(at).is_some()
     }
 
     /// The root, from memory or the store.
@@ -217,12 +232,31 @@ impl Mapping {
     pub(super) async fn root_if_easy(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let load = || async {
             let bytes = self.store.get(&keys::root(self.key.set, at.object)).await?;
-            let bad = |reason| MapError::Bad { what: "root", object: at.object, reason };
-            let root = open_root(&self.key.opener(at.object), &bytes).map_err(|e| bad(e.to_string()))?;
-            self.key.seen(root.key_id());
-            Ok(Arc::new(root))
+            self.open_root(&self.key, at, bytes).await
         };
         self.roots.get_or_load(at, load).await
+    }
+
+    /// Opens a root, off the runtime's threads: one of many TiB takes longer than heartbeats may wait. Where nobody waits for it any more in the end, it is
+    /// kept for the next who asks: a reader whose connection closes must not have the next one begin again.
+    async fn open_root(&self, of: &SetKey, at: RootRef, bytes: Bytes) -> Result<Arc<Root>, MapError> {
+        let (opener, of, roots) = (of.opener(at.object), of.clone(), self.roots.clone());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let opened = aside(move || {
+            let root = open_root(&opener, &bytes).map(Arc::new).map_err(|e| {
+                let reason = e.to_string();
+                MapError::Bad { what: "root", object: at.object, reason }
+            });
+            if let Ok(root) = &root {
+                of.seen(root.key_id());
+            }
+            if let Err(Ok(root)) = tell.send(root) {
+                roots.keep(at, root);
+            }
+        });
+        // `told` goes with us where we are dropped.
+        opened.await?;
+        told.await.map_err(|_| MapError::Stopping)?
     }
 
     /// Keeps this root, and no longer the one that it replaced: while another gateway leads, nobody reads by that one here.
@@ -230,17 +264,12 @@ impl Mapping {
         if let Some(before) = before {
             self.roots.forget(before);
         }
+        self.note_current(at);
         self.adopt_root(at, root);
     }
 
     async fn fetch_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
         let key = keys::root(of.set, at.object);
-        // A root of many TiB takes longer than heartbeats may wait.
-        let open = |bytes: Bytes| {
-            let (opener, bad) =
-                (of.opener(at.object), |reason| MapError::Bad { what: "root", object: at.object, reason });
-            async move { aside(move || open_root(&opener, &bytes).map_err(|e| e.to_string())).await?.map_err(bad) }
-        };
         let waited = AtomicBool::new(false);
         let load = || async {
             let mut bytes = self.patient(|| self.store.get(&key)).await?;
@@ -267,9 +296,7 @@ impl Mapping {
                     () = self.stop.cancelled() => return Err(MapError::Stopping),
                 }
             }
-            let root = open(bytes).await?;
-            of.seen(root.key_id());
-            Ok(Arc::new(root))
+            self.open_root(of, at, bytes).await
         };
         self.unspoilt(load).await
     }
@@ -313,6 +340,15 @@ impl Mapping {
         self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await
     }
 
+    /// A page of the map, where it is in memory or on disk here. Never asks the store.
+    async fn page_if_here(&self, place: &PageRef, volume: VolumeId, number: u32) -> Option<Arc<Page>> {
+        let key = BlockKey { object: place.object, number: place.number };
+        let open = |sealed: &Bytes| {
+            open_page(&self.key.opener(place.object), place, volume, number, sealed).map(Arc::new).map_err(drop)
+        };
+        self.pages.get_or_open(key, async || Err(()), open).await.ok()
+    }
+
     /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again.
     pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
         self.pages.insert(BlockKey { object: place.object, number: place.number }, page);
@@ -345,7 +381,7 @@ impl Mapping {
             if !self.pages.has(&key) && !self.pages.has_sealed(&key) {
                 continue;
             }
-            let Ok(page) = self.page(place, volume, number).await else { continue };
+            let Some(page) = self.page_if_here(place, volume, number).await else { continue };
             let at_hand = |piece: &MapPiece| matches!(piece, MapPiece::Stored(extent) if self.is_at_hand(extent));
             if page.lookup(lba, sectors).iter().any(at_hand) {
                 return true;
@@ -449,7 +485,7 @@ impl Mapping {
 }
 
 /// Work off the runtime's threads.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MapError> {
+pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MapError> {
     match holdfast_log::spawn_blocking(work).await {
         Ok(done) => Ok(done),
         Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),

@@ -134,6 +134,9 @@ impl Reader {
     pub async fn read(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Result<Vec<Part>, ReadError> {
         for _ in 0..LOOKUPS_MAX {
             let (pieces, root) = self.host.lookup(volume, lba, sectors);
+            if let Some(root) = root {
+                self.mapping.note_current(root);
+            }
             match self.read_pieces(volume, &pieces, root).await {
                 // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
                 Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,

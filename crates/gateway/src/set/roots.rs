@@ -23,7 +23,7 @@ const ROOTS_BYTES_MAX: u64 = 15 << 20;
 /// What was not used for so long goes.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
-/// Roots that stay however many bytes they have, and however long nobody has asked: the current one, and the one before for reads under way.
+/// Roots that stay however many bytes they have, and however long nobody has asked: beside the current one, the one before for reads under way.
 const ROOTS_MIN: usize = 2;
 
 struct Kept {
@@ -36,12 +36,23 @@ struct Kept {
 pub(super) struct Roots {
     /// The one that was used last is the last one.
     kept: Mutex<VecDeque<Kept>>,
+    /// What reads of the set go by; it never goes. While the store is away, it could not be had again (R8).
+    current: Mutex<Option<RootRef>>,
     loads: Flights<Arc<Root>>,
 }
 
 impl Roots {
     fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<RootRef>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads of the set go by this one.
+    pub(super) fn note_current(&self, at: RootRef) {
+        *self.current() = Some(at);
     }
 
     /// The root, if it is in memory.
@@ -64,14 +75,16 @@ impl Roots {
         // Every read of a clone goes through all of its origins' roots.
         let origins = if kept.iter().any(|one| one.root.base().is_some()) { CLONE_DEPTH_MAX as usize } else { 0 };
         let mut bytes: u64 = kept.iter().map(|one| one.at.bytes).sum();
+        let current = *self.current();
         while kept.len() > ROOTS_MIN + origins
-            && let Some(first) = kept.front()
+            && let Some(place) = kept.iter().position(|one| Some(one.at) != current)
+            && let Some(oldest) = kept.get(place)
             && (kept.len() > ROOTS_MAX
                 || bytes > ROOTS_BYTES_MAX
-                || now.saturating_duration_since(first.used) > UNUSED_MAX)
+                || now.saturating_duration_since(oldest.used) > UNUSED_MAX)
         {
-            bytes -= first.at.bytes;
-            kept.pop_front();
+            bytes -= oldest.at.bytes;
+            kept.remove(place);
         }
     }
 
@@ -125,6 +138,25 @@ mod tests {
 
     fn root() -> Arc<Root> {
         Arc::new(Root::default())
+    }
+
+    /// R8: nobody reads by it for a while, and two snapshots are looked at.
+    #[test]
+    fn the_current_one_stays_however_long_nobody_asks() {
+        let (roots, begun) = (Roots::default(), Instant::now());
+        roots.note_current(at(0));
+        roots.keep_at(at(0), root(), begun);
+        let later = begun + 10 * UNUSED_MAX;
+        for n in 1..100 {
+            roots.keep_at(RootRef { bytes: ROOTS_BYTES_MAX, ..at(n) }, root(), later);
+        }
+        assert!(roots.get(at(0)).is_some());
+        assert_eq!(roots.kept().len(), ROOTS_MIN);
+        // Once another one has taken its place, it goes like any other.
+        roots.note_current(at(99));
+        roots.keep_at(at(100), root(), later + 20 * UNUSED_MAX);
+        roots.keep_at(at(101), root(), later + 20 * UNUSED_MAX);
+        assert!(roots.get(at(0)).is_none());
     }
 
     #[test]

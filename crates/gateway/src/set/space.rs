@@ -444,7 +444,9 @@ impl SpaceKeeper {
         metrics::gauge!("holdfast_space_dropped_roots", "set" => set.clone()).set(dropped as f64);
         metrics::gauge!("holdfast_snapshots", "set" => set.clone()).set(snapshots as f64);
         let Some(current) = current.filter(|current| self.shown != Some(*current)) else { return Ok(()) };
-        let root = self.roots.root(current).await?;
+        // Kept where reads find it: a new leader would else open it twice, and have it twice.
+        let root = self.mapping.root(current).await?;
+        self.roots.remember(current, &root);
         let sums = Amplification::of(&root);
         metrics::gauge!("holdfast_space_live_bytes", "set" => set.clone()).set(sums.live_bytes as f64);
         metrics::gauge!("holdfast_space_stored_bytes", "set" => set.clone()).set(sums.stored_bytes as f64);

@@ -210,7 +210,8 @@ impl Inspector {
                 metrics::counter!("holdfast_journal_unread_total", "set" => self.server.name.to_string()).increment(1);
                 tracing::error!(%words, "R9: a place of the journal does not read back");
             }
-            self.bring_to_an_end(bad.map(|(_, record)| record)).await;
+            let again = self.bring_to_an_end(bad.map(|(_, record)| record)).await;
+            return left.then_some(again);
         }
         left.then_some(LOOK_AGAIN)
     }
@@ -238,14 +239,20 @@ impl Inspector {
         found
     }
 
-    /// Another gateway leads, where one can; and a bad record takes this member out of the group, where the others are a quorum without it.
-    async fn bring_to_an_end(&mut self, bad: Option<CorruptRecord>) {
+    /// Another gateway leads, where one can; and a bad record takes this member out of the group, where the others are a quorum without it. After how long to
+    /// look again.
+    async fn bring_to_an_end(&mut self, bad: Option<CorruptRecord>) -> Duration {
         if self.server.leading_ready().is_none() {
-            return;
+            return LOOK_AGAIN;
         }
-        // Asked while this member leads: afterwards it does not know who answers.
-        let long = self.led.is_some_and(|(_, since)| since.elapsed() > self.patience * LED_ELECTIONS);
-        let bad = bad.filter(|_| long && self.server.group.may_do_without_me());
+        // Asked while this member leads: afterwards it does not know who answers. So a bad record keeps leadership here until it can be asked: handed over
+        // before, the record would stay, with nobody to say that this member may go.
+        if bad.is_some()
+            && let Some(wait) = until_long(self.led.map_or(Duration::ZERO, |(_, since)| since.elapsed()), self.patience)
+        {
+            return wait;
+        }
+        let bad = bad.filter(|_| self.server.group.may_do_without_me());
         let lately = self.handed_over.is_some_and(|(at, again)| at.elapsed() < again);
         if !lately && let Some(heir) = self.heir() {
             let again = self.handed_over.map_or(HAND_OVER_AGAIN, |(_, again)| (again * 2).min(HAND_OVER_AGAIN_MAX));
@@ -255,6 +262,7 @@ impl Inspector {
         if let Some(record) = bad {
             self.raft.rotten(&self.server.group, record);
         }
+        LOOK_AGAIN
     }
 
     /// Who can serve the set in this gateway's place, at once.
@@ -291,9 +299,23 @@ impl Inspector {
     }
 }
 
+/// After how long a member that has led for `led` has led long enough; `None` where it has.
+fn until_long(led: Duration, patience: Duration) -> Option<Duration> {
+    let left = (patience * LED_ELECTIONS).saturating_sub(led);
+    (!left.is_zero()).then_some(left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_leader_waits_before_it_asks_who_is_there() {
+        let ms = Duration::from_millis;
+        assert_eq!(until_long(ms(0), ms(600)), Some(ms(1200)));
+        assert_eq!(until_long(ms(1199), ms(600)), Some(ms(1)));
+        assert_eq!(until_long(ms(1200), ms(600)), None);
+    }
 
     fn at(index: u64) -> ReadPlace {
         ReadPlace { index: LogIndex(index), offset: 0, len: 512 }

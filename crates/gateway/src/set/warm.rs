@@ -9,7 +9,7 @@
 //! uploaded, nothing is asked of the store.
 
 use crate::config::{GatewayConfig, GatewayRole};
-use crate::set::mapping::{MapError, Mapping};
+use crate::set::mapping::{MapError, Mapping, aside};
 use crate::set::server::SetServer;
 use bytes::Bytes;
 use holdfast_control::set::{RootRef, StoredKind};
@@ -26,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Bytes that are handed to the cache's disk in one go: what it does not take in time of one is lost, not what comes after.
 const HAND_BYTES: u64 = 2 << 20;
+
+/// Between two looks at a store that is in trouble.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Part of the cache's disk that one new root may fill: what comes after it must not push it out at once.
 const DISK_SHARE: u64 = 2;
@@ -71,6 +74,18 @@ struct Step {
     last: Option<RootRef>,
     begun: Option<Begun>,
     upto: LogId,
+}
+
+/// What of a step is not brought in yet; counted when the step ends, however it does.
+struct LeftOut {
+    set: String,
+    bytes: u64,
+}
+
+impl Drop for LeftOut {
+    fn drop(&mut self) {
+        metrics::counter!("holdfast_warm_left_out_bytes_total", "set" => self.set.clone()).increment(self.bytes);
+    }
 }
 
 /// See the module.
@@ -120,7 +135,7 @@ impl Warmer {
         })
     }
 
-    /// Does what a new root leads to. Dropped at any point where leadership changes: the next look goes on from the root that is the current one then.
+    /// Does what a new root leads to. Dropped at any point where leadership changes: the next look goes on from the root that was gone through last.
     async fn look(&self, past: &mut Past) {
         loop {
             let (root, under_way) = self.roots();
@@ -132,15 +147,17 @@ impl Warmer {
                 past.begun = under_way.filter(|_| !leads);
                 return;
             };
-            let (last, begun) = (past.last.replace(at), past.begun.take());
-            let step = self.follow(at, last, begun);
+            let step = self.follow(at, past.last, past.begun.clone());
             match tokio::time::timeout(self.limit(), step).await {
-                Ok(Ok(())) => {
+                Ok(Ok(true)) => {
                     metrics::counter!("holdfast_warm_checkpoints_total", "set" => self.name()).increment(1);
                 }
+                Ok(Ok(false)) => {}
                 Ok(Err(error)) => tracing::debug!(set = %self.server.name, %error, "a checkpoint is not brought in"),
                 Err(_) => tracing::debug!(set = %self.server.name, "a checkpoint is not brought in: too slow"),
             }
+            // Only now: what was begun and is dropped is gone through again, and most of it is here then.
+            *past = Past { last: Some(at), begun: None };
         }
     }
 
@@ -153,16 +170,15 @@ impl Warmer {
         self.server.name.to_string()
     }
 
-    async fn follow(&self, at: RootRef, last: Option<RootRef>, begun: Option<Begun>) -> Result<(), MapError> {
-        if self.mapping.in_trouble() {
-            return Ok(());
-        }
+    /// Whether it was compared with the one before, and gone through.
+    async fn follow(&self, at: RootRef, last: Option<RootRef>, begun: Option<Begun>) -> Result<bool, MapError> {
+        self.well().await;
         // Before its successor is kept in its place.
         let before = match last {
-            Some(last) => self.mapping.root_if_easy(last).await.ok(),
+            Some(last) => self.root(last).await.ok(),
             None => None,
         };
-        let new = self.paid(at.bytes, self.mapping.root_if_easy(at)).await?;
+        let new = self.root(at).await?;
         let upto = new.upto;
         let old = match since(last, begun.as_ref(), upto) {
             Since::Root(_) => before,
@@ -170,37 +186,53 @@ impl Warmer {
             Since::Unknown => None,
         };
         self.mapping.follow_root(last, at, new.clone());
-        let Some(old) = old else { return Ok(()) };
-        let plan = Plan::between(&old, &new, self.warmth.most);
-        drop(new);
+        let Some(old) = old else { return Ok(false) };
+        let (earlier, most) = (old.clone(), self.warmth.most);
+        // It goes through all pages of both, and heartbeats do not wait.
+        let plan = aside(move || Plan::between(&earlier, &new, most)).await?;
+        let mut left = LeftOut { set: self.name(), bytes: plan.left_out_bytes };
+        left.bytes += plan.objects.iter().map(|wanted| wanted.bytes).sum::<u64>();
         let step = Step { old, last, begun, upto };
-        let mut left_out = plan.left_out_bytes;
         for wanted in plan.objects {
             if wanted.object.kind == StoredKind::Segment && self.mapping.has_begin_of(wanted.object.object) {
+                left.bytes -= wanted.bytes;
                 continue;
             }
             // Each request would take as long as a store that is away lets it.
-            if self.mapping.in_trouble() {
-                left_out += wanted.bytes;
-                continue;
-            }
-            if let Err(error) = self.bring(wanted, &step).await {
-                tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not brought in");
-                left_out += wanted.bytes;
+            self.well().await;
+            match self.bring(wanted, &step).await {
+                Ok(()) => left.bytes -= wanted.bytes,
+                Err(error) => {
+                    tracing::debug!(set = %self.server.name, object = %wanted.object.object, %error, "not brought in");
+                }
             }
         }
-        metrics::counter!("holdfast_warm_left_out_bytes_total", "set" => self.name()).increment(left_out);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Waits until the store answers; how long, is its caller's business.
+    async fn well(&self) {
+        while self.mapping.in_trouble() {
+            tokio::time::sleep(TROUBLE_PAUSE).await;
+        }
+    }
+
+    /// From memory, or paid for.
+    async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
+        if self.mapping.has_root(at) {
+            return self.mapping.root_if_easy(at).await;
+        }
+        self.paid(at.bytes, self.mapping.root_if_easy(at)).await
     }
 
     /// In turn with all sets of the gateway, and at their pace.
     async fn paid<T>(&self, bytes: u64, read: impl Future<Output = Result<T, MapError>>) -> Result<T, MapError> {
         let _turn = self.warmth.turn.lock().await;
-        let done = read.await;
         metrics::counter!("holdfast_warm_requests_total", "set" => self.name()).increment(1);
+        let done = read.await?;
         metrics::counter!("holdfast_warm_bytes_total", "set" => self.name()).increment(bytes);
         tokio::time::sleep(self.warmth.time_for(bytes)).await;
-        done
+        Ok(done)
     }
 
     async fn bring(&self, wanted: Wanted, step: &Step) -> Result<(), MapError> {

@@ -258,7 +258,10 @@ impl Root {
             let known = live.and_then(|live| live.checked_sub(gone)).map(|live| live + new);
             match (usage, known) {
                 (Some(usage), Some(live)) if live <= usage.raw_sectors.0 => {
-                    segments.insert(*object, SegmentUse { live_sectors: Sectors(live), ..usage });
+                    // Most of what a page refers to stays. What is not set stays shared with the root before: a page of random writes refers to hundreds of segments.
+                    if gone != new {
+                        segments.insert(*object, SegmentUse { live_sectors: Sectors(live), ..usage });
+                    }
                 }
                 _ => return Err(LiveError { volume, number, object: *object, found: usage, gone, new }),
             }
@@ -531,4 +534,30 @@ pub(super) fn read_next_object(reader: &mut Reader<'_>, before: ObjectId, place:
         });
     }
     Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::MemberId;
+
+    #[test]
+    fn a_page_that_refers_to_what_it_did_leaves_the_segments_shared() {
+        let object = |random| ObjectId { term: Term(1), member: MemberId(1), boot: 1, random };
+        let place = |pack, offset| PageRef { object: object(pack), number: 0, offset, sealed_len: 60, raw_len: 44 };
+        let (volume, live) = (VolumeId(1), Live::from([(object(1), Sectors(8)), (object(2), Sectors(3))]));
+        let mut root = Root::default();
+        for segment in [1, 2] {
+            root.add_segment(object(segment), 8192, Sectors(16));
+        }
+        root.replace_page(volume, 0, Some(place(10, 104)), &Live::new(), &live).expect("a first page");
+        let before = root.clone();
+        root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
+        assert!(root.segments.ptr_eq(&before.segments), "nothing changed of any segment");
+        // M4 is held all the same.
+        let more = Live::from([(object(1), Sectors(9))]);
+        assert!(root.replace_page(volume, 0, None, &more, &more).is_err(), "more than there was");
+        root.replace_page(volume, 0, None, &live, &Live::new()).expect("gone");
+        assert!(root.segments().all(|(_, usage)| usage.live_sectors == Sectors(0)));
+    }
 }

@@ -108,15 +108,17 @@ impl Uploader {
         let key_id = self.sealing().key_id;
         // Cloning a root is cheap, going through its pages is not.
         let pages_of = base.clone();
-        let (mut packs, resealed) = holdfast_log::spawn_blocking(move || {
-            (packs_to_collect(&pages_of, PACKS_PERCENT), packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX))
+        let (left, resealed) = holdfast_log::spawn_blocking(move || {
+            let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
+            let resealed = packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX);
+            packs.extend(&resealed);
+            let left: Vec<_> = pages_of.pages().filter(|(_, _, place)| packs.contains(&place.object)).collect();
+            (left, resealed)
         })
         .await?;
-        packs.extend(&resealed);
-        if !packs.is_empty() && !self.may_move() {
+        if !left.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
-        } else if !packs.is_empty() {
-            let left = base.pages().filter(|(_, _, place)| packs.contains(&place.object));
+        } else {
             for (volume, number, place) in left {
                 collected.pages.insert((volume, number));
                 if resealed.contains(&place.object) {
