@@ -28,7 +28,7 @@ impl Build {
             return bin.canonicalize().with_context(|| bin.display().to_string());
         }
         let profile = self.profile.as_deref().unwrap_or(usual);
-        built(&["-p", "holdfast", "--bin", "holdfast"], "holdfast", profile)
+        built(&[of("holdfast", profile), vec!["--bin", "holdfast"]].concat(), "holdfast", profile)
     }
 
     /// Builds another program of a package of ours in the same profile, and says where it is. Together with `holdfast`, so that what both depend on
@@ -37,7 +37,8 @@ impl Build {
     /// # Errors
     /// When it does not build.
     pub fn program(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
-        built(&["-p", "holdfast", "-p", package, "--bin", name], name, self.profile.as_deref().unwrap_or(usual))
+        let profile = self.profile.as_deref().unwrap_or(usual);
+        built(&[of(package, profile), vec!["--bin", name]].concat(), name, profile)
     }
 
     /// What to write beside figures.
@@ -45,6 +46,12 @@ impl Build {
         let profile = self.profile.as_deref().unwrap_or(usual);
         self.bin.as_ref().map_or_else(|| profile.to_owned(), |_| "given program".into())
     }
+}
+
+/// What to build for a program of `package`. In the profile of tests the whole tree, so that `cargo test` has built most of it already: for one package alone
+/// cargo would choose other features of what it depends on, and build all of that once more. What is shipped is built alone.
+fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
+    if profile == "dev" { vec!["--workspace"] } else { vec!["-p", "holdfast", "-p", package] }
 }
 
 fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {

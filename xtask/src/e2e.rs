@@ -45,6 +45,7 @@ mod unreadable;
 mod verified;
 mod volumes;
 mod waits;
+mod wan;
 mod wiped;
 mod witness;
 
@@ -200,6 +201,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "two gateways and a witness: one is killed, the other serves; the witness never does",
         needs: &[],
         run: witness::run,
+    },
+    Scenario {
+        name: "wan",
+        shows: "gateways 80 ms apart: a write takes a round trip, nobody is elected without need, a kill and a planned move are followed (R1, R8)",
+        needs: &[],
+        run: wan::run,
     },
     Scenario {
         name: "damaged",

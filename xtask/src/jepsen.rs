@@ -96,6 +96,7 @@ const LIES: &[Lie] = &[
     Lie { nemesis: "partition-primary", ..lie("flush-kill", "early-ack", "workload") },
     lie("order", "lost-write", "workload"),
     lie("order", "late-write", "workload"),
+    lie("order", "torn-snapshot", "workload"),
     lie("lease", "old-epoch", "workload"),
     lie("lease", "old-grant", "workload"),
     lie("register", "leave-dead", "alive"),

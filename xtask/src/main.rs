@@ -26,6 +26,7 @@ mod pgwire;
 mod power;
 mod process;
 mod proof;
+mod relay;
 mod room;
 mod s3;
 mod say;

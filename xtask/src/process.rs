@@ -276,6 +276,11 @@ impl Launch {
         Ok(())
     }
 
+    /// With more arguments behind those that it had.
+    pub fn add(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+    }
+
     /// With another program and the same arguments.
     pub fn set_program(&mut self, program: &Path) {
         self.args[0] = program.display().to_string();

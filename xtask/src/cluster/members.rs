@@ -54,6 +54,15 @@ impl Cluster {
         self.restart(index)
     }
 
+    /// Starts a gateway that does not run with more arguments than before; it keeps them.
+    ///
+    /// # Errors
+    /// As [`Cluster::restart`].
+    pub fn restart_with(&mut self, index: usize, more: &[&str]) -> Result<()> {
+        self.gateways[index].launch.add(more);
+        self.restart(index)
+    }
+
     /// What a gateway that does not run is started with next.
     pub fn replace_program(&mut self, index: usize, program: &Path) {
         self.gateways[index].launch.set_program(program);

@@ -73,15 +73,19 @@ pub fn chore(args: &Args) -> Result<()> {
     let begun = Instant::now();
     let ran = run(&Run { bin: &bin, dir: &dir, rounds: args.rounds, load: args.load, scale: args.scale });
     let kept = root().join("target/demo/failover.json");
+    let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
+    if let Err(error) = &ran {
+        proof.note = format!("{error:#}");
+    }
     if dir.join(report::FILE).is_file() {
         std::fs::create_dir_all(kept.parent().context("a folder")?)?;
         std::fs::copy(dir.join(report::FILE), &kept)?;
         let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept)?)?;
-        let mut proof = Proof::now("failover of PostgreSQL", begun.elapsed().as_secs(), proof::held(&ran));
         proof.faults = figures["acts"].as_array().map_or(0, |acts| acts.len() as u64);
-        proof.did("commits", figures["commits_acknowledged"].as_u64().unwrap_or_default()).note();
+        proof = proof.did("commits", figures["commits_acknowledged"].as_u64().unwrap_or_default());
         line(format!("The same figures: {}; logs and histories: {}", kept.display(), dir.display()));
     }
+    proof.note();
     ran
 }
 

@@ -28,7 +28,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// When a switchover is asked for, ahead of time.
-const AHEAD: &str = "5s";
+const AHEAD: &str = "20s";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let Pair { cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
@@ -89,17 +89,33 @@ fn health_checks(primary: &Host, other: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The epoch and the owner of the lease, as the gateways have it.
-fn lease(cluster: &Cluster) -> Result<(u64, String)> {
-    let said = cluster.holdfast(&["lease", "show", SET])?;
-    let lease = &said["lease"];
-    let owner = lease["owner"].as_str().with_context(|| format!("no owner: {said}"))?;
-    Ok((lease["epoch"].as_u64().context("no epoch")?, owner.to_owned()))
+/// Lines of a history with which a host gets the lease, or loses it.
+const CHANGES: &[&str] = &["start", "failover", "switchover", "fenced", "cut-off", "demoted"];
+
+/// The lease as the gateways have it, and how often its owner has got or lost it.
+#[derive(Debug)]
+struct Held {
+    epoch: u64,
+    owner: String,
+    changes: usize,
 }
 
-fn same_lease(cluster: &Cluster, before: &(u64, String)) -> Result<()> {
-    let now = lease(cluster)?;
-    anyhow::ensure!(now == *before, "the lease: found {now:?}, expected {before:?} still");
+fn lease(cluster: &Cluster, host: &Host) -> Result<Held> {
+    let said = cluster.holdfast(&["lease", "show", SET])?;
+    let lease = &said["lease"];
+    let owner = lease["owner"].as_str().with_context(|| format!("no owner: {said}"))?.to_owned();
+    let changes = CHANGES.iter().map(|event| told(host, event).len()).sum();
+    Ok(Held { epoch: lease["epoch"].as_u64().context("no epoch")?, owner, changes })
+}
+
+/// The same owner all the time. Its epoch may have grown: on a busy machine another gateway may have come to lead, and attach goes on there (R6).
+fn same_lease(cluster: &Cluster, host: &Host, before: &Held) -> Result<()> {
+    let now = lease(cluster, host)?;
+    let same = now.owner == before.owner && now.changes == before.changes && now.epoch >= before.epoch;
+    anyhow::ensure!(same, "the lease: found {now:?}, expected {before:?} still");
+    if now.epoch > before.epoch {
+        note(format!("the lease goes on under e{}, from e{}: another gateway leads", now.epoch, before.epoch));
+    }
     Ok(())
 }
 
@@ -140,7 +156,7 @@ fn kill_postgres(host: &Host) -> Result<Instant> {
 
 /// How long the restart took.
 fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<Duration> {
-    let (before, restarts, others) = (lease(cluster)?, told(db1, "restart").len(), db2.history().len());
+    let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
     let old = db1.postmaster()?;
     let mut took = Duration::ZERO;
     under_load(ledger, &db1.pg.clone(), || {
@@ -151,14 +167,14 @@ fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
         Ok(())
     })?;
     anyhow::ensure!(db1.postmaster()? != old, "the postmaster that was killed is there");
-    same_lease(cluster, &before)?;
+    same_lease(cluster, db1, &before)?;
     anyhow::ensure!(db2.history().len() == others, "db2 did something: {:?}", db2.history());
     whole(ledger, db1)?;
     Ok(took)
 }
 
 fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {
-    let (before, restarts, others) = (lease(cluster)?, told(db1, "restart").len(), db2.history().len());
+    let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
     for host in [db1, db2] {
         host.holdfast(&["agent", "pause"])?;
         let shown = wait_until(ANSWER, || view(host).is_ok_and(|shown| shown["paused"] == true));
@@ -179,7 +195,7 @@ fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), le
     let shown = view(db1)?;
     let as_told = shown["paused"] == true && shown["role"] == "standby" && shown["database"] == "gone";
     anyhow::ensure!(as_told, "paused, PostgreSQL killed: found {shown}");
-    same_lease(cluster, &before)?;
+    same_lease(cluster, db1, &before)?;
     anyhow::ensure!(told(db1, "restart").len() == restarts, "paused, and restarted: {:?}", db1.history());
     note(format!("paused: PostgreSQL was left alone for {left:?}, the lease is kept"));
 
@@ -188,7 +204,7 @@ fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), le
         host.holdfast(&["agent", "resume"])?;
     }
     note(format!("resumed: primary after {} ms", db1.becomes_primary(moment, TAKEOVER)?.as_millis()));
-    same_lease(cluster, &before)?;
+    same_lease(cluster, db1, &before)?;
     let more: Vec<_> = db2.history().into_iter().skip(others).map(|line| line["event"].to_string()).collect();
     anyhow::ensure!(more == ["\"paused\"", "\"resumed\""], "db2: found {more:?}, expected the pause and its end");
     whole(ledger, db1)
@@ -230,8 +246,8 @@ fn scheduled(ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
 }
 
 fn forced(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Result<()> {
-    let before = lease(cluster)?;
-    anyhow::ensure!(before.1 == "db2", "the lease: found {before:?}, expected db2's");
+    let before = lease(cluster, db2)?;
+    anyhow::ensure!(before.owner == "db2", "the lease: found {before:?}, expected db2's");
     let shown = db2.holdfast(&["agent", "failover", "--candidate", "db1", "--dry-run"])?;
     let findings = shown["plan"]["checks"].to_string();
     let message = shown["message"].as_str().unwrap_or_default();
@@ -239,7 +255,7 @@ fn forced(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
     anyhow::ensure!(told_so, "a dry run away from a primary that is well: {shown}");
     let refused = db2.refused(&["agent", "failover", "--candidate", "db1", "--yes"])?;
     anyhow::ensure!(refused.contains("switchover --to db1"), "the refusal names no way out: {refused}");
-    same_lease(cluster, &before)?;
+    same_lease(cluster, db2, &before)?;
     anyhow::ensure!(db2.is_primary() && !db1.is_primary(), "a dry run and a refusal have changed something");
     note("failover --dry-run and a refusal: nothing has changed");
 
@@ -252,8 +268,9 @@ fn forced(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
         note(format!("forced: db1 is primary after {} ms", moved["took_ms"]));
         Ok(())
     })?;
-    let now = lease(cluster)?;
-    anyhow::ensure!(now.1 == "db1" && now.0 > before.0, "the lease: found {now:?}, expected db1's above e{}", before.0);
+    let now = lease(cluster, db1)?;
+    let moved = now.owner == "db1" && now.epoch > before.epoch;
+    anyhow::ensure!(moved, "the lease: found {now:?}, expected db1's above e{}", before.epoch);
     let line = tells(db2, "fenced", fenced)?;
     note(format!("db2 was fenced: {}", line["reason"]));
     let line = told(db1, "failover").pop().context("db1: no failover in the history")?;

@@ -97,6 +97,11 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
     let uploaded = format!("holdfast_uploaded_bytes_total{{set=\"{SET}\"}}");
     let uploaded = counted(&cluster.metrics_address(leader)?, &uploaded)?;
     client.disconnect();
+    if uploaded == 0 || !cluster.leaders()?.contains(&cluster.name(leader)) {
+        note("leadership moved before the checkpoint");
+        cluster.stop()?;
+        return Ok(None);
+    }
     if rate != "0B" {
         for follower in cluster.others(leader) {
             let metrics = cluster.metrics_address(follower)?;
@@ -104,8 +109,11 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
             let kept = || counted(&metrics, "holdfast_cache_kept_bytes_total{kind=\"extents\"}");
             // There may have been more than one checkpoint: a journal on a slow disk is freed early.
             let whole = || kept().is_ok_and(|kept| kept >= uploaded - uploaded / 50);
-            wait_until(Duration::from_secs(60), || whole() || of("left_out_bytes").is_ok_and(|bytes| bytes > 0));
-            anyhow::ensure!(of("checkpoints")? >= 1, "{}: no checkpoint was brought in", cluster.name(follower));
+            // Counted at its end, a little after the last of it is kept.
+            let gone_through = || of("checkpoints").is_ok_and(|checkpoints| checkpoints >= 1);
+            let left_out = || of("left_out_bytes").is_ok_and(|bytes| bytes > 0);
+            let ended = wait_until(Duration::from_secs(60), || gone_through() && whole() || left_out());
+            anyhow::ensure!(ended || gone_through(), "{}: no checkpoint was brought in", cluster.name(follower));
             let kept = kept()?;
             let (requests, bytes, left_out) = (of("requests")?, of("bytes")?, of("left_out_bytes")?);
             note(format!("{}: {requests} requests, {bytes} bytes, {kept} kept", cluster.name(follower)));
@@ -117,6 +125,11 @@ fn taken_over(lab: &Lab, dir: &Path, rate: &str) -> Result<Option<u64>> {
                 return Ok(None);
             }
         }
+    }
+    if !cluster.leaders()?.contains(&cluster.name(leader)) {
+        note("leadership moved before the kill");
+        cluster.stop()?;
+        return Ok(None);
     }
     cluster.kill(leader)?;
     let before = proxy.asked();

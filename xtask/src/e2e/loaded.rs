@@ -109,7 +109,8 @@ impl Loaded {
     /// When that is not so.
     pub fn finish(mut self) -> Result<Seen> {
         self.goes_on()?;
-        let Self { mut pgbench, writers, mut ledger, mut pg, mounted, mut attach, device, log, .. } = self;
+        // Where anything fails they are dropped from the last to the first, as they are when `self` is.
+        let Self { log, device, mut attach, mounted, mut pg, mut ledger, writers, mut pgbench, .. } = self;
         let said = std::fs::read_to_string(&log)?;
         let errors = ["aborted", "error", "ERROR", "FATAL"].iter().any(|word| said.contains(word));
         anyhow::ensure!(!errors, "a client of pgbench had an error: {}", tail_of(&log, 4));

@@ -142,6 +142,7 @@ fn set_is_taken(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut Si
     let commits = writers.acknowledged() - before;
     let states = states(guest)?;
     anyhow::ensure!(states.starts_with("tank ONLINE"), "R8: found {states} when a store was away");
+    anyhow::ensure!(commits > 0, "R8: no commit in {STILL:?} when a store was away");
     report.add(PART, found, Some(STILL.as_secs_f64()), format!("{commits} commits; {states}"));
     let since = unix_ms();
     let grant = lab.gateways.holdfast(&["lease", "acquire", side.set, "--owner", "nobody", "--force"], HURRY)?;

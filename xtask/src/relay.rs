@@ -1,0 +1,113 @@
+//! Distance between gateways: TCP connections handed on, each byte later than it came, in order.
+
+use anyhow::Result;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Bytes of one piece.
+const PIECE: usize = 64 << 10;
+/// Pieces that one direction of a connection holds back; more than that stay with the sender.
+const PIECES_MAX: usize = 256;
+
+/// A far end that looks near. It stays until this process ends.
+#[derive(Debug)]
+pub struct Relay {
+    /// Where to connect instead.
+    pub addr: String,
+    pieces: Arc<AtomicU64>,
+}
+
+impl Relay {
+    /// To the port behind `far`, `delay` away each way.
+    ///
+    /// # Errors
+    /// When there is no port for it.
+    pub fn to(far: String, delay: Duration) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let addr = listener.local_addr()?.to_string();
+        let pieces = Arc::new(AtomicU64::new(0));
+        let count = pieces.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                // A far end that is gone closes the connection.
+                let Ok(far) = TcpStream::connect(&far) else { continue };
+                hand_on(near, far, delay, &count);
+            }
+        });
+        Ok(Self { addr, pieces })
+    }
+
+    /// How many pieces it has held back so far.
+    pub fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+}
+
+fn hand_on(near: TcpStream, far: TcpStream, delay: Duration, count: &Arc<AtomicU64>) {
+    let (Ok(near_again), Ok(far_again)) = (near.try_clone(), far.try_clone()) else { return };
+    for (from, to) in [(near, far), (far_again, near_again)] {
+        let _ = to.set_nodelay(true);
+        let Ok(from_again) = from.try_clone() else { return };
+        let (tell, told) = sync_channel(PIECES_MAX);
+        let count = count.clone();
+        std::thread::spawn(move || take(from, &tell, delay, &count));
+        std::thread::spawn(move || give(&from_again, to, &told));
+    }
+}
+
+fn take(mut from: TcpStream, tell: &SyncSender<(Instant, Vec<u8>)>, delay: Duration, count: &AtomicU64) {
+    let mut piece = vec![0; PIECE];
+    while let Ok(len @ 1..) = from.read(&mut piece) {
+        count.fetch_add(1, Ordering::Relaxed);
+        if tell.send((Instant::now() + delay, piece[..len].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Ends both once there is nothing more, or nobody takes it.
+fn give(from: &TcpStream, mut to: TcpStream, told: &Receiver<(Instant, Vec<u8>)>) {
+    for (due, piece) in told {
+        // Not to wait for something: this is the distance.
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&piece).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_whole_in_order_and_late() {
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let delay = Duration::from_millis(30);
+        let relay = Relay::to(far.local_addr().unwrap().to_string(), delay).unwrap();
+        let mut near = TcpStream::connect(&relay.addr).unwrap();
+        let (mut far, _) = far.accept().unwrap();
+        let sent: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+        let begun = Instant::now();
+        let bytes = sent.clone();
+        let writer = std::thread::spawn(move || {
+            near.write_all(&bytes).unwrap();
+            let mut answer = [0; 3];
+            near.read_exact(&mut answer).unwrap();
+            answer
+        });
+        let mut found = vec![0; sent.len()];
+        far.read_exact(&mut found).unwrap();
+        assert!(begun.elapsed() >= delay && found == sent);
+        far.write_all(b"yes").unwrap();
+        assert_eq!(&writer.join().unwrap(), b"yes");
+        assert!(begun.elapsed() >= 2 * delay && relay.pieces() > 1);
+        assert_eq!(far.read(&mut found).unwrap(), 0, "what one end closed is closed at the other");
+    }
+}
