@@ -16,7 +16,8 @@
 #          └─ s3 10.98.0.10 versitygw :7070, bucket holdfast
 #
 # No interface, mount or listening port is made outside of the room. It ends with its first process, and all in it with that one: `down` kills that
-# process, by its number and the time at which it began. What a node writes is in its own folder; the rest of the machine's files it can only read.
+# process, by its number and the time at which it began. What a node writes is in its own folder; the
+# rest of the root file system it can only read (other file systems that are mounted below it, it can write: a node is root).
 set -euo pipefail
 
 base=$(readlink -m "${HOLDFAST_SSH_NODES:-/var/tmp/holdfast-ssh-nodes}")

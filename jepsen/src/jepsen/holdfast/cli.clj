@@ -42,6 +42,7 @@
    "lost-commit" "append: what is written to the ledger is sometimes rolled back"
    "early-ack"  "register, flush-kill: writes sometimes succeed before the gateway answered"
    "late-write" "order: an old write is sent again, late"
+   "torn-snapshot" "order: what a snapshot shows of one volume is what an older one shows"
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
    "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"

@@ -57,9 +57,9 @@
     (when-not (.waitFor process 10 TimeUnit/SECONDS)
       (.destroyForcibly process))))
 
-(defn- mark!
-  "Writes a line into the gateway's log, which it and we append to, so that the log's
-  checker knows when the disk was off (logs.clj)."
+(defn mark!
+  "Writes a line into the logs of these gateways, which they and we append to, so that
+  the logs' checker knows when a disk was off, or a journal spoilt (logs.clj)."
   [test nodes what]
   (c/on-nodes test nodes
               (fn [t n]

@@ -20,6 +20,7 @@
                              [copies :as copies]
                              [db :as db]
                              [disks :as disks]
+                             [logs :as logs]
                              [rolling :as rolling]
                              [s3 :as s3]
                              [weather :as weather]])
@@ -181,6 +182,7 @@
       (if (seq (:spoilt state))
         [state {:done-already (first (:spoilt state)), :hit? false}]
         (let [n (draw dice nodes)
+              _ (disks/mark! test [n] logs/spoilt)
               r (on! test [n] (fn [t n]
                                 (jdb/kill! database t n)
                                 (let [what ((if (= "corrupt" fault) db/corrupt! db/truncate!) t n)]

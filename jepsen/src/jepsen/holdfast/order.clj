@@ -1,6 +1,6 @@
 (ns jepsen.holdfast.order
-  "Order (R4): after a crash or a failover, what is there is a prefix of what was
-  written, over all volumes of the set.
+  "Order (R4): after a crash or a failover, and in a snapshot, what is there is a
+  prefix of what was written, over all volumes of the set.
 
   Each writer numbers its blocks 1, 2, 3 ... and writes them in batches, sixteen in
   flight on one connection, each batch to the next volume and only once the one
@@ -13,8 +13,13 @@
   The checker: what was seen is exactly what the numbers up to some m leave behind,
   m not below the last answered one. Numbers above m never come back (R6).
 
-  Writers share a lease with a token. Who finds it dead takes it anew, by force."
-  (:require [clojure.tools.logging :refer [info]]
+  Writers share a lease with a token. Who finds it dead takes it anew, by force.
+
+  Every now and then one of them takes a snapshot of the set and reads all writers'
+  blocks in it, and in an older one once more, at whichever gateway answers: of each
+  writer it shows a prefix, with all that was acknowledged before the call and
+  nothing that was begun after its answer; and the same whenever it is read."
+  (:require [clojure.string :as str]
             [jepsen [checker :as checker]
                     [client :as client]
                     [generator :as gen]
@@ -22,31 +27,22 @@
             [jepsen.holdfast [client :as hc]
                              [db :as db]
                              [nbd :as nbd]
+                             [prefix :as prefix :refer [batch place slots]]
                              [session :as session]]))
 
-(def batch 16)
-(def slots "Blocks of a writer on each volume." 64)
 (def block-bytes 4096)
+(def snapshots-max "A set has 128 at most." 100)
+(def snapshot-every-s 5)
 
-(defn place
-  "[volume slot] of number i. Slots are taken round, over many batches."
-  [i]
-  (let [b (quot (dec i) batch)
-        v (mod b (count db/volumes))]
-    [(nth db/volumes v)
-     (mod (+ (* batch (quot b (count db/volumes))) (mod (dec i) batch)) slots)]))
-
+(defn- volume-of [i] (nth db/volumes (first (place i))))
 (defn- offset [writer slot] (* block-bytes (+ slot (* slots writer))))
-
-(defn contents
-  "{[volume slot] number} after these numbers, in this order."
-  [numbers]
-  (reduce (fn [m i] (assoc m (place i) i)) {} numbers))
 
 ;; Shared by all writers of a test:
 ;;   :grant       the last lease
 ;;   :generation  of the last connection
 ;;   :writers     {writer {:next number, :unsure? bool}}
+;;   :snapshots   names of those that are there
+;;   :taken       how many were asked for
 
 (defn- grant!
   "The lease to use; a new one if the present one is `dead`."
@@ -82,25 +78,68 @@
         lens    (zipmap cookies (repeat 0))]
     (doseq [c cookies] (nbd/receive! conn c lens))))
 
+(defn- numbers-in
+  "The numbers in a writer's slots, of bytes that begin with its first one."
+  [^bytes data at writer]
+  (mapv (fn [s]
+          (let [from (+ at (* s block-bytes))]
+            (nbd/unblock writer (java.util.Arrays/copyOfRange
+                                  data (int from) (int (+ from block-bytes))))))
+        (range slots)))
+
 (defn- read-back!
-  "{volume [number in each slot]}."
+  "[[number in each slot] of each volume]."
   [test shared conns writer]
-  (into {}
-        (for [v db/volumes]
-          (let [data (nbd/read! (conn! test shared conns writer v)
-                                (offset writer 0) (* slots block-bytes))]
-            [v (mapv (fn [s]
-                       (nbd/unblock writer
-                                    (java.util.Arrays/copyOfRange
-                                      ^bytes data (int (* s block-bytes))
-                                      (int (* (inc s) block-bytes)))))
-                     (range slots))]))))
+  (mapv (fn [v]
+          (numbers-in (nbd/read! (conn! test shared conns writer v)
+                                 (offset writer 0) (* slots block-bytes))
+                      0 writer))
+        db/volumes))
+
+(defn- read-snapshot!
+  "[[[number in each slot] of each volume] of each writer]."
+  [test process node snapshot]
+  (let [writers (range (:concurrency test))
+        by-volume
+        (vec (for [v db/volumes]
+               (let [conn (hc/connect-any! test process node
+                                           (str (db/export v) "@" snapshot))]
+                 (try
+                   (let [data (nbd/read! conn 0 (offset (count writers) 0))]
+                     (mapv #(numbers-in data (offset % 0) %) writers))
+                   (finally (nbd/close! conn))))))]
+    (mapv (fn [w] (mapv #(nth % w) by-volume)) writers)))
+
+(defn- torn
+  "The lie: its last volume is that of an older snapshot."
+  [seen older]
+  (mapv (fn [of-writer was] (conj (pop of-writer) (peek was))) seen older))
+
+(defn- snapshot!
+  "Takes one and reads it, and an older one once more: {:name, :readings {name seen}}."
+  [test shared process node]
+  (let [name'  (str "s" (:taken (swap! shared update :taken (fnil inc 0))))
+        {:keys [exit err]} (db/cli test "snapshot" "create"
+                                   (str db/set-name "@" name'))]
+    (when-not (zero? exit)
+      (nbd/fail! (if (#{3 4} exit) :refused :gone) (str/trim err)))
+    (let [older    (:snapshots @shared)
+          _        (swap! shared update :snapshots (fnil conj []) name')
+          again    (when (seq older) (rand-nth older))
+          ; One that could not be read now is there, and may be read later.
+          reading  #(try {% (read-snapshot! test process node %)}
+                         (catch clojure.lang.ExceptionInfo _))
+          readings (into {} (map reading) (cond-> [name'] again (conj again)))]
+      {:name     name'
+       :readings (if (and (= "torn-snapshot" (:lie test)) (= 2 (count readings)))
+                   (update readings name' torn (readings again))
+                   readings)})))
 
 (defn- writer-of [test op] (mod (:process op) (:concurrency test)))
 
-(defrecord Client [shared conns]
+(defrecord Client [shared conns node]
   client/Client
-  (open! [this _ _] (assoc this :conns (atom {})))
+  (open! [this _ node] (assoc this :conns (atom {}), :node node))
   (setup! [_ _])
   (invoke! [_ test op]
     (let [writer (writer-of test op)
@@ -115,7 +154,7 @@
             (do (Thread/sleep 50)
                 (assoc op :type :fail, :error [:reads-back-first]))
             (try
-              (let [conn (conn! test shared conns writer (first (place next)))]
+              (let [conn (conn! test shared conns writer (volume-of next))]
                 ; From here on the numbers are used up.
                 (set!' {:next (+ next batch), :unsure? true})
                 (write-batch! conn writer numbers
@@ -136,100 +175,96 @@
           (let [seen (read-back! test shared conns writer)]
             (when (and (= "late-write" (:lie test)) (zero? (rand-int 10))
                        (< 200 (:next (state))))
-              (write-batch! (conn! test shared conns writer (first (place 1)))
+              (write-batch! (conn! test shared conns writer (volume-of 1))
                             writer [1] nil))
             (set!' (assoc (state) :unsure? false))
             (assoc op :type :ok, :writer writer, :value seen))
           (catch clojure.lang.ExceptionInfo e
             (hc/close-all! conns)
-            (assoc op :type :fail, :writer writer, :error (hc/error e)))))))
+            (assoc op :type :fail, :writer writer, :error (hc/error e))))
+
+        :snapshot
+        (if (<= snapshots-max (:taken @shared 0))
+          (assoc op :type :fail, :error [:enough])
+          (try
+            (assoc op :type :ok, :value (snapshot! test shared (:process op) node))
+            ; It may be there, also one that was refused an older time.
+            (catch clojure.lang.ExceptionInfo e
+              (assoc op :type :info, :error (hc/error e))))))))
   (teardown! [_ _])
   (close! [_ _] (hc/close-all! conns)))
 
-(defn- seen-map [seen]
-  (into {} (for [[v numbers] seen
-                 [slot i] (map-indexed vector numbers)
-                 :when (not= 0 i)]
-             [[v slot] i])))
+(defn- with-invocation
+  "A completion with :from, the index of its invocation."
+  [history op]
+  (assoc op :from (:index (h/invocation history op))))
 
-(defn judge
-  "One writer's completions in order. {:errors [...], :prefixes [...]}: what was
-  wrong, and of each unclear batch how much was there."
+(defn- snapshots
+  "Of what was taken and read: [{:name :from :by :seen}], the first reading of each,
+  and the names of those that another reading showed otherwise."
   [ops]
-  (loop [ops ops, certain {}, tentative [], errors [], prefixes []]
-    (if-let [op (first ops)]
-      (case [(:f op) (:type op)]
-        [:write :ok]
-        (let [[a b] (:value op)]
-          (recur (rest ops) (merge certain (contents (range a (inc b)))) []
-                 errors prefixes))
-
-        [:write :info]
-        (let [[a b] (:value op)]
-          (recur (rest ops) certain (range a (inc b)) errors prefixes))
-
-        [:read-back :ok]
-        (let [seen (seen-map (:value op))
-              fits (->> (range (inc (count tentative)))
-                        (filter #(= seen (merge certain
-                                                (contents (take % tentative)))))
-                        first)]
-          (if fits
-            (recur (rest ops)
-                   (merge certain (contents (take fits tentative))) [] errors
-                   (cond-> prefixes
-                     (seq tentative) (conj [fits (count tentative)])))
-            (recur (rest ops) seen []
-                   (conj errors
-                         {:index     (:index op)
-                          :writer    (:writer op)
-                          :tentative [(first tentative) (last tentative)]
-                          ; Against all acknowledged and none, or all, of the rest.
-                          :missing   (into (sorted-map)
-                                           (remove (fn [[at i]]
-                                                     (<= i (get seen at 0))))
-                                           certain)
-                          :unexpected (into (sorted-map)
-                                            (remove (fn [[at i]]
-                                                      (or (= i (get certain at))
-                                                          (some #{i} tentative))))
-                                            seen)
-                          :seen-of-tentative (filterv (set (vals seen)) tentative)})
-                   prefixes)))
-
-        (recur (rest ops) certain tentative errors prefixes))
-      {:errors errors, :prefixes prefixes})))
+  (let [taken    (into {} (map (juxt (comp :name :value)
+                                     #(select-keys % [:from :index]))) ops)
+        readings (mapcat (comp :readings :value) ops)
+        by-name  (reduce (fn [m [s seen]] (update m s (fnil conj []) seen))
+                         {} readings)]
+    {:there   (for [[s [seen & _]] by-name
+                    :let [{:keys [from index]} (taken s)]
+                    :when from]
+                {:name s, :from from, :by index, :seen seen})
+     :changed (sort (for [[s all] by-name :when (< 1 (count (set all)))] s))
+     :again   (- (count readings) (count by-name))}))
 
 (defn checker []
   (reify checker/Checker
     (check [_ _ history _]
-      (let [writers (->> (h/client-ops history)
+      (let [ops     (->> (h/client-ops history)
                          (remove h/invoke?)
-                         (filter :writer)
-                         (group-by :writer))
-            judged  (map judge (vals writers))
-            errors  (mapcat :errors judged)
-            fits    (mapcat :prefixes judged)
+                         (mapv #(with-invocation history %)))
+            writers (group-by :writer (filter :writer ops))
+            judged  (update-vals writers prefix/judge)
+            errors  (mapcat :errors (vals judged))
+            fits    (mapcat :prefixes (vals judged))
+            {:keys [there changed again]}
+            (snapshots (filter #(and (= :snapshot (:f %)) (= :ok (:type %))) ops))
+            wrong   (for [[writer {:keys [batches]}] judged
+                          error (prefix/judge-snapshots
+                                  batches
+                                  (map #(update % :seen (fn [seen]
+                                                          (prefix/seen-map
+                                                            (nth seen writer))))
+                                       there))]
+                      (assoc error :writer writer))
             reads   (count (filter #(and (= :read-back (:f %)) (= :ok (:type %)))
                                    history))]
-        {:valid?     (if (zero? reads) :unknown (empty? errors))
+        {:valid?     (cond
+                       (or (seq errors) (seq wrong) (seq changed))  false
+                       (or (zero? reads) (empty? there))            :unknown
+                       :else                                        true)
          :writers    (count writers)
          :read-backs reads
          :unclear    (count fits)
          :unclear-in-part (count (filter (fn [[got of]] (< 0 got of)) fits))
          :unclear-whole   (count (filter (fn [[got of]] (= got of)) fits))
-         :error-count (count errors)
-         :errors     (vec (take 5 errors))}))))
+         :snapshots  (count there)
+         :snapshots-read-again again
+         :snapshots-that-changed (vec changed)
+         :error-count (+ (count errors) (count wrong))
+         :errors     (vec (take 5 (concat errors wrong)))}))))
 
 (defn workload
   [opts]
-  {:client          (->Client (atom {:generation 0, :writers {}}) nil)
+  {:client          (->Client (atom {:generation 0, :writers {}}) nil nil)
    :checker         (checker)
-   :generator       (gen/mix (concat (repeat 6 (gen/repeat {:f :write}))
-                                     [(gen/repeat {:f :read-back})]))
+   :generator       (gen/any (gen/mix (concat (repeat 6 (gen/repeat {:f :write}))
+                                              [(gen/repeat {:f :read-back})]))
+                             (gen/stagger snapshot-every-s
+                                          (gen/repeat {:f :snapshot})))
    :final-generator (gen/clients
                       (gen/each-thread
                         (gen/until-ok (gen/limit 20 (gen/repeat {:f :read-back})))))
    :progress        #{:write}
    :needs           {:write     (* 5 (:time-limit opts))
-                     :read-back (:time-limit opts)}})
+                     :read-back (:time-limit opts)
+                    ; Each waits for a checkpoint, which an outage of the store holds up.
+                    :snapshot  (quot (:time-limit opts) (* 6 snapshot-every-s))}})

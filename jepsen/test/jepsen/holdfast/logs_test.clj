@@ -35,19 +35,35 @@
     (testing "under faults that switch no disk off"
       (is (= [eio] (logs/alarms #{"kill"} [eio]))))))
 
-(deftest where-bits-are-flipped-damage-is-named
-  (let [rotten "R9: the journal has a bad record that was synced"]
-    (is (= [] (logs/alarms #{"corrupt" "kill-primary"} [rotten])))
-    (is (= [rotten] (logs/alarms #{"kill-primary"} [rotten])))))
+(deftest what-was-spoilt-is-named-from-then-on-and-there
+  (let [rotten    "R9: the journal has a bad record that was synced"
+        backwards "R11: this process ends: g2's log went backwards"
+        of-it     "R9: a member has lost part of its log and asks to be taken out group=3"
+        leader    "R11: told so, its process is to end group=g1 why=m2 says that it does not have t2-i537, which it had acknowledged: its log went backwards"
+        alarms    logs/alarms]
+    (is (= [] (alarms #{"corrupt" "kill-primary"} [logs/spoilt rotten])))
+    (is (= [] (alarms #{"truncate"} [logs/spoilt rotten backwards])))
+    (testing "before it, or at another node"
+      (is (= [rotten] (alarms #{"corrupt"} [rotten logs/spoilt])))
+      (is (= [backwards] (alarms #{"truncate"} [backwards logs/spoilt])))
+      (is (= [rotten backwards] (alarms #{"truncate" "unsynced"} [rotten backwards]))))
+    (testing "a flipped bit takes nothing away"
+      (is (= [backwards] (alarms #{"corrupt"} [logs/spoilt backwards]))))
+    (testing "what others say of that node"
+      (is (= [] (alarms #{"truncate"} [of-it])))
+      (is (= [of-it] (alarms #{"unsynced"} [of-it])))
+      (is (= [] (alarms #{"truncate" "kill"} [leader])))
+      (doseq [faults [#{"corrupt"} #{"unsynced"} #{"truncate" "unsynced"}]]
+        (is (= [leader] (alarms faults [leader])) (pr-str faults))))))
 
 (deftest what-is-an-alarm-whatever-was-done
-  (doseq [faults [#{} #{"corrupt"} unsynced]
+  (doseq [faults [#{} #{"corrupt"} #{"truncate"} unsynced]
           line   ["thread 'main' panicked at src/x.rs:1:1:"
                   "an assertion failed"
                   "R1: an acknowledged write is gone"
                   "R11: this process ends"
                   "R12: unknown"]]
-    (is (= [line] (logs/alarms faults [logs/dark line])) (pr-str faults line)))
+    (is (= [line] (logs/alarms faults [logs/dark logs/spoilt line])) (pr-str faults line)))
   (is (= [] (logs/alarms #{} ["INFO gateway runs" ""]))))
 
 (defn -main [& _]

@@ -1,0 +1,129 @@
+(ns jepsen.holdfast.prefix
+  "What numbered writes leave behind, and whether what was seen is a prefix of them
+  (R4). Without a cluster and without Jepsen, so that it can be tested alone.
+
+  A place is [volume slot], volumes by their place in the list. What was seen of a
+  writer is {place number}, without places never written.")
+
+(def batch 16)
+(def slots "Blocks of a writer on each volume." 64)
+(def volumes 3)
+
+(defn place
+  "[volume slot] of number i. Slots are taken round, over many batches."
+  [i]
+  (let [b (quot (dec i) batch)]
+    [(mod b volumes)
+     (mod (+ (* batch (quot b volumes)) (mod (dec i) batch)) slots)]))
+
+(defn contents
+  "{place number} after these numbers, in this order, on top of `before`."
+  ([numbers] (contents {} numbers))
+  ([before numbers] (reduce (fn [m i] (assoc m (place i) i)) before numbers)))
+
+(defn seen-map
+  "{place number} of [[number in each slot] of each volume]."
+  [seen]
+  (into {} (for [[v numbers] (map-indexed vector seen)
+                 [slot i]    (map-indexed vector numbers)
+                 :when       (not= 0 i)]
+             [[v slot] i])))
+
+(defn judge
+  "One writer's completions in order, each write with :from, the index of its
+  invocation. {:errors [...], :prefixes [...], :batches [...]}: what was wrong, of
+  each unclear batch how much was there, and of each batch the numbers that took
+  effect, since when they could and by when they had to: {:numbers :from :by}, where
+  :by is nil if it was never acknowledged."
+  [ops]
+  (loop [ops ops, certain {}, unclear nil, errors [], prefixes [], batches []]
+    (let [tentative (:numbers unclear)]
+      (if-let [op (first ops)]
+        (case [(:f op) (:type op)]
+          [:write :ok]
+          (let [[a b] (:value op), numbers (range a (inc b))]
+            (recur (rest ops) (contents certain numbers) nil errors prefixes
+                   (conj batches {:numbers numbers, :from (:from op)
+                                  :by (:index op)})))
+
+          [:write :info]
+          (let [[a b] (:value op)]
+            (recur (rest ops) certain {:numbers (range a (inc b)), :from (:from op)}
+                   errors prefixes batches))
+
+          [:read-back :ok]
+          (let [seen (seen-map (:value op))
+                fits (->> (range (inc (count tentative)))
+                          (filter #(= seen (contents certain (take % tentative))))
+                          first)]
+            (if fits
+              (recur (rest ops)
+                     (contents certain (take fits tentative)) nil errors
+                     (cond-> prefixes
+                       (seq tentative) (conj [fits (count tentative)]))
+                     (cond-> batches
+                       (pos? fits) (conj {:numbers (take fits tentative)
+                                          :from    (:from unclear), :by nil})))
+              (recur (rest ops) seen nil
+                     (conj errors
+                           {:index     (:index op)
+                            :writer    (:writer op)
+                            :tentative [(first tentative) (last tentative)]
+                            ; Against all acknowledged and none, or all, of the rest.
+                            :missing   (into (sorted-map)
+                                             (remove (fn [[at i]]
+                                                       (<= i (get seen at 0))))
+                                             certain)
+                            :unexpected (into (sorted-map)
+                                              (remove (fn [[at i]]
+                                                        (or (= i (get certain at))
+                                                            (some #{i} tentative))))
+                                              seen)
+                            :seen-of-tentative (filterv (set (vals seen)) tentative)})
+                     prefixes batches)))
+
+          (recur (rest ops) certain unclear errors prefixes batches))
+        {:errors errors, :prefixes prefixes
+         ; Nobody read back how much of the last one was there.
+         :batches (cond-> batches
+                    unclear (conj (assoc unclear :by nil)))}))))
+
+(defn- wrong
+  "What is wrong with what a snapshot shows of a writer, given what its numbers up to
+  the newest one seen leave behind; nil if nothing is."
+  [{:keys [from by seen]} shown newest least most]
+  (cond
+    (nil? newest)    [:never-written]
+    (< newest least) [:misses-acknowledged least newest]
+    (< most newest)  [:shows-what-was-begun-later most newest]
+    (not= seen shown) [:no-prefix
+                       (into (sorted-map)
+                             (filter (fn [[at i]] (not= i (get seen at)))) shown)
+                       (into (sorted-map)
+                             (filter (fn [[at i]] (not= i (get shown at)))) seen)]))
+
+(defn judge-snapshots
+  "Errors of the snapshots of a set, for one writer with these `batches`. A snapshot
+  is {:name, :from and :by: indices of its call and its answer, :seen {place number}}.
+  It has to show exactly what the numbers that took effect up to some one leave
+  behind: all that was acknowledged before its call, nothing begun after its answer."
+  [batches snapshots]
+  (let [numbers (vec (mapcat :numbers batches))
+        at      (zipmap numbers (range 1 (inc (count numbers))))
+        ; How many numbers each batch ends with, beside when it could and had to be there.
+        ends    (map (fn [batch n] (assoc batch :upto n))
+                     batches (reductions + (map #(count (:numbers %)) batches)))
+        upto    (fn [pred] (reduce max 0 (map :upto (filter pred ends))))
+        newest  (fn [{:keys [seen]}]
+                  (if (empty? seen) 0 (at (reduce max (vals seen)))))]
+    (loop [snapshots (sort-by #(or (newest %) -1) snapshots), n 0, shown {}, errors []]
+      (if-let [snapshot (first snapshots)]
+        (let [m     (newest snapshot)
+              shown (if m (contents shown (subvec numbers n m)) shown)
+              error (wrong snapshot shown m
+                           (upto #(and (:by %) (< (:by %) (:from snapshot))))
+                           (upto #(< (:from %) (:by snapshot))))]
+          (recur (rest snapshots) (or m n) shown
+                 (cond-> errors
+                   error (conj {:snapshot (:name snapshot), :error error}))))
+        errors))))

@@ -1,0 +1,77 @@
+(ns jepsen.holdfast.prefix-test
+  "Judges prefixes without a cluster, and without Jepsen: `clojure.main` with src and
+  test on the class path is enough (README.md)."
+  (:require [clojure.test :refer [deftest is run-tests]]
+            [jepsen.holdfast.prefix :as prefix :refer [contents]]))
+
+(defn- seen
+  "As a read-back shows these numbers, written in this order."
+  [numbers]
+  (let [there (contents numbers)]
+    (vec (for [v (range prefix/volumes)]
+           (vec (for [s (range prefix/slots)] (get there [v s] 0)))))))
+
+(defn- write [type from index a] {:f :write, :type type, :from from, :index index
+                                  :value [a (+ a 15)]})
+(defn- read-back [index numbers] {:f :read-back, :type :ok, :index index, :writer 0
+                                  :value (seen numbers)})
+
+(def ops
+  "1-16 acknowledged, 5 of 17-32 there after an unclear end, 33-48 acknowledged."
+  [(write :ok 0 1 1)
+   (write :info 2 3 17)
+   (read-back 5 (range 1 22))
+   (write :ok 10 12 33)])
+
+(def batches (:batches (prefix/judge ops)))
+
+(deftest places-are-each-taken-once-in-a-round
+  (let [round (* prefix/volumes prefix/slots)]
+    (is (= round (count (set (map prefix/place (range 1 (inc round)))))))
+    (is (= (prefix/place 1) (prefix/place (inc round))))))
+
+(deftest a-read-back-is-a-prefix
+  (is (= [[5 16]] (:prefixes (prefix/judge ops))))
+  (is (empty? (:errors (prefix/judge ops))))
+  (is (= [[1 16] [17 21] [33 48]]
+         (map (fn [{:keys [numbers]}] [(first numbers) (last numbers)]) batches)))
+  (let [hole (remove #{19} (range 1 22))]
+    (is (= 1 (count (:errors (prefix/judge [(write :ok 0 1 1) (write :info 2 3 17)
+                                            (read-back 5 hole)])))))))
+
+(defn- errors [from by numbers]
+  (map (comp first :error)
+       (prefix/judge-snapshots batches [{:name "s", :from from, :by by
+                                         :seen (contents numbers)}])))
+
+(deftest a-snapshot-is-a-prefix-between-its-call-and-its-answer
+  ; While 17-32 were under way: any part of what of it took effect.
+  (doseq [n (range 16 22)]
+    (is (= [] (errors 2 4 (range 1 (inc n))))))
+  (is (= [:misses-acknowledged] (errors 2 4 (range 1 16))))
+  (is (= [:no-prefix] (errors 2 4 (remove #{7} (range 1 19)))))
+  (is (= [:never-written] (errors 2 4 (range 1 23)))
+      "numbers that were found missing do not come back")
+  (is (= [:shows-what-was-begun-later] (errors 6 9 (concat (range 1 22) [33]))))
+  (is (= [] (errors 6 11 (concat (range 1 22) [33]))))
+  (is (= [:misses-acknowledged] (errors 13 14 (range 1 22))))
+  (is (= [] (errors 13 14 (concat (range 1 22) (range 33 49)))))
+  (is (= [:no-prefix] (errors 13 14 (concat (range 1 17) (range 33 49))))
+      "later numbers, and what was there before them is not")
+  (is (= [] (map (comp first :error)
+                 (prefix/judge-snapshots [] [{:name "s", :from 0, :by 1, :seen {}}])))))
+
+(deftest many-snapshots-are-judged-each-by-itself
+  (let [snapshot (fn [name from by numbers]
+                   {:name name, :from from, :by by, :seen (contents numbers)})]
+    (is (= ["b"] (map :snapshot
+                      (prefix/judge-snapshots
+                        batches
+                        [(snapshot "c" 13 14 (concat (range 1 22) (range 33 49)))
+                         (snapshot "b" 2 4 (remove #{7} (range 1 19)))
+                         (snapshot "a" 2 4 (range 1 18))]))))))
+
+(defn -main [& _]
+  (let [{:keys [fail error test]} (run-tests 'jepsen.holdfast.prefix-test)]
+    (shutdown-agents)
+    (System/exit (if (and (pos? test) (zero? (+ fail error))) 0 1))))
