@@ -2,7 +2,7 @@
 //! followed, and a planned move gets there. The distance is made of relays that each gateway advertises as its own peer address.
 
 use super::attach::{Attached, export, gateway_of, serves_anew};
-use super::blocks::{BLOCK, Load};
+use super::blocks::{BLOCK, Load, Progress};
 use super::members::{BLOCKS_EACH, CHANGE_LIMIT, PATIENCE, WRITERS, goes_on};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const ROUND_TRIP: Duration = Duration::from_millis(80);
 /// A block that no writer of the load has.
 const AT: u64 = 200 << 20;
+/// How often the set may have moved by itself: each time on a machine that stood still.
+const QUIET_TRIES: usize = 3;
 /// Writes of which each has to take a round trip, and of which the quickest is shown.
 const WRITES: u64 = 20;
 
@@ -35,13 +37,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     load.run(std::slice::from_ref(&bridge.uri), |progress| {
         goes_on(progress)?;
-        let before = attached.look()?;
-        for _ in 0..4 {
-            goes_on(progress)?;
-        }
-        let now = attached.look()?;
-        let same = ["gateway", "epoch", "reconnects"].iter().all(|field| now[*field] == before[*field]);
-        anyhow::ensure!(same, "all were well, and yet it moved: {before} became {now}");
+        stays(&attached, progress)?;
         for how in ["killed", "switched over"] {
             moves(&mut cluster, &attached, how).with_context(|| how)?;
             goes_on(progress)?;
@@ -109,6 +105,24 @@ fn quickest_write(bridge: &Bridge) -> Result<()> {
     );
     note(format!("{WRITES} writes one by one, the quickest {:.0} ms", quickest.as_secs_f64() * 1e3));
     Ok(())
+}
+
+/// The set stays where it is, under the same epoch, while the load goes on. A machine that stands still for a second makes an election: then once more.
+fn stays(attached: &Attached, progress: &Progress) -> Result<()> {
+    let mut moved = Vec::new();
+    while moved.len() < QUIET_TRIES {
+        let before = attached.look()?;
+        for _ in 0..4 {
+            goes_on(progress)?;
+        }
+        let now = attached.look()?;
+        if ["gateway", "epoch", "reconnects"].iter().all(|field| now[*field] == before[*field]) {
+            return Ok(());
+        }
+        note(format!("all were well, and yet it moved: {before} became {now}"));
+        moved.push(now);
+    }
+    anyhow::bail!("all were well, and it moved {QUIET_TRIES} times: {moved:?}")
 }
 
 fn moves(cluster: &mut Cluster, attached: &Attached, how: &str) -> Result<()> {
