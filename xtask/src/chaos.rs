@@ -47,6 +47,7 @@ disk = "0B"
 [upload]
 interval_ms = 3000
 bytes = "16MiB"
+whole_root = "0B"
 "#;
 
 /// What a person can turn.

@@ -40,6 +40,27 @@ pub struct Args {
     /// With this bug put in where the simulated outside meets a gateway; a wrong word lists them
     #[arg(long, value_name = "BUG")]
     broken: Option<String>,
+    /// The set has several stores
+    #[arg(long)]
+    several: bool,
+    /// The owners are hosts with the code of attach
+    #[arg(long)]
+    attach: bool,
+    /// Disks under the journal are full now and then
+    #[arg(long)]
+    full: bool,
+    /// The owners are hosts with the code of the agent and of attach, and a database
+    #[arg(long, conflicts_with = "attach")]
+    agents: bool,
+}
+
+impl Args {
+    /// What is not in every run.
+    fn modes(&self) -> impl Iterator<Item = String> {
+        let modes =
+            [(self.several, "--several"), (self.attach, "--attach"), (self.full, "--full"), (self.agents, "--agents")];
+        modes.into_iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string())
+    }
 }
 
 /// Builds the simulation and runs it.
@@ -61,7 +82,9 @@ pub fn chore(args: &Args) -> Result<()> {
         line(text);
     }
     let ended = child.wait()?;
+    // The page of proofs counts runs of the same sort.
     if args.broken.is_none()
+        && args.modes().next().is_none()
         && let Some(run) = proof::simulation(&said)
     {
         run.note();
@@ -86,6 +109,7 @@ fn arguments(args: &Args) -> Vec<String> {
         words.extend(args.verbose.then(|| "--verbose".to_string()));
     }
     words.extend(broken);
+    words.extend(args.modes());
     words
 }
 
@@ -106,10 +130,16 @@ mod tests {
             keep_going: false,
             quiet: false,
             broken: None,
+            several: false,
+            attach: false,
+            full: false,
+            agents: false,
         };
         assert_eq!(arguments(&Args { seed: Some(7), ..none.clone() }), ["one", "--length=20", "--seed=7", "--verbose"]);
         let some = Args { seed: Some(7), seeds: Some(3), ..none.clone() };
         assert_eq!(arguments(&some), ["many", "--length=20", "--seed=7", "--jobs=2", "--seeds=3"]);
+        let agents = Args { seeds: Some(3), agents: true, full: true, ..none.clone() };
+        assert_eq!(arguments(&agents), ["many", "--length=20", "--jobs=2", "--seeds=3", "--full", "--agents"]);
         assert_eq!(arguments(&none), ["many", "--length=20", "--jobs=2"]);
     }
 }

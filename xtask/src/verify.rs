@@ -105,7 +105,8 @@ fn cargo_tests() -> Result<Count> {
     let mut count = Count::default();
     let noted = fresh_dir("tests")?.join("skipped");
     let mut child = Command::new(cargo())
-        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
+        .args(["test", "--workspace", "--tests", "--locked", "--no-fail-fast"])
         .env("HOLDFAST_TEST_SKIPPED", &noted)
         .current_dir(root())
         .stdin(Stdio::null())

@@ -2,6 +2,8 @@
 //!
 //! By hand and not by a client crate: the two sides are this program, and a status with a small JSON body is all that is said.
 
+use crate::seams::{Dial, Wire};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -48,6 +50,11 @@ pub enum ClientError {
     },
 }
 
+/// Over TCP.
+pub fn over_tcp() -> Dial {
+    Arc::new(|address| Box::pin(async move { Ok(Box::new(TcpStream::connect(address).await?) as Box<dyn Wire>) }))
+}
+
 /// Asks the agent at `address` once; `body` makes it a POST.
 ///
 /// # Errors
@@ -59,9 +66,24 @@ pub async fn ask(
     token: Option<&str>,
     limit: Duration,
 ) -> Result<Answer, ClientError> {
+    ask_over(&over_tcp(), address, path, body, token, limit).await
+}
+
+/// The same over another network than TCP's.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn ask_over(
+    dial: &Dial,
+    address: &str,
+    path: &str,
+    body: Option<&serde_json::Value>,
+    token: Option<&str>,
+    limit: Duration,
+) -> Result<Answer, ClientError> {
     let not_sent = |why: String| ClientError::NotSent { address: address.into(), why };
     let no_answer = |why: String| ClientError::NoAnswer { address: address.into(), why };
-    let connecting = tokio::time::timeout(limit, TcpStream::connect(address)).await;
+    let connecting = tokio::time::timeout(limit, dial(address.to_string())).await;
     let mut stream = match connecting {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(not_sent(error.to_string())),

@@ -2,10 +2,24 @@
 
 use holdfast_types::MonoTime;
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a simulation put in place of the machine's clock.
+static REPLACED: OnceLock<fn() -> MonoTime> = OnceLock::new();
+
+/// From now on, for the life of the process, CLOCK_BOOTTIME is what `clock` answers: for a simulation (ADR 0017). A second call changes nothing.
+pub fn replace(clock: fn() -> MonoTime) {
+    if REPLACED.set(clock).is_err() {
+        tracing::error!("the clock was replaced before");
+    }
+}
 
 /// Now by CLOCK_BOOTTIME: it goes on while the machine is suspended, as leases do.
 pub fn now() -> MonoTime {
+    if let Some(clock) = REPLACED.get() {
+        return clock();
+    }
     let time = clock_gettime(ClockId::Boottime);
     let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
     MonoTime(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))

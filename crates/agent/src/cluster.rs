@@ -32,7 +32,7 @@ impl Gateways {
         for address in addresses {
             let endpoint = dialer.endpoint(address)?.connect_timeout(ASK_LIMIT);
             let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
-            doors.push((address.clone(), endpoint.tcp_nodelay(true).connect_lazy()));
+            doors.push((address.clone(), dialer.channel(&endpoint.tcp_nodelay(true))));
         }
         Ok(Self { set: set.into(), doors })
     }

@@ -32,6 +32,12 @@ struct Looked {
 }
 
 impl Looked {
+    /// Before anything is known: where it matters, that is no leave to take the lease.
+    fn of(multihost: bool) -> Self {
+        let unable = if multihost { "the host id of this host is not read yet: wait a moment" } else { "" };
+        Self { look: PoolLook { multihost, unable: unable.into(), ..PoolLook::default() }, ..Self::default() }
+    }
+
     fn is_told(&mut self, multihost: bool, id: Result<String, String>) {
         let id = id.map_err(|why| format!("the host id of this host is not known: {why}; it has to be readable"));
         let able = id.as_deref().map_err(Clone::clone).and_then(|id| hostid::may_import(id, &[]));
@@ -68,7 +74,7 @@ impl Real {
             hooks: Hooks::new(config),
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
-            pool_look: Arc::default(),
+            pool_look: Arc::new(Mutex::new(Looked::of(config.pool.kind == PoolKind::Zfs && config.pool.multihost))),
         })
     }
 
@@ -131,7 +137,6 @@ impl Host for Real {
         if self.config.pool.kind == PoolKind::Zfs && old && !looked.asking {
             (looked.asked, looked.asking) = (Some(Instant::now()), true);
             let (multihost, there) = (self.config.pool.multihost, self.pool_look.clone());
-            looked.look.multihost = multihost;
             // The files lie on a disk that may hang, and the agent's task has a lease to watch (A3).
             tokio::task::spawn_blocking(move || {
                 let id = hostid::read();
@@ -211,14 +216,16 @@ mod tests {
     #[test]
     fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
         let told = |multihost, id: Result<&str, &str>| {
-            let mut looked = Looked::default();
+            let mut looked = Looked::of(multihost);
+            assert_eq!(looked.look.unable.contains("not read yet"), multihost);
             looked.is_told(multihost, id.map(Into::into).map_err(Into::into));
             looked.look
         };
         assert!(told(true, Ok(hostid::NONE)).unable.contains("zgenhostid"));
         let unread = told(true, Err("/etc/hostid: Is a directory"));
         assert!(unread.unable.contains("/etc/hostid: Is a directory") && unread.host_id.is_empty(), "{unread:?}");
-        assert_eq!(told(true, Ok("00000007")), PoolLook { host_id: "00000007".into(), ..PoolLook::default() });
+        let own = PoolLook { host_id: "00000007".into(), multihost: true, ..PoolLook::default() };
+        assert_eq!(told(true, Ok("00000007")), own);
         for id in [Ok(hostid::NONE), Err("no")] {
             assert_eq!(told(false, id).unable, "", "without multihost any id does");
         }

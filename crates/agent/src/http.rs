@@ -16,6 +16,7 @@ use crate::listen::{Bounded, Remote};
 use crate::machine::{AttachPhase, Command, DatabaseView, Event, LeaseView, Machine, Record, Refused, Role, StateName};
 use crate::plan::Plan;
 use crate::schedule::{Schedule, Scheduled};
+use crate::seams::Dial;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
@@ -190,6 +191,7 @@ pub(crate) struct Door {
     pub history: Arc<Mutex<History>>,
     pub commands: mpsc::Sender<Asked>,
     pub schedule: Arc<Schedule>,
+    pub dial: Dial,
 }
 
 impl Door {
@@ -285,7 +287,7 @@ impl IntoResponse for Reply {
 }
 
 /// Answers until it is dropped.
-pub(crate) async fn serve(listener: tokio::net::TcpListener, door: Door) -> std::io::Result<()> {
+pub(crate) async fn serve(listener: impl Into<Bounded>, door: Door) -> std::io::Result<()> {
     let app = Router::new()
         .route("/metrics", any(metrics))
         .route("/history", any(history))
@@ -301,7 +303,8 @@ pub(crate) async fn serve(listener: tokio::net::TcpListener, door: Door) -> std:
         .fallback(health)
         .layer(axum::extract::DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(door);
-    axum::serve(Bounded::new(listener), app.into_make_service_with_connect_info::<Remote>()).await
+    let listener: Bounded = listener.into();
+    axum::serve(listener, app.into_make_service_with_connect_info::<Remote>()).await
 }
 
 fn shown(view: &View) -> serde_json::Value {

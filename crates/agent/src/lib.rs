@@ -25,8 +25,13 @@ pub mod plan;
 mod process;
 mod run;
 pub mod schedule;
+pub mod seams;
 pub mod standby;
 pub mod watchdog;
 
+pub use clock::replace as replace_clock;
+pub use cluster::Gateways;
+pub use drivers::attach::Status as AttachStatus;
+pub use host::{AttachLook, Host, PoolLook};
 pub use http::View;
-pub use run::{RunError, run};
+pub use run::{RunError, run, run_over};

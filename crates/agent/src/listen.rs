@@ -5,6 +5,7 @@
 //!     are those that say nothing.
 //! L2  One over which nothing came or went for [`IDLE_LIMIT`] is closed, also in the middle of a header.
 
+use crate::seams::{Incoming, Wire};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
@@ -38,10 +39,34 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where connections come from.
+#[derive(Debug)]
+enum Source {
+    Tcp(TcpListener),
+    Given(Incoming),
+}
+
+impl Source {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, SocketAddr)> {
+        match self {
+            Self::Tcp(listener) => {
+                // Not the trait's, which says nothing of errors.
+                let (socket, from) = TcpListener::accept(listener).await?;
+                Ok((Box::new(socket), from))
+            }
+            // Nobody is there to come any more.
+            Self::Given(given) => match given.recv().await {
+                Some(guest) => Ok(guest),
+                None => std::future::pending().await,
+            },
+        }
+    }
+}
+
 /// A listener with bounds.
 #[derive(Debug)]
 pub struct Bounded {
-    listener: TcpListener,
+    source: Source,
     places: Arc<Mutex<Places>>,
     idle: Duration,
 }
@@ -49,7 +74,19 @@ pub struct Bounded {
 impl Bounded {
     /// With the bounds of this module.
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, places: Arc::default(), idle: IDLE_LIMIT }
+        Self { source: Source::Tcp(listener), places: Arc::default(), idle: IDLE_LIMIT }
+    }
+}
+
+impl From<TcpListener> for Bounded {
+    fn from(listener: TcpListener) -> Self {
+        Self::new(listener)
+    }
+}
+
+impl From<Incoming> for Bounded {
+    fn from(given: Incoming) -> Self {
+        Self { source: Source::Given(given), places: Arc::default(), idle: IDLE_LIMIT }
     }
 }
 
@@ -59,7 +96,7 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Guest, SocketAddr) {
         loop {
-            match self.listener.accept().await {
+            match self.source.accept().await {
                 Ok((socket, from)) => return (Guest::new(socket, &self.places, self.idle), from),
                 // Of a single connection, which was gone before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -72,7 +109,10 @@ impl Listener for Bounded {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        match &self.source {
+            Source::Tcp(listener) => listener.local_addr(),
+            Source::Given(_) => Ok(SocketAddr::from(([0, 0, 0, 0], 0))),
+        }
     }
 }
 
@@ -87,9 +127,8 @@ impl Connected<IncomingStream<'_, Bounded>> for Remote {
 }
 
 /// A connection with its place.
-#[derive(Debug)]
 pub struct Guest {
-    socket: TcpStream,
+    socket: Box<dyn Wire>,
     id: u64,
     places: Arc<Mutex<Places>>,
     /// Ready once a newer one takes the place.
@@ -99,7 +138,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    fn new(socket: TcpStream, places: &Arc<Mutex<Places>>, idle: Duration) -> Self {
+    fn new(socket: Box<dyn Wire>, places: &Arc<Mutex<Places>>, idle: Duration) -> Self {
         let (evict, evicted) = oneshot::channel();
         let mut inner = lock(places);
         if inner.taken.len() >= CONNECTIONS_MAX
@@ -170,6 +209,7 @@ impl AsyncWrite for Guest {
 mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
+    use tokio::net::TcpStream;
 
     #[tokio::test]
     async fn who_says_nothing_is_closed_in_time() {

@@ -4,13 +4,16 @@
 //! - N2 At most one job is at work. A later one ends the earlier one first: what the machine no longer waits for must not still be doing something.
 //! - N3 A sign of life is given before PostgreSQL is started, with the moment until which it may run.
 
+use crate::client;
 use crate::clock;
 use crate::config::{AgentConfig, WatchdogKind};
 use crate::history::History;
 use crate::host::{AttachLook, Host};
 use crate::http::{self, Asked, Door, View};
+use crate::listen::Bounded;
 use crate::machine::{Action, AttachPhase, DatabaseView, Input, Job, LeaseView, Machine, StateName};
 use crate::schedule::Schedule;
+use crate::seams::{Dial, Seams};
 use crate::watchdog;
 use holdfast_types::MonoTime;
 use std::future::Future;
@@ -106,6 +109,24 @@ pub async fn run(
     agent.run(stop, helper).await
 }
 
+/// The same on another host than this machine, over other seams than a machine's own: for a simulation (ADR 0017). It takes no lock, and starts `helper` whenever
+/// there is none of this run directory.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_over<H: Host>(
+    config: AgentConfig,
+    host: Arc<H>,
+    seams: Seams,
+    stop: impl Future<Output = ()> + Send,
+    helper: impl Fn() -> std::io::Result<()> + Send,
+) -> Result<(), RunError> {
+    std::fs::create_dir_all(&config.dir).map_err(dir_error(&config.dir))?;
+    let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
+    let agent = Agent::over(config, host, history, seams.incoming, seams.token, seams.dial);
+    agent.run(stop, helper).await
+}
+
 enum News {
     Done(Job, Result<(), String>),
     Database(u64, DatabaseView),
@@ -151,6 +172,17 @@ impl<H: Host> Agent<H> {
         listener: TcpListener,
         token: Option<Arc<str>>,
     ) -> Self {
+        Self::over(config, host, history, listener, token, client::over_tcp())
+    }
+
+    fn over(
+        config: AgentConfig,
+        host: Arc<H>,
+        history: History,
+        listener: impl Into<Bounded>,
+        token: Option<Arc<str>>,
+        dial: Dial,
+    ) -> Self {
         let now = clock::now();
         let mut machine = Machine::new(config.policy(), now, history.takeovers(now));
         machine.set_paused(paused_file(&config).exists());
@@ -162,7 +194,10 @@ impl<H: Host> Agent<H> {
         let (probing, plan) = watch::channel(None);
         let poll_ms = Arc::new(AtomicU64::new(config.lease.eager_poll_ms));
         let schedule = Arc::new(Schedule::open(&config.dir));
-        let door = Door { config: config.clone(), token, view, history: history.clone(), commands: asks, schedule };
+        let history_of_door = history.clone();
+        let door =
+            Door { config: config.clone(), token, view, history: history_of_door, commands: asks, schedule, dial };
+        let listener: Bounded = listener.into();
         let scheduler = tokio::spawn(http::keep_schedule(door.clone()));
         let http = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, door).await {

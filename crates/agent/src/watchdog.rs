@@ -185,6 +185,14 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, timeout_ns: u64) -> Verdi
     Verdict::Well
 }
 
+/// Why PostgreSQL has to go at `now_ns`, if it has to (W1, W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
+pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, timeout_ns: u64) -> Option<String> {
+    match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), timeout_ns) {
+        Verdict::Well => None,
+        Verdict::Kill(why) => Some(why),
+    }
+}
+
 /// Whether nobody needs the helper any more: no agent, no attach that an agent left alone, no PostgreSQL.
 fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> bool {
     match last {

@@ -15,7 +15,7 @@ use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOption
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
-use holdfast_volume::map::open_root;
+use holdfast_volume::map::{Opened, open_top};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ const NUMBERS_PROBED: u64 = 32;
 /// Sets that a listing may name: as many as a cluster may have, and some that are gone.
 const SETS_LISTED_MAX: usize = 65_536;
 
-/// Heads that are read at once.
-const READS: usize = 8;
+/// Heads that are read at once: all numbers around one set. Of several stores, one that does not answer is waited for a while at each.
+const READS: usize = 64;
 
 /// A recovery cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -254,10 +254,26 @@ pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<
     let key = keys::root(found.set, root.object);
     match found.store.get(&key).await {
         Ok(body) => {
-            Ok(open_root(&found.key.opener(root.object), &body).err().map(|e| Obstacle::Root(format!("{key}: {e}"))))
+            Ok(open_top(&found.key.opener(root.object), &body).err().map(|e| Obstacle::Root(format!("{key}: {e}"))))
         }
         Err(e) if e.may_pass() => Err(e.into()),
         Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
+    }
+}
+
+/// Whether the root that its head names is in leaves, which builds of before [`LEAVES_LEVEL`] do not open. What cannot be opened is no answer to that, and is
+/// found where it is read.
+///
+/// [`LEAVES_LEVEL`]: holdfast_control::cluster::LEAVES_LEVEL
+///
+/// # Errors
+/// The store does not answer.
+pub async fn is_in_leaves(found: &Found) -> Result<bool, StoreError> {
+    let Some(root) = found.head.content.root else { return Ok(false) };
+    match found.store.get(&keys::root(found.set, root.object)).await {
+        Ok(body) => Ok(matches!(open_top(&found.key.opener(root.object), &body), Ok(Opened::Leaves(_)))),
+        Err(e) if e.may_pass() => Err(e),
+        Err(_) => Ok(false),
     }
 }
 

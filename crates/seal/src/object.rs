@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0 ..= EXTENT_NUMBER_MAX             extents
-//!   0x8000_0000 + n                     map page n of a page pack, n <= PAGE_NUMBER_MAX
+//!   0x8000_0000 + n                     map page, or leaf of a root, n of a pack, n <= PAGE_NUMBER_MAX
 //!   0xffff_fffe                         the root
 //!   0xffff_ffff                         the header: the object's own table
 //! ```
@@ -23,7 +23,7 @@ pub const SEAL_VERSION: u32 = 1;
 pub const TAG_BYTES: usize = 16;
 /// Largest number of an extent in an object.
 pub const EXTENT_NUMBER_MAX: u32 = 0x7fff_ffff;
-/// Largest number of a page in a page pack.
+/// Largest number of a page, or of a leaf, in a pack.
 pub const PAGE_NUMBER_MAX: u32 = 0x3fff_ffff;
 
 const PAGE_NONCE: u32 = 0x8000_0000;
@@ -61,6 +61,17 @@ pub enum Part {
         /// Number of the page in the volume.
         page: u32,
     },
+    /// A leaf of a map root, bound to what it lists. Shares its numbers with pages: a pack has the ones or the others.
+    Leaf {
+        /// Number in its object.
+        number: u32,
+        /// What it lists, as the number that the map's format gives it.
+        kind: u8,
+        /// Volume whose pages it lists; 0 where it lists something else.
+        volume: VolumeId,
+        /// First page that it covers; 0 where it lists something else.
+        page: u32,
+    },
 }
 
 impl fmt::Display for Part {
@@ -69,6 +80,9 @@ impl fmt::Display for Part {
             Part::Header => f.write_str("header"),
             Part::Root => f.write_str("root"),
             Part::Page { number, volume, page } => write!(f, "page {number} (page {page} of {volume})"),
+            Part::Leaf { number, kind, volume, page } => {
+                write!(f, "leaf {number} (of kind {kind}, from page {page} of {volume} on)")
+            }
         }
     }
 }
@@ -77,7 +91,9 @@ impl fmt::Display for Part {
 fn nonce_number(kind: &SealedKind) -> Option<u32> {
     match kind {
         SealedKind::Extent { number, .. } => (*number <= EXTENT_NUMBER_MAX).then_some(*number),
-        SealedKind::Part(Part::Page { number, .. }) => (*number <= PAGE_NUMBER_MAX).then(|| PAGE_NONCE + number),
+        SealedKind::Part(Part::Page { number, .. } | Part::Leaf { number, .. }) => {
+            (*number <= PAGE_NUMBER_MAX).then(|| PAGE_NONCE + number)
+        }
         SealedKind::Part(Part::Root) => Some(ROOT_NONCE),
         SealedKind::Part(Part::Header) => Some(HEADER_NONCE),
     }
@@ -96,6 +112,9 @@ fn associated(part: &SealedPart, nonce: u32) -> Vec<u8> {
         SealedKind::Part(Part::Header) => (1, 0, 0, part.plain_len, 0),
         SealedKind::Part(Part::Root) => (2, 0, 0, part.plain_len, 0),
         SealedKind::Part(Part::Page { volume, page, .. }) => (3, volume.0, u64::from(*page), part.plain_len, 0),
+        SealedKind::Part(Part::Leaf { kind, volume, page, .. }) => {
+            (4, volume.0, u64::from(*page), part.plain_len, *kind)
+        }
     };
     let mut out = Vec::with_capacity(100);
     out.extend_from_slice(b"HFSEAL");

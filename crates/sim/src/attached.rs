@@ -4,9 +4,9 @@
 //! What is checked beside the rules of the [model](crate::model): no device answers with an error but one whose set another owner took, as gateways
 //! know it; from its first error on it answers with nothing else, and leaves nothing unanswered (R8); no device ends by itself.
 
-mod bugs;
+pub mod bugs;
 mod owner;
-mod wires;
+pub mod wires;
 
 use crate::broken::Broken;
 use crate::client::Client;
@@ -195,6 +195,9 @@ impl World {
 
     /// Whom gateway `index` knows to have the set.
     pub fn see_grants(&mut self, index: usize) {
+        if self.agents.is_some() {
+            return self.agents_see_grants(index);
+        }
         if self.attached.is_none() {
             return;
         }
@@ -206,6 +209,9 @@ impl World {
 
     /// Another owner is to have the set: when it is free, or from whoever has it.
     pub fn want_other_owner(&mut self, force: bool) {
+        if self.agents.is_some() {
+            return self.want_other_primary(force);
+        }
         self.active = (self.active + 1) % self.clients.len();
         let active = self.active;
         match &mut self.attached {
@@ -216,6 +222,9 @@ impl World {
 
     /// Whether the owner that is wanted has read everything and may write.
     pub fn owner_is_open(&self) -> bool {
+        if self.agents.is_some() {
+            return self.has_one_primary();
+        }
         match &self.attached {
             Some(attached) => attached.owners[self.active].is_open(),
             None => self.clients[self.active].is_open(),
@@ -224,6 +233,9 @@ impl World {
 
     /// Whether nothing of any owner is unanswered.
     pub fn owners_are_quiet(&mut self) -> bool {
+        if self.agents.is_some() {
+            return self.databases_are_quiet();
+        }
         match &self.attached {
             Some(attached) => attached.owners.iter().all(Owner::is_quiet),
             None => self.clients.iter().all(Client::is_quiet),
@@ -249,6 +261,9 @@ impl World {
     /// # Errors
     /// A broken rule; that it never gets there.
     pub fn other_attaches(&mut self) -> Result<()> {
+        if self.agents.is_some() {
+            return self.other_becomes_primary();
+        }
         if self.attached.is_none() {
             return Ok(());
         }

@@ -27,6 +27,18 @@ pub enum Broken {
     AnsweredWhenSent,
     /// An attached device that is refused a write, since another owner holds the set, takes it for done
     GoesOnFenced,
+    /// With agents: a database that has to be stopped at once goes on, and nothing watches over it
+    NeverStops,
+    /// With agents: nobody is asked who holds the lease, it is taken
+    TakesUnasked,
+    /// With agents: nothing watches over an agent that hangs or is gone
+    NoWatchdog,
+    /// With agents: a database's recovery leaves out the latest commit
+    SkipsCommits,
+    /// With agents: a database tells clients of a commit before it is flushed
+    ToldUnflushed,
+    /// With agents: their hosts' clocks lose 40 %, which no `lease.stop_margin_ms` covers
+    SlowHosts,
 }
 
 impl Broken {

@@ -98,10 +98,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 28]);
+struct Sums([u64; 29]);
 
 impl Sums {
-    const NAMES: [&str; 28] = [
+    const NAMES: [&str; 29] = [
         "histories",
         "steps",
         "reads",
@@ -130,6 +130,7 @@ impl Sums {
         "recoveries",
         "data keys made",
         "data keys dropped",
+        "roots in leaves",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
@@ -165,6 +166,7 @@ impl Sums {
             recoveries,
             stats.keys_made,
             stats.keys_dropped,
+            stats.roots_in_leaves,
         ])
     }
 

@@ -17,6 +17,7 @@ use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_tls::Dialer;
 use holdfast_types::Name;
+use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,8 @@ pub struct Host {
     pub nbd: bool,
     /// How its stores are put together, if not as they should be.
     pub broken: Option<Broken>,
+    /// Its roots are tops and leaves, also small ones.
+    in_leaves: bool,
     dir: PathBuf,
     net: Net,
     rng: Rng,
@@ -241,6 +244,12 @@ impl Host {
             syncs_ignored: false,
             files_max: None,
             nbd: false,
+            // None, all, or every other one: then each takeover changes the form of what is written.
+            in_leaves: match seed % 3 {
+                0 => false,
+                1 => true,
+                _ => index.is_multiple_of(2),
+            },
             broken: None,
             dir,
             net,
@@ -316,6 +325,7 @@ impl Host {
         config.cache.disk.0 = 0;
         config.upload.interval_ms = 1_500;
         config.upload.bytes.0 = 256 << 10;
+        config.upload.whole_root.0 = if self.in_leaves { 0 } else { config.upload.whole_root.0 };
         config.space.grace_ms = 2_000;
         config.space.sweep_interval_ms = 5_000;
         Ok(config)
@@ -352,6 +362,7 @@ impl Host {
             abort: fatal,
             renew: RENEW,
             pair: None,
+            leaves: LeafShape { pages: 1, objects: 2, packs: 4, ..LeafShape::DEFAULT },
         }
     }
 

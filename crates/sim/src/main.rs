@@ -8,6 +8,7 @@
 //!   world ── every millisecond ─▶ net, store ─▶ each host's slice: disk, then its tokio runtime until idle ─▶ clients ─▶ nemesis ─▶ checks
 //! ```
 
+mod agents;
 mod attached;
 mod broken;
 mod client;

@@ -43,6 +43,8 @@ pub enum Door {
     Rpc,
     /// NBD.
     Nbd,
+    /// An agent's, over HTTP.
+    Agent,
 }
 
 type Reply = oneshot::Sender<io::Result<Stream>>;
@@ -227,8 +229,14 @@ impl Net {
 
     /// The process at `host` is gone.
     pub fn close(&self, host: usize) {
-        let doors = [Door::Rpc, Door::Nbd].map(|door| self.lock().doors.remove(&(host, door)));
+        let doors = [Door::Rpc, Door::Nbd, Door::Agent].map(|door| self.lock().doors.remove(&(host, door)));
         drop(doors);
+    }
+
+    /// The process at `host` that listened there is gone; its other doors are another process's.
+    pub fn shut(&self, host: usize, door: Door) {
+        let gone = self.lock().doors.remove(&(host, door));
+        drop(gone);
     }
 
     /// A fingerprint of what happened so far: events and bytes.
@@ -291,6 +299,12 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// The machine at the other end, while the connection is known.
+    pub fn peer(&self) -> Option<usize> {
+        let inner = self.net.as_ref()?.lock();
+        inner.conns.get(&self.conn).map(|conn| conn.hosts[1 - self.end])
+    }
+
     fn over(mut self, net: &Net) -> Self {
         self.net = Some(net.clone());
         self

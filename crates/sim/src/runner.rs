@@ -28,12 +28,20 @@ pub struct Modes {
     /// Disks under the journal are full now and then
     #[arg(long)]
     pub full: bool,
+    /// The owners are hosts with the code of the agent and of attach, and a database: nobody else says who has the set
+    #[arg(long, conflicts_with = "attach")]
+    pub agents: bool,
 }
 
 impl Modes {
     /// As on the command line, each with a blank before it.
     fn words(self) -> String {
-        let words = [(self.several, " --several"), (self.attach, " --attach"), (self.full, " --full")];
+        let words = [
+            (self.several, " --several"),
+            (self.attach, " --attach"),
+            (self.full, " --full"),
+            (self.agents, " --agents"),
+        ];
         words.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect()
     }
 }
@@ -52,7 +60,7 @@ pub struct OneArgs {
     verbose: bool,
     /// Instead of faults by chance, this one course of things
     #[arg(long)]
-    #[arg(conflicts_with = "attach")]
+    #[arg(conflicts_with_all = ["attach", "agents"])]
     scene: Option<Scene>,
     /// With this bug put in: it should fail, sooner or later
     #[arg(long)]
@@ -99,6 +107,10 @@ fn clocks() -> Clocks {
     Clocks { boot: MonoTime(libc::boot()), monotonic: MonoTime(libc::monotonic()) }
 }
 
+fn agents_clock() -> MonoTime {
+    MonoTime(libc::boot())
+}
+
 /// [`Broken::LeaseOnMonotonic`].
 fn monotonic_clocks() -> Clocks {
     Clocks { boot: MonoTime(libc::monotonic()), monotonic: MonoTime(libc::monotonic()) }
@@ -128,6 +140,7 @@ pub fn one(args: OneArgs) -> ExitCode {
         Some(Broken::LeaseOnWall) => wall_clocks,
         _ => clocks,
     });
+    holdfast_agent::replace_clock(agents_clock);
     holdfast_log::run_blocking_inline();
     // A thread of its own: what a thread keeps by chance (keys of hash tables, generators) is made from the seed then.
     let thread = std::thread::Builder::new().name("simulation".to_string()).stack_size(64 << 20);

@@ -36,6 +36,14 @@ pub struct Stats {
     pub attach_faults: u64,
     pub attached: u64,
     pub fenced: u64,
+    /// Faults of the hosts with agents, commits that databases acknowledged, their recoveries, what a watchdog ended, hosts that rebooted since they could not let go,
+    /// and pools that were imported while another host's name was on them.
+    pub agent_faults: u64,
+    pub commits: u64,
+    pub recoveries: u64,
+    pub watched: u64,
+    pub reboots: u64,
+    pub taken_pools: u64,
     /// Disks that were full, journals that were seen to wait for room, and starts that were refused for want of it.
     pub full: u64,
     pub stalls: u64,
@@ -77,8 +85,17 @@ impl World {
             (self.model.reads, "blocks read"),
             (s.compared, "states compared"),
         ];
+        let of_agents = [
+            (s.agent_faults, "faults of hosts with agents"),
+            (s.commits, "commits"),
+            (s.recoveries, "recoveries"),
+            (s.watched, "databases ended by a watchdog"),
+            (s.reboots, "reboots"),
+            (s.taken_pools, "pools taken"),
+        ];
+        let more = if self.agents.is_some() { &of_agents[..] } else { &[] };
         let mut line = format!("{:.1} s simulated", self.now as f64 / 1e9);
-        for (count, what) in counts {
+        for (count, what) in counts.iter().chain(more) {
             // Into a string: never fails.
             let _ = write!(line, ", {count} {what}");
         }

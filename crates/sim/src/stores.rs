@@ -24,7 +24,7 @@ use holdfast_gateway::set::mapping::SetKey;
 use holdfast_seal::ClusterKey;
 use holdfast_store::{Backlog, Faults, keys};
 use holdfast_types::{Name, ObjectId};
-use holdfast_volume::map::open_root;
+use holdfast_volume::map::{LeafRef, open_leaf, open_top};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -245,7 +245,14 @@ impl Depot {
         }
         let name = keys::root(key.set, root.object);
         let Some(bytes) = self.servers.iter().find_map(|server| server.object(&name)) else { return Ok(None) };
-        let opened = open_root(&key.opener(root.object), &bytes).map_err(|e| anyhow!("R9: {name}: {e}"))?;
+        let top = open_top(&key.opener(root.object), &bytes).map_err(|e| anyhow!("R9: {name}: {e}"))?;
+        let leaf = |leaf: &LeafRef| {
+            let pack = keys::map_pack(key.set, leaf.at.object);
+            let bytes = self.servers.iter().find_map(|server| server.object(&pack))?;
+            let place = leaf.at.range();
+            open_leaf(&key.opener(leaf.at.object), leaf, bytes.get(place.start as usize..place.end as usize)?).ok()
+        };
+        let opened = top.complete(leaf).map_err(|e| anyhow!("R9: {name}: {e}"))?;
         let key_of = |kind: StoredKind, object| keys::object(key.set, key_kind(kind), object);
         let mut named: BTreeSet<String> = opened.names().map(|stored| key_of(stored.kind, stored.object)).collect();
         named.insert(name);

@@ -1,5 +1,6 @@
 //! The scheduler: a clock that goes on by a millisecond, and in each one network, store, every gateway in an order from the seed, clients, faults, checks.
 
+use crate::agents::{self, Agents};
 use crate::attached::Attached;
 use crate::broken::Broken;
 use crate::client::{Answers, Client, Done, SET, VOLUME_NAMES};
@@ -52,6 +53,8 @@ pub struct World {
     pub clients: Vec<Client>,
     /// The owners' hosts, where the set is attached instead.
     pub attached: Option<Attached>,
+    /// The same, with agents that decide it.
+    pub agents: Option<Agents>,
     /// Disks that are full for a while.
     pub full: Option<Full>,
     pub active: usize,
@@ -86,13 +89,15 @@ impl World {
     /// # Errors
     /// Directories.
     pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes) -> Result<Self> {
-        let Modes { several, attach, full } = modes;
+        let Modes { several, attach, full, agents } = modes;
         let mut rng = Rng::new(seed, 1);
         // Members of the beginning, and machines that may become one later.
         let first = if rng.chance(750) { 3 } else { 5 };
         let count = first + if first == 3 { rng.pick(&[0, 1, 1, 2]) } else { rng.pick(&[0, 0, 1]) };
-        let (net, stores) = (Net::new(seed, count + CLIENTS), Depot::new(seed, several));
+        let (net, stores) = (Net::new(seed, count + CLIENTS.max(agents::PLACES)), Depot::new(seed, several));
         let attached = attach.then(|| Attached::new(seed, CLIENTS, count, &net, dir, broken));
+        let agents = agents.then(|| Agents::new(seed, count, &net, dir, broken)).transpose()?;
+        let with_nbd = attach || agents.is_some();
         let mut hosts = Vec::new();
         for index in 0..count {
             // Within what the product allows: a tenth, and a little less (DRIFT_PERCENT_MAX).
@@ -101,7 +106,7 @@ impl World {
             let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
             let dir = dir.join(host::name(index));
             let mut host = Host::new(index, seed, dir, net.clone(), &stores.servers, clock)?;
-            (host.broken, host.nbd) = (broken, attach);
+            (host.broken, host.nbd) = (broken, with_nbd);
             host.syncs_ignored = broken == Some(Broken::SyncsIgnored);
             hosts.push(host);
         }
@@ -135,8 +140,9 @@ impl World {
             loud,
             clients,
             active: 0,
-            model: Model::new(attach),
+            model: Model::new(with_nbd),
             attached,
+            agents,
             full: full.then(|| Full::new(seed)),
             dir: dir.to_path_buf(),
             answers: Answers::default(),
@@ -255,6 +261,9 @@ impl World {
         if self.model.latest_epoch() == 0 && !self.busy {
             return Ok(());
         }
+        if self.agents.is_some() {
+            return self.run_agents();
+        }
         if self.attached.is_some() {
             return self.run_attached();
         }
@@ -350,7 +359,7 @@ impl World {
     /// The gateway of a machine as the admin door describes it.
     pub fn member(&self, index: usize, disk: u128) -> v1::Member {
         let addresses = v1::Addresses {
-            nbd: if self.attached.is_some() { host::nbd_address(index) } else { String::new() },
+            nbd: if self.hosts[index].nbd { host::nbd_address(index) } else { String::new() },
             peer: host::address(index),
             api: format!("10.0.0.{}:7400", index + 1),
             ..v1::Addresses::default()
@@ -461,6 +470,7 @@ impl World {
         self.empty_disks();
         nemesis.heal(self)?;
         self.calm_attached();
+        self.calm_agents();
         self.note("healed");
         // Who is in each group first: what is to work then, works with them.
         let begun = self.now;
@@ -510,6 +520,9 @@ impl World {
         }
         self.note("all machines lost power and were started");
         self.busy = true;
+        if self.agents.is_some() {
+            return self.read_back_at_primary();
+        }
         if self.attached.is_some() {
             return self.read_back_attached();
         }
@@ -560,6 +573,7 @@ impl World {
         while self.now < until {
             nemesis.tick(self)?;
             self.trouble_attached();
+            self.trouble_agents();
             self.fill_disks()?;
             self.tick()?;
         }

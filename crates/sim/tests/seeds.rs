@@ -14,6 +14,19 @@ const OF_SEVERAL: (&str, &str) = ("100", "60");
 /// The same of sets that are attached, with disks that are full now and then.
 const OF_ATTACHED: (&str, &str) = ("100", "60");
 
+/// The same of sets for which hosts with agents fight.
+const OF_AGENTS: (&str, &str) = ("60", "50");
+
+/// Bugs of a host with an agent, a seed that shows each within so many seconds of faults, and the rule that it breaks.
+const AGENTS_BUGS: [(&str, &str, &str, &str); 6] = [
+    ("never-stops", "1", "4", "A3: "),
+    ("takes-unasked", "1", "4", "T1: "),
+    ("no-watchdog", "20", "4", "W2: "),
+    ("skips-commits", "1", "4", "L1 "),
+    ("told-unflushed", "2", "4", "L1 "),
+    ("slow-hosts", "36", "20", "A3: "),
+];
+
 /// Bugs between an attached set and its gateways, and what the first of a dozen seeds that shows one says.
 const ATTACHED_BUGS: [(&str, &[&str]); 3] = [
     ("replays-answered", &["R3: ", "R1, R4: "]),
@@ -41,6 +54,7 @@ fn one_seed_twice_is_the_same_to_the_byte() {
         ("7", "", "= draws "),
         ("7", "--several", "1 sets of several stores"),
         ("7", "--attach --full", "alpha has read everything"),
+        ("7", "--agents", " has recovered up to commit "),
     ] {
         let words = ["one", "--verbose", "--length", "6", "--seed", seed].into_iter().chain(more.split_whitespace());
         let words: Vec<&str> = words.collect();
@@ -75,7 +89,8 @@ fn no_seed_breaks_a_rule() {
         out.write_all(&run.stdout).and_then(|()| out.flush()).expect("written");
         fine &= run.status.success();
     }
-    for (modes, (seeds, most)) in [("--several", OF_SEVERAL), ("--attach --full", OF_ATTACHED)] {
+    for (modes, (seeds, most)) in [("--several", OF_SEVERAL), ("--attach --full", OF_ATTACHED), ("--agents", OF_AGENTS)]
+    {
         let words = ["many", "--quiet", "--jobs", "2", "--length", "4", "--seeds", seeds, "--seconds", most];
         let words: Vec<&str> = words.into_iter().chain(modes.split_whitespace()).collect();
         let run = sim(&words);
@@ -105,6 +120,16 @@ fn attached_sets_with_a_bug_fail() {
         let text = text(&run);
         let said = rules.iter().any(|rule| text.contains(&format!("FAILED: {rule}")));
         assert!(!run.status.success() && said, "{bug}: expected one of {rules:?}\n{text}");
+    }
+}
+
+/// What the checks on hosts with agents are there for.
+#[test]
+fn agents_with_a_bug_fail() {
+    for (bug, seed, length, rule) in AGENTS_BUGS {
+        let run = sim(&["one", "--agents", "--length", length, "--broken", bug, "--seed", seed]);
+        let (text, expected) = (text(&run), format!("FAILED: {rule}"));
+        assert!(!run.status.success() && text.contains(&expected), "{bug}, seed {seed}: expected {rule}\n{text}");
     }
 }
 

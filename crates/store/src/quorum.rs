@@ -233,6 +233,12 @@ impl Quorum {
         }
     }
 
+    /// How each store is, without a look at what it lacks: that takes longer the more it is.
+    pub fn healths(&self, now_unix_ms: u64) -> impl Iterator<Item = Standing> + '_ {
+        let health = move |replica: &Arc<Replica>| replica.health.as_ref().map(|health| health.standing(now_unix_ms));
+        self.replicas.iter().map(move |replica| health(replica).unwrap_or_default())
+    }
+
     /// How each store does.
     pub fn standings(&self, now_unix_ms: u64) -> Vec<ReplicaStanding> {
         let standing = |replica: &Arc<Replica>| ReplicaStanding {

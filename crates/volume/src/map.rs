@@ -5,7 +5,8 @@
 //!                        not there: zeroes             not there: zeroes          (in a clone: what its base says, see `base`)
 //! ```
 //! A page covers a fixed range of [`PAGE_SECTORS`] sectors. Pages and roots are immutable once sealed: a checkpoint
-//! writes new pages where something changed, and a new root that names them and, for the rest, the old ones.
+//! writes new pages where something changed, and a new root that names them and, for the rest, the old ones. A large root is a top that names leaves, which name
+//! the pages (`top`).
 //!
 //! M1  Extents of one page do not overlap, lie within the page, and none is empty.
 //! M2  A page or root that decodes is whole: everything in it was checked against its bounds before memory was taken.
@@ -14,17 +15,25 @@
 
 mod base;
 mod diff;
+mod leaf;
 mod pack;
 mod page;
 mod ranges;
 mod root;
+mod table;
+mod top;
 mod under;
 
 pub use base::{BASE_DEPTH_MAX, Base};
 pub use diff::{Changed, Differing, changes, differing_pages};
-pub use pack::{PackBuilder, PackEntry, open_pack, open_page, open_root, pack_bytes_max, read_pack, seal_root};
+pub use leaf::{LOWEST_OF, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, Sums, open_leaf};
+pub use pack::{
+    PackBuilder, PackEntry, PackTable, open_pack, open_page, open_root, open_top, pack_bytes_max, read_any_pack,
+    read_pack, seal_root,
+};
 pub use page::{Live, Page};
 pub use root::{LiveError, PackUse, PageRef, Root, RootStats, SegmentUse};
+pub use top::{LeafPack, Opened, PageAt, Top};
 pub use under::KeyUse;
 
 use crate::object::ObjectError;
@@ -220,6 +229,20 @@ pub enum MapError {
         found: usize,
         /// Bytes expected.
         expected: usize,
+    },
+    /// A leaf is not there, or not what its root's top says.
+    #[error("leaf {number} of {object}: found {found} {what}, expected {expected}")]
+    Leaf {
+        /// The pack.
+        object: ObjectId,
+        /// Number in it.
+        number: u32,
+        /// What is wrong.
+        what: &'static str,
+        /// Found.
+        found: u64,
+        /// Expected.
+        expected: u64,
     },
     /// A page pack's table does not describe the bytes before it.
     #[error("page pack {object}: found pages up to byte {found}, expected up to the table at {expected}")]

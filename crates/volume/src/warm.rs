@@ -36,10 +36,14 @@ impl Plan {
     /// What `new` names and `old` did not (W1), `most` bytes of it at most (W2).
     pub fn between(old: &Root, new: &Root, most: u64) -> Self {
         let known = old.packs();
-        let packs = new.pack_uses().into_iter().filter(|(object, _)| !known.contains(object)).map(|(object, usage)| {
-            let bytes = usage.stored_bytes.max(usage.live_bytes);
-            Wanted { object: StoredObject { kind: StoredKind::Pages, object }, bytes }
-        });
+        // Leaves before the pages that they name.
+        let leaves = new.leaf_packs().iter().map(|(object, bytes)| (*object, *bytes));
+        let pages =
+            new.pack_uses().into_iter().map(|(object, usage)| (object, usage.stored_bytes.max(usage.live_bytes)));
+        let packs = leaves
+            .chain(pages)
+            .filter(|(object, _)| !known.contains_key(object))
+            .map(|(object, bytes)| Wanted { object: StoredObject { kind: StoredKind::Pages, object }, bytes });
         let mut before = old.segments().map(|(object, _)| object).peekable();
         let mut is_new = |object: ObjectId| {
             while before.next_if(|known| *known < object).is_some() {}

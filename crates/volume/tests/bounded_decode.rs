@@ -7,7 +7,7 @@
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer, Part};
 use holdfast_types::limits::EXTENT_BYTES_MAX;
 use holdfast_types::{GroupId, Lba, MemberId, ObjectId, SetId, Term, VolumeId};
-use holdfast_volume::map::{Page, Root, open_root, read_pack};
+use holdfast_volume::map::{Leaf, LeafOf, Page, Root, Top, open_top, read_any_pack, read_pack};
 use holdfast_volume::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
 use holdfast_volume::segment::{Codec, ExtentPlace, open_extent, read_table};
 use proptest::prelude::*;
@@ -81,12 +81,17 @@ fn check_all(bytes: &[u8]) {
     let segment = framed(ObjectKind::Segment, Part::Header, bytes);
     let root = framed(ObjectKind::Root, Part::Root, bytes);
     let opener = opener();
-    let runs: [(&str, &dyn Fn()); 5] = [
+    let runs: [(&str, &dyn Fn()); 10] = [
         ("page", &|| drop(Page::decode(bytes))),
         ("root", &|| drop(Root::decode(bytes))),
         ("pack", &|| drop(read_pack(&opener, &pages))),
         ("segment", &|| drop(read_table(&opener, &segment))),
-        ("root object", &|| drop(open_root(&opener, &root))),
+        ("root object", &|| drop(open_top(&opener, &root))),
+        ("pack of leaves", &|| drop(read_any_pack(&opener, &pages))),
+        ("top", &|| drop(Top::decode(bytes, 3))),
+        ("leaf of pages", &|| drop(Leaf::decode(LeafOf::Pages { volume: VolumeId(1), first: 0, width: 256 }, bytes))),
+        ("leaf of segments", &|| drop(Leaf::decode(LeafOf::Segments, bytes))),
+        ("leaf of packs", &|| drop(Leaf::decode(LeafOf::Packs, bytes))),
     ];
     for (what, run) in runs {
         let peak = peak_bytes(run);
@@ -94,14 +99,27 @@ fn check_all(bytes: &[u8]) {
     }
 }
 
+const MAGICS: usize = 10;
+
 fn magic(which: usize) -> &'static [u8] {
-    [&b"HFP\x01"[..], b"HFR\x01", b"HFQ\x01", b"HFT\x01"][which]
+    [
+        &b"HFP\x01"[..],
+        b"HFR\x01",
+        b"HFQ\x01",
+        b"HFT\x01",
+        b"HFR\x02",
+        b"HFR\x05",
+        b"HFQ\x02",
+        b"HFL\x01\x01\x01\x00\x80\x02",
+        b"HFL\x01\x02",
+        b"HFL\x01\x03",
+    ][which]
 }
 
 #[test]
 fn counts_that_claim_too_much_cost_nothing() {
     // The largest number of each length, as every count that is near the front.
-    for which in 0..4 {
+    for which in 0..MAGICS {
         for len in 1..=10usize {
             let mut number = vec![0xff; len - 1];
             number.push(if len == 10 { 1 } else { 0x7f });
@@ -123,12 +141,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn any_bytes_cost_no_more_than_their_length(which in 0usize..4, bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_cost_no_more_than_their_length(which in 0..MAGICS, bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         check_all(&[magic(which), &bytes].concat());
     }
 
     #[test]
-    fn small_numbers_cost_no_more_than_their_length(which in 0usize..4, bytes in proptest::collection::vec(0u8..40, 0..400)) {
+    fn small_numbers_cost_no_more_than_their_length(which in 0..MAGICS, bytes in proptest::collection::vec(0u8..40, 0..400)) {
         check_all(&[magic(which), &bytes].concat());
     }
 

@@ -22,7 +22,8 @@ const TAKEOVER: Duration = super::TAKEOVER_LIMIT;
 const KEY_ID_AT: usize = 16;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=1500"];
+    let settings =
+        ["upload.interval_ms=500", "upload.whole_root=0B", "space.grace_ms=1000", "space.sweep_interval_ms=1500"];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let (store, settings) = (format!("file://{}", folder.display()), settings.map(String::from).into());

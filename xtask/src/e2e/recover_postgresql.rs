@@ -92,7 +92,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         gateways: 3,
         store: Some(s3.url()),
         size: "1GiB".into(),
-        settings: vec![format!("upload.interval_ms={}", INTERVAL.as_millis())],
+        settings: vec![format!("upload.interval_ms={}", INTERVAL.as_millis()), "upload.whole_root=0B".into()],
         env: s3.env(),
     })?;
     let known = Known::of(&cluster, &s3)?;

@@ -31,6 +31,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings = [
         "upload.bytes=\"32MiB\"".to_string(),
         "upload.interval_ms=1000".to_string(),
+        "upload.whole_root=0B".to_string(),
         format!("space.grace_ms={GRACE_MS}"),
         "space.sweep_interval_ms=2000".to_string(),
     ];

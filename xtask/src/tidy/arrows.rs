@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "sim",
         &[
             "types", "control", "log", "store", "tls", "raft", "api", "nbd", "seal", "volume", "gateway", "attach",
-            "testkit",
+            "agent", "testkit",
         ],
     ),
     ("xtask", &[]),

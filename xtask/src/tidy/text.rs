@@ -98,6 +98,27 @@ pub(super) fn borders(sources: &[Source]) -> Vec<String> {
     problems
 }
 
+/// Code in comments that rustdoc would take for a test. `cargo xtask test` does not run such: a test stands beside the code.
+pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|s| is_rust(s)) {
+        let mut inside = false;
+        for (number, line) in source.text.lines().enumerate() {
+            let line = line.trim_start();
+            let Some(text) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+                inside = false;
+                continue;
+            };
+            let Some(language) = text.trim_start().strip_prefix("```") else { continue };
+            if !inside && language != "text" {
+                problems.push(format!("{}:{}: code in a comment begins with ```text", source.path, number + 1));
+            }
+            inside = !inside;
+        }
+    }
+    problems
+}
+
 /// Each pure crate has its own clippy list and denies what is on it; none names a thing that the list cannot name.
 pub(super) fn purity(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
@@ -143,6 +164,14 @@ mod tests {
             ["crates/a/src/lib.rs:1: .unwrap() outside of tests"]
         );
         assert!(unwraps(&source("crates/a/src/tests.rs", text)[0]).is_empty());
+    }
+
+    #[test]
+    fn code_in_comments_is_no_test() {
+        let of = |text: &str| doc_tests(&source("crates/a/src/lib.rs", text));
+        assert!(of("//! ```text\n//! a -> b\n//! ```\n\n/// ```text\n/// c\n/// ```\nfn c() {}\n").is_empty());
+        assert_eq!(of("/// ```\n/// assert!(true);\n/// ```\n").len(), 1);
+        assert_eq!(of("    /// ```rust\n    /// c();\n    /// ```\n").len(), 1);
     }
 
     #[test]

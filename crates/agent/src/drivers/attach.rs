@@ -88,6 +88,13 @@ impl Status {
         self.lease_renewed_boot_ns.map(MonoTime).filter(|at| *at <= clock::now())
     }
 
+    /// As the machine is told of it.
+    pub fn view(&self, renewed: Option<MonoTime>) -> AttachView {
+        let fenced_by = self.fenced_by.clone().unwrap_or_default();
+        let lost = self.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
+        AttachView { phase: self.phase(), epoch: self.epoch, renewed, fenced_by, lost }
+    }
+
     fn phase(&self) -> AttachPhase {
         match self.phase.as_str() {
             "acquiring" => AttachPhase::Acquiring,
@@ -246,9 +253,7 @@ impl Attach {
                 })
             };
             let renewed = status.renewed().or_else(by_day);
-            let fenced_by = status.fenced_by.clone().unwrap_or_default();
-            let lost = status.volumes.iter().filter_map(|volume| volume.lost.clone()).collect();
-            inner.last = Some(AttachView { phase: status.phase(), epoch: status.epoch, renewed, fenced_by, lost });
+            inner.last = Some(status.view(renewed));
         }
         let view = inner.last.clone();
         match exit {

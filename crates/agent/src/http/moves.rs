@@ -106,8 +106,9 @@ fn would(plan: &Plan, may_go: Result<(), String>, words: &str) -> Reply {
 async fn peers(door: &Door) -> Vec<plan::Peer> {
     let mut asked = tokio::task::JoinSet::new();
     for (name, address) in door.config.peers.0.clone() {
+        let dial = door.dial.clone();
         asked.spawn(async move {
-            let answer = client::ask(&address, "/status", None, None, PEER_LIMIT).await;
+            let answer = client::ask_over(&dial, &address, "/status", None, None, PEER_LIMIT).await;
             let view = answer.map_err(|error| error.to_string()).and_then(|answer| {
                 serde_json::from_str::<View>(&answer.body).map_err(|error| format!("{address}: no agent: {error}"))
             });
@@ -231,7 +232,8 @@ async fn switch(door: &Door, candidate: Option<String>, dry_run: bool) -> Result
         + Duration::from_millis(config.attach.detach_timeout_ms);
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let body = serde_json::json!({ "from": config.name, "set": config.set, "within_ms": within_ms });
-    match client::ask(&address, "/claim", Some(&body), door.token.as_deref(), PEER_LIMIT).await {
+    let token = door.token.as_deref();
+    match client::ask_over(&door.dial, &address, "/claim", Some(&body), token, PEER_LIMIT).await {
         Ok(answer) if answer.code == 200 => {}
         Ok(answer) => {
             return Err(

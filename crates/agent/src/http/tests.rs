@@ -48,6 +48,32 @@ fn load_balancers_see_one_primary() {
     assert_eq!(healthy(&cold, "/nothing"), None);
 }
 
+/// As in a simulation: no TCP anywhere.
+#[tokio::test]
+async fn a_door_may_be_anywhere() {
+    use crate::seams::{Dial, Wire};
+    let (door, _asked, _dir) = door(Some("word"));
+    let (guests, incoming) = mpsc::unbounded_channel();
+    let serving = tokio::spawn(serve(incoming, door));
+    let dial: Dial = Arc::new(move |_| {
+        let guests = guests.clone();
+        Box::pin(async move {
+            let (ours, theirs) = tokio::io::duplex(4096);
+            let guest: (Box<dyn Wire>, SocketAddr) = (Box::new(theirs), ([10, 0, 0, 2], 1).into());
+            guests.send(guest).map_err(|_| std::io::Error::other("nobody is there"))?;
+            Ok(Box::new(ours) as Box<dyn Wire>)
+        })
+    });
+    let limit = Duration::from_secs(20);
+    let alive = crate::client::ask_over(&dial, "db1:8008", "/liveness", None, None, limit).await.unwrap();
+    assert_eq!(alive.code, 200);
+    // H2: whose it is comes with the connection.
+    let body = serde_json::json!({});
+    let refused = crate::client::ask_over(&dial, "db1:8008", "/pause", Some(&body), None, limit).await.unwrap();
+    assert!(refused.code == 403 && refused.words().contains("10.0.0.2"), "{refused:?}");
+    serving.abort();
+}
+
 fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let (commands, asked) = mpsc::channel(1);
@@ -57,7 +83,19 @@ fn door(token: Option<&str>) -> (Door, mpsc::Receiver<Asked>, tempfile::TempDir)
     let history = Arc::new(Mutex::new(History::open(dir.path()).unwrap()));
     let config = Arc::new(AgentConfig { name: "db1".into(), ..AgentConfig::default() });
     let schedule = Arc::new(Schedule::open(dir.path()));
-    (Door { config, token: token.map(Into::into), view, history, commands, schedule }, asked, dir)
+    (
+        Door {
+            config,
+            token: token.map(Into::into),
+            view,
+            history,
+            commands,
+            schedule,
+            dial: crate::client::over_tcp(),
+        },
+        asked,
+        dir,
+    )
 }
 
 #[test]

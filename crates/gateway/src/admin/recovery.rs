@@ -3,10 +3,10 @@
 use super::AdminDoor;
 use crate::keyring::open_store;
 use crate::node::Adopted;
-use crate::recovery::{Found, ReadError, read};
+use crate::recovery::{Found, ReadError, is_in_leaves, read};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
-    ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, PLACEMENT_LEVEL, was_changed,
+    ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, LEAVES_LEVEL, PLACEMENT_LEVEL, was_changed,
 };
 use holdfast_control::set::{CLONES_LEVEL, SetState};
 use holdfast_store::Health;
@@ -95,7 +95,6 @@ impl AdminDoor {
         }
         let placement = self.placement_of(&found, &request.store, &state).await?;
         let name = found.head.name.clone();
-        let links = found.head.links;
         // A new cluster begins at the first level, and is raised by itself.
         if found.key.ring().is_changing() && state.level < DATA_KEYS_LEVEL {
             let message = format!(
@@ -104,6 +103,19 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
+        // A sole gateway knows what it knows: one of a pair must not wait here at each takeover.
+        if state.level < LEAVES_LEVEL && state.members.len() > 1 {
+            let busy = |text: String| Refusal::new(RefusalCode::Busy, text);
+            let in_leaves = tokio::time::timeout(HEAD_LIMIT, is_in_leaves(&found)).await;
+            let in_leaves = in_leaves.map_err(|_| busy(format!("store: no answer within {HEAD_LIMIT:?}")))?;
+            if in_leaves.map_err(|e| busy(format!("store: {e}")))? {
+                return Err(busy(format!(
+                    "the cluster is at feature level {}, expected {LEAVES_LEVEL} for a set whose map is in leaves",
+                    state.level
+                )));
+            }
+        }
+        let links = found.head.links;
         let (store, wrapped_key, key_id) = (placement, found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
         let command = if links.is_empty() {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Maps are read from the store for about so long at most: the caller's patience for one attempt is 3 s.
 const TIME: Duration = Duration::from_millis(1500);
-/// Maps of one answer at most, in bytes as stored, so that a set with many large snapshots costs one answer a bounded amount of memory.
+/// Maps of one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory.
 const ROOTS_BYTES_MAX: u64 = 64 << 20;
 
 impl AdminDoor {
@@ -80,7 +80,10 @@ async fn snapshots_space(
             break;
         }
         match read(set, snapshot.root).await {
-            Ok(root) => roots.insert(snapshot.root.object, root),
+            Ok(root) => {
+                bytes += root.memory_bytes().saturating_sub(snapshot.root.bytes);
+                roots.insert(snapshot.root.object, root)
+            }
             Err(why) => {
                 tracing::debug!(set = %set.name, why, "the map of a snapshot is left out");
                 reply.incomplete = true;
@@ -122,8 +125,7 @@ async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
 
 /// What the root names, with its bytes in the store.
 fn stored(root: &Root) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
-    let packs = root.pack_uses().into_iter().map(|(object, usage)| (object, usage.stored_bytes));
-    packs.chain(root.segments().map(|(object, usage)| (object, usage.stored_bytes)))
+    root.packs().into_iter().chain(root.segments().map(|(object, usage)| (object, usage.stored_bytes)))
 }
 
 fn provisioned<'a>(volumes: impl Iterator<Item = &'a Volume>) -> u64 {

@@ -7,6 +7,7 @@ use crate::pair::Authority;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
 use holdfast_store::{Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
+use holdfast_volume::map::LeafShape;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct Seams {
     pub renew: Duration,
     /// The tenure under which this gateway serves, in a pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
+    /// How large roots are divided; which are large is a setting.
+    pub leaves: LeafShape,
 }
 
 impl Node {
@@ -55,6 +58,7 @@ impl Default for Seams {
             abort: |_| std::process::abort(),
             renew: RENEW,
             pair: None,
+            leaves: LeafShape::DEFAULT,
         }
     }
 }

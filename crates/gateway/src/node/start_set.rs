@@ -20,11 +20,12 @@ use crate::set::suspects::Inspector;
 use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use crate::set::warm::Warmer;
-use holdfast_control::cluster::SetEntry;
+use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
 use holdfast_control::set::Links;
 use holdfast_store::{Health, Switch};
 use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
+use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
@@ -160,7 +161,11 @@ pub(super) async fn start_set(
     }
     tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
     tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
-    tasks.push(tokio::spawn(Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).run()));
+    let cluster = node.cluster.clone();
+    let shape = LeafShape { whole_bytes: config.upload.whole_root.0, ..node.seams.leaves };
+    let in_leaves = Arc::new(move || (cluster.state().level >= LEAVES_LEVEL).then_some(shape));
+    let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
+    tasks.push(tokio::spawn(uploader.run()));
     lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
     node.sets.write().unwrap_or_else(PoisonError::into_inner).insert(entry.name.clone(), server);
     // A group that is healed here has an empty log for a while: it is given its members by its leader, never again by us.

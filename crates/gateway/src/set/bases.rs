@@ -7,10 +7,11 @@
 //! pages are shared by all that show it.
 
 use super::mapping::{MapError, Mapping, SetKey};
+use super::roots::Known;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
 use holdfast_types::{Lba, Sectors, SetId, VolumeId};
-use holdfast_volume::map::{MapExtent, MapPiece, Root, split_by_page};
+use holdfast_volume::map::{MapExtent, MapPiece, split_by_page};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,7 +79,7 @@ impl Mapping {
         lba: Lba,
         sectors: Sectors,
     ) -> Result<Vec<At>, MapError> {
-        let root = self.root(root).await?;
+        let root = self.shown(root).await?;
         let mut out = Vec::new();
         self.places_in(None, &root, 0, (volume, lba, sectors), &mut out).await?;
         Ok(out)
@@ -87,14 +88,14 @@ impl Mapping {
     async fn places_in(
         &self,
         key: Option<Arc<SetKey>>,
-        root: &Root,
+        root: &Known,
         depth: u32,
         (volume, lba, sectors): (VolumeId, Lba, Sectors),
         out: &mut Vec<At>,
     ) -> Result<(), MapError> {
         for (number, lba, sectors) in split_by_page(lba, sectors) {
-            let page = match root.page(volume, number) {
-                Some(place) => Some(self.page_of(key.as_deref(), place, volume, number).await?),
+            let page = match self.place_of(key.as_deref(), root, volume, number).await? {
+                Some(place) => Some(self.page_of(key.as_deref(), &place, volume, number).await?),
                 None => None,
             };
             for piece in root.lookup(page.as_deref(), volume, lba, sectors) {
@@ -111,7 +112,7 @@ impl Mapping {
     /// What the root's base says of the range.
     fn below<'a>(
         &'a self,
-        root: &'a Root,
+        root: &'a Known,
         depth: u32,
         range: (VolumeId, Lba, Sectors),
         out: &'a mut Vec<At>,
@@ -124,7 +125,7 @@ impl Mapping {
                 return Err(MapError::Bad { what: "base", object: base.root.object, reason });
             }
             let key = self.origins.key(base.set, base.root)?;
-            let root = self.base_root(&key, base.root).await?;
+            let root = self.shown_of(&key, base.root).await?;
             self.places_in(Some(key), &root, depth + 1, range, out).await
         })
     }

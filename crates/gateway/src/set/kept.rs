@@ -7,13 +7,13 @@ use bytes::Bytes;
 use holdfast_control::set::{RootRef, StoredKind};
 use holdfast_store::{ObjectStore, StoreError, keys};
 use holdfast_types::{ObjectId, SetId};
-use holdfast_volume::map::{Root, open_page, open_root, read_pack};
+use holdfast_volume::map::{PackTable, Root, open_leaf, open_page, open_top, read_any_pack};
 use holdfast_volume::segment::{open_extent, read_table};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of kept roots, as stored, that are remembered between turns.
+/// Bytes of kept roots, as they are in memory, that are remembered between turns.
 const ROOTS_BYTES_MAX: u64 = 32 << 20;
 /// Pages of a listing, each of some 1000 keys, of one kind of object at most.
 pub const LIST_PAGES_MAX: usize = 10_000;
@@ -77,8 +77,9 @@ impl Shelf {
     /// Remembers a root, if it is small.
     pub fn remember(&mut self, at: RootRef, root: &Arc<Root>) {
         let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
-        if known + at.bytes <= ROOTS_BYTES_MAX {
-            self.roots.insert(at.object, (at.bytes, root.clone()));
+        let bytes = at.bytes.max(root.memory_bytes());
+        if known + bytes <= ROOTS_BYTES_MAX {
+            self.roots.insert(at.object, (bytes, root.clone()));
         }
     }
 }
@@ -87,7 +88,7 @@ impl Shelf {
 pub fn named(kind: StoredKind, at: RootRef, root: &Root) -> Vec<(ObjectId, u64)> {
     match kind {
         StoredKind::Root => vec![(at.object, at.bytes)],
-        StoredKind::Pages => root.pack_uses().into_iter().map(|(object, usage)| (object, usage.stored_bytes)).collect(),
+        StoredKind::Pages => root.packs().into_iter().collect(),
         StoredKind::Segment => root.segments().map(|(object, usage)| (object, usage.stored_bytes)).collect(),
     }
 }
@@ -159,14 +160,18 @@ pub fn check_object(key: &SetKey, object_key: &str, bytes: &Bytes) -> Result<(),
         bytes.get(range).ok_or_else(|| "it ends before its last part does".to_string())
     };
     match kind {
-        keys::Kind::Root => open_root(&opener, bytes).map(|_| ()).map_err(|e| e.to_string()),
-        keys::Kind::MapPack => {
-            for entry in read_pack(&opener, bytes).map_err(|e| e.to_string())? {
+        keys::Kind::Root => open_top(&opener, bytes).map(|_| ()).map_err(|e| e.to_string()),
+        keys::Kind::MapPack => match read_any_pack(&opener, bytes).map_err(|e| e.to_string())? {
+            PackTable::Pages(pages) => pages.iter().try_for_each(|entry| {
                 let sealed = part(entry.place.range())?;
-                open_page(&opener, &entry.place, entry.volume, entry.page, sealed).map_err(|e| e.to_string())?;
-            }
-            Ok(())
-        }
+                let page = open_page(&opener, &entry.place, entry.volume, entry.page, sealed);
+                page.map(|_| ()).map_err(|e| e.to_string())
+            }),
+            PackTable::Leaves(leaves) => leaves.iter().try_for_each(|leaf| {
+                let opened = open_leaf(&opener, leaf, part(leaf.at.range())?);
+                opened.map(|_| ()).map_err(|e| e.to_string())
+            }),
+        },
         keys::Kind::Segment => {
             for entry in read_table(&opener, bytes).map_err(|e| e.to_string())? {
                 let sealed = part(entry.place.range())?;

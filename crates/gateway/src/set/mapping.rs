@@ -1,12 +1,12 @@
-//! What is in the store: roots and pages of the map, extents of segments, each opened and checked once and then cached.
+//! What is in the store: roots, their leaves, and pages of the map, extents of segments, each opened and checked once and then cached.
 //!
 //! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
 //! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
 
-use crate::cache::{BlockKey, Cache, CacheError, ReadCache};
+use crate::cache::{BlockKey, Cache, CacheError, Flights, ReadCache};
 use crate::set::bases::{At, KeyOf, Origins};
 use crate::set::reader::Part;
-use crate::set::roots::Roots;
+use crate::set::roots::{Known, Roots};
 use crate::set::scrub::in_trouble;
 use crate::set::server::unix_ms;
 use bytes::Bytes;
@@ -14,13 +14,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
-use holdfast_volume::map::{MapExtent, MapPiece, Page, PageRef, Root, open_page, open_root, split_by_page};
-use holdfast_volume::object::ObjectHeader;
+use holdfast_volume::map::{Leaf, MapExtent, MapPiece, Page, PageRef, Root, Top, open_page, split_by_page};
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -34,9 +32,6 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// seconds; a stale answer does not last as long.
 const MISSING_TRIES: u32 = 6;
 
-/// So long a data key is waited for that this gateway has not heard of; then the root counts as what it cannot open.
-const KEY_LIMIT: Duration = Duration::from_secs(60);
-
 /// Bytes that are not what was written are fetched anew so often before the object is taken for damaged: they may have been spoilt on their way.
 const DAMAGED_TRIES: u32 = 3;
 
@@ -49,7 +44,7 @@ pub enum MapError {
     /// The bytes are not what they must be (R9).
     #[error("{what} {object}: {reason}")]
     Bad {
-        /// Root, page or extent.
+        /// Root, leaf, page or extent.
         what: &'static str,
         /// The object.
         object: ObjectId,
@@ -69,6 +64,26 @@ impl From<StoreError> for MapError {
 
 pub use crate::set::set_key::SetKey;
 
+mod opened;
+
+pub(super) use opened::aside;
+
+/// What finds extents.
+#[derive(Clone)]
+enum Node {
+    Page(Arc<Page>),
+    Leaf(Leaf),
+}
+
+impl Node {
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Node::Page(page) => page.memory_bytes(),
+            Node::Leaf(leaf) => leaf.memory_bytes(),
+        }
+    }
+}
+
 /// One set's way to its store.
 pub struct Mapping {
     /// Its data keys.
@@ -77,8 +92,11 @@ pub struct Mapping {
     pub store: Arc<dyn ObjectStore>,
     health: Arc<Health>,
     cache: Cache,
-    roots: Arc<Roots>,
-    pages: ReadCache<Arc<Page>>,
+    roots: Arc<Roots<Root>>,
+    tops: Roots<Top>,
+    opening: Flights<Known>,
+    /// Pages, and the leaves that reads found them by.
+    pages: ReadCache<Node>,
     pub(super) origins: Origins,
     /// How far exports are read ahead of their readers.
     pub(super) read_ahead: Sectors,
@@ -99,9 +117,9 @@ impl Mapping {
         read_ahead: Sectors,
         stop: CancellationToken,
     ) -> Result<Self, CacheError> {
-        let pages = cache.sibling(page_bytes, |page: &Arc<Page>| page.memory_bytes())?;
-        let (roots, origins) = (Arc::default(), Origins::none());
-        Ok(Self { key, store, health, cache, roots, pages, origins, read_ahead, stop })
+        let pages = cache.sibling(page_bytes, Node::memory_bytes)?;
+        let (roots, tops, opening) = (Arc::default(), Roots::default(), Flights::default());
+        Ok(Self { key, store, health, cache, roots, tops, opening, pages, origins: Origins::none(), read_ahead, stop })
     }
 
     /// Of a set that may be a clone: where its origins' keys come from.
@@ -180,7 +198,7 @@ impl Mapping {
         let now = unix_ms();
         match self.store.several() {
             // Each has a health of its own, and nobody tells the set's.
-            Some(several) => several.standings(now).iter().all(|one| in_trouble(&one.standing)),
+            Some(several) => several.healths(now).all(|standing| in_trouble(&standing)),
             None => in_trouble(&self.health.standing(now)),
         }
     }
@@ -188,117 +206,12 @@ impl Mapping {
     /// Reads of the set go by this root: it stays in memory.
     pub(super) fn note_current(&self, at: RootRef) {
         self.roots.note_current(at);
+        self.tops.note_current(at);
     }
 
     /// Whether a root is in memory.
     pub(super) fn has_root(&self, at: RootRef) -> bool {
         self.roots.get(at).is_some()
-    }
-
-    /// The root, from memory or the store.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        let root = self.root_once(at).await?;
-        self.adopt_root(at, root.clone());
-        Ok(root)
-    }
-
-    /// Keeps a root that was made here.
-    pub fn adopt_root(&self, at: RootRef, root: Arc<Root>) {
-        self.roots.keep(at, root);
-    }
-
-    /// The root as [`Mapping::root`] gives it, without a place among those that are kept: for one who goes through many.
-    ///
-    /// # Errors
-    /// [`MapError`].
-    pub async fn root_once(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        self.roots.get_or_load(at, || self.fetch_root(&self.key, at)).await
-    }
-
-    /// An origin's root, from memory or the store.
-    pub(super) async fn base_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
-        let root = self.roots.get_or_load(at, || self.fetch_root(of, at)).await?;
-        self.adopt_root(at, root.clone());
-        Ok(root)
-    }
-
-    /// The root as [`Mapping::root_once`] gives it, asked for once and without patience: for who can do without it.
-    ///
-    /// # Errors
-    /// [`MapError`], also where the store only fails to answer.
-    pub(super) async fn root_if_easy(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        let load = || async {
-            let bytes = self.store.get(&keys::root(self.key.set, at.object)).await?;
-            self.open_root(&self.key, at, bytes).await
-        };
-        self.roots.get_or_load(at, load).await
-    }
-
-    /// Opens a root, off the runtime's threads: one of many TiB takes longer than heartbeats may wait. Where nobody waits for it any more in the end, it is
-    /// kept for the next who asks: a reader whose connection closes must not have the next one begin again.
-    async fn open_root(&self, of: &SetKey, at: RootRef, bytes: Bytes) -> Result<Arc<Root>, MapError> {
-        let (opener, of, roots) = (of.opener(at.object), of.clone(), self.roots.clone());
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let opened = aside(move || {
-            let root = open_root(&opener, &bytes).map(Arc::new).map_err(|e| {
-                let reason = e.to_string();
-                MapError::Bad { what: "root", object: at.object, reason }
-            });
-            if let Ok(root) = &root {
-                of.seen(root.key_id());
-            }
-            if let Err(Ok(root)) = tell.send(root) {
-                roots.keep(at, root);
-            }
-        });
-        // `told` goes with us where we are dropped.
-        opened.await?;
-        told.await.map_err(|_| MapError::Stopping)?
-    }
-
-    /// Keeps this root, and no longer the one that it replaced: while another gateway leads, nobody reads by that one here.
-    pub(super) fn follow_root(&self, before: Option<RootRef>, at: RootRef, root: Arc<Root>) {
-        if let Some(before) = before {
-            self.roots.forget(before);
-        }
-        self.note_current(at);
-        self.adopt_root(at, root);
-    }
-
-    async fn fetch_root(&self, of: &SetKey, at: RootRef) -> Result<Arc<Root>, MapError> {
-        let key = keys::root(of.set, at.object);
-        let waited = AtomicBool::new(false);
-        let load = || async {
-            let mut bytes = self.patient(|| self.store.get(&key)).await?;
-            let behind = |bytes: &Bytes| {
-                let key_id = ObjectHeader::decode(bytes).ok().map(|header| header.key_id);
-                key_id.filter(|key_id| of.is_behind(*key_id))
-            };
-            // Nothing vouches for the number: one copy may be spoilt, or one reading of it. An origin's keys nobody replaces here.
-            let seen = behind(&bytes).filter(|_| of.set == self.key.set && !waited.load(Ordering::Relaxed));
-            if seen.is_some() {
-                if let Some(several) = self.store.several() {
-                    several.doubt(at.object);
-                }
-                bytes = self.patient(|| self.store.get(&key)).await?;
-            }
-            // All that a root names is under keys that were there before its own. Where group 0 is behind on this gateway, that is waited for: it is no damage.
-            if let Ok(header) = ObjectHeader::decode(&bytes)
-                && seen == Some(header.key_id)
-                && !waited.swap(true, Ordering::Relaxed)
-            {
-                tracing::warn!(set = %of.set, root = %at.object, key = header.key_id, "the root is under a data key that this gateway has not heard of; waiting for it");
-                tokio::select! {
-                    _ = of.wait_for(header.key_id, KEY_LIMIT) => {}
-                    () = self.stop.cancelled() => return Err(MapError::Stopping),
-                }
-            }
-            self.open_root(of, at, bytes).await
-        };
-        self.unspoilt(load).await
     }
 
     /// A whole segment, past the cache: for who empties it.
@@ -330,28 +243,39 @@ impl Mapping {
         let key = BlockKey { object: place.object, number: place.number };
         let open = |sealed: &Bytes| {
             open_page(&of.opener(place.object), place, volume, number, sealed)
-                .map(Arc::new)
+                .map(|page| Node::Page(Arc::new(page)))
                 .map_err(|e| MapError::Bad { what: "page", object: place.object, reason: e.to_string() })
         };
         let fetch = || async {
             let object_key = keys::map_pack(of.set, place.object);
             self.patient(|| self.store.get_range(&object_key, place.range())).await
         };
-        self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await
+        match self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await? {
+            Node::Page(page) => Ok(page),
+            // Numbers of one pack are all of one kind (R7): two places that name it differently.
+            Node::Leaf(_) => {
+                let reason = format!("found a leaf as number {}, expected a page", place.number);
+                Err(MapError::Bad { what: "page", object: place.object, reason })
+            }
+        }
     }
 
     /// A page of the map, where it is in memory or on disk here. Never asks the store.
     async fn page_if_here(&self, place: &PageRef, volume: VolumeId, number: u32) -> Option<Arc<Page>> {
         let key = BlockKey { object: place.object, number: place.number };
         let open = |sealed: &Bytes| {
-            open_page(&self.key.opener(place.object), place, volume, number, sealed).map(Arc::new).map_err(drop)
+            let page = open_page(&self.key.opener(place.object), place, volume, number, sealed);
+            page.map(|page| Node::Page(Arc::new(page))).map_err(drop)
         };
-        self.pages.get_or_open(key, async || Err(()), open).await.ok()
+        match self.pages.get_or_open(key, async || Err(()), open).await {
+            Ok(Node::Page(page)) => Some(page),
+            Ok(Node::Leaf(_)) | Err(()) => None,
+        }
     }
 
     /// Keeps a page that was sealed here: the next checkpoint of the same place needs it again.
     pub fn adopt_page(&self, place: &PageRef, page: Arc<Page>) {
-        self.pages.insert(BlockKey { object: place.object, number: place.number }, page);
+        self.pages.insert(BlockKey { object: place.object, number: place.number }, Node::Page(page));
     }
 
     /// Keeps sealed parts of an object that was made here, extents or pages, by number and place: each would else be fetched by itself when it is first read.
@@ -381,7 +305,7 @@ impl Mapping {
             if !self.pages.has(&key) && !self.pages.has_sealed(&key) {
                 continue;
             }
-            let Some(page) = self.page_if_here(place, volume, number).await else { continue };
+            let Some(page) = self.page_if_here(&place, volume, number).await else { continue };
             let at_hand = |piece: &MapPiece| matches!(piece, MapPiece::Stored(extent) if self.is_at_hand(extent));
             if page.lookup(lba, sectors).iter().any(at_hand) {
                 return true;
@@ -416,7 +340,7 @@ impl Mapping {
 
     /// Loads anew what turned out not to be what was written: bytes may be spoilt on their way, and what is stored never changes. What stays bad is bad
     /// where it lies (R9).
-    async fn unspoilt<T, F>(&self, load: impl Fn() -> F) -> Result<T, MapError>
+    pub(super) async fn unspoilt<T, F>(&self, load: impl Fn() -> F) -> Result<T, MapError>
     where
         F: Future<Output = Result<T, MapError>>,
     {
@@ -456,7 +380,7 @@ impl Mapping {
     }
 
     /// Asks until the store answers: slow, unreachable, and refused until somebody acts is no answer (R8).
-    async fn patient<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, MapError>
+    pub(super) async fn patient<T, F>(&self, mut ask: impl FnMut() -> F) -> Result<T, MapError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -481,15 +405,6 @@ impl Mapping {
                 Err(e) => return Err(e.into()),
             }
         }
-    }
-}
-
-/// Work off the runtime's threads.
-pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MapError> {
-    match holdfast_log::spawn_blocking(work).await {
-        Ok(done) => Ok(done),
-        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
-        Err(_) => Err(MapError::Stopping),
     }
 }
 

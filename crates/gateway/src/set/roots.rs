@@ -1,14 +1,17 @@
 //! The roots of the map that are kept in memory: the current one, the one before for reads under way, and some for exports of snapshots.
 //!
-//! A root of a large set is tens of megabytes. After a takeover every read wants it at once, so whoever comes while it is loaded waits for that load; and what
-//! is used stays before what is not: exports of many snapshots must not push out the root that every read of the set needs. What nobody uses goes: random writes
-//! over a large volume leave hardly a part of a root to share with the next one, so each that is kept costs its whole memory.
+//! Readers need a root's top only, and one leaf for each place ([`Known`]); checkpoints, collection and their like need all of it. After a takeover every read
+//! wants the root at once, so whoever comes while it is loaded waits for that load; and what is used stays before what is not: exports of many snapshots must not
+//! push out the root that every read of the set needs. What nobody uses goes: random writes over a large volume leave hardly a leaf of a root to share with the
+//! next one, so each that is kept costs its whole memory.
 
 use crate::cache::BlockKey;
 use crate::cache::Flights;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
-use holdfast_volume::map::Root;
-use std::collections::VecDeque;
+use holdfast_types::{Lba, Sectors, VolumeId};
+use holdfast_volume::map::{Base, MapPiece, Page, PageAt, Root, Top};
+use holdfast_volume::space::Amplification;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +20,7 @@ use tokio::time::Instant;
 /// Roots kept at most: those of the set, and of a clone's origins the ones that its reads go through.
 const ROOTS_MAX: usize = 6 + CLONE_DEPTH_MAX as usize;
 
-/// Bytes of roots that are kept at most, as stored: three of 10 TiB. In memory they are up to twenty times as much.
+/// Bytes of roots that are kept at most, as they are in memory: one or two of 10 TiB, where they are kept whole.
 const ROOTS_BYTES_MAX: u64 = 15 << 20;
 
 /// What was not used for so long goes.
@@ -26,23 +29,119 @@ const UNUSED_MAX: Duration = Duration::from_secs(30);
 /// Roots that stay however many bytes they have, and however long nobody has asked: beside the current one, the one before for reads under way.
 const ROOTS_MIN: usize = 2;
 
-struct Kept {
+/// What can be kept of a root: all of it, or its top.
+pub(super) trait Rooted {
+    /// About how much memory it takes.
+    fn bytes(&self) -> u64;
+    /// Whether something shows where it says nothing.
+    fn is_over(&self) -> bool;
+}
+
+impl Rooted for Root {
+    fn bytes(&self) -> u64 {
+        self.memory_bytes()
+    }
+
+    fn is_over(&self) -> bool {
+        self.base().is_some()
+    }
+}
+
+impl Rooted for Top {
+    fn bytes(&self) -> u64 {
+        self.memory_bytes()
+    }
+
+    fn is_over(&self) -> bool {
+        self.base().is_some()
+    }
+}
+
+/// A root as a reader has it.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    /// All of it.
+    All(Arc<Root>),
+    /// What names its leaves.
+    Top(Arc<Top>),
+}
+
+impl Known {
+    /// Where a page is, or which leaf says so.
+    pub(super) fn page(&self, volume: VolumeId, number: u32) -> PageAt {
+        match self {
+            Known::All(root) => root.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
+            Known::Top(top) => top.page(volume, number),
+        }
+    }
+
+    /// What shows where it says nothing.
+    pub(super) fn base(&self) -> Option<&Base> {
+        match self {
+            Known::All(root) => root.base(),
+            Known::Top(top) => top.base(),
+        }
+    }
+
+    /// The data key that it is sealed under.
+    pub(super) fn key_id(&self) -> u32 {
+        match self {
+            Known::All(root) => root.key_id(),
+            Known::Top(top) => top.key_id(),
+        }
+    }
+
+    /// Every data key that it and what it names are under.
+    pub(super) fn keys_needed(&self) -> BTreeSet<u32> {
+        match self {
+            Known::All(root) => root.keys_needed(),
+            Known::Top(top) => top.keys_needed(),
+        }
+    }
+
+    /// Bytes of its segments, and of them those in use.
+    pub(super) fn segments(&self) -> Amplification {
+        match self {
+            Known::All(root) => Amplification::of(root),
+            Known::Top(top) => {
+                let (stored_bytes, live_bytes) = top.segment_bytes();
+                Amplification { stored_bytes, live_bytes }
+            }
+        }
+    }
+
+    /// What a range within one page is made of; `page` is what the root has there, opened.
+    pub(super) fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
+        match self {
+            Known::All(root) => root.lookup(page, volume, lba, sectors),
+            Known::Top(top) => top.lookup(page, volume, lba, sectors),
+        }
+    }
+}
+
+struct Kept<V> {
     at: RootRef,
-    root: Arc<Root>,
+    root: Arc<V>,
+    bytes: u64,
     used: Instant,
 }
 
-#[derive(Default)]
-pub(super) struct Roots {
+pub(super) struct Roots<V> {
     /// The one that was used last is the last one.
-    kept: Mutex<VecDeque<Kept>>,
+    kept: Mutex<VecDeque<Kept<V>>>,
     /// What reads of the set go by; it never goes. While the store is away, it could not be had again (R8).
     current: Mutex<Option<RootRef>>,
-    loads: Flights<Arc<Root>>,
+    loads: Flights<Arc<V>>,
 }
 
-impl Roots {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+impl<V> Default for Roots<V> {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), current: Mutex::default(), loads: Flights::default() }
+    }
+}
+
+impl<V: Rooted> Roots<V> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept<V>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,26 +154,32 @@ impl Roots {
         *self.current() = Some(at);
     }
 
+    /// Those that are in memory.
+    pub(super) fn all(&self) -> Vec<Arc<V>> {
+        self.kept().iter().map(|kept| kept.root.clone()).collect()
+    }
+
     /// The root, if it is in memory.
-    pub(super) fn get(&self, at: RootRef) -> Option<Arc<Root>> {
+    pub(super) fn get(&self, at: RootRef) -> Option<Arc<V>> {
         used(&mut self.kept(), at, Instant::now())
     }
 
     /// Keeps a root; those that were not used for longest go.
-    pub(super) fn keep(&self, at: RootRef, root: Arc<Root>) {
+    pub(super) fn keep(&self, at: RootRef, root: Arc<V>) {
         self.keep_at(at, root, Instant::now());
     }
 
-    fn keep_at(&self, at: RootRef, root: Arc<Root>, now: Instant) {
+    fn keep_at(&self, at: RootRef, root: Arc<V>, now: Instant) {
         let mut kept = self.kept();
         // Whoever waited for one load keeps the same root.
         if used(&mut kept, at, now).is_some() {
             return;
         }
-        kept.push_back(Kept { at, root, used: now });
+        let bytes = at.bytes.max(root.bytes());
+        kept.push_back(Kept { at, root, bytes, used: now });
         // Every read of a clone goes through all of its origins' roots.
-        let origins = if kept.iter().any(|one| one.root.base().is_some()) { CLONE_DEPTH_MAX as usize } else { 0 };
-        let mut bytes: u64 = kept.iter().map(|one| one.at.bytes).sum();
+        let origins = if kept.iter().any(|one| one.root.is_over()) { CLONE_DEPTH_MAX as usize } else { 0 };
+        let mut bytes: u64 = kept.iter().map(|one| one.bytes).sum();
         let current = *self.current();
         while kept.len() > ROOTS_MIN + origins
             && let Some(place) = kept.iter().position(|one| Some(one.at) != current)
@@ -83,7 +188,7 @@ impl Roots {
                 || bytes > ROOTS_BYTES_MAX
                 || now.saturating_duration_since(oldest.used) > UNUSED_MAX)
         {
-            bytes -= oldest.at.bytes;
+            bytes -= oldest.bytes;
             kept.remove(place);
         }
     }
@@ -94,9 +199,9 @@ impl Roots {
     }
 
     /// The root from memory, from whoever loads it already, or by `load`. Not kept by this. A failure is not shared: the next who waits tries.
-    pub(super) async fn get_or_load<E, F>(&self, at: RootRef, load: impl FnOnce() -> F) -> Result<Arc<Root>, E>
+    pub(super) async fn get_or_load<E, F>(&self, at: RootRef, load: impl FnOnce() -> F) -> Result<Arc<V>, E>
     where
-        F: Future<Output = Result<Arc<Root>, E>>,
+        F: Future<Output = Result<Arc<V>, E>>,
     {
         if let Some(root) = self.get(at) {
             return Ok(root);
@@ -117,7 +222,7 @@ impl Roots {
 }
 
 /// The root, which is the last one to go from now on.
-fn used(kept: &mut VecDeque<Kept>, at: RootRef, now: Instant) -> Option<Arc<Root>> {
+fn used<V>(kept: &mut VecDeque<Kept<V>>, at: RootRef, now: Instant) -> Option<Arc<V>> {
     let place = kept.iter().position(|known| known.at == at)?;
     let found = kept.remove(place)?;
     let root = found.root.clone();
@@ -129,7 +234,6 @@ fn used(kept: &mut VecDeque<Kept>, at: RootRef, now: Instant) -> Option<Arc<Root
 mod tests {
     use super::*;
     use holdfast_types::{GroupId, LogId, MemberId, ObjectId, Term};
-    use holdfast_volume::map::Base;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn at(random: u128) -> RootRef {

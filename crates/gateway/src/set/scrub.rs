@@ -275,7 +275,7 @@ impl Scrubber {
             return self.target_done(&target);
         }
         for (volume, number, place) in pages {
-            if now.as_ref().is_some_and(|now| now.page(volume, number) == Some(&place)) {
+            if now.as_ref().is_some_and(|now| now.page(volume, number) == Some(place)) {
                 self.book.page_done((volume, number), 0, 0, Vec::new());
                 continue;
             }
@@ -335,7 +335,7 @@ impl Scrubber {
             // What was replaced meanwhile may be deleted: nobody needs it any more.
             let Some((at, _)) = self.place_of(target) else { return Ok(None) };
             let same = match self.mapping.root_once(at).await {
-                Ok(root) => root.page(volume, number) == Some(&place),
+                Ok(root) => root.page(volume, number) == Some(place),
                 // Its root is lost as well: what was read stands.
                 Err(_) => true,
             };
@@ -393,7 +393,7 @@ impl Scrubber {
     }
 
     fn keep(&mut self, at: RootRef, root: Arc<Root>) -> Arc<Root> {
-        self.pages = root.pages().count() as u64;
+        self.pages = root.page_count();
         self.root = Some((at, root.clone()));
         root
     }

@@ -20,7 +20,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
-use holdfast_volume::space::{Amplification, Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -444,10 +444,7 @@ impl SpaceKeeper {
         metrics::gauge!("holdfast_space_dropped_roots", "set" => set.clone()).set(dropped as f64);
         metrics::gauge!("holdfast_snapshots", "set" => set.clone()).set(snapshots as f64);
         let Some(current) = current.filter(|current| self.shown != Some(*current)) else { return Ok(()) };
-        // Kept where reads find it: a new leader would else open it twice, and have it twice.
-        let root = self.mapping.root(current).await?;
-        self.roots.remember(current, &root);
-        let sums = Amplification::of(&root);
+        let sums = self.mapping.shown(current).await?.segments();
         metrics::gauge!("holdfast_space_live_bytes", "set" => set.clone()).set(sums.live_bytes as f64);
         metrics::gauge!("holdfast_space_stored_bytes", "set" => set.clone()).set(sums.stored_bytes as f64);
         let garbage = sums.stored_bytes.saturating_sub(sums.live_bytes);

@@ -27,7 +27,7 @@ use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Generation, Source};
 use holdfast_volume::map::{
-    Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
+    LeafShape, Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
 };
 use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
@@ -104,6 +104,9 @@ enum UploadError {
     Task(#[from] tokio::task::JoinError),
 }
 
+/// How a root that is written now is to be divided; `None` where it is written whole, because of a gateway whose build reads no other.
+pub type InLeaves = Arc<dyn Fn() -> Option<LeafShape> + Send + Sync>;
+
 /// Uploads one set while this gateway leads it.
 pub struct Uploader {
     server: Arc<SetServer>,
@@ -127,6 +130,8 @@ pub struct Uploader {
     sealing: Mutex<Option<SealingKey>>,
     /// Where all of the checkpoint under way goes, its head too: the set's stores as they were when it began.
     place: Mutex<Option<Arc<dyn ObjectStore>>>,
+    /// How roots are divided, where every gateway reads such.
+    in_leaves: InLeaves,
     /// Memory of segments that are in the store, for the next ones of the same checkpoint; as many as are written at once.
     bodies: Mutex<Vec<Vec<u8>>>,
     stop: CancellationToken,
@@ -168,9 +173,16 @@ impl Uploader {
             resealing: Mutex::default(),
             sealing,
             place,
+            in_leaves: Arc::new(|| None),
             bodies,
             stop,
         }
+    }
+
+    /// Asked for each root.
+    #[must_use]
+    pub fn in_leaves(self, in_leaves: InLeaves) -> Self {
+        Self { in_leaves, ..self }
     }
 
     /// Runs until told to stop.
@@ -269,7 +281,7 @@ impl Uploader {
         let uploaded = async {
             // Z2: whoever builds on a root seals under no lower key than that is under. Opening it tells.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
-                self.mapping.key.seen(self.mapping.root(base).await?.key_id());
+                self.mapping.key.seen(self.mapping.shown(base).await?.key_id());
             }
             *self.sealing.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.mapping.key.sealing());
             let changes = self.upload_segments(term, &generation).await?;
@@ -379,7 +391,7 @@ impl Uploader {
         let base = root.clone();
         let mut pages = stream::iter(touched)
             .map(|((volume, number), extents)| {
-                let place = base.page(volume, number).copied();
+                let place = base.page(volume, number);
                 async move {
                     let old = match place {
                         Some(place) => self.mapping.page(&place, volume, number).await.map(Some),
@@ -451,11 +463,11 @@ impl Uploader {
         if let Some(last) = pack {
             self.put_pack(term, &mut root, last).await?;
         }
+        let root = self.put_leaves(term, root).await?;
         let object = self.new_object(term);
         let sealer = self.sealing().sealer(object);
-        // A root of many TiB takes longer than heartbeats may wait.
+        // A root of many TiB that is written whole takes longer than heartbeats may wait.
         let sealing = holdfast_log::spawn_blocking(move || {
-            root.drop_dead_segments();
             let body = seal_root(&root, sealer);
             (Arc::new(root), body)
         });

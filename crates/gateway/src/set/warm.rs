@@ -15,7 +15,7 @@ use bytes::Bytes;
 use holdfast_control::set::{RootRef, StoredKind};
 use holdfast_store::keys;
 use holdfast_types::{LogId, ObjectId};
-use holdfast_volume::map::{Root, read_pack};
+use holdfast_volume::map::{Root, read_any_pack};
 use holdfast_volume::segment::read_table;
 use holdfast_volume::warm::{Begun, Keep, Plan, Since, Wanted, keep, since};
 use std::future::Future;
@@ -283,8 +283,8 @@ async fn extents(
 
 fn pages(mapping: &Mapping, object: ObjectId, body: &Bytes) -> Result<Vec<(u32, Range<u64>)>, MapError> {
     let bad = |reason| MapError::Bad { what: "page pack", object, reason };
-    let table = read_pack(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
-    Ok(table.into_iter().map(|entry| (entry.place.number, entry.place.range())).collect())
+    let table = read_any_pack(&mapping.key.opener(object), body).map_err(|e| bad(e.to_string()))?;
+    Ok(table.places())
 }
 
 /// In pieces of [`HAND_BYTES`], or of one part.

@@ -6,7 +6,7 @@ use holdfast_seal::DataKey;
 use holdfast_store::{Memory, ObjectStore};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
 use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
-use holdfast_volume::map::{MapExtent, PackBuilder, seal_root};
+use holdfast_volume::map::{LeafShape, MapExtent, PackBuilder, open_root, seal_root};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
 use std::sync::Arc;
 
@@ -27,6 +27,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::made(None).await
+    }
+
+    /// With a root in leaves, where a shape is given.
+    async fn made(shape: Option<LeafShape>) -> Self {
         let (store, set_key) = (Arc::new(Memory::new()), SetKey::of(SET, 1, DataKey::from_bytes([6; 32])));
         let key = ClusterKeys::of_bytes(5, None);
         let mut pages = [Page::new(V, 0), Page::new(V, 2)];
@@ -52,6 +57,11 @@ impl World {
             root.replace_page(V, page.number(), Some(place), &Live::new(), &page.live()).unwrap();
         }
         store.put_new(&keys::map_pack(SET, id(20)), pack.finish()).await.unwrap();
+        if let Some(shape) = shape {
+            for pack in root.write_leaves(&shape, || set_key.sealer(id(31))) {
+                store.put_new(&keys::map_pack(SET, pack.object), pack.body).await.unwrap();
+            }
+        }
         let body = seal_root(&root, set_key.sealer(id(30)));
         let root = RootRef { object: id(30), bytes: body.len() as u64 };
         store.put_new(&keys::root(SET, id(30)), body).await.unwrap();
@@ -140,6 +150,37 @@ async fn a_damaged_page_and_root_are_named() {
     assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "root"));
 }
 
+/// R9: a root in leaves is read with all of them, and each byte of them counts.
+#[tokio::test]
+async fn a_damaged_leaf_is_named_with_what_it_lists() {
+    let world = World::made(Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 })).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
+    assert_eq!((report.damaged, report.damaged_total, report.objects), (Vec::new(), 0, 5));
+    let key = keys::map_pack(SET, id(31));
+    let bytes = world.store.get(&key).await.unwrap().len();
+    let mut found = std::collections::BTreeSet::new();
+    for at in (104..bytes).step_by(7) {
+        world.replace(&key, |bytes| bytes[at] ^= 0x10).await;
+        let report = world.verify(Sample::ALL).await;
+        world.replace(&key, |bytes| bytes[at] ^= 0x10).await;
+        for damage in report.damaged {
+            let [from, to] = damage.object_bytes.unwrap();
+            assert!((from..to).contains(&(at as u64)), "byte {at}: {damage:?}");
+            assert_eq!((damage.part, &damage.key), ("leaf", &key));
+            found.insert((damage.volume, damage.lba, damage.sectors));
+        }
+    }
+    // Page 0, page 2, and what lists segments and packs.
+    let width = 2 * holdfast_volume::map::PAGE_SECTORS;
+    let of = |lba| ("vol1".to_string(), lba, width);
+    assert_eq!(found, [of(0), of(width), (String::new(), 0, 0)].into());
+    world.store.delete(&key).await.unwrap();
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "leaf"));
+    assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
+}
+
 /// What a damaged page that was given up leaves: the root counts what no page names. Nothing is lost by it; the other way round something would be.
 #[tokio::test]
 async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_not() {
@@ -151,7 +192,7 @@ async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_
         change(&mut root);
         seal_root(&root, set_key.sealer(id(30)))
     };
-    let place = *open_root(&set_key.opener(id(30)), &sealed).unwrap().page(V, 0).unwrap();
+    let place = open_root(&set_key.opener(id(30)), &sealed).unwrap().page(V, 0).unwrap();
     let some = |sectors| Live::from([(id(10), Sectors(sectors))]);
     let more = counted(&|root| root.replace_page(V, 0, None, &Live::new(), &Live::new()).unwrap());
     world.replace(&key, |bytes| *bytes = more.to_vec()).await;

@@ -67,14 +67,21 @@ fn an_extent_opens_only_as_what_it_was_sealed_as() {
 #[test]
 fn a_part_is_not_another_part() {
     let parts = [Part::Header, Part::Root, PAGE, Part::Page { number: 3, volume: VolumeId(4), page: 9 }];
+    let leaf = Part::Leaf { number: 4, kind: 1, volume: VolumeId(4), page: 9 };
     let other_pages = [
         Part::Page { number: 2, volume: VolumeId(5), page: 9 },
         Part::Page { number: 2, volume: VolumeId(4), page: 8 },
+        Part::Page { number: 4, volume: VolumeId(4), page: 9 },
+        Part::Leaf { number: 2, kind: 1, volume: VolumeId(4), page: 9 },
+        Part::Leaf { number: 4, kind: 2, volume: VolumeId(4), page: 9 },
+        Part::Leaf { number: 4, kind: 1, volume: VolumeId(5), page: 9 },
+        Part::Leaf { number: 4, kind: 1, volume: VolumeId(4), page: 8 },
     ];
+    let parts: Vec<Part> = parts.into_iter().chain([leaf]).collect();
     let mut sealer = sealer();
-    for part in parts {
+    for part in parts.iter().copied() {
         let sealed = sealer.seal_part(part, PLAIN);
-        for asked in parts.into_iter().chain(other_pages) {
+        for asked in parts.iter().copied().chain(other_pages) {
             assert_eq!(opener().open_part(asked, &sealed).is_ok(), asked == part, "{part} opened as {asked}");
         }
         assert!(opener().open_extent(0, ExtentAad { raw_len: 16, ..AAD }, &sealed).is_err());

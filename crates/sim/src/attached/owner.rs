@@ -4,9 +4,8 @@
 //! under way never do on several.
 
 use super::bugs::{self, Bug};
-use super::wires::{Said, USERS, use_devices, way};
-use crate::client::SET;
-use crate::host::{Clock, Connector, lock};
+use super::wires::{Said, USERS, options, use_devices, way};
+use crate::host::{Clock, lock};
 use crate::libc;
 use crate::model::{self, BLOCK_BYTES, BLOCKS, Id, Model, Place, VOLUMES};
 use crate::net::Net;
@@ -15,19 +14,14 @@ use crate::slices::Slices;
 use crate::world::MS;
 use bytes::Bytes;
 use holdfast_attach::requests::{Errno, ReadPart, RequestError, Requests};
-use holdfast_attach::{AttachError, Bounds, DeviceKind, Ended, Halves, KernelOptions, Options, Seams};
-use holdfast_tls::Dialer;
-use holdfast_types::{Name, Owner as OwnerName};
+use holdfast_attach::{AttachError, Ended, Halves, Seams};
+use holdfast_types::Name;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-const TTL: Duration = Duration::from_secs(2);
-/// Until the device is there; then attach gives up, and is started again.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A fenced device has answered everything after so many milliseconds of its process, and that ends within as many when it is told to.
 const FENCED_LIMIT: u64 = 2_000;
 
@@ -225,39 +219,12 @@ impl Owner {
         self.wake(now);
     }
 
-    fn options(&mut self, gateways: usize) -> anyhow::Result<Options> {
-        // Some gateways are enough to find the others, mostly.
-        let mut api: Vec<String> = (0..gateways).map(|index| format!("10.0.0.{}:7400", index + 1)).collect();
-        self.rng.shuffle(&mut api);
-        if self.rng.chance(300) {
-            api.truncate(self.rng.range(2, gateways as u64) as usize);
-        }
-        let connector = Connector { from: self.at, net: self.net.clone() };
-        let bounds = [
-            Bounds::default(),
-            Bounds { requests: 3, ..Bounds::default() },
-            Bounds { bytes: 24 << 10, ..Bounds::default() },
-        ];
-        Ok(Options {
-            set: Name::new(SET)?,
-            owner: OwnerName::new(self.name.clone())?,
-            api,
-            dialer: Dialer::over(Arc::new(move |endpoint| endpoint.connect_with_connector_lazy(connector.clone()))),
-            dir: self.dir.clone(),
-            ttl: Some(TTL),
-            force: self.force,
-            connections: self.rng.range(1, 3) as u8,
-            bounds: self.rng.pick(&bounds),
-            device: DeviceKind::None,
-            kernel: KernelOptions { sockets: 1, dead_timeout: Duration::from_secs(60) },
-            patience: PATIENCE,
-        })
-    }
-
     fn start(&mut self, now: u64, gateways: usize, log: &mut Vec<String>) -> Result<(), String> {
         self.enter(now);
         self.net.power(self.at, true);
-        let options = self.options(gateways).map_err(|e| e.to_string())?;
+        let place = (self.name.as_str(), self.at);
+        let options = options(&mut self.rng, place, &self.net, self.dir.clone(), self.force, gateways);
+        let options = options.map_err(|e| e.to_string())?;
         log.push(format!(
             "{} attaches: {} connections, {:?}, force {}",
             self.name, options.connections, options.bounds, self.force

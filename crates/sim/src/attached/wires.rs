@@ -2,17 +2,26 @@
 
 use super::bugs;
 use crate::client::{SET, VOLUME_NAMES};
+use crate::host::Connector;
 use crate::host::{self, lock, machine_of};
 use crate::net::{Door, Net};
+use crate::rng::Rng;
 use holdfast_attach::requests::{ExportName, Requests};
-use holdfast_attach::{AttachError, Connect, Ended, Halves};
-use holdfast_types::Name;
+use holdfast_attach::{AttachError, Bounds, Connect, DeviceKind, Ended, Halves, KernelOptions, Options};
+use holdfast_tls::Dialer;
+use holdfast_types::{Name, Owner};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Connections of the device's user to each volume.
 pub const USERS: usize = 2;
+/// How long a lease lasts without a renewal.
+pub const TTL: Duration = Duration::from_secs(2);
+/// Until the device is there; then attach gives up, and is started again.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a pipe between the device and who uses it.
 const PIPE_BYTES: usize = 64 << 10;
 
@@ -23,6 +32,56 @@ pub struct Said {
     pub ready: Option<u64>,
     pub devices: Vec<Vec<Arc<Requests>>>,
     pub ended: Option<Result<Ended, AttachError>>,
+}
+
+/// How the gateways' admin doors are reached from `from`.
+pub fn dialer(from: usize, net: &Net) -> Dialer {
+    let connector = Connector { from, net: net.clone() };
+    Dialer::over(Arc::new(move |endpoint| endpoint.connect_with_connector_lazy(connector.clone())))
+}
+
+/// The admin addresses of as many machines.
+pub fn doors(gateways: usize) -> Vec<String> {
+    (0..gateways).map(|index| format!("10.0.0.{}:7400", index + 1)).collect()
+}
+
+/// What is attached, and how: what may be, by the seed.
+///
+/// # Errors
+/// A name that is none.
+pub fn options(
+    rng: &mut Rng,
+    (name, at): (&str, usize),
+    net: &Net,
+    dir: PathBuf,
+    force: bool,
+    gateways: usize,
+) -> anyhow::Result<Options> {
+    // Some gateways are enough to find the others, mostly.
+    let mut api = doors(gateways);
+    rng.shuffle(&mut api);
+    if rng.chance(300) {
+        api.truncate(rng.range(2, gateways as u64) as usize);
+    }
+    let bounds = [
+        Bounds::default(),
+        Bounds { requests: 3, ..Bounds::default() },
+        Bounds { bytes: 24 << 10, ..Bounds::default() },
+    ];
+    Ok(Options {
+        set: Name::new(SET)?,
+        owner: Owner::new(name.to_string())?,
+        api,
+        dialer: dialer(at, net),
+        dir,
+        ttl: Some(TTL),
+        force,
+        connections: rng.range(1, 3) as u8,
+        bounds: rng.pick(&bounds),
+        device: DeviceKind::None,
+        kernel: KernelOptions { sockets: 1, dead_timeout: Duration::from_secs(60) },
+        patience: PATIENCE,
+    })
 }
 
 /// How lanes are connected.

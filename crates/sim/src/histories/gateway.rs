@@ -28,6 +28,7 @@ use holdfast_raft::Group;
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::SetLife;
+use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
 use holdfast_volume::space::MoveLimits;
 use std::collections::BTreeMap;
@@ -58,9 +59,43 @@ pub struct Common {
     pub ledger: Arc<Mutex<Ledger>>,
     pub entry: SetEntry,
     upload: UploadSettings,
+    /// How roots are written: whole, in leaves that are as small as can be, or now so and now so.
+    leaves: Leaves,
     space: SpaceSettings,
     /// Empty: nothing of a history is in it. The pace is asked of it, and is always full speed.
     log: NodeLog,
+}
+
+/// See [`Common::leaves`].
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    Never,
+    Always(LeafShape),
+    /// By the gateway's start.
+    Now(LeafShape),
+}
+
+impl Leaves {
+    /// By the seed itself: a draw would make every other one another.
+    fn of(seed: u64) -> Self {
+        let tiny = LeafShape { pages: 1, objects: 2, packs: 4, whole_bytes: 0 };
+        // Five: neither the one in four with clones nor the one in three that changes keys is always of one kind.
+        match seed % 5 {
+            0 | 1 => Self::Never,
+            2 => Self::Now(LeafShape { pages: 2, objects: 3, ..tiny }),
+            3 => Self::Always(LeafShape { pages: 3, objects: 1, packs: 2, ..tiny }),
+            _ => Self::Always(tiny),
+        }
+    }
+
+    /// Of a gateway's start.
+    fn shape(self, boot: u64) -> Option<LeafShape> {
+        match self {
+            Self::Never => None,
+            Self::Always(shape) => Some(shape),
+            Self::Now(shape) => boot.is_multiple_of(2).then_some(shape),
+        }
+    }
 }
 
 /// A name that is one.
@@ -108,7 +143,8 @@ impl Common {
         let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Stores::new(seed, several));
         let (set, life, links, others) = (SET, LIFE, Links::default(), None);
         let ledger = Ledger::new(set, seed, &entry.wrapped_key, entry.key_id);
-        Self { set, life, links, others, journal, store, key, ledger, entry, upload, space, log }
+        let leaves = Leaves::of(seed);
+        Self { set, life, links, others, journal, store, key, ledger, entry, upload, leaves, space, log }
     }
 
     /// The store, as one process has it.
@@ -136,6 +172,7 @@ impl Common {
             ledger: Ledger::new(set, seed, &entry.wrapped_key, entry.key_id),
             entry,
             upload: self.upload,
+            leaves: self.leaves,
             space: self.space,
             log: self.log.clone(),
         }
@@ -249,7 +286,9 @@ impl Gateway {
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
         let repair = common.store.several().then(|| Repairer::new(server.clone(), mapping.clone(), stop.clone()));
+        let shape = common.leaves.shape(boot);
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());
+        let uploader = uploader.in_leaves(Arc::new(move || shape));
         let mut tasks = vec![
             tokio::spawn(server.clone().run()),
             tokio::spawn(head.watch(server.clone(), stop.clone())),

@@ -15,7 +15,7 @@ use holdfast_seal::{DataKey, WRAPPED_KEY_BYTES, ring_ids};
 use holdfast_store::keys;
 use holdfast_types::{MemberId, Name, SetId};
 use holdfast_volume::head::{Argon2id, Keyring, read_keyring};
-use holdfast_volume::map::open_root;
+use holdfast_volume::map::open_top;
 use holdfast_volume::object::ObjectHeader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -247,7 +247,7 @@ impl World {
             for root in head.content.root.into_iter().chain(head.links.pins.values().map(|pin| pin.root)) {
                 let key = keys::root(set, root.object);
                 let Some(bytes) = self.common.store.objects(&key).pop() else { continue };
-                let opened = open_root(&alone.opener(root.object), &bytes).map_err(|e| format!("K2: {key}: {e}"))?;
+                let opened = open_top(&alone.opener(root.object), &bytes).map_err(|e| format!("K2: {key}: {e}"))?;
                 if !opened.keys_needed().is_subset(&ids) {
                     return Err(format!("K2: {key} needs {:?}, the head has {ids:?}", opened.keys_needed()));
                 }

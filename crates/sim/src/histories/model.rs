@@ -84,6 +84,8 @@ pub struct Stats {
     /// Data keys that came, and that went.
     pub keys_made: u64,
     pub keys_dropped: u64,
+    /// Roots that were looked at and were in leaves.
+    pub roots_in_leaves: u64,
 }
 
 /// The parts of `range` that lie in windows, as places in a volume's list.

@@ -11,7 +11,7 @@ use holdfast_gateway::set::reader::Part;
 use holdfast_store::keys;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::{Head, Standing};
-use holdfast_volume::map::open_root;
+use holdfast_volume::map::{LeafRef, open_leaf, open_top};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -47,7 +47,22 @@ impl World {
             let key = keys::root(of.set, at.object);
             let lost = || format!("R7: root {key} is named by set {}, and not there", self.common.set);
             let bytes = self.common.store.objects(&key).pop().ok_or_else(lost)?;
-            let opened = open_root(&of.opener(at.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
+            let top = open_top(&of.opener(at.object), &bytes).map_err(|e| format!("R9: {key}: {e}"))?;
+            let mut lost = String::new();
+            let leaf = |leaf: &LeafRef| {
+                let (place, pack) = (leaf.at.range(), keys::map_pack(of.set, leaf.at.object));
+                let found = self.common.store.objects(&pack).pop();
+                let sealed =
+                    found.and_then(|bytes| bytes.get(place.start as usize..place.end as usize).map(<[u8]>::to_vec));
+                let Some(sealed) = sealed else {
+                    lost = format!("R7: {pack}, with leaves of root {key}, is not there");
+                    return None;
+                };
+                open_leaf(&of.opener(leaf.at.object), leaf, &sealed).map_err(|e| lost = format!("R9: {pack}: {e}")).ok()
+            };
+            let opened = top.complete(leaf);
+            let opened = opened.map_err(|e| if lost.is_empty() { format!("R9: {key}: {e}") } else { lost })?;
+            self.stats.roots_in_leaves += u64::from(opened.is_in_leaves());
             named.extend(opened.names().map(|stored| key_of(of.set, stored)));
             named.push(key);
             if let Some(base) = opened.base() {

@@ -1,4 +1,4 @@
-//! Pages and roots as objects: the frame is that of [`crate::object`].
+//! Pages, leaves and roots as objects: the frame is that of [`crate::object`].
 //!
 //! A page pack's content is sealed pages, each to be range-read and opened by itself; its main part is the table:
 //!
@@ -6,8 +6,16 @@
 //!   "HFQ" version(1)  count  then per page, in the order in which they stand in the pack:
 //!   volume (step from the one before)   page number (step from the one before)   bytes before sealing
 //! ```
-//! A root object has no content besides its main part, the root.
+//! A pack of leaves is a pack whose content is leaves of a root; its table:
+//!
+//! ```text
+//!   "HFQ" version(2)  count  then per leaf, in the order in which they stand in the pack:
+//!   kind   [volume  first page that it covers  how many it covers]   where it lists pages   bytes before sealing
+//! ```
+//! A root object has no content besides its main part, the root or its top.
 
+use super::leaf::{LeafOf, LeafRef};
+use super::top::{Opened, Top};
 use super::{MapError, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, PageRef, Root};
 use crate::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
 use crate::segment::{SEGMENT_BYTES_MAX, seal_frame};
@@ -19,6 +27,10 @@ use holdfast_types::{ObjectId, VolumeId};
 use std::fmt;
 
 const TABLE_MAGIC: &[u8] = b"HFQ\x01";
+/// Of a pack of leaves.
+const LEAVES_MAGIC: &[u8] = b"HFQ\x02";
+/// Kind and length take a byte each at least.
+const LEAVES_ENTRY_BYTES_MIN: usize = 2;
 /// Volume, number and length take a byte each at least.
 const TABLE_ENTRY_BYTES_MIN: usize = 3;
 
@@ -228,15 +240,162 @@ fn decode_table(object: ObjectId, plain: &[u8]) -> Result<Vec<PackEntry>, WireEr
     Ok(table)
 }
 
-/// A root as an object of its own.
+/// Packs leaves of one root into one object.
+pub(super) struct LeafPackBuilder {
+    sealer: ObjectSealer,
+    content: Vec<u8>,
+    table: Vec<(LeafOf, PageRef)>,
+}
+
+impl LeafPackBuilder {
+    /// An empty pack for the object that the sealer was made for.
+    pub(super) fn new(sealer: ObjectSealer) -> Self {
+        Self { sealer, content: vec![0; OBJECT_HEADER_BYTES], table: Vec::new() }
+    }
+
+    pub(super) fn object(&self) -> ObjectId {
+        self.sealer.object()
+    }
+
+    /// Seals a leaf's bytes and says where they will be found.
+    ///
+    /// # Panics
+    /// R9: when the leaf is longer than [`PAGE_BYTES_MAX`] or the pack outgrows [`SEGMENT_BYTES_MAX`]: nobody could read it back.
+    pub(super) fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
+        assert!(plain.len() <= PAGE_BYTES_MAX, "R9: leaf {of:?}: {} bytes", plain.len());
+        let end = self.content.len() + plain.len() + TAG_BYTES;
+        assert!(end <= SEGMENT_BYTES_MAX, "R9: a pack of leaves of {end} bytes");
+        let at = PageRef {
+            object: self.object(),
+            number: self.table.len() as u32,
+            offset: self.content.len() as u32,
+            sealed_len: (plain.len() + TAG_BYTES) as u32,
+            raw_len: plain.len() as u32,
+        };
+        self.sealer.seal_part_into(of.part(at.number), plain, &mut self.content);
+        self.table.push((of, at));
+        at
+    }
+
+    /// Where each of them will be, by number.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u32, std::ops::Range<u64>)> + '_ {
+        self.table.iter().map(|(_, at)| (at.number, at.range()))
+    }
+
+    /// Bytes so far, without the table.
+    pub(super) fn bytes(&self) -> usize {
+        self.content.len()
+    }
+
+    /// The whole object.
+    pub(super) fn finish(self) -> Bytes {
+        let Self { mut sealer, mut content, table } = self;
+        let mut out = LEAVES_MAGIC.to_vec();
+        wire::put(&mut out, table.len() as u64);
+        for (of, at) in table {
+            out.push(of.kind());
+            if let LeafOf::Pages { volume, first, width } = of {
+                [volume.0, first, width].into_iter().for_each(|number| wire::put(&mut out, number.into()));
+            }
+            wire::put(&mut out, at.raw_len.into());
+        }
+        seal_frame(ObjectKind::Pages, &mut sealer, Part::Header, &out, &mut content);
+        Bytes::from(content)
+    }
+}
+
+/// What a pack holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PackTable {
+    /// Pages.
+    Pages(Vec<PackEntry>),
+    /// Leaves of a root.
+    Leaves(Vec<LeafRef>),
+}
+
+impl PackTable {
+    /// Where its parts are, by number.
+    pub fn places(&self) -> Vec<(u32, std::ops::Range<u64>)> {
+        match self {
+            PackTable::Pages(pages) => pages.iter().map(|entry| (entry.place.number, entry.place.range())).collect(),
+            PackTable::Leaves(leaves) => leaves.iter().map(|leaf| (leaf.at.number, leaf.at.range())).collect(),
+        }
+    }
+}
+
+/// The table of a whole pack, whichever it is.
+///
+/// # Errors
+/// [`MapError`] where the object is not exactly this pack.
+pub fn read_any_pack(opener: &ObjectOpener, pack: &[u8]) -> Result<PackTable, MapError> {
+    let (header, main) = ObjectHeader::of_whole(ObjectKind::Pages, opener, pack)?;
+    let plain = opener.open_part_by(header.key_id, Part::Header, main)?;
+    if !plain.starts_with(LEAVES_MAGIC) {
+        return open_pack(opener, &header, main).map(PackTable::Pages);
+    }
+    let wire = |error| MapError::Wire { what: "table of a pack of leaves", error };
+    let leaves = decode_leaves(header.object, header.key_id, &plain).map_err(wire)?;
+    let end = leaves.last().map_or(OBJECT_HEADER_BYTES as u64, |last| last.at.range().end);
+    if end != header.main_offset {
+        return Err(MapError::Pages { object: header.object, found: end, expected: header.main_offset });
+    }
+    Ok(PackTable::Leaves(leaves))
+}
+
+fn decode_leaves(object: ObjectId, key_id: u32, plain: &[u8]) -> Result<Vec<LeafRef>, WireError> {
+    let mut reader = Reader::new(plain);
+    reader.magic("magic and version of the table", LEAVES_MAGIC)?;
+    let most = (SEGMENT_BYTES_MAX / TAG_BYTES) as u64;
+    let count = reader.count("count of leaves", LEAVES_ENTRY_BYTES_MIN, most)?;
+    let mut table = Vec::with_capacity(count);
+    let mut offset = OBJECT_HEADER_BYTES as u64;
+    for number in 0..count {
+        let at = reader.at();
+        let of = match reader.u8("kind of a leaf")? {
+            1 => {
+                let volume = VolumeId(reader.number("volume", 0, u32::MAX.into())? as u32);
+                let first = reader.number("first page", 0, PAGE_NUMBER_MAX.into())? as u32;
+                let width = reader.number("pages of a leaf", 1, u64::from(PAGE_NUMBER_MAX) + 1)? as u32;
+                LeafOf::Pages { volume, first, width }
+            }
+            2 => LeafOf::Segments,
+            3 => LeafOf::Packs,
+            found => {
+                let field = "kind of a leaf";
+                return Err(WireError::Range { field, at, found: found.into(), least: 1, most: 3 });
+            }
+        };
+        let raw_len = reader.number("bytes before sealing", 1, PAGE_BYTES_MAX as u64)?;
+        let sealed_len = raw_len + TAG_BYTES as u64;
+        let place = PageRef {
+            object,
+            number: number as u32,
+            offset: offset as u32,
+            sealed_len: sealed_len as u32,
+            raw_len: raw_len as u32,
+        };
+        table.push(LeafRef { at: place, of, key_id });
+        offset += sealed_len;
+        if offset > SEGMENT_BYTES_MAX as u64 {
+            let most = SEGMENT_BYTES_MAX as u64;
+            return Err(WireError::Range { field: "end of the leaf", at, found: offset, least: 0, most });
+        }
+    }
+    reader.end()?;
+    Ok(table)
+}
+
+/// A root as an object of its own: all of it, or its top where its leaves were written.
 ///
 /// # Panics
-/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong.
+/// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong. M3: where it is in leaves,
+/// and one has changed since they were written.
 pub fn seal_root(root: &Root, mut sealer: ObjectSealer) -> Bytes {
     let (made_for, found) = (root.key_id(), sealer.key_id());
     assert!(made_for == 0 || made_for == found, "R10: a root for data key {made_for} is sealed under {found}");
+    let plain = if root.is_in_leaves() { root.encode_top() } else { root.encode() };
     let mut object = vec![0; OBJECT_HEADER_BYTES];
-    seal_frame(ObjectKind::Root, &mut sealer, Part::Root, &root.encode(), &mut object);
+    seal_frame(ObjectKind::Root, &mut sealer, Part::Root, &plain, &mut object);
     Bytes::from(object)
 }
 
@@ -244,13 +403,25 @@ pub fn seal_root(root: &Root, mut sealer: ObjectSealer) -> Bytes {
 ///
 /// # Errors
 /// [`MapError`] where the object is not exactly this root.
-pub fn open_root(opener: &ObjectOpener, object: &[u8]) -> Result<Root, MapError> {
+pub fn open_top(opener: &ObjectOpener, object: &[u8]) -> Result<Opened, MapError> {
     let (header, main) = ObjectHeader::of_whole(ObjectKind::Root, opener, object)?;
     if header.main_offset != OBJECT_HEADER_BYTES as u64 {
         let object = header.object;
         return Err(MapError::Pages { object, found: OBJECT_HEADER_BYTES as u64, expected: header.main_offset });
     }
-    let mut root = Root::decode(&opener.open_part_by(header.key_id, Part::Root, main)?)?;
+    let plain = opener.open_part_by(header.key_id, Part::Root, main)?;
+    if Top::is_one(&plain) {
+        return Top::decode(&plain, header.key_id).map(Opened::Leaves);
+    }
+    let mut root = Root::decode(&plain)?;
     root.opened_under(header.key_id).map_err(|error| MapError::Wire { what: "root", error })?;
-    Ok(root)
+    Ok(Opened::Whole(root))
+}
+
+/// Opens what [`seal_root`] made of a root that was written whole.
+///
+/// # Errors
+/// As [`open_top`], and [`MapError::Leaf`] where it is in leaves.
+pub fn open_root(opener: &ObjectOpener, object: &[u8]) -> Result<Root, MapError> {
+    open_top(opener, object)?.complete(|_| None)
 }

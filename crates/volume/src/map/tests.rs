@@ -493,7 +493,7 @@ proptest! {
             live += sectors;
             let after = Live::from([(object(1), Sectors(*sectors))]);
             root.replace_page(VolumeId(*volume), *number, Some(page), &Live::new(), &after).unwrap();
-            prop_assert_eq!(root.page(VolumeId(*volume), *number), Some(&page));
+            prop_assert_eq!(root.page(VolumeId(*volume), *number), Some(page));
         }
         prop_assert_eq!(root.pages().count(), pages.len());
         prop_assert_eq!(root.segments().map(|(_, usage)| usage.live_sectors.0).sum::<u64>(), live, "M4");

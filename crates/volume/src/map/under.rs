@@ -6,8 +6,9 @@
 //! U1  An object that a root names and does not list is under the root's own key; a listed one under a lower one. So which keys a root needs is known from
 //!     the root alone, authentically, and one that lists nothing needs its own.
 //! U2  The key of a root is never lower than that of the root that it was built on.
+//! U3  A root's leaves are under its own key: one that was written under an older key is written anew. So what a leaf does not list is under the root's.
 //!
-//! Encoded at the end of a root of version 4, only where something is listed:
+//! Encoded at the end of a root of version 4, only where something is listed (of a root in leaves each leaf lists what is its own, see `leaf`):
 //!
 //! ```text
 //!   count, then each, sorted:  id (steps)  key
@@ -42,6 +43,21 @@ pub struct KeyUse {
 impl Under {
     pub(super) fn lists_any(&self) -> bool {
         !self.older.is_empty()
+    }
+
+    /// The key of an object that is listed.
+    pub(super) fn older_of(&self, object: ObjectId) -> Option<u32> {
+        self.older.get(&object).copied()
+    }
+
+    /// Lists an object.
+    pub(super) fn list(&mut self, object: ObjectId, key: u32) {
+        self.older.insert(object, key);
+    }
+
+    /// Every key that something listed is under.
+    pub(super) fn keys(&self) -> BTreeSet<u32> {
+        self.older.values().copied().collect()
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -115,6 +131,12 @@ impl Root {
         }
     }
 
+    /// What is listed but for its own leaves' packs, of which nothing is written.
+    pub(super) fn older_without_leaves(&self) -> BTreeMap<ObjectId, u32> {
+        let left = self.under.older.iter().filter(|(object, _)| !self.leaf_packs.contains_key(*object));
+        left.map(|(object, key)| (*object, *key)).collect()
+    }
+
     /// The data key that an object which the root names is under (U1).
     pub fn key_of(&self, object: ObjectId) -> u32 {
         self.under.older.get(&object).copied().unwrap_or(self.under.key)
@@ -139,10 +161,10 @@ impl Root {
             sum.stored_bytes += usage.stored_bytes;
             sum.live_bytes += usage.live_sectors.0 * SECTOR_BYTES;
         }
-        for (object, usage) in self.pack_uses() {
+        for (object, stored_bytes) in self.packs() {
             let sum = uses.entry(self.key_of(object)).or_default();
             sum.objects += 1;
-            sum.stored_bytes += usage.stored_bytes;
+            sum.stored_bytes += stored_bytes;
         }
         uses
     }

@@ -52,16 +52,13 @@ impl Spared {
             self.at.clear();
         }
         if !self.at.is_empty() {
-            let now: BTreeMap<ObjectId, Sectors> =
-                root.segments().map(|(object, u)| (object, u.live_sectors)).collect();
-            self.at.retain(|object, live| now.get(object) == Some(live));
+            self.at.retain(|object, live| root.segment(*object).is_some_and(|usage| usage.live_sectors == *live));
         }
     }
 
     /// A victim out of which nothing came.
     pub fn note(&mut self, root: &Root, victim: ObjectId) {
-        let found = root.segments().find(|(object, _)| *object == victim);
-        self.at.extend(found.map(|(object, usage)| (object, usage.live_sectors)));
+        self.at.extend(root.segment(victim).map(|usage| (victim, usage.live_sectors)));
     }
 
     /// All may be worth another look: what stood in their way is gone.

@@ -10,12 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Garbage {
     root: ObjectId,
     left: BTreeSet<StoredObject>,
+    /// The packs that its leaves are in. They go with the root itself, last: whoever begins again has to read it once more.
+    leaves: BTreeSet<ObjectId>,
 }
 
 impl Garbage {
     /// Everything that the dropped root in object `root` names.
     pub fn of(root: ObjectId, names: &Root) -> Self {
-        Self { root, left: names.names().collect() }
+        let leaves: BTreeSet<ObjectId> = names.leaf_packs().keys().copied().collect();
+        Self { root, left: names.names().filter(|named| !leaves.contains(&named.object)).collect(), leaves }
     }
 
     /// A kept root: what it names stays. To be told of every one.
@@ -23,13 +26,24 @@ impl Garbage {
         for object in names.names() {
             self.left.remove(&object);
         }
+        for object in names.leaf_packs().keys() {
+            self.leaves.remove(object);
+        }
     }
 
-    /// In entries of at most `max` objects, without those up to `after`; the last one takes the root itself along.
+    /// In entries of at most `max` objects, without those up to `after`; the last one takes the root itself along, and the packs of its leaves.
     pub fn entries(self, max: usize, after: Option<StoredObject>) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let objects: Vec<StoredObject> =
             self.left.into_iter().filter(|object| after.is_none_or(|after| *object > after)).collect();
-        let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max.max(1)).map(<[StoredObject]>::to_vec).collect();
+        let max = max.max(1);
+        let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max).map(<[StoredObject]>::to_vec).collect();
+        // All in the entry that takes the root, unless there are more than one may have.
+        let leaves: Vec<StoredObject> =
+            self.leaves.into_iter().map(|object| StoredObject { kind: StoredKind::Pages, object }).collect();
+        match chunks.last_mut() {
+            Some(last) if last.len() + leaves.len() <= max => last.extend(leaves),
+            _ => chunks.extend(leaves.chunks(max).map(<[StoredObject]>::to_vec)),
+        }
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }

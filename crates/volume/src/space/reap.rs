@@ -1,6 +1,6 @@
 //! When a retired object may be deleted, and by whom (G3). Deleting is the only thing that loses data for good.
 
-use holdfast_control::set::{SetState, StoredObject};
+use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, SetState, StoredKind, StoredObject};
 use holdfast_types::{MonoTime, ObjectId, Term};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,6 +91,9 @@ impl Reaper {
 
     /// Retired objects whose grace is over, at most `max`, in the order in which they are to be deleted: roots, then packs, then
     /// segments, so that what is left after a crash is never a root without its objects.
+    ///
+    /// No pack as long as dropped roots wait to be looked through, unless the list is so full that they wait for that: two of them may have leaves in one
+    /// pack (ADR 0034), and what only the second one names would be found by nobody but the sweep.
     pub fn due(
         &mut self,
         term: Term,
@@ -105,8 +108,12 @@ impl Reaper {
         }
         self.seen.retain(|object, _| state.retired.contains_key(object));
         let mut due = Vec::new();
+        let packs_wait = !state.dropped.is_empty() && state.retired.len() < RETIRED_MAX - RETIRE_OBJECTS_MAX;
         for (object, kind) in &state.retired {
             let seen = *self.seen.entry(*object).or_insert(now);
+            if packs_wait && *kind == StoredKind::Pages {
+                continue;
+            }
             if now.saturating_since(seen) >= grace {
                 due.push(StoredObject { kind: *kind, object: *object });
             }

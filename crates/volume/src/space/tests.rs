@@ -182,6 +182,29 @@ fn a_pack_that_would_be_no_smaller_is_left_alone() {
     assert_eq!(packs_to_collect(&root, 200).len(), 1);
 }
 
+/// Two dropped roots may have leaves in one pack: it goes once both were looked through.
+#[test]
+fn packs_wait_for_the_dropped_roots_that_are_not_looked_through() {
+    use holdfast_control::set::{RETIRE_OBJECTS_MAX, RETIRED_MAX, StoredKind};
+    let (grace, start) = (Duration::from_secs(60), MonoTime(1 << 40));
+    let (late, term, mut state) = (start.saturating_add(grace), Term(8), SetState::new(Epoch(0)));
+    let all = [(1, StoredKind::Root), (2, StoredKind::Pages), (3, StoredKind::Segment)];
+    state.retired.extend(all.map(|(random, kind)| (object(random), kind)));
+    let mut reaper = Reaper::new();
+    let mut due = |state: &SetState, at| reaper.due(term, at, grace, state, 9).len();
+    state.dropped.insert(object(9), 100);
+    assert_eq!(due(&state, start), 0);
+    assert_eq!(due(&state, late), 2);
+    let mut none = state.clone();
+    none.dropped.clear();
+    assert_eq!(due(&none, late), 3);
+    // They wait for room in the list.
+    state
+        .retired
+        .extend((100..).take(RETIRED_MAX - RETIRE_OBJECTS_MAX).map(|random| (object(random), StoredKind::Segment)));
+    assert_eq!(due(&state, late), 3);
+}
+
 #[test]
 fn a_deletion_needs_its_entry_its_grace_its_term_and_a_fresh_confirmation() {
     let mut state = SetState::new(Epoch(0));

@@ -3,6 +3,8 @@
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const REAP: &str = "crates/volume/src/space/reap.rs";
+const ROOT: &str = "crates/volume/src/map/root.rs";
+const LEAVES: &str = "crates/volume/src/map/top/write.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
 const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
@@ -10,6 +12,7 @@ const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
 const PINNED: &str = "crates/control/src/set/pins.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
+const TOPS: Test = lib(Layer::Property, "holdfast-volume", &["map::top::"]);
 const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"]);
 const KEPT: Test = lib(Layer::Unit, "holdfast-control", &["set::space::"]);
 const SPACE: Test = lib(Layer::Unit, "holdfast-volume", &["space::"]);
@@ -104,6 +107,50 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        !self.named.contains(&object)",
         }],
         tests: &[HISTORIES, SPACE],
+        smoke: false,
+    },
+    Mutation {
+        name: "changed-leaf-not-written",
+        bug: "a root names a leaf as it was before a page of it was replaced: what the page named is deleted, and the new one is lost",
+        rule: "R7",
+        edits: &[Edit {
+            file: ROOT,
+            old: "        Arc::make_mut(&mut slot.leaf).set(number, &page);\n        slot.at = None;",
+            new: "        Arc::make_mut(&mut slot.leaf).set(number, &page);",
+        }],
+        tests: &[TOPS, HISTORIES, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "leaves-retired-before-their-root",
+        bug: "a pack of leaves goes with the first objects of a dropped root: who begins again cannot read that root, and what it named is never deleted",
+        rule: "R7",
+        edits: &[Edit {
+            file: GARBAGE,
+            old: "names.names().filter(|named| !leaves.contains(&named.object)).collect()",
+            new: "names.names().collect()",
+        }],
+        tests: &[TOPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "leaf-pack-not-named",
+        bug: "a root does not name the packs of its own leaves: they are swept",
+        rule: "R7",
+        edits: &[Edit {
+            file: ROOT,
+            old: "of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()",
+            new: "of_pages.collect()",
+        }],
+        tests: &[TOPS, HISTORIES, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "leaves-under-an-older-key",
+        bug: "a leaf that was written under an older data key stays: what it does not list is taken for the newer key's",
+        rule: "R10",
+        edits: &[Edit { file: LEAVES, old: "        self.leave_packs(&older);", new: "        let _ = &older;" }],
+        tests: &[TOPS, CLONES],
         smoke: false,
     },
     Mutation {

@@ -54,7 +54,7 @@ impl SpaceKeeper {
         for (what, at) in named {
             let keys = match self.keys.known.get(&at.object) {
                 Some(keys) => keys.clone(),
-                None => match self.mapping.root_once(at).await {
+                None => match self.mapping.known_once(at).await {
                     Ok(root) => root.keys_needed(),
                     // A dropped one that is lost: what it named is the sweep's, by a listing.
                     Err(e) if is_lost(&e) && state.dropped.contains_key(&at.object) => BTreeSet::new(),

@@ -204,7 +204,7 @@ impl Uploader {
         let mut found = Vec::new();
         for (volume, number) in pages_of(&table) {
             let Some(place) = base.page(volume, number) else { continue };
-            let page = self.mapping.page(place, volume, number).await?;
+            let page = self.mapping.page(&place, volume, number).await?;
             found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
         }
         Ok((!found.is_empty()).then_some((segment, found)))
@@ -301,7 +301,7 @@ impl Uploader {
         let current = self.host.with(|m| m.state().current_root());
         // A set without a root has one as soon as the new key seals, so that every later one is under that or a newer (Z2).
         let Some(current) = current else { return ring.seals == ring.newest() };
-        match self.mapping.root(current).await {
+        match self.mapping.shown(current).await {
             Ok(root) if root.key_id() < ring.seals => true,
             Ok(root) => {
                 let mut looked = self.resealing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
 use crate::set::server::SetError;
 use crate::set::set_key::SealingKey;
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::SetCommand;
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
@@ -103,6 +104,38 @@ impl Uploader {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Writes those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed.
+    pub(super) async fn put_leaves(&self, term: Term, mut root: Root) -> Result<Root, UploadError> {
+        let (shape, sealing) = ((self.in_leaves)(), self.sealing());
+        let (member, boot) = (self.server.me(), self.boot);
+        let new_object = move || ObjectId { term, member, boot, random: crate::identity::random_u128() };
+        let dividing = holdfast_log::spawn_blocking(move || {
+            root.drop_dead_segments();
+            let packs = match shape {
+                Some(shape) if root.whole_bytes() > shape.whole_bytes => {
+                    root.write_leaves(&shape, || sealing.sealer(new_object()))
+                }
+                _ => {
+                    root.make_whole();
+                    Vec::new()
+                }
+            };
+            (root, packs)
+        });
+        let (root, packs) = dividing.await?;
+        let mut puts = stream::iter(packs)
+            .map(|pack| async move {
+                let key = keys::map_pack(self.mapping.key.set, pack.object);
+                let keep = self.kept(pack.parts.into_iter());
+                let put = self.put(term, &key, pack.body.clone());
+                let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(pack.object, &pack.body, keep));
+                put
+            })
+            .buffer_unordered(self.settings.parallel.max(1));
+        while puts.try_next().await?.is_some() {}
+        Ok(root)
     }
 
     pub(super) async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {

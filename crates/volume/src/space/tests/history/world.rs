@@ -4,8 +4,8 @@ use crate::entry::{EntryBuilder, EntryPayload, OpKind, decode, encode_control, r
 use crate::index::Source;
 use crate::machine::SetMachine;
 use crate::map::{
-    Live, MapExtent, MapPiece, PackBuilder, Page, PageRef, Root, open_page, open_root, page_number, page_numbers,
-    seal_root, split_by_page,
+    LeafShape, Live, MapExtent, MapPiece, PackBuilder, Page, PageRef, Root, open_leaf, open_page, open_top,
+    page_number, page_numbers, seal_root, split_by_page,
 };
 use crate::object::tests::{opener, sealer};
 use crate::plan::{plan, unmaps};
@@ -92,6 +92,9 @@ pub struct World {
     pub deleted: u64,
     pub rolled_back: u64,
     pub discarded: u64,
+    /// Whether roots are written in leaves, decided anew for each: a root may be made whole again, and the other way round.
+    pub in_leaves: fn(u128) -> bool,
+    pub leaves: u64,
 }
 
 fn fresh() -> Node {
@@ -100,8 +103,10 @@ fn fresh() -> Node {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub fn new(in_leaves: fn(u128) -> bool) -> Self {
         let mut world = Self {
+            in_leaves,
+            leaves: 0,
             log: Vec::new(),
             nodes: (0..NODES).map(|_| fresh()).collect(),
             leader: 0,
@@ -294,8 +299,21 @@ impl World {
         self.store.get(&(kind, object)).unwrap_or_else(|| panic!("{kind:?} {object} is needed and gone"))
     }
 
+    /// Whether all of a root can be read. For who may believe in one that is gone.
+    pub fn has_root(&self, at: RootRef) -> bool {
+        let Some(body) = self.store.get(&(StoredKind::Root, at.object)) else { return false };
+        let leaves = open_top(&opener(at.object), body).unwrap().leaves();
+        leaves.iter().all(|leaf| self.store.contains_key(&(StoredKind::Pages, leaf.at.object)))
+    }
+
     pub fn root(&self, at: RootRef) -> Root {
-        open_root(&opener(at.object), self.get(StoredKind::Root, at.object)).unwrap()
+        let opened = open_top(&opener(at.object), self.get(StoredKind::Root, at.object)).unwrap();
+        let leaf = |leaf: &crate::map::LeafRef| {
+            let pack = self.get(StoredKind::Pages, leaf.at.object);
+            let sealed = &pack[leaf.at.range().start as usize..leaf.at.range().end as usize];
+            Some(open_leaf(&opener(leaf.at.object), leaf, sealed).unwrap())
+        };
+        opened.complete(leaf).unwrap()
     }
 
     fn page(&self, place: &PageRef, volume: VolumeId, number: u32) -> Page {
@@ -345,7 +363,7 @@ impl World {
         touched.extend(base.pages().filter(|(_, _, p)| packs.contains(&p.object)).map(|(v, n, _)| (v, n)));
         let mut pack: Option<PackBuilder> = None;
         for (volume, number) in touched {
-            let old = base.page(volume, number).map(|place| self.page(place, volume, number));
+            let old = base.page(volume, number).map(|place| self.page(&place, volume, number));
             let before = old.as_ref().map_or_else(Live::new, Page::live);
             let of = |map: &BTreeMap<(VolumeId, u32), Vec<MapExtent>>| map.get(&(volume, number)).cloned();
             let old = old.unwrap_or_else(|| Page::new(volume, number));
@@ -366,6 +384,20 @@ impl World {
             self.put_pack(&mut root, last);
         }
         root.drop_dead_segments();
+        if (self.in_leaves)(self.drawn) {
+            // As small as can be: nearly every change is in another leaf.
+            let shape = LeafShape { pages: 2, objects: 2, packs: 3, whole_bytes: 0 };
+            let packs = root.write_leaves(&shape, || {
+                self.drawn += 1;
+                sealer(ObjectId { term, member: MemberId(node as u64 + 1), boot: 1, random: self.drawn })
+            });
+            for pack in packs {
+                self.leaves += pack.parts.len() as u64;
+                self.put(StoredKind::Pages, pack.object, pack.body);
+            }
+        } else {
+            root.make_whole();
+        }
         let object = self.new_object(node, term);
         let body = seal_root(&root, sealer(object));
         let root_ref = RootRef { object, bytes: body.len() as u64 };
@@ -416,7 +448,7 @@ impl World {
             let mut found = Vec::new();
             for (volume, number) in pages_of(&read_table(&opener(victim), &segment).unwrap()) {
                 let Some(place) = base.page(volume, number) else { continue };
-                found.extend(runs(volume, pieces_to_move(&self.page(place, volume, number), victim, generation)));
+                found.extend(runs(volume, pieces_to_move(&self.page(&place, volume, number), victim, generation)));
             }
             let copies =
                 found.iter().map(|run| (run.volume, run.lba(), open_run(&opener(victim), &segment, run).unwrap()));
@@ -472,7 +504,7 @@ impl World {
                             let root = root.as_ref().expect("a map needs a checkpoint");
                             for (number, lba, sectors) in split_by_page(piece.lba, piece.sectors) {
                                 let Some(place) = root.page(volume, number) else { continue };
-                                for found in self.page(place, volume, number).lookup(lba, sectors) {
+                                for found in self.page(&place, volume, number).lookup(lba, sectors) {
                                     if let MapPiece::Stored(extent) = found {
                                         self.extent_into(volume, &extent, &mut content);
                                     }

@@ -1,0 +1,477 @@
+//! A host of PostgreSQL's: its clock, its local disk, and its processes: the agent and attach, each the real code on a runtime of its own, the watchdog's helper (its judgement is
+//! the real one), a database. All of them go on while another one is killed or hangs; a machine without power has none.
+
+use super::agent::{Agent, IN_GOOD_ORDER, Plan, Seat};
+use super::attaching::{Attaching, By, Outcome};
+use super::database::Database;
+use super::desk::{Desk, Signal};
+use super::ledger::Ledger;
+use super::pool::Pool;
+use crate::attached::wires::{self, TTL};
+use crate::host::{Clock, lock};
+use crate::libc;
+use crate::model::{Broken, Model};
+use crate::net::{Door, Net};
+use crate::rng::Rng;
+use crate::stats::Stats;
+use crate::world::MS;
+use holdfast_agent::AttachStatus;
+use holdfast_agent::machine::{AttachEnd, Role, Stop};
+use holdfast_agent::watchdog::{LEFT_ALONE, why_kill};
+use holdfast_attach::{AttachError, Ended};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// Between two looks of the watchdog's helper, by the host's clock.
+const LOOK_PAUSE: u64 = 100 * MS;
+/// What it, and this simulation's own look at the lease, may be late.
+const LATE_MAX: u64 = 160 * MS;
+/// An agent that goes on, and a machine that does, have done what has to be done after so long.
+const SETTLED: u64 = 300 * MS;
+/// Between two looks at the lease that a database runs under.
+const LEASE_EVERY: u64 = 10 * MS;
+
+/// What a station's step is lent.
+pub struct Lent<'a> {
+    pub now: u64,
+    pub model: &'a mut Model,
+    pub ledger: &'a mut Ledger,
+    pub stats: &'a mut Stats,
+    /// Clients want commits.
+    pub busy: bool,
+    /// How many machines may be gateways.
+    pub gateways: usize,
+    pub log: &'a mut Vec<String>,
+}
+
+impl Lent<'_> {
+    /// Whether it can be said where a write of this epoch belongs: not between a later owner's grant and its first reading.
+    pub fn decided(&self, epoch: u64) -> bool {
+        let latest = self.model.latest_epoch();
+        self.model.is_current(epoch) || latest > epoch && self.model.is_current(latest)
+    }
+}
+
+/// See the module.
+pub struct Station {
+    index: usize,
+    pub name: String,
+    pub at: usize,
+    clock: Clock,
+    plan: Plan,
+    powered: bool,
+    /// When it has its power again.
+    boot_at: u64,
+    stopped_until: u64,
+    sleeps_until: u64,
+    woke_at: u64,
+    desk: Arc<Mutex<Desk>>,
+    agent: Option<Agent>,
+    agent_at: u64,
+    attach: Option<Attaching>,
+    look_at: u64,
+    /// By its clock, and when it was looked at.
+    renewed: Option<u64>,
+    lease_at: u64,
+    /// Told to take the lease by force, and not done so yet.
+    pub orders: u64,
+    /// Its attach was started by force.
+    forcing: bool,
+    dir: PathBuf,
+    net: Net,
+    rng: Rng,
+}
+
+impl Station {
+    pub fn new(index: usize, seed: u64, plan: &Plan, net: &Net, dir: PathBuf) -> Self {
+        let mut rng = Rng::new(seed, 400 + index as u64);
+        let (name, at) = plan.hosts[index].clone();
+        let drift_ppm = rng.range(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;
+        let drift_ppm = if plan.slow { -400_000 } else { drift_ppm };
+        let clock = Clock { offset: rng.range(0, 3_600) * 1000 * MS, drift_ppm, wall: 0, asleep: 0 };
+        let of_database = Rng::new(seed, 450 + index as u64);
+        let database = Database::new(&name, of_database, plan.bug);
+        let desk = Desk::new(Pool::new(index, plan.suspends), database);
+        Self {
+            index,
+            name,
+            at,
+            clock,
+            plan: plan.clone(),
+            powered: true,
+            boot_at: 0,
+            stopped_until: 0,
+            sleeps_until: 0,
+            woke_at: 0,
+            desk: Arc::new(Mutex::new(desk)),
+            agent: None,
+            agent_at: 0,
+            attach: None,
+            look_at: 0,
+            renewed: None,
+            lease_at: 0,
+            orders: 0,
+            forcing: false,
+            dir,
+            net: net.clone(),
+            rng,
+        }
+    }
+
+    fn enter(&self, now: u64) {
+        libc::set_now(self.clock.at(now));
+        libc::set_apart(self.clock.wall, self.clock.asleep);
+    }
+
+    /// It has power and is neither stopped nor asleep.
+    pub fn runs(&self, now: u64) -> bool {
+        self.powered && self.stopped_until <= now
+    }
+
+    /// Load balancers send clients there, and the database takes commits.
+    pub fn is_primary(&self) -> bool {
+        let desk = lock(&self.desk);
+        self.agent.is_some() && desk.role == Role::Primary && desk.database.is_ready()
+    }
+
+    /// A database runs there that could still tell somebody something.
+    pub fn serves(&self, now: u64) -> bool {
+        self.runs(now) && lock(&self.desk).database.lives()
+    }
+
+    /// Its attach was told to take the lease by force.
+    pub fn is_forcing(&self) -> bool {
+        self.forcing
+    }
+
+    /// Nothing that was asked of its device is unanswered.
+    pub fn is_quiet(&self) -> bool {
+        lock(&self.desk).database.is_quiet()
+    }
+
+    /// The database reads everything again.
+    pub fn sweep(&self) {
+        lock(&self.desk).database.sweep = true;
+    }
+
+    /// How often it did.
+    pub fn swept(&self) -> u64 {
+        lock(&self.desk).database.swept
+    }
+
+    /// The agent has been there for a while, and so has the machine: what has to be done in time is done in time.
+    pub fn is_attended(&self, now: u64) -> bool {
+        let goes_on = self.agent.as_ref().is_some_and(|agent| agent.has_gone_on(now, SETTLED));
+        goes_on && self.runs(now) && self.woke_at + SETTLED <= now
+    }
+
+    // ---- what happens to it
+
+    /// Stopped, as by a hypervisor; its clocks go on.
+    pub fn stop(&mut self, until: u64) {
+        self.stopped_until = until;
+    }
+
+    /// It sleeps: of its clocks only those of the wall and of the boot go on.
+    pub fn suspend(&mut self, now: u64, until: u64) {
+        (self.stopped_until, self.sleeps_until) = (until, until);
+        self.clock.asleep += self.clock.at(until) - self.clock.at(now);
+    }
+
+    /// Everything of it goes on, and has power.
+    pub fn wake(&mut self, now: u64) {
+        if self.sleeps_until > now {
+            self.clock.asleep -= self.clock.at(self.sleeps_until) - self.clock.at(now);
+        }
+        if self.stopped_until > now {
+            self.woke_at = now;
+        }
+        (self.stopped_until, self.sleeps_until) = (0, 0);
+        self.boot_at = self.boot_at.min(now);
+        self.agent_at = self.agent_at.min(now);
+        if let Some(agent) = self.agent.as_mut().filter(|agent| agent.hung_until > now) {
+            (agent.hung_until, agent.since) = (now, now);
+        }
+        lock(&self.desk).database.hang(now);
+    }
+
+    /// The power is gone, for so long.
+    pub fn cut_power(&mut self, now: u64, for_ms: u64) {
+        self.enter(now);
+        self.net.power(self.at, false);
+        self.net.close(self.at);
+        (self.agent, self.attach) = (None, None);
+        lock(&self.desk).lose_power(Pool::new(self.index, self.plan.suspends));
+        (self.powered, self.boot_at) = (false, now + for_ms * MS);
+        (self.stopped_until, self.sleeps_until) = (0, 0);
+    }
+
+    fn boot(&mut self, now: u64, log: &mut Vec<String>) {
+        log.push(format!("{} boots", self.name));
+        // What lies there ends with the machine. It may not be there at all.
+        drop(std::fs::remove_dir_all(self.dir.join("run")));
+        // A new count since the boot; the wall's goes on.
+        let before = self.clock.at(now);
+        self.clock.offset = self.rng.range(0, 3_600) * 1000 * MS;
+        self.clock.wall += before as i64 - self.clock.at(now) as i64;
+        self.clock.asleep = 0;
+        self.net.power(self.at, true);
+        (self.powered, self.agent_at, self.look_at, self.lease_at, self.renewed) = (true, now, 0, 0, None);
+        self.woke_at = now;
+    }
+
+    /// The agent is killed, and started again some time later.
+    pub fn kill_agent(&mut self, now: u64, after_ms: u64) {
+        self.enter(now);
+        self.net.shut(self.at, Door::Agent);
+        self.agent = None;
+        self.agent_at = now + after_ms * MS;
+        lock(&self.desk).role = Role::Standby;
+    }
+
+    /// The agent is told to end, as by its service.
+    pub fn end_agent(&mut self) {
+        if let Some(agent) = &self.agent {
+            agent.end();
+        }
+    }
+
+    /// The agent is stopped for so long.
+    pub fn hang_agent(&mut self, now: u64, for_ms: u64) {
+        if let Some(agent) = &mut self.agent {
+            (agent.hung_until, agent.since) = (now + for_ms * MS, now + for_ms * MS);
+        }
+    }
+
+    pub fn crash_database(&mut self) {
+        lock(&self.desk).database.crash();
+    }
+
+    pub fn hang_database(&mut self, until: u64) {
+        lock(&self.desk).database.hang(until);
+    }
+
+    pub fn kill_attach(&mut self, now: u64) {
+        if self.attach.is_some() {
+            self.attach_gone(now, AttachEnd::Failed("it was killed or vanished".into()), false);
+        }
+    }
+
+    // ---- what it does
+
+    fn attach_dir(&self) -> PathBuf {
+        self.dir.join("run").join("attach")
+    }
+
+    /// Goes on. `taken`: another owner was granted the set after that epoch, or somebody ended it by hand, as gateways know.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub fn tick(&mut self, lent: &mut Lent<'_>, taken: impl Fn(u64) -> bool) -> Result<(), Broken> {
+        let now = lent.now;
+        if !self.powered {
+            if now < self.boot_at {
+                return Ok(());
+            }
+            self.boot(now, lent.log);
+        }
+        if self.stopped_until > now {
+            return Ok(());
+        }
+        if self.stopped_until != 0 {
+            (self.stopped_until, self.sleeps_until, self.woke_at) = (0, 0, now);
+        }
+        self.enter(now);
+        self.run_agent(lent)?;
+        self.carry_out(lent)?;
+        if let Some(attach) = &mut self.attach {
+            attach.slice(now);
+        }
+        self.hear_attach(lent, taken)?;
+        self.watch(lent);
+        {
+            let mut desk = lock(&self.desk);
+            desk.pool.tick(self.attach.as_ref(), lent);
+            if desk.database.tick(self.attach.as_ref(), lent)? {
+                lent.log.push(format!("the database of {} ends: it has no device", self.name));
+            }
+            lent.log.append(&mut desk.lines);
+        }
+        self.judge(now)?;
+        let reboot = lock(&self.desk).reboot.take();
+        if let Some(why) = reboot {
+            lent.log.push(format!("{} reboots: {why}", self.name));
+            lent.stats.reboots += 1;
+            let for_ms = self.rng.range(300, 2_500);
+            self.cut_power(now, for_ms);
+        }
+        Ok(())
+    }
+
+    fn run_agent(&mut self, lent: &mut Lent<'_>) -> Result<(), Broken> {
+        let now = lent.now;
+        if self.agent.is_none() && now >= self.agent_at {
+            lent.log.push(format!("the agent of {} starts", self.name));
+            let seat = Seat { index: self.index, name: &self.name, at: self.at, dir: &self.dir, net: &self.net };
+            let agent = Agent::start(now, &seat, &self.plan, lent.gateways, &self.desk);
+            self.agent = Some(agent.map_err(|e| format!("no runtime: {e}"))?);
+        }
+        let Some(agent) = self.agent.as_mut().filter(|agent| agent.hung_until <= now) else { return Ok(()) };
+        if let Some(how) = agent.run(now) {
+            lent.log.push(format!("the agent of {} ended: {how}", self.name));
+            if how != IN_GOOD_ORDER {
+                return Err(format!("the agent of {} ended by itself: {how}", self.name));
+            }
+            let after = self.rng.range(50, 2_000);
+            self.kill_agent(now, after);
+        }
+        Ok(())
+    }
+
+    /// What the agent wants of attach.
+    fn carry_out(&mut self, lent: &mut Lent<'_>) -> Result<(), Broken> {
+        let (signal, wanted) = {
+            let attach = &mut lock(&self.desk).attach;
+            (attach.signal.take(), attach.wanted.take())
+        };
+        match (signal, &mut self.attach) {
+            (Some(Signal::Kill), Some(_)) => self.kill_attach(lent.now),
+            (Some(Signal::Term), Some(attach)) => attach.end(),
+            _ => {}
+        }
+        // What was to be started and is to end already was never there.
+        let Some(force) = wanted.filter(|_| signal.is_none()) else { return Ok(()) };
+        if force && self.orders == 0 {
+            return Err(format!("T1: {} takes the lease by force, and nobody told it to", self.name));
+        }
+        self.orders -= u64::from(force);
+        self.forcing = force;
+        let (place, dir) = ((self.name.as_str(), self.at), self.dir.join("run").join("attach"));
+        let options = wires::options(&mut self.rng, place, &self.net, dir, force, lent.gateways);
+        let options = options.map_err(|e| e.to_string())?;
+        lent.log.push(format!("{} attaches: force {force}, {} connections", self.name, options.connections));
+        let attach = Attaching::start(lent.now, self.at, &self.net, options);
+        self.attach = Some(attach.map_err(|e| format!("no runtime: {e}"))?);
+        lock(&self.desk).attach.runs = true;
+        Ok(())
+    }
+
+    fn attach_gone(&mut self, now: u64, end: AttachEnd, clean: bool) {
+        self.enter(now);
+        self.attach = None;
+        let mut desk = lock(&self.desk);
+        (desk.attach.runs, desk.attach.end, desk.attach.clean) = (false, Some(end), clean);
+        desk.database.device_gone();
+        desk.pool.failed();
+    }
+
+    /// What attach and its devices say.
+    fn hear_attach(&mut self, lent: &mut Lent<'_>, taken: impl Fn(u64) -> bool) -> Result<(), Broken> {
+        let Some(attach) = &mut self.attach else { return Ok(()) };
+        if let Some(epoch) = attach.began() {
+            lent.log.push(format!("{} is attached with epoch {epoch}", self.name));
+            lent.stats.attached += 1;
+            // Another was attached since, and told: this one goes on as one who knows nothing of it.
+            if epoch > lent.model.latest_epoch() {
+                lent.model.granted(epoch)?;
+            }
+        }
+        let (told, there) = (attach.is_told(), attach.is_there());
+        let ended = attach.ended();
+        let (answers, epoch) = (attach.answers(&self.name, lent.model, taken)?, attach.epoch);
+        {
+            let mut desk = lock(&self.desk);
+            for (by, asked, outcome) in answers {
+                let failed = matches!(outcome, Outcome::Failed);
+                lent.stats.fenced += u64::from(failed);
+                match by {
+                    By::Pool(serial) => desk.pool.done(serial, asked, outcome, epoch, lent)?,
+                    By::Database(serial) => {
+                        if desk.database.done(serial, asked, outcome, lent)? {
+                            lent.log.push(format!("the database of {} ends: its device failed", self.name));
+                        }
+                    }
+                }
+                if failed {
+                    desk.pool.failed();
+                }
+            }
+        }
+        let Some(ended) = ended else { return Ok(()) };
+        let (end, said) = match &ended {
+            Ok(Ended::Detached) => (AttachEnd::Failed("it was detached".into()), "detached".to_string()),
+            Ok(Ended::Fenced { by }) => (AttachEnd::Fenced(by.clone().unwrap_or_default()), "fenced".to_string()),
+            Err(AttachError::Refused(refusal)) => (AttachEnd::Refused(refusal.to_string()), refusal.to_string()),
+            Err(error) => (AttachEnd::Failed(error.to_string()), error.to_string()),
+        };
+        lent.log.push(format!("attach of {} ended: {said}", self.name));
+        let fine = told || !there && matches!(ended, Err(AttachError::Refused(_) | AttachError::Unreachable { .. }));
+        if !fine {
+            return Err(format!("R8: the attach of {} ended by itself: {said}", self.name));
+        }
+        self.attach_gone(lent.now, end, matches!(ended, Ok(Ended::Detached)));
+        Ok(())
+    }
+
+    /// The watchdog's helper looks.
+    fn watch(&mut self, lent: &mut Lent<'_>) {
+        let clock = libc::boot();
+        if clock < self.look_at {
+            return;
+        }
+        self.look_at = clock + LOOK_PAUSE;
+        let (sign, there) = {
+            let desk = lock(&self.desk);
+            (desk.sign.filter(|_| desk.helper), desk.database.is_there())
+        };
+        let Some(sign) = sign else { return };
+        let Some(why) = why_kill(clock, sign, &self.attach_dir(), self.plan.timeout_ms * MS) else { return };
+        let left_alone = sign.at_ns == LEFT_ALONE;
+        if there || self.attach.is_some() && !left_alone {
+            lent.log.push(format!("the watchdog of {} ends the database and its device: {why}", self.name));
+            lent.stats.watched += 1;
+        }
+        lock(&self.desk).database.stop(Stop::Kill);
+        if !left_alone {
+            self.kill_attach(lent.now);
+        }
+    }
+
+    /// A3, and W1 where no agent is there to keep it: no database outlives the lease that it runs under, by this host's own clock. W2: nor an agent that is silent.
+    fn judge(&mut self, now: u64) -> Result<(), Broken> {
+        let sign = {
+            let desk = lock(&self.desk);
+            if !desk.database.lives() {
+                return Ok(());
+            }
+            desk.sign
+        };
+        let (clock, settled) = (libc::boot(), self.woke_at + SETTLED <= now);
+        if let Some(sign) = sign.filter(|sign| settled && sign.at_ns != LEFT_ALONE) {
+            let (silent, limit) = (clock.saturating_sub(sign.at_ns) / MS, self.plan.timeout_ms);
+            if silent > limit + LATE_MAX / MS {
+                return Err(format!(
+                    "W2: the database of {} runs, and its agent has been silent for {silent} ms of {limit}",
+                    self.name
+                ));
+            }
+        }
+        if now >= self.lease_at {
+            self.lease_at = now + LEASE_EVERY;
+            self.renewed = AttachStatus::read(&self.attach_dir()).and_then(|status| status.renewed()).map(|at| at.0);
+        }
+        let Some(renewed) = self.renewed.filter(|_| settled) else { return Ok(()) };
+        let age = clock.saturating_sub(renewed);
+        let (attended, ttl) = (self.is_attended(now), TTL.as_millis() as u64 * MS);
+        let late = if attended { 0 } else { LATE_MAX };
+        if age > ttl + late {
+            let rule = if attended { "A3" } else { "W1" };
+            let (age, ttl) = (age / MS, ttl / MS);
+            return Err(format!(
+                "{rule}: the database of {} runs, and its lease of {ttl} ms was renewed {age} ms ago",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! A root as one object. Encoded, version 2, or 3 where the set has a base (numbers are varints, see `wire`):
+//!
+//! ```text
+//!   "HFR" version(1)  term and index of the log entry that it covers everything up to
+//!   count of segments, then each, sorted:  id (steps)  stored bytes  raw sectors  live sectors
+//!   count of page packs, then each, sorted:  id (steps)  stored bytes, 0 where they are not known
+//!   count of volumes, then each, sorted:  id (step from the one before)  count of pages, then each, sorted:
+//!     2 × pages left out before it, + 1 if it stands right behind the page before, in the same pack
+//!     [place in the list of packs (step), number, offset]   unless it does
+//!     bytes before sealing
+//!   version 3: the base (see `base`)
+//!   version 4, while a data key is changed: whether there is a base, then it; which data keys objects are under (see `under`)
+//! ```
+
+use super::super::base::Base;
+use super::super::under::Under;
+use super::super::{
+    MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, put_object, read_object,
+};
+use super::{PageRef, Root, SegmentUse};
+use crate::wire::{self, Reader, WireError};
+use holdfast_seal::{PAGE_NUMBER_MAX as PACK_NUMBER_MAX, TAG_BYTES};
+use holdfast_types::limits::VOLUMES_PER_SET_MAX;
+use holdfast_types::{LogId, LogIndex, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MAGIC: &[u8] = b"HFR\x02";
+/// Of a root with a base: those of sets that are no clones have none.
+const MAGIC_BASE: &[u8] = b"HFR\x03";
+/// Of a root that names what is under an older data key than itself; from feature level 5 on.
+const MAGIC_KEYS: &[u8] = b"HFR\x04";
+/// A page's gap and length, where it stands right behind the one before.
+const PAGE_WIRE_BYTES_MIN: usize = 2;
+/// A volume's id and count of pages.
+const VOLUME_WIRE_BYTES_MIN: usize = 2;
+/// A pack's id and its bytes.
+const PACK_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 1;
+/// A segment's id and three numbers.
+const SEGMENT_WIRE_BYTES_MIN: usize = OBJECT_WIRE_BYTES_MIN + 3;
+
+impl Root {
+    /// The root's bytes as one object, before sealing.
+    pub fn encode(&self) -> Vec<u8> {
+        let (packs, lengths): (Vec<ObjectId>, Vec<u64>) =
+            self.page_packs().map(|(object, usage)| (object, usage.stored_bytes)).unzip();
+        let mut out = Vec::with_capacity(64 + self.segments.len() * 30 + packs.len() * 20);
+        let magic = match (self.under.lists_any(), self.base.is_some()) {
+            (true, _) => MAGIC_KEYS,
+            (false, true) => MAGIC_BASE,
+            (false, false) => MAGIC,
+        };
+        out.extend_from_slice(magic);
+        wire::put(&mut out, self.upto.term.0);
+        wire::put(&mut out, self.upto.index.0);
+        wire::put(&mut out, self.segments.len() as u64);
+        let mut before = NO_OBJECT;
+        for (object, usage) in self.segments() {
+            put_object(&mut out, before, object);
+            wire::put(&mut out, usage.stored_bytes);
+            wire::put(&mut out, usage.raw_sectors.0);
+            wire::put(&mut out, usage.live_sectors.0);
+            before = object;
+        }
+        wire::put(&mut out, packs.len() as u64);
+        before = NO_OBJECT;
+        for (object, stored_bytes) in packs.iter().zip(lengths) {
+            put_object(&mut out, before, *object);
+            wire::put(&mut out, stored_bytes);
+            before = *object;
+        }
+        let mut volumes: BTreeMap<VolumeId, usize> = BTreeMap::new();
+        for ((volume, _), slot) in &self.leaves {
+            *volumes.entry(*volume).or_default() += slot.leaf.len();
+        }
+        wire::put(&mut out, volumes.len() as u64);
+        let mut volume_before = 0;
+        for (volume, count) in volumes {
+            wire::put_step(&mut out, volume_before, volume.0.into());
+            volume_before = volume.0.into();
+            let leaves = self.leaves.range((volume, 0)..=(volume, u32::MAX));
+            put_pages(&mut out, &packs, 0, count, leaves.flat_map(|(_, slot)| slot.leaf.iter()));
+        }
+        if self.under.lists_any() {
+            wire::put(&mut out, self.base.is_some().into());
+        }
+        if let Some(base) = &self.base {
+            base.put(&mut out);
+        }
+        if self.under.lists_any() {
+            self.under.put(&mut out);
+        }
+        out
+    }
+
+    /// Reads what [`Root::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`MapError`] for anything out of order or of bounds (M2).
+    pub fn decode(bytes: &[u8]) -> Result<Self, MapError> {
+        Self::decode_wire(bytes).map_err(|error| MapError::Wire { what: "root", error })
+    }
+
+    fn decode_wire(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let field = "magic and version of the root";
+        let keys = reader.magic(field, MAGIC_KEYS).is_ok();
+        let over = !keys && reader.magic(field, MAGIC_BASE).is_ok();
+        if !keys && !over {
+            reader.magic(field, MAGIC)?;
+        }
+        let term = Term(reader.number("term", 0, u64::MAX)?);
+        let index = LogIndex(reader.number("index", 0, u64::MAX)?);
+        let mut root = Self::new(LogId { term, index });
+        let count = reader.count("count of segments", SEGMENT_WIRE_BYTES_MIN, u64::MAX)?;
+        let mut before = NO_OBJECT;
+        for place in 0..count {
+            let object = read_next_object(&mut reader, before, place)?;
+            let stored_bytes = reader.number("stored bytes", 0, i64::MAX as u64)?;
+            let raw = reader.number("raw sectors", 0, i64::MAX as u64 / SECTOR_BYTES)?;
+            let live = reader.number("live sectors", 0, raw)?;
+            let usage = SegmentUse { stored_bytes, raw_sectors: Sectors(raw), live_sectors: Sectors(live) };
+            root.segments.set(object, usage);
+            before = object;
+        }
+        let count = reader.count("count of page packs", PACK_WIRE_BYTES_MIN, u64::MAX)?;
+        let mut packs = Vec::with_capacity(count);
+        before = NO_OBJECT;
+        for place in 0..count {
+            before = read_next_object(&mut reader, before, place)?;
+            packs.push(before);
+            let stored_bytes = reader.number("stored bytes of a page pack", 0, i64::MAX as u64)?;
+            if stored_bytes > 0 {
+                root.add_pack(before, stored_bytes);
+            }
+        }
+        let count = reader.count("count of volumes", VOLUME_WIRE_BYTES_MIN, VOLUMES_PER_SET_MAX as u64)?;
+        let mut volume = 0;
+        for place in 0..count {
+            let least = if place == 0 { 0 } else { volume + 1 };
+            volume = reader.step("volume", volume, least, u32::MAX.into())?;
+            let of = VolumeId(volume as u32);
+            read_pages(&mut reader, &packs, 0, PAGE_NUMBER_MAX, |number, page| root.set_page(of, number, Some(page)))?;
+        }
+        if over || keys && reader.number("whether there is a base", 0, 1)? == 1 {
+            root.base = Some(Arc::new(Base::read(&mut reader)?));
+        }
+        if keys {
+            root.under = Under::read(&mut reader)?;
+        }
+        reader.end()?;
+        root.forget_keys_of_others();
+        // A pack that no page is in says nothing, and is not written again.
+        let empty = root.packs.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(object, _)| object);
+        empty.collect::<Vec<_>>().into_iter().for_each(|object| root.packs.remove(object));
+        Ok(root)
+    }
+}
+
+/// The pages of a volume, or of a range of it that begins at page `first`. `packs` is sorted and was made of these very pages.
+pub(in super::super) fn put_pages(
+    out: &mut Vec<u8>,
+    packs: &[ObjectId],
+    first: u32,
+    count: usize,
+    pages: impl Iterator<Item = (u32, PageRef)>,
+) {
+    wire::put(out, count as u64);
+    let mut next_number = first;
+    let mut last: Option<PageRef> = None;
+    let mut pack_before = 0;
+    for (number, page) in pages {
+        let follows = last.is_some_and(|last| {
+            last.object == page.object
+                && last.number.checked_add(1) == Some(page.number)
+                && last.offset.checked_add(last.sealed_len) == Some(page.offset)
+        });
+        wire::put(out, u64::from(number - next_number) << 1 | u64::from(follows));
+        if !follows {
+            let pack = packs.binary_search(&page.object).unwrap_or(0) as u64;
+            wire::put_step(out, pack_before, pack);
+            wire::put(out, page.number.into());
+            wire::put(out, page.offset.into());
+            pack_before = pack;
+        }
+        wire::put(out, page.raw_len.into());
+        next_number = number + 1;
+        last = Some(page);
+    }
+}
+
+/// Reads what [`put_pages`] wrote, of pages from `first` to `end` (that one too): hands each on, in order.
+pub(in super::super) fn read_pages(
+    reader: &mut Reader<'_>,
+    packs: &[ObjectId],
+    first: u32,
+    end: u32,
+    mut found: impl FnMut(u32, PageRef),
+) -> Result<(), WireError> {
+    let all = u64::from(end) + 1 - u64::from(first.min(end));
+    let count = reader.count("count of pages", PAGE_WIRE_BYTES_MIN, all)?;
+    let mut next_number = u64::from(first);
+    let mut last: Option<PageRef> = None;
+    let mut pack = 0;
+    for place in 0..count {
+        let at = reader.at();
+        let field = "pages left out";
+        let head = reader.number(field, 0, 2 * u64::from(PAGE_NUMBER_MAX) + 1)?;
+        let number = next_number + (head >> 1);
+        if number > end.into() || (place == 0 && head & 1 == 1) {
+            let most = 2 * u64::from(end).saturating_sub(next_number);
+            return Err(WireError::Range { field, at, found: head, least: 0, most });
+        }
+        let (pack_number, offset) = match last.filter(|_| head & 1 == 1) {
+            Some(last) => (u64::from(last.number) + 1, u64::from(last.offset) + u64::from(last.sealed_len)),
+            None => {
+                let Some(most) = packs.len().checked_sub(1) else {
+                    return Err(WireError::Range { field: "page pack", at, found: 0, least: 1, most: 0 });
+                };
+                pack = reader.step("page pack", pack, 0, most as u64)?;
+                let number = reader.number("number in the pack", 0, PACK_NUMBER_MAX.into())?;
+                (number, reader.number("offset in the pack", 0, u32::MAX.into())?)
+            }
+        };
+        let raw_len = reader.number("bytes before sealing", 1, PAGE_BYTES_MAX as u64)?;
+        let sealed_len = raw_len + TAG_BYTES as u64;
+        if pack_number > PACK_NUMBER_MAX.into() {
+            let most = PACK_NUMBER_MAX.into();
+            return Err(WireError::Range { field: "number in the pack", at, found: pack_number, least: 0, most });
+        }
+        if offset + sealed_len > u32::MAX.into() {
+            let most = u64::from(u32::MAX) - sealed_len;
+            return Err(WireError::Range { field: "offset in the pack", at, found: offset, least: 0, most });
+        }
+        let page = PageRef {
+            object: packs[pack as usize],
+            number: pack_number as u32,
+            offset: offset as u32,
+            sealed_len: sealed_len as u32,
+            raw_len: raw_len as u32,
+        };
+        found(number as u32, page);
+        next_number = number + 1;
+        last = Some(page);
+    }
+    Ok(())
+}
+
+/// The next id of a sorted list, of which each is there once.
+pub(in super::super) fn read_next_object(
+    reader: &mut Reader<'_>,
+    before: ObjectId,
+    place: usize,
+) -> Result<ObjectId, WireError> {
+    let at = reader.at();
+    let object = read_object(reader, before)?;
+    if place > 0 && object <= before {
+        let found = place as u64;
+        return Err(WireError::Range {
+            field: "place in a sorted list of objects",
+            at,
+            found,
+            least: 0,
+            most: found - 1,
+        });
+    }
+    Ok(object)
+}

@@ -1,0 +1,276 @@
+//! How a root's leaves are written: those that changed, and what is moved out of packs that are no longer worth their length.
+
+use super::*;
+use crate::map::pack::LeafPackBuilder;
+use std::ops::Range;
+
+/// A pack of leaves of which less than this part is in use is emptied: leaves are written so often that what is left of a pack is soon worth little, and they are
+/// so small beside pages that it costs nothing to wait for that.
+const LIVE_PART_MIN: u64 = 4;
+
+/// Leaves go into one pack until it has so many bytes: what a checkpoint moves out of a pack is a quarter of it.
+const PACK_BYTES_TARGET: usize = 256 << 10;
+
+/// A pack of leaves, sealed.
+#[derive(Clone, Debug)]
+pub struct LeafPack {
+    /// The object.
+    pub object: ObjectId,
+    /// All of it.
+    pub body: Bytes,
+    /// Where each leaf is in it, by number.
+    pub parts: Vec<(u32, Range<u64>)>,
+}
+
+/// Fills packs.
+struct Writer<F> {
+    sealer: F,
+    open: Option<LeafPackBuilder>,
+    done: Vec<LeafPack>,
+    /// Sealed bytes of all leaves so far.
+    bytes: u64,
+}
+
+impl<F: FnMut() -> ObjectSealer> Writer<F> {
+    fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
+        let open = self.open.get_or_insert_with(|| LeafPackBuilder::new((self.sealer)()));
+        let at = open.push(of, plain);
+        self.bytes += u64::from(at.sealed_len);
+        if open.bytes() >= PACK_BYTES_TARGET {
+            self.close();
+        }
+        at
+    }
+
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let (object, parts) = (open.object(), open.places().collect());
+        self.done.push(LeafPack { object, body: open.finish(), parts });
+    }
+}
+
+impl Root {
+    /// Whether its leaves lie in packs of their own, as far as they have not changed since.
+    pub fn is_in_leaves(&self) -> bool {
+        !self.leaf_packs.is_empty()
+    }
+
+    /// Its leaves as they were written, by object and number: another root that names them need not read them.
+    pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
+        let key = |at: &PageRef| (at.object, at.number);
+        let mut out = BTreeMap::new();
+        for slot in self.leaves.values() {
+            out.extend(slot.at.as_deref().map(|at| (key(at), Leaf::Pages(slot.leaf.clone()))));
+        }
+        for (_, slot) in self.segments.leaves() {
+            out.extend(slot.at.map(|at| (key(&at), Leaf::Segments(self.object_leaf(slot)))));
+        }
+        for (_, slot) in self.packs.leaves() {
+            out.extend(slot.at.map(|at| (key(&at), Leaf::Packs(self.object_leaf(slot)))));
+        }
+        out
+    }
+
+    fn object_leaf<V: Copy>(&self, slot: &Slot<V>) -> ObjectLeaf<V> {
+        let key = |(object, _): &(ObjectId, V)| Some((*object, self.under.older_of(*object)?));
+        let older = if self.under.lists_any() { slot.entries.iter().filter_map(key).collect() } else { Vec::new() };
+        ObjectLeaf { entries: slot.entries.clone(), older: Arc::new(older) }
+    }
+
+    /// It is to be written as one object: nothing of it lies anywhere else from now on.
+    pub fn make_whole(&mut self) {
+        self.leaf_packs.clear();
+        self.leaves.values_mut().for_each(|slot| slot.at = None);
+        self.segments.leaves_mut().for_each(|slot| slot.at = None);
+        self.packs.leaves_mut().for_each(|slot| slot.at = None);
+        self.forget_keys_of_others();
+    }
+
+    /// Seals every leaf that changed since it was written (L1), or lies under an older data key (U3), and as many bytes more at most of those that lie in packs
+    /// which are less than a quarter in use, or too many (L3). `sealer` is asked for the sealer of each new pack. What is answered is to be in the store before the
+    /// root is; a root of which nothing is left has no leaves, and is whole.
+    ///
+    /// # Panics
+    /// R10: when a sealer has another data key than the root was made for.
+    pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
+        self.drop_dead_segments();
+        self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
+        self.segments.settle(shape.objects);
+        self.packs.settle(shape.objects);
+        let older = self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some());
+        let older: BTreeSet<ObjectId> = older.collect();
+        self.leave_packs(&older);
+        let mut writer = Writer { sealer, open: None, done: Vec::new(), bytes: 0 };
+        self.write_changed(&mut writer);
+        let emptied = self.packs_to_leave(writer.bytes, shape.packs);
+        self.leave_packs(&emptied);
+        self.write_changed(&mut writer);
+        writer.close();
+        let used: BTreeSet<ObjectId> = self.places().map(|at| at.object).collect();
+        self.leaf_packs.retain(|object, _| used.contains(object));
+        self.leaf_packs.extend(writer.done.iter().map(|pack| (pack.object, pack.body.len() as u64)));
+        self.forget_keys_of_others();
+        writer.done
+    }
+
+    fn write_changed(&mut self, writer: &mut Writer<impl FnMut() -> ObjectSealer>) {
+        let width = self.width;
+        for ((volume, range), slot) in &mut self.leaves {
+            if slot.at.is_none() {
+                let (volume, first) = (*volume, range * width);
+                let plain = encode_pages(volume, first, width, &slot.leaf);
+                slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
+            }
+        }
+        write_objects(&mut self.segments, LeafOf::Segments, &self.under, writer);
+        write_objects(&mut self.packs, LeafOf::Packs, &self.under, writer);
+    }
+
+    /// Where its leaves are, as far as they are written.
+    fn places(&self) -> impl Iterator<Item = PageRef> + '_ {
+        let pages = self.leaves.values().filter_map(|slot| slot.at.as_deref().copied());
+        let segments = self.segments.leaves().filter_map(|(_, slot)| slot.at);
+        pages.chain(segments).chain(self.packs.leaves().filter_map(|(_, slot)| slot.at))
+    }
+
+    /// Divides the pages anew, where another shape is wanted than they have: all of them are written then.
+    fn divide(&mut self, width: u32) {
+        if self.width == width {
+            return;
+        }
+        self.width = width;
+        for ((volume, _), slot) in std::mem::take(&mut self.leaves) {
+            for (number, page) in slot.leaf.iter() {
+                let fresh = || PageSlot { at: None, leaf: Arc::default() };
+                let slot = self.leaves.entry((volume, number / width)).or_insert_with(fresh);
+                Arc::make_mut(&mut slot.leaf).set(number, &page);
+            }
+        }
+    }
+
+    /// Packs of leaves, of before this writing, whose leaves are worth to be moved: those that are less than a quarter in use, `bytes` of leaves in all, and the
+    /// least used of those that are more than `most`.
+    fn packs_to_leave(&self, bytes: u64, most: usize) -> BTreeSet<ObjectId> {
+        let mut used: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        for at in self.places() {
+            *used.entry(at.object).or_default() += u64::from(at.sealed_len);
+        }
+        let old = used.into_iter().filter_map(|(object, used)| Some((used, object, *self.leaf_packs.get(&object)?)));
+        let mut old: Vec<(u64, ObjectId, u64)> = old.collect();
+        old.sort_unstable();
+        // One is filled now.
+        let too_many = (old.len() + 1).saturating_sub(most.max(1));
+        let (mut out, mut moved) = (BTreeSet::new(), 0);
+        for (place, (used, object, stored)) in old.into_iter().enumerate() {
+            let empty = used * LIVE_PART_MIN < stored && moved + used <= bytes;
+            if place < too_many || empty {
+                moved += used;
+                out.insert(object);
+            }
+        }
+        out
+    }
+
+    /// Lets the leaves in these packs be written anew.
+    fn leave_packs(&mut self, packs: &BTreeSet<ObjectId>) {
+        if packs.is_empty() {
+            return;
+        }
+        let stays = |at: &PageRef| !packs.contains(&at.object);
+        for slot in self.leaves.values_mut() {
+            slot.at = slot.at.take().filter(|at| stays(at));
+        }
+        self.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+    }
+
+    /// The top's bytes, before sealing.
+    ///
+    /// # Panics
+    /// M3: when a leaf was not written. The root would not name what it needs.
+    pub(in super::super) fn encode_top(&self) -> Vec<u8> {
+        let packs: Vec<ObjectId> = self.leaf_packs.keys().copied().collect();
+        let mut out = Vec::with_capacity(64 + self.leaves.len() * 14 + packs.len() * 24);
+        out.extend_from_slice(MAGIC);
+        wire::put(&mut out, self.upto.term.0);
+        wire::put(&mut out, self.upto.index.0);
+        wire::put(&mut out, self.width.into());
+        wire::put(&mut out, packs.len() as u64);
+        let mut before = NO_OBJECT;
+        for (object, stored_bytes) in &self.leaf_packs {
+            put_object(&mut out, before, *object);
+            wire::put(&mut out, *stored_bytes);
+            before = *object;
+        }
+        let mut places = PlacesOut { packs: &packs, before: 0 };
+        wire::put(&mut out, self.leaves.len() as u64);
+        let mut last: Option<(VolumeId, u32)> = None;
+        for ((volume, range), slot) in &self.leaves {
+            let same = last.filter(|(of, _)| of == volume);
+            wire::put_step(&mut out, last.map_or(0, |(of, _)| of.0.into()), volume.0.into());
+            let gap = range - same.map_or(0, |(_, range)| range + 1);
+            wire::put(&mut out, u64::from(gap) << 1 | u64::from(same.is_some()));
+            wire::put(&mut out, slot.leaf.len() as u64);
+            places.put(&mut out, slot.at.as_deref());
+            last = Some((*volume, *range));
+        }
+        put_object_leaves(&mut out, &self.segments, &mut places);
+        put_object_leaves(&mut out, &self.packs, &mut places);
+        wire::put(&mut out, self.base.is_some().into());
+        if let Some(base) = &self.base {
+            base.put(&mut out);
+        }
+        let older = self.under.keys();
+        wire::put(&mut out, older.len() as u64);
+        let mut before = 0;
+        for key in older {
+            wire::put_step(&mut out, before, key.into());
+            before = key.into();
+        }
+        out
+    }
+}
+
+/// Writes the places of leaves.
+struct PlacesOut<'a> {
+    packs: &'a [ObjectId],
+    before: u64,
+}
+
+impl PlacesOut<'_> {
+    fn put(&mut self, out: &mut Vec<u8>, at: Option<&PageRef>) {
+        let pack = at.and_then(|at| self.packs.binary_search(&at.object).ok());
+        let (Some(at), Some(pack)) = (at, pack) else {
+            panic!("M3: a leaf at {at:?}, expected it in one of the {} packs of leaves", self.packs.len())
+        };
+        wire::put_step(out, self.before, pack as u64);
+        self.before = pack as u64;
+        wire::put(out, at.number.into());
+        wire::put(out, at.offset.into());
+        wire::put(out, at.raw_len.into());
+    }
+}
+
+fn put_object_leaves<V: Known>(out: &mut Vec<u8>, table: &Table<V>, places: &mut PlacesOut<'_>) {
+    wire::put(out, table.leaves().count() as u64);
+    let mut before = NO_OBJECT;
+    for (_, slot) in table.leaves() {
+        // A leaf is never empty.
+        let first = slot.entries.first().map_or(NO_OBJECT, |(object, _)| *object);
+        put_object(out, before, first);
+        Sums::of(&slot.entries).put(out);
+        places.put(out, slot.at.as_ref());
+        before = first;
+    }
+}
+
+fn write_objects<V: Known>(
+    table: &mut Table<V>,
+    of: LeafOf,
+    under: &Under,
+    writer: &mut Writer<impl FnMut() -> ObjectSealer>,
+) {
+    for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
+        slot.at = Some(writer.push(of, &encode_objects(of, &slot.entries, under)));
+    }
+}
