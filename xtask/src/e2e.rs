@@ -17,6 +17,7 @@ mod flush;
 mod idle;
 mod images;
 mod keys;
+mod lagging;
 mod loaded;
 mod members;
 mod memory;
@@ -189,6 +190,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "a gateway whose disk was wiped comes back as a new member under load and carries a quorum",
         needs: &[],
         run: wiped::run,
+    },
+    Scenario {
+        name: "lagging",
+        shows: "a follower stands still for twice what the journals hold: the others go on, it comes back by a state snapshot and carries a quorum (R1)",
+        needs: &[],
+        run: lagging::run,
     },
     Scenario {
         name: "members",

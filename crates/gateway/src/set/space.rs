@@ -450,6 +450,8 @@ impl SpaceKeeper {
         let garbage = sums.stored_bytes.saturating_sub(sums.live_bytes);
         metrics::gauge!("holdfast_space_garbage_bytes", "set" => set).set(garbage as f64);
         self.shown = Some(current);
+        // R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway.
+        self.mapping.root(current).await?;
         Ok(())
     }
 }

@@ -293,7 +293,36 @@ impl Root {
         Ok(())
     }
 
+    /// M3: what is counted in each pack is what the pages name there. The counts are stored, so each checkpoint inherits them: one that is too low would have a
+    /// pack deleted which is still needed. Costs what there are pages.
+    ///
+    /// # Errors
+    /// Of the first pack that is counted wrong: what was counted, how many the pages name (found), and how many are noted (expected).
+    pub(super) fn compare_packs(&self) -> Result<(), (&'static str, u64, u64)> {
+        let mut named: BTreeMap<ObjectId, (u64, u64)> = BTreeMap::new();
+        for (_, _, page) in self.pages() {
+            let (pages, bytes) = named.entry(page.object).or_default();
+            (*pages, *bytes) = (*pages + 1, *bytes + u64::from(page.sealed_len));
+        }
+        for (object, usage) in self.packs.iter() {
+            let (pages, bytes) = named.remove(&object).unwrap_or_default();
+            if pages != usage.live_pages {
+                return Err(("pages in a pack", pages, usage.live_pages));
+            }
+            if bytes != usage.live_bytes {
+                return Err(("bytes of pages in a pack", bytes, usage.live_bytes));
+            }
+        }
+        match named.values().next() {
+            Some((pages, _)) => Err(("pages in a pack that is not listed", *pages, 0)),
+            None => Ok(()),
+        }
+    }
+
     /// Notes where a page is, with what that changes of packs.
+    ///
+    /// # Panics
+    /// M3: when less is counted in a pack than its pages are. It would be deleted too early.
     pub(super) fn set_page(&mut self, volume: VolumeId, number: u32, page: Option<PageRef>) {
         let old = self.page(volume, number);
         if old == page {
@@ -301,8 +330,10 @@ impl Root {
         }
         if let Some(old) = old {
             let usage = self.packs.get(old.object).unwrap_or_default();
-            let live_bytes = usage.live_bytes.saturating_sub(old.sealed_len.into());
-            let live_pages = usage.live_pages.saturating_sub(1);
+            let left = (usage.live_bytes.checked_sub(old.sealed_len.into()), usage.live_pages.checked_sub(1));
+            let (Some(live_bytes), Some(live_pages)) = left else {
+                panic!("M3: {usage:?} is counted in pack {}, expected the page at {old:?} among it", old.object)
+            };
             self.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
         }
         let key = (volume, number / self.width);

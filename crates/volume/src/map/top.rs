@@ -184,7 +184,7 @@ impl Top {
     /// Bytes of all segments in the store, and of them those in use.
     pub fn segment_bytes(&self) -> (u64, u64) {
         let sums = self.segments.iter().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
-        sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 
     /// As [`Root::lookup`].
@@ -270,6 +270,9 @@ impl Top {
                 found.len() as u64,
                 self.older_keys.len() as u64,
             ));
+        }
+        if let Some(at) = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at)) {
+            root.compare_packs().map_err(|(what, found, expected)| wrong(&at, what, found, expected))?;
         }
         root.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })?;
         Ok(root)

@@ -80,7 +80,19 @@ impl Confirmed {
 #[derive(Debug, Default)]
 pub struct Reaper {
     term: Option<Term>,
-    seen: BTreeMap<ObjectId, MonoTime>,
+    seen: BTreeMap<ObjectId, Seen>,
+    /// Dropped roots, numbered in the order in which they were first seen.
+    dropped: BTreeMap<ObjectId, u64>,
+    /// How many dropped roots were seen so far.
+    count: u64,
+}
+
+/// A retired object, when it was first seen.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: MonoTime,
+    /// Dropped roots that had been seen by then: a pack waits for those of them that are still to be looked through.
+    behind: u64,
 }
 
 impl Reaper {
@@ -92,8 +104,9 @@ impl Reaper {
     /// Retired objects whose grace is over, at most `max`, in the order in which they are to be deleted: roots, then packs, then
     /// segments, so that what is left after a crash is never a root without its objects.
     ///
-    /// No pack as long as dropped roots wait to be looked through, unless the list is so full that they wait for that: two of them may have leaves in one
-    /// pack (ADR 0034), and what only the second one names would be found by nobody but the sweep.
+    /// No pack as long as a root waits to be looked through that was dropped before the pack was seen, unless the list is so full that such roots wait for that:
+    /// two of them may have leaves in one pack (ADR 0034), and what only the second one names would be found by nobody but the sweep. A root that is dropped
+    /// later was kept when the pack was retired, or was made of kept ones: it does not name the pack.
     pub fn due(
         &mut self,
         term: Term,
@@ -103,18 +116,25 @@ impl Reaper {
         max: usize,
     ) -> Vec<StoredObject> {
         if self.term != Some(term) {
-            self.term = Some(term);
-            self.seen.clear();
+            *self = Self { term: Some(term), ..Self::default() };
         }
         self.seen.retain(|object, _| state.retired.contains_key(object));
+        self.dropped.retain(|root, _| state.dropped.contains_key(root));
+        for root in state.dropped.keys() {
+            self.dropped.entry(*root).or_insert_with(|| {
+                self.count += 1;
+                self.count
+            });
+        }
+        let oldest = self.dropped.values().min().copied();
+        let oldest = oldest.filter(|_| state.retired.len() < RETIRED_MAX - RETIRE_OBJECTS_MAX);
         let mut due = Vec::new();
-        let packs_wait = !state.dropped.is_empty() && state.retired.len() < RETIRED_MAX - RETIRE_OBJECTS_MAX;
         for (object, kind) in &state.retired {
-            let seen = *self.seen.entry(*object).or_insert(now);
-            if packs_wait && *kind == StoredKind::Pages {
+            let seen = *self.seen.entry(*object).or_insert(Seen { at: now, behind: self.count });
+            if *kind == StoredKind::Pages && oldest.is_some_and(|root| root <= seen.behind) {
                 continue;
             }
-            if now.saturating_since(seen) >= grace {
+            if now.saturating_since(seen.at) >= grace {
                 due.push(StoredObject { kind: *kind, object: *object });
             }
         }

@@ -159,7 +159,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: REAP,
-            old: "            if now.saturating_since(seen) >= grace {",
+            old: "            if now.saturating_since(seen.at) >= grace {",
             new: "            if true {",
         }],
         tests: &[HISTORIES, SPACE],

@@ -221,24 +221,30 @@ impl Mapping {
         top: Arc<Top>,
         patient: bool,
     ) -> Result<Arc<Root>, MapError> {
-        let mut known: BTreeMap<(ObjectId, u32), Leaf> = BTreeMap::new();
-        for root in self.roots.all() {
-            known.extend(root.written());
-        }
-        let mut missing = Vec::new();
-        for leaf in top.leaves() {
-            let key = (leaf.at.object, leaf.at.number);
-            if known.contains_key(&key) {
-                continue;
+        // Off the runtime's threads, as all that is done with each leaf of a large root.
+        let (roots, pages, names) = (self.roots.all(), self.pages.clone(), top.clone());
+        let (mut known, runs) = aside(move || {
+            let mut known: BTreeMap<(ObjectId, u32), Leaf> = BTreeMap::new();
+            for root in roots {
+                known.extend(root.written());
             }
-            match self.pages.get(&BlockKey { object: key.0, number: key.1 }) {
-                Some(Node::Leaf(found)) => {
-                    known.insert(key, found);
+            let mut missing = Vec::new();
+            for leaf in names.leaves() {
+                let key = (leaf.at.object, leaf.at.number);
+                if known.contains_key(&key) {
+                    continue;
                 }
-                _ => missing.push(leaf),
+                match pages.get(&BlockKey { object: key.0, number: key.1 }) {
+                    Some(Node::Leaf(found)) => {
+                        known.insert(key, found);
+                    }
+                    _ => missing.push(leaf),
+                }
             }
-        }
-        let mut fetched = stream::iter(together(missing))
+            (known, together(missing))
+        })
+        .await?;
+        let mut fetched = stream::iter(runs)
             .map(|run| async move {
                 if patient {
                     self.unspoilt(|| self.leaves(of, &run, true)).await
@@ -248,7 +254,11 @@ impl Mapping {
             })
             .buffer_unordered(RUNS_AT_ONCE);
         while let Some(leaves) = fetched.try_next().await? {
-            known.extend(leaves);
+            for (key, leaf) in leaves {
+                // Who gives up before the end, and begins again, goes on from here.
+                self.pages.insert(BlockKey { object: key.0, number: key.1 }, Node::Leaf(leaf.clone()));
+                known.insert(key, leaf);
+            }
         }
         let bad = |reason: String| MapError::Bad { what: "root", object, reason };
         let leaf = move |leaf: &LeafRef| known.get(&(leaf.at.object, leaf.at.number)).cloned();
@@ -299,11 +309,13 @@ fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
     leaves.sort_unstable_by_key(|leaf| (leaf.at.object, leaf.at.offset));
     let mut runs: Vec<Vec<LeafRef>> = Vec::new();
     for leaf in leaves {
+        // In order, so the last one ends it; leaves of one pack do not overlap.
         let joins = |run: &Vec<LeafRef>| {
-            let (all, next) = (span(run), leaf.at.range());
-            run.first().is_some_and(|first| first.at.object == leaf.at.object)
-                && next.start.saturating_sub(all.end) <= GAP_BYTES_MAX
-                && next.end - all.start <= RUN_BYTES_MAX
+            let next = leaf.at.range();
+            let Some((first, last)) = run.first().zip(run.last()) else { return false };
+            first.at.object == leaf.at.object
+                && next.start.saturating_sub(last.at.range().end) <= GAP_BYTES_MAX
+                && next.end.saturating_sub(first.at.range().start) <= RUN_BYTES_MAX
         };
         match runs.last_mut() {
             Some(run) if joins(run) => run.push(leaf),

@@ -158,6 +158,9 @@ impl Root {
 }
 
 /// The pages of a volume, or of a range of it that begins at page `first`. `packs` is sorted and was made of these very pages.
+///
+/// # Panics
+/// M3: when a page is in none of them. Another one would be named.
 pub(in super::super) fn put_pages(
     out: &mut Vec<u8>,
     packs: &[ObjectId],
@@ -177,7 +180,10 @@ pub(in super::super) fn put_pages(
         });
         wire::put(out, u64::from(number - next_number) << 1 | u64::from(follows));
         if !follows {
-            let pack = packs.binary_search(&page.object).unwrap_or(0) as u64;
+            let Ok(pack) = packs.binary_search(&page.object) else {
+                panic!("M3: page {number} is at {page:?}, expected it in one of the {} packs", packs.len())
+            };
+            let pack = pack as u64;
             wire::put_step(out, pack_before, pack);
             wire::put(out, page.number.into());
             wire::put(out, page.offset.into());

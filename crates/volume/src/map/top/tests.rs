@@ -131,6 +131,43 @@ fn a_changed_leaf_that_was_not_written_is_a_mistake() {
     seal_root(&root, sealer(OBJECT));
 }
 
+/// M3: a pack that counts fewer pages than there are would be deleted under them.
+#[test]
+fn a_count_that_is_not_what_the_pages_name_is_refused() {
+    let tamper: [(fn(&mut PackUse), &str); 3] = [
+        (|usage| usage.live_pages -= 1, "found 3 pages in a pack, expected 2"),
+        (|usage| usage.live_bytes += 1, "found 150 bytes of pages in a pack, expected 151"),
+        (|usage| usage.live_pages += 4, "found 3 pages in a pack, expected 7"),
+    ];
+    for (tamper, words) in tamper {
+        let (mut root, mut packs) = (sample(), Packs::default());
+        let mut usage = root.packs.get(object(50)).unwrap();
+        assert_eq!((usage.live_pages, usage.live_bytes), (3, 150));
+        tamper(&mut usage);
+        root.packs.set(object(50), usage);
+        packs.write(&mut root, &TINY, KEY_ID);
+        let opened = open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap();
+        let error = packs.complete(opened, &[KEY_ID]).unwrap_err().to_string();
+        assert!(error.ends_with(words), "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "M3: PackUse { stored_bytes: 400, live_bytes: 0, live_pages: 0 } is counted in pack")]
+fn a_page_that_is_not_counted_is_a_mistake() {
+    let mut root = sample();
+    root.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });
+    root.set_page(VolumeId(4), 0, None);
+}
+
+#[test]
+#[should_panic(expected = "R10: leaves for data key 3 are sealed under 4")]
+fn leaves_under_another_key_are_a_mistake() {
+    let mut root = sample();
+    root.seal_under(3);
+    Packs::default().write(&mut root, &TINY, 4);
+}
+
 /// What is written is what changed, whatever there is beside it.
 #[test]
 fn a_checkpoint_writes_the_leaves_that_it_changed() {

@@ -8,8 +8,13 @@ use std::ops::Range;
 /// so small beside pages that it costs nothing to wait for that.
 const LIVE_PART_MIN: u64 = 4;
 
-/// Leaves go into one pack until it has so many bytes: what a checkpoint moves out of a pack is a quarter of it.
-const PACK_BYTES_TARGET: usize = 256 << 10;
+/// Leaves go into one pack until it has so many bytes, or more where all of them would not fit into half of the packs: what a checkpoint moves out of a pack is a
+/// quarter of it.
+const PACK_BYTES_TARGET: u64 = 256 << 10;
+
+/// … and never more than so many: a pack is one object, in memory while it is made.
+const PACK_BYTES_MOST: u64 = 8 << 20;
+const _: () = assert!(PACK_BYTES_MOST <= holdfast_types::limits::SEGMENT_BYTES_TARGET as u64);
 
 /// A pack of leaves, sealed.
 #[derive(Clone, Debug)]
@@ -25,6 +30,10 @@ pub struct LeafPack {
 /// Fills packs.
 struct Writer<F> {
     sealer: F,
+    /// The data key that the root was made for; 0 where it was made for none yet.
+    key_id: u32,
+    /// A pack is closed at so many bytes.
+    target: u64,
     open: Option<LeafPackBuilder>,
     done: Vec<LeafPack>,
     /// Sealed bytes of all leaves so far.
@@ -33,10 +42,16 @@ struct Writer<F> {
 
 impl<F: FnMut() -> ObjectSealer> Writer<F> {
     fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
-        let open = self.open.get_or_insert_with(|| LeafPackBuilder::new((self.sealer)()));
+        let (key_id, fresh) = (self.key_id, &mut self.sealer);
+        let open = self.open.get_or_insert_with(|| {
+            let sealer = fresh();
+            let found = sealer.key_id();
+            assert!(key_id == 0 || key_id == found, "R10: leaves for data key {key_id} are sealed under {found}");
+            LeafPackBuilder::new(sealer)
+        });
         let at = open.push(of, plain);
         self.bytes += u64::from(at.sealed_len);
-        if open.bytes() >= PACK_BYTES_TARGET {
+        if open.bytes() as u64 >= self.target {
             self.close();
         }
         at
@@ -100,7 +115,10 @@ impl Root {
         let older = self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some());
         let older: BTreeSet<ObjectId> = older.collect();
         self.leave_packs(&older);
-        let mut writer = Writer { sealer, open: None, done: Vec::new(), bytes: 0 };
+        // What is written goes by what there is: else, of very large roots, each checkpoint would have to move packs only for their number.
+        let written: u64 = self.places().map(|at| u64::from(at.sealed_len)).sum();
+        let target = (2 * written / shape.packs.max(1) as u64).clamp(PACK_BYTES_TARGET, PACK_BYTES_MOST);
+        let mut writer = Writer { sealer, key_id: self.key_id(), target, open: None, done: Vec::new(), bytes: 0 };
         self.write_changed(&mut writer);
         let emptied = self.packs_to_leave(writer.bytes, shape.packs);
         self.leave_packs(&emptied);
