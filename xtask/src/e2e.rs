@@ -378,7 +378,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "failover",
-        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off: no commit is lost, the cut-off host cannot write",
+        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off, region lost: no commit is lost, the cut-off host cannot write",
         needs: failover::NEEDS,
         run: failover::run,
     },
