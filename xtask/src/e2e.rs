@@ -278,13 +278,13 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "agent-takeover",
         shows: "two PostgreSQL hosts behind HAProxy and PgBouncer: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
+        needs: agent::NEEDS,
         run: agent::run,
     },
     Scenario {
         name: "agent-xfs",
         shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/mkfs.xfs"],
+        needs: agent::NEEDS_XFS,
         run: agent::run_xfs,
     },
     Scenario {
@@ -385,7 +385,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "failover",
-        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off: no commit is lost, the cut-off host cannot write",
+        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off, region lost: no commit is lost, the cut-off host cannot write",
         needs: failover::NEEDS,
         run: failover::run,
     },

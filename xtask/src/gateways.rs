@@ -106,6 +106,13 @@ impl Gateways {
         Ok(())
     }
 
+    /// `kill -9`, and nobody waits for its end: [`Gateways::kill`] does. For one that goes together with something else.
+    pub fn strike(&mut self, gateway: usize) {
+        if let Some(proc) = &mut self.procs[gateway] {
+            proc.signal(Signal::KILL);
+        }
+    }
+
     /// `kill -9`.
     ///
     /// # Errors

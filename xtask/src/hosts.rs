@@ -247,11 +247,21 @@ impl Host {
 
     /// Processes of PostgreSQL on it now.
     pub fn postgres(&self) -> Vec<u32> {
-        let mut found = in_space(self.pids().as_deref());
-        found.retain(|pid| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
-        });
-        found
+        let Some(space) = self.pids() else { return Vec::new() };
+        processes().filter(|pid| is_postgres(*pid, &space)).collect()
+    }
+
+    /// Waits until none is left; says whether that was seen. It is seen some [`crate::process::POLL`] later at most: while one that was there is there
+    /// still, nobody looks through all of /proc for others.
+    pub fn postgres_ends(&self, limit: Duration) -> bool {
+        let space = self.pids();
+        let mut known = Vec::new();
+        wait_until(limit, || {
+            if !known.iter().any(|pid| space.as_deref().is_some_and(|space| is_postgres(*pid, space))) {
+                known = self.postgres();
+            }
+            known.is_empty()
+        })
     }
 
     /// The first of them, which started the others.
@@ -382,6 +392,12 @@ impl Host {
 fn processes() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Whether it is a process of PostgreSQL in this pid namespace.
+fn is_postgres(pid: u32, space: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|its| its == space)
+        && std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
 }
 
 /// Processes of a pid namespace.

@@ -160,16 +160,18 @@ impl Postgres {
     }
 
     /// pgbench over TCP in the background, started again whenever it ends: a load that outlives its server. Each start is a line
-    /// `run N` in `log`.
+    /// `run N` in `log`, and its connections have the name [`run_name`] of that.
     ///
     /// # Errors
     /// When it cannot start.
     pub fn pgbench_again(&self, args: &[&str], at: SocketAddr, log: &Path) -> Result<Proc> {
-        let script = "n=0; while :; do n=$((n+1)); echo \"run $n\"; \"$@\"; sleep 0.2; done";
+        let name = run_name("$n");
+        let script =
+            format!("n=0; while :; do n=$((n+1)); echo \"run $n\"; PGAPPNAME=\"{name}\" \"$@\"; sleep 0.2; done");
         let mut command = Command::new("sh");
         command.current_dir("/").env("LC_ALL", "C.UTF-8").uid(self.uid).gid(self.gid);
         command.env("PGHOST", at.ip().to_string()).env("PGPORT", at.port().to_string());
-        command.args(["-c", script, "sh"]).arg(Path::new(BIN).join("pgbench"));
+        command.args(["-c", &script, "sh"]).arg(Path::new(BIN).join("pgbench"));
         command.args(["-n", "-T", "86400"]).args(args).arg(USER);
         Proc::spawn("pgbench", command, log)
     }
@@ -237,6 +239,11 @@ impl Postgres {
         anyhow::ensure!(row.iter().all(|v| *v == row[0]), "pgbench's books do not balance: {row:?}");
         Ok(())
     }
+}
+
+/// What PostgreSQL is told by the connections of a run of [`Postgres::pgbench_again`].
+pub fn run_name(run: impl std::fmt::Display) -> String {
+    format!("pgbench run {run}")
 }
 
 /// A new session as the tests' user.

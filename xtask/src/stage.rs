@@ -159,6 +159,18 @@ impl Stage {
         index.with_context(|| format!("no gateway is called {serving}"))
     }
 
+    /// When the gateways granted the set to a host, Unix milliseconds, as the one that did it says: when it asked the others for the grant. None where
+    /// somebody else has the set.
+    ///
+    /// # Errors
+    /// When no gateway says who has it.
+    pub fn granted(&self, host: usize) -> Result<Option<u64>> {
+        let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
+        let lease = &said["lease"];
+        let its = lease["owner"].as_str() == Some(self.hosts[host].name);
+        Ok(lease["since_unix_ms"].as_u64().filter(|_| its))
+    }
+
     /// Waits until every gateway is up and has applied nearly all.
     ///
     /// # Errors

@@ -179,6 +179,29 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
     })
 }
 
+/// Why a health check is not answered as it was asked: under a condition, such as Patroni's `/replica?lag=16MB`. How far a PostgreSQL that follows is behind is not
+/// known here (Patroni compares with what the leader keeps in its consensus store), and a limit that is not kept must not count as none. It is refused on every
+/// host and in every state: whoever writes a load balancer's file sees it at once, not after the first failover. `None` for a path that looks at no standby.
+fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
+    let query = query.filter(|query| !query.is_empty())?;
+    let of_standbys = matches!(
+        path,
+        "/replica"
+            | "/standby-leader"
+            | "/standby_leader"
+            | "/asynchronous"
+            | "/async"
+            | "/read-only"
+            | "/health"
+            | "/readiness"
+    );
+    of_standbys.then(|| {
+        format!(
+            "found {path}?{query}, expected {path}: the agent keeps no such limit, it does not know how far PostgreSQL is behind; pg_stat_replication where it streams from does"
+        )
+    })
+}
+
 /// A command on its way to the agent's task.
 pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
 
@@ -327,6 +350,9 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
         return Reply::no(StatusCode::NOT_FOUND, "found no such path, expected such as /primary or /status")
             .into_response();
     };
+    if let Some(words) = not_kept(request.uri().path(), request.uri().query()) {
+        return Reply::no(StatusCode::BAD_REQUEST, words).into_response();
+    }
     let code = if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(code, &shown(&view))
 }

@@ -7,10 +7,12 @@
 //!          └─ n4 n5     hosts db1, db2                 network, pid, mount and IPC namespaces: agent, attach, PostgreSQL
 //! ```
 //! Each round: the primary's host is killed; a planned switchover brings PostgreSQL back; the serving gateway is killed; the primary's host is cut
-//! off while it goes on running, and its cable is put in again. For each a timeline is printed, and every acknowledged commit is looked for (R1).
+//! off while it goes on running, and its cable is put in again; the primary's host and its gateway are killed together, as a region that is lost. For each a
+//! timeline is printed, and every acknowledged commit is looked for (R1). A killed gateway moves nothing and breaks no connection (R8).
 
 mod acts;
 mod lab;
+mod pgbench;
 mod report;
 mod timeline;
 
@@ -31,7 +33,7 @@ use std::time::Instant;
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Rounds of four faults each
+    /// Rounds of five faults each
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds of load before each fault

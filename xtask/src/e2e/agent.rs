@@ -6,9 +6,8 @@
 //! 1. Host db1 is killed while four writers commit: db2 takes over by itself, no acknowledged commit is lost (R1), none is invented.
 //! 2. db1 comes back and stands by. A planned switchover brings PostgreSQL back to it under the same writers.
 //! 3. db1's agent is stopped (SIGSTOP): the watchdog ends PostgreSQL there before the lease is another's; db2 takes over; continued, db1 stands by.
-//! 4. Where HAProxy is installed: a client that only knows its address reaches the primary after each of these. Where PgBouncer is installed too: a program
-//!    that is connected to it, and asks while there is no primary, waits and gets its answer over the same connection; one that writes all the time goes on, and
-//!    no commit of its is lost.
+//! 4. A client that only knows HAProxy's address reaches the primary after each of these. A program that is connected to PgBouncer before that, and asks while
+//!    there is no primary, waits and gets its answer over the same connection; one that writes all the time goes on, and no commit of its is lost.
 
 mod doors;
 
@@ -23,6 +22,19 @@ use crate::setup;
 use anyhow::{Context, Result};
 use doors::Doors;
 use std::time::{Duration, Instant};
+
+pub(super) const NEEDS: &[&str] =
+    &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy", "/usr/sbin/pgbouncer"];
+
+/// On XFS.
+pub(super) const NEEDS_XFS: &[&str] = &[
+    "nbdfuse",
+    "unshare",
+    "/usr/lib/postgresql/15/bin/postgres",
+    "/usr/sbin/haproxy",
+    "/usr/sbin/pgbouncer",
+    "/usr/sbin/mkfs.xfs",
+];
 
 /// Until a host is primary. The promise is a third of that on a quiet machine.
 pub(super) const TAKEOVER: Duration = Duration::from_secs(40);

@@ -53,6 +53,7 @@ const PATHS: &[(&str, u16, u16)] = &[
     ("/read-write", 200, 503),
     ("/master", 200, 503),
     ("/replica", 503, 503),
+    ("/replica?lag=16MB", 400, 400),
     ("/read-only", 200, 503),
     ("/health", 200, 503),
     ("/readiness", 200, 200),

@@ -1,5 +1,5 @@
-//! One round of `cargo xtask demo failover`: fails for a lost commit, a host that was cut off and can still write, or a PostgreSQL that takes no
-//! writes again; never for how long something took.
+//! One round of `cargo xtask demo failover`: fails for a lost commit, a host that was cut off and can still write, a gateway whose death moved PostgreSQL or
+//! broke a connection, or a PostgreSQL that takes no writes again; never for how long something took.
 
 use super::{Lab, NAMESPACES};
 use crate::demo::failover::{Run, run as round};

@@ -54,11 +54,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Whether it is installed.
-    pub fn is_there() -> bool {
-        on_path("pgbouncer") || Path::new(PROGRAM).is_file()
-    }
-
     /// Starts it in front of `behind`, with its files in `dir`; `secret` is what PostgreSQL keeps of the user's password. Of the sample only addresses are
     /// changed, and where the list of users is.
     ///

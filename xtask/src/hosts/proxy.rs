@@ -28,11 +28,6 @@ pub fn waiting(at: SocketAddr) -> SocketAddr {
 }
 
 impl Proxy {
-    /// Whether it is installed.
-    pub fn is_there() -> bool {
-        on_path("haproxy") || Path::new(PROGRAM).is_file()
-    }
-
     /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are put into `dir`.
     ///
     /// # Errors

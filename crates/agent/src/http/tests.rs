@@ -48,6 +48,22 @@ fn load_balancers_see_one_primary() {
     assert_eq!(healthy(&cold, "/nothing"), None);
 }
 
+/// A limit that is not kept must not count as none.
+#[test]
+fn a_check_under_a_condition_is_refused_where_a_standby_is_looked_at() {
+    for (path, query) in
+        [("/replica", "lag=16MB"), ("/replica", "lag=1048576"), ("/async", "lag=1GB"), ("/read-only", "a=b")]
+    {
+        let words = not_kept(path, Some(query)).unwrap();
+        assert!(words.starts_with(&format!("found {path}?{query}, expected {path}: ")), "{words}");
+    }
+    for (path, query) in
+        [("/replica", None), ("/replica", Some("")), ("/primary", Some("lag=16MB")), ("/liveness", Some("x"))]
+    {
+        assert_eq!(not_kept(path, query), None, "{path} {query:?}");
+    }
+}
+
 /// As in a simulation: no TCP anywhere.
 #[tokio::test]
 async fn a_door_may_be_anywhere() {
@@ -128,6 +144,11 @@ async fn asked_over_a_real_socket() {
     assert_eq!(get("/primary").await.code, 503);
     assert_eq!(get("/liveness").await.code, 200);
     assert_eq!(get("/nothing").await.code, 404);
+    let lag = get("/replica?lag=16MB").await;
+    assert_eq!(lag.code, 400);
+    assert!(lag.words().contains("expected /replica:"), "{}", lag.words());
+    assert_eq!((get("/replica").await.code, get("/primary?lag=16MB").await.code), (503, 503));
+    assert_eq!(get("/nothing?lag=16MB").await.code, 404);
     assert_eq!(get("/history").await.body, "[]");
     assert!(get("/metrics").await.body.contains("holdfast_agent_primary{name=\"db1\",set=\"demo\"} 0"));
     let seen: View = serde_json::from_str(&get("/status").await.body).unwrap();

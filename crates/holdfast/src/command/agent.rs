@@ -279,7 +279,7 @@ fn taken(answer: &Answer) -> Result<(), CliError> {
         200 => Ok(()),
         503 => Err(CliError::unreachable(answer.words())),
         504 => Err(CliError::unknown(answer.words())
-            .next("look with `holdfast agent status` and `holdfast agent history` before repeating it")),
+            .next("look with `holdfast agent status` and `holdfast history` before repeating it")),
         _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
     }
 }

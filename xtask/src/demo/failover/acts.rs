@@ -1,8 +1,8 @@
-//! The four faults of a round. Each goes: load, the fault, PostgreSQL takes writes again (somewhere), clients go on, the ledger is compared.
+//! The five faults of a round. Each goes: load, the fault, PostgreSQL takes writes again (somewhere), clients go on, the ledger is compared.
 
 use super::lab::{Lab, PROBE_AT};
 use super::report::Act;
-use super::timeline::{Kind, Line, Moment, longest_pause, shown, way};
+use super::timeline::{Kind, Line, Moment, granted, longest_pause, over_before, shown, way};
 use crate::bridge::Bridge;
 use crate::gateways;
 use crate::hosts::Host;
@@ -11,20 +11,17 @@ use crate::nbd::{Client, NbdError, pattern, tag_of};
 use crate::pg;
 use crate::pgwire::Reach;
 use crate::process::wait_until;
-use crate::say::{note, step};
+use crate::say::{line, note, step};
 use crate::stage::{LIMIT, export, node};
 use crate::stats;
 use anyhow::{Context, Result};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Commits that are waited for before a fault, and after it.
 const COMMITS: u64 = 100;
 
 /// Bytes of the probe's block.
 const BLOCK: usize = 4096;
-
-/// Between two looks at the processes of a host: each reads all of /proc.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// What a fault tells of itself.
 #[derive(Debug, Default)]
@@ -33,6 +30,8 @@ struct Story {
     at: u64,
     moments: Vec<Moment>,
     stopped_ms: Option<u64>,
+    /// When the gateways granted the set to the other host, Unix milliseconds.
+    granted: Option<u64>,
 }
 
 impl Story {
@@ -50,7 +49,7 @@ impl Story {
 struct Counted {
     /// Lines that each history had before.
     before: [usize; 2],
-    /// Connections of pgbench that broke.
+    /// Connections of pgbench that broke since, and its new beginnings.
     broken: u64,
 }
 
@@ -84,6 +83,14 @@ impl Lab {
         }
         told.push(Moment::new(last, "", "the last commit acknowledged before the clients' longest pause"));
         told.push(Moment::new(first, "", "the first commit acknowledged after it, through HAProxy"));
+        let gone = story.stopped_ms.map(|stopped| story.at + stopped);
+        // Who granted it says it to the millisecond. Where attach had to go on under a newer grant meanwhile, that one is later than what the agent saw.
+        let grant = way_up.map(|line| story.granted.unwrap_or(u64::MAX).min(granted(line)));
+        let gone_before_grant_ms = gone.zip(grant).map(|(gone, grant)| over_before(grant, gone));
+        if let Some((grant, ms)) = grant.zip(gone_before_grant_ms) {
+            let name = self.stage.hosts[to].name;
+            told.push(Moment::new(grant, "", format!("the set is granted to {name}, PostgreSQL gone {ms} ms before")));
+        }
         let timeline = shown(story.at, told);
         timeline.iter().for_each(note);
         let machine = stats::machine();
@@ -104,6 +111,7 @@ impl Lab {
             first_commit_ms: first.saturating_sub(story.at),
             pause_ms: first - last,
             stopped_ms: story.stopped_ms,
+            gone_before_grant_ms,
             broken: counted.broken,
             commits_acknowledged: verdict.acknowledged,
             commits_lost: verdict.lost,
@@ -112,6 +120,9 @@ impl Lab {
             machine,
             timeline,
         };
+        if let Some(outlived) = act.outlived() {
+            line(outlived);
+        }
         self.mend(kind, from)?;
         Ok(act)
     }
@@ -122,12 +133,13 @@ impl Lab {
         let busy = wait_until(LIMIT, || writers.acknowledged() >= COMMITS && begun.elapsed() >= self.load);
         anyhow::ensure!(busy, "only {} commits acknowledged within {LIMIT:?}", writers.acknowledged());
         let before = [0, 1].map(|host: usize| self.stage.hosts[host].history().len());
-        let connections = self.broken();
+        let broken = self.broken_before()?;
         match kind {
             Kind::HostKilled => self.kill_host(from, story)?,
             Kind::Switchover => self.switch_over(from, story)?,
             Kind::GatewayKilled => self.kill_gateway(from, story)?,
             Kind::HostCutOff => self.cut_off(from, story)?,
+            Kind::RegionLost => self.lose_region(from, story)?,
         }
         let so_far = writers.acknowledged();
         let on = wait_until(LIMIT, || writers.acknowledged() >= so_far + COMMITS);
@@ -138,7 +150,7 @@ impl Lab {
             self.stage.hosts[0].said(),
             self.stage.hosts[1].said()
         );
-        Ok(Counted { before, broken: self.broken() - connections })
+        Ok(Counted { before, broken: self.broken() - broken })
     }
 
     /// What a fault left broken is put right, so that the next one finds everything there.
@@ -146,6 +158,10 @@ impl Lab {
         match kind {
             Kind::HostKilled => self.stage.hosts[from].boot()?,
             Kind::GatewayKilled => self.stage.gateways.heal(&self.stage.net)?,
+            Kind::RegionLost => {
+                self.stage.gateways.heal(&self.stage.net)?;
+                self.stage.hosts[from].boot()?;
+            }
             Kind::Switchover | Kind::HostCutOff => {}
         }
         self.stage.caught_up()?;
@@ -216,18 +232,13 @@ impl Lab {
         self.stage.net.isolate(node(from))?;
         // On its way at once: into a connection that looks well still.
         let late = std::thread::spawn(move || probe.write(2));
-        let stopped = wait_until(LIMIT, || {
-            let gone = self.stage.hosts[from].postgres().is_empty();
-            if !gone {
-                std::thread::sleep(LOOK);
-            }
-            gone
-        });
+        let stopped = self.stage.hosts[from].postgres_ends(LIMIT);
         let said = || self.stage.hosts[from].said();
         anyhow::ensure!(stopped, "PostgreSQL still runs on {name} {LIMIT:?} after it was cut off; {}", said());
         story.stopped_ms = Some(unix_ms() - story.at);
         story.tell(name, "no process of PostgreSQL is left");
         self.stage.hosts[1 - from].becomes_primary(Instant::now(), LIMIT)?;
+        story.granted = self.stage.granted(1 - from)?;
         let mut other = Probe::at(&self.stage.hosts[1 - from], 3).context("at the new primary")?;
 
         story.tell("", format!("{name} is connected again"));
@@ -243,6 +254,23 @@ impl Lab {
         anyhow::ensure!(running.is_empty(), "PostgreSQL runs on {name}, which stands by: {running:?}");
         let found = other.read()?;
         anyhow::ensure!(found == 3, "R2: found write {found} in the block of the probe, expected 3, the new primary's");
+        Ok(())
+    }
+
+    /// The primary's host and the gateway that serves it go in the same moment. Who takes over finds no leader at first, and then one that has not seen the old
+    /// owner renew, and waits for a whole lease from its election on.
+    fn lose_region(&mut self, from: usize, story: &mut Story) -> Result<()> {
+        let index = self.stage.serving(from)?;
+        let (name, serving) = (self.stage.hosts[from].name, gateways::name(index));
+        story.begins(format!("kill -9 of every process of {name}, and of the gateway {serving}, which serves it"));
+        self.stage.gateways.strike(index);
+        let (killed, had) = self.stage.hosts[from].kill()?;
+        self.stage.gateways.kill(index)?;
+        story.tell("", format!("the last of the {had} processes of {name} is gone, and {serving}"));
+        self.stage.hosts[1 - from].becomes_primary(killed, LIMIT)?;
+        let (other, now) = (self.stage.hosts[1 - from].name, self.stage.serving(1 - from)?);
+        anyhow::ensure!(now != index, "{other} is primary through {serving}, expected another: that one was killed");
+        story.tell(other, format!("is seen as primary, through {}", gateways::name(now)));
         Ok(())
     }
 }

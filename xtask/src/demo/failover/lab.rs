@@ -1,11 +1,14 @@
 //! What a run stands on: gateways, hosts and HAProxy, pgbench, the ledger.
 
 use super::Args;
+use super::pgbench::{self, Said};
 use crate::ledger::Ledger;
-use crate::process::{Proc, Signal};
+use crate::pg;
+use crate::pgwire::Reach;
+use crate::process::{Proc, Signal, wait_until};
 use crate::say::{note, step};
-use crate::stage::{self, Stage};
-use anyhow::Result;
+use crate::stage::{self, LIMIT, Stage};
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +16,9 @@ use std::time::Duration;
 pub const PROBE_AT: u64 = stage::VOLUME_BYTES - (512 << 10);
 
 const LEDGER_WRITERS: usize = 4;
-const PGBENCH: [&str; 4] = ["-c", "4", "-j", "1"];
+
+/// Between two questions for the connections of pgbench: each costs PostgreSQL a process.
+const AGAIN: Duration = Duration::from_millis(45);
 
 /// Everything that runs. Fields are dropped in this order.
 pub struct Lab {
@@ -36,15 +41,50 @@ impl Lab {
         pg.pgbench_init(args.scale)?;
         let ledger = Ledger::create(pg, &dir.join("ledger"), LEDGER_WRITERS)?;
         let pgbench_log = dir.join("pgbench.log");
-        let pgbench = pg.pgbench_again(&PGBENCH, stage.proxy.at(), &pgbench_log)?;
+        let pgbench = pg.pgbench_again(&pgbench::ARGS, stage.proxy.at(), &pgbench_log)?;
         let load = Duration::from_secs(args.load);
         Ok(Self { pgbench, pgbench_log, stage, ledger, load })
     }
 
     /// How often pgbench lost a connection so far, or had to begin anew.
     pub fn broken(&self) -> u64 {
-        let log = std::fs::read_to_string(&self.pgbench_log).unwrap_or_default();
-        log.lines().filter(|line| line.starts_with("run ") || line.contains("aborted")).count() as u64
+        self.pgbench_said().broken
+    }
+
+    /// The same once pgbench is whole: no connection that broke before is still to be counted.
+    ///
+    /// # Errors
+    /// When it is not whole within [`LIMIT`].
+    pub fn broken_before(&self) -> Result<u64> {
+        let mut last = self.whole();
+        wait_until(LIMIT, || {
+            if last.is_err() {
+                std::thread::sleep(AGAIN);
+                last = self.whole();
+            }
+            last.is_ok()
+        });
+        last.with_context(|| format!("pgbench does not get on within {LIMIT:?}"))
+    }
+
+    fn pgbench_said(&self) -> Said {
+        Said::read(&std::fs::read_to_string(&self.pgbench_log).unwrap_or_default())
+    }
+
+    fn whole(&self) -> Result<u64> {
+        let before = self.pgbench_said();
+        let (run, left) = (before.run, before.left());
+        let count = format!("select count(*) from pg_stat_activity where application_name = '{}'", pg::run_name(run));
+        let rows = pg::client(&Reach::Tcp(self.stage.proxy.at()))?.query(&count)?;
+        let found: usize = rows.into_iter().flatten().flatten().next().context("no count")?.parse()?;
+        anyhow::ensure!(
+            left > 0 && found == left,
+            "run {run}: found {found} connections of it at the primary, expected one for each of its {left} clients"
+        );
+        // Nothing broke while it was looked.
+        let after = self.pgbench_said();
+        anyhow::ensure!(after == before, "its log: found {after:?}, expected {before:?} still");
+        Ok(after.broken)
     }
 
     /// Looks at everything as a whole, and ends it.

@@ -10,10 +10,13 @@ pub enum Kind {
     Switchover,
     GatewayKilled,
     HostCutOff,
+    /// The primary's host and the gateway that serves its set, in the same moment.
+    RegionLost,
 }
 
 /// In the order of a round.
-pub const KINDS: [Kind; 4] = [Kind::HostKilled, Kind::Switchover, Kind::GatewayKilled, Kind::HostCutOff];
+pub const KINDS: [Kind; 5] =
+    [Kind::HostKilled, Kind::Switchover, Kind::GatewayKilled, Kind::HostCutOff, Kind::RegionLost];
 
 impl Kind {
     pub fn words(self) -> &'static str {
@@ -22,6 +25,7 @@ impl Kind {
             Kind::Switchover => "switchover",
             Kind::GatewayKilled => "gateway killed",
             Kind::HostCutOff => "host cut off",
+            Kind::RegionLost => "region lost",
         }
     }
 }
@@ -100,6 +104,18 @@ pub fn way(line: &Line) -> Vec<Moment> {
     moments
 }
 
+/// When the set was granted, as the agent that took it saw it: some looks of its own (50 ms) late, never early.
+pub fn granted(line: &Line) -> u64 {
+    let phases = line.phases.clone().unwrap_or_default();
+    let after = [phases.attach_ms, phases.mount_ms, phases.recover_ms, phases.first_write_ms];
+    line.at_unix_ms.saturating_sub(after.into_iter().flatten().sum())
+}
+
+/// How long before `grant` something was over, in milliseconds; negative where it outlived the grant. Both by the wall clock that everything here shares.
+pub fn over_before(grant: u64, over: u64) -> i64 {
+    grant.cast_signed().saturating_sub(over.cast_signed())
+}
+
 /// The longest time in which no writer had a commit acknowledged: from which moment to which. `moments` are in order.
 pub fn longest_pause(moments: &[(u64, usize)]) -> Option<(u64, u64)> {
     let pauses = moments.windows(2).map(|pair| (pair[0].0, pair[1].0));
@@ -127,6 +143,13 @@ mod tests {
         assert_eq!(lines[0], "    2800 ms  db2   detect: the lease has run out, or was let go of (3000 ms)");
         assert_eq!(lines[1], "    2840 ms  db2   lease: granted under e7 (40 ms)");
         assert!(lines[3].starts_with("    3800 ms"), "{}", lines[3]);
+        // At the end of its phase "lease": 6200 + 2840.
+        assert_eq!(granted(&line), 9040);
+    }
+
+    #[test]
+    fn what_outlives_a_grant_is_negative() {
+        assert_eq!((over_before(9040, 8900), over_before(9040, 9040), over_before(9040, 9083)), (140, 0, -43));
     }
 
     #[test]

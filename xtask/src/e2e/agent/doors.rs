@@ -30,13 +30,9 @@ const WHERE: &str = "select host(inet_server_addr())";
 /// Commits of the writer that are waited for.
 const COMMITS: u64 = 20;
 
-/// What is installed of them.
+/// Both, and two programs that come through PgBouncer.
 pub(super) struct Doors {
-    proxy: Option<Proxy>,
-    pooled: Option<Pooled>,
-}
-
-struct Pooled {
+    proxy: Proxy,
     pool: Pool,
     /// Connected once, at the beginning.
     session: Session,
@@ -50,18 +46,10 @@ fn local(port: u16) -> SocketAddr {
 }
 
 impl Doors {
-    /// Starts what is installed; `primary` takes writes.
+    /// Starts them; `primary` takes writes.
     pub fn open(lab: &Lab, primary: &Host, other: &Host) -> Result<Self> {
-        if !Proxy::is_there() {
-            note("skipped: haproxy is not installed");
-            return Ok(Self { proxy: None, pooled: None });
-        }
         let port = free_ports(3)?;
         let proxy = Proxy::start(&lab.dir, local(port), [primary, other])?;
-        if !Pool::is_there() {
-            note("skipped: pgbouncer is not installed");
-            return Ok(Self { proxy: Some(proxy), pooled: None });
-        }
         let mut client = primary.pg.client()?;
         let User { name, password } = USER;
         client.query(&format!("create role {name} login password '{password}'"))?;
@@ -75,13 +63,13 @@ impl Doors {
         let let_in = { stranger }.ask("select 1").is_ok();
         anyhow::ensure!(!let_in, "PgBouncer let somebody in with a wrong password");
         let (session, writer) = (pool.session()?, pool.writer("pooled"));
-        Ok(Self { proxy: Some(proxy), pooled: Some(Pooled { pool, session, asked: false, writer }) })
+        Ok(Self { proxy, pool, session, asked: false, writer })
     }
 
     /// While there is no primary, and PgBouncer knows it: a program asks over the connection that it had before. It has to wait, and gets its answer at
     /// [`Doors::lead_to`].
     pub fn ask_meanwhile(&mut self) -> Result<()> {
-        let Some(Pooled { session, asked, writer, .. }) = &mut self.pooled else { return Ok(()) };
+        let Self { session, asked, writer, .. } = self;
         let (mut last, mut since) = (writer.acknowledged(), Instant::now());
         let stands = wait_until(LIMIT, || {
             let now = writer.acknowledged();
@@ -98,10 +86,9 @@ impl Doors {
 
     /// Clients are at `host` now, or will be soon.
     pub fn lead_to(&mut self, host: &Host) -> Result<()> {
-        let Some(proxy) = &mut self.proxy else { return Ok(()) };
+        let Self { proxy, pool, session, asked, writer } = self;
         let took = proxy.reaches(host, LIMIT)?;
         note(format!("through HAProxy: {} after {} ms", host.name, took.as_millis()));
-        let Some(Pooled { pool, session, asked, writer }) = &mut self.pooled else { return Ok(()) };
         pool.must_run()?;
         let (begun, before) = (Instant::now(), writer.acknowledged());
         let on = wait_until(LIMIT, || writer.acknowledged() >= before + COMMITS);
@@ -125,7 +112,7 @@ impl Doors {
 
     /// Takes them down. What was acknowledged through them is at `host`.
     pub fn close(self, host: &Host) -> Result<()> {
-        let Some(Pooled { pool, session, writer, .. }) = self.pooled else { return Ok(()) };
+        let Self { pool, session, writer, .. } = self;
         drop(session);
         let written = writer.join()?;
         drop(pool);
