@@ -1,8 +1,8 @@
 //! `mutations`: known bugs, put in on purpose one by one, and which test finds each. A bug that nothing finds is a hole to close.
 //!
 //! A mutation is text of the tree that is replaced by other text; a run works on a copy below `target/`, never on the tree. Each of its
-//! tests must be green on the copy as it is and red with the bug in it. What was seen is kept below `target/`; `--page` adds it to
-//! what is committed of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
+//! tests must be green on the copy as it is and red with the bug in it; one that does not end in time is neither. What was seen is kept below `target/`; `--page` adds
+//! it to what is committed of earlier runs (mutations/seen.json), and writes docs/proof/mutations.md from both.
 
 mod list;
 mod page;
@@ -21,8 +21,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long one test may run before it counts as one that did not end.
-const TEST_LIMIT: Duration = Duration::from_secs(600);
+/// What the simulation's test takes: its courses of seeds (crates/sim/tests/seeds.rs), for how long each begins further ones here (its HOLDFAST_SIM_SECONDS), and how long one
+/// seed may take before it counts as one that hangs (crates/sim/src/runner.rs).
+const SIM_COURSES: u64 = 5;
+const SIM_COURSE_SECONDS: u64 = 120;
+const SIM_SEED_SECONDS: u64 = 600;
+
+/// How long one test may run. One that has not ended by then has found nothing and has not passed: that is no verdict.
+const TEST_LIMIT: Duration = Duration::from_secs(1500);
+const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
+
 /// How long a build may take: a scenario's is that of nearly everything.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -144,7 +152,7 @@ fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &
     step(format!("{}: {}", mutation.name, mutation.bug));
     scratch.restore()?;
     scratch.apply(mutation)?;
-    let mut passed_by = Vec::new();
+    let (mut passed_by, mut unended) = (Vec::new(), Vec::new());
     for test in tests {
         let begun = Instant::now();
         match run_test(scratch, test)? {
@@ -153,28 +161,57 @@ fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &
                 note(format!("not seen by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
                 passed_by.push(test.command());
             }
+            Ran::Unended(how) => {
+                note(format!("no verdict of {}: it {how}", test.command()));
+                unended.push(test.command());
+            }
             Ran::Red { seconds, how } => {
                 note(format!("caught after {seconds:.1} s by {} ({}): {how}", test.command(), test.layer().name()));
                 return seen::remember(mutation, Some(test), seconds, passed_by);
             }
         }
     }
+    // Not remembered: it is neither caught nor a hole.
+    if !unended.is_empty() {
+        bail!(
+            "no verdict: within {TEST_LIMIT:?} these did not end, and no other test catches it: {}",
+            unended.join("; ")
+        );
+    }
     seen::remember(mutation, None, 0.0, passed_by)?;
     bail!("nothing catches it")
 }
 
 enum Ran {
-    Green { passed: u64 },
-    Red { seconds: f64, how: String },
+    Green {
+        passed: u64,
+    },
+    Red {
+        seconds: f64,
+        how: String,
+    },
+    /// It was ended at its limit.
+    Unended(String),
     NoBuild(String),
 }
 
 impl Ran {
+    /// What a test came to in which so many cases passed.
+    fn of(ended: Ended, passed: u64) -> Self {
+        let Ended { in_time, success, seconds, end, .. } = ended;
+        match (success, passed) {
+            _ if !in_time => Ran::Unended(end),
+            (true, 0) => Ran::Red { seconds, how: "no test of that name ran".into() },
+            (true, passed) => Ran::Green { passed },
+            (false, _) => Ran::Red { seconds, how: end },
+        }
+    }
+
     fn said(&self) -> String {
         match self {
             Ran::Green { passed } => format!("{passed} passed"),
             Ran::Red { how, .. } => how.clone(),
-            Ran::NoBuild(why) => why.clone(),
+            Ran::Unended(why) | Ran::NoBuild(why) => why.clone(),
         }
     }
 }
@@ -192,11 +229,7 @@ fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
             let ran = scratch.spawn("test", test, TEST_LIMIT)?;
             let mut sum = Count::default();
             ran.text.lines().for_each(|line| sum.add(counted(line)));
-            Ok(match (ran.success, sum.passed) {
-                (true, 0) => Ran::Red { seconds: ran.seconds, how: "no test of that name ran".into() },
-                (true, passed) => Ran::Green { passed },
-                (false, _) => Ran::Red { seconds: ran.seconds, how: ran.end },
-            })
+            Ok(Ran::of(ran, sum.passed))
         }
         Test::Scenario(name) => {
             let build = scratch.cargo(&["build", "--locked", "--quiet", "-p", "holdfast"]);
@@ -207,13 +240,15 @@ fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
             let own = std::env::current_exe().context("which program am I?")?;
             let ran = cmd(own).arg("e2e").arg("--bin").arg(scratch.program()).arg(name).dir(root());
             let ran = scratch.spawn("scenario", ran, TEST_LIMIT)?;
-            Ok(if ran.success { Ran::Green { passed: 1 } } else { Ran::Red { seconds: ran.seconds, how: ran.end } })
+            Ok(Ran::of(ran, 1))
         }
     }
 }
 
 /// A program that ran to its end, or was ended.
 struct Ended {
+    /// By itself.
+    in_time: bool,
     success: bool,
     seconds: f64,
     text: String,
@@ -229,6 +264,7 @@ impl Scratch {
             .dir(self.tree())
             .env("CARGO_TARGET_DIR", root().join("target"))
             .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
+            .env("HOLDFAST_SIM_SECONDS", SIM_COURSE_SECONDS.to_string())
     }
 
     /// With a folder of its own for what is built: the program `holdfast` of the tree must not be replaced by one with a bug in it.
@@ -261,6 +297,31 @@ impl Scratch {
             Ok(_) => end.join("; "),
             Err(_) => format!("did not end within {limit:?}"),
         };
-        Ok(Ended { success: status.is_ok_and(|status| status.success()), seconds, text, end })
+        let in_time = status.is_ok();
+        Ok(Ended { in_time, success: status.is_ok_and(|status| status.success()), seconds, text, end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_end_is_no_verdict() {
+        let ended = |in_time, success| Ended { in_time, success, seconds: 1.0, text: String::new(), end: "end".into() };
+        assert!(matches!(Ran::of(ended(true, true), 3), Ran::Green { passed: 3 }));
+        assert!(matches!(Ran::of(ended(true, true), 0), Ran::Red { .. }), "nothing ran");
+        assert!(matches!(Ran::of(ended(true, false), 3), Ran::Red { .. }));
+        assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
+    }
+
+    /// What the limit is reckoned from is what the simulation has.
+    #[test]
+    fn the_simulation_ends_within_the_limit() {
+        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+        let courses = read("crates/sim/tests/seeds.rs").matches("\n    Course { modes: ").count();
+        assert_eq!(u64::try_from(courses).unwrap(), SIM_COURSES);
+        let seed = format!("const SEED_LIMIT: Duration = Duration::from_secs({SIM_SEED_SECONDS});");
+        assert!(read("crates/sim/src/runner.rs").contains(&seed), "expected {seed}");
     }
 }

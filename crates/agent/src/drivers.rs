@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// How long a host id that was read is shown: a person may give the host another one.
 const HOST_ID_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Before the host id was read for the first time. It is read beside the agent's task, so that this stays where the read never ends.
+const NOT_READ: &str = "the host id of this host is not read yet: wait a moment; if this stays, look at the disk that /etc/hostid is on: it does not answer";
+
 /// What is known of the pool.
 #[derive(Debug, Default)]
 struct Looked {
@@ -34,7 +37,7 @@ struct Looked {
 impl Looked {
     /// Before anything is known: where it matters, that is no leave to take the lease.
     fn of(multihost: bool) -> Self {
-        let unable = if multihost { "the host id of this host is not read yet: wait a moment" } else { "" };
+        let unable = if multihost { NOT_READ } else { "" };
         Self { look: PoolLook { multihost, unable: unable.into(), ..PoolLook::default() }, ..Self::default() }
     }
 

@@ -202,6 +202,12 @@ fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
     })
 }
 
+/// The status of a health check at `now`; `None` for a path that is none. H1: what was shown too long ago is not believed, whatever it says.
+fn checked(view: &View, path: &str, now: MonoTime) -> Option<StatusCode> {
+    let fresh = now.saturating_since(view.at) < STALE;
+    healthy(view, path).map(|well| if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE })
+}
+
 /// A command on its way to the agent's task.
 pub(crate) type Asked = (Command, oneshot::Sender<Result<String, Refused>>);
 
@@ -345,15 +351,13 @@ async fn health(State(door): State<Door>, request: Request) -> Response {
         return StatusCode::METHOD_NOT_ALLOWED.into_response();
     }
     let view = door.view();
-    let fresh = clock::now().saturating_since(view.at) < STALE;
-    let Some(well) = healthy(&view, request.uri().path()) else {
+    let Some(code) = checked(&view, request.uri().path(), clock::now()) else {
         return Reply::no(StatusCode::NOT_FOUND, "found no such path, expected such as /primary or /status")
             .into_response();
     };
     if let Some(words) = not_kept(request.uri().path(), request.uri().query()) {
         return Reply::no(StatusCode::BAD_REQUEST, words).into_response();
     }
-    let code = if well && fresh { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json(code, &shown(&view))
 }
 

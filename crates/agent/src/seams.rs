@@ -1,7 +1,6 @@
-//! What an agent's door touches the network with (its [`crate::Host`] is what it touches everything else with), each with its one default: a simulation puts its
-//! own there (ADR 0017).
+//! What an agent's door touches the network with (its [`crate::Host`] is what it touches everything else with). An agent on a machine has TCP there
+//! ([`crate::run()`]); a simulation puts its own there ([`crate::run_over`], ADR 0017).
 
-use crate::client;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -26,15 +25,8 @@ pub type Incoming = mpsc::UnboundedReceiver<(Box<dyn Wire>, SocketAddr)>;
 pub struct Seams {
     /// In place of `http.listen`.
     pub incoming: Incoming,
-    /// How other hosts' agents are reached; by default over TCP.
+    /// How other hosts' agents are reached.
     pub dial: Dial,
     /// In place of `http.token_file`.
     pub token: Option<Arc<str>>,
-}
-
-impl Seams {
-    /// Over what comes in there, with everything else as it comes.
-    pub fn over(incoming: Incoming) -> Self {
-        Self { incoming, dial: client::over_tcp(), token: None }
-    }
 }

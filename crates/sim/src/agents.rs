@@ -7,10 +7,11 @@
 //!   than it waits for an agent (W2).
 //! - A3 again, by everybody's clock: when gateways grant the set to another host, and nobody forced that, the database of the one before has ended already, wherever an agent was
 //!   there to end it. (What clocks may drift apart is covered by `lease.stop_margin_ms`.)
-//! - T1  An agent takes a lease by force only where somebody told it to.
+//! - T1  An agent takes a lease by force only where somebody told it to, once for each time ([asked]).
 //! - In the end there is one primary, which takes commits, and after a planned move another one.
 
 mod agent;
+mod asked;
 mod attaching;
 mod database;
 mod desk;
@@ -28,6 +29,7 @@ use crate::slices::Slices;
 use crate::world::{MS, World};
 use agent::{Plan, TOKEN};
 use anyhow::{Result, anyhow};
+use asked::{Freed, came_to_no_force};
 use desk::Bug;
 use holdfast_agent::client::ask_over;
 use holdfast_agent::seams::Dial;
@@ -36,7 +38,7 @@ use holdfast_gateway::admin::AdminDoor;
 use ledger::Ledger;
 use serde_json::json;
 use station::{Lent, Station};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,20 +92,47 @@ const ALL: &[Fault] = &[
     Fault::Freed,
 ];
 
+/// Of a narrowed mix, a fault about so often, in milliseconds: most of them are over before the next one comes.
+const SELDOM: u64 = 2_500;
+/// Longer than a lease, and than an agent may be silent for.
+const LONG: u64 = 4_000;
+
+/// With a bug that few faults show, and only those that last: what goes wrong with hosts, at least [`LONG`] each. In a mix of everything, chance has to play too much at once, and another
+/// seed shows it after each change of anything.
+fn narrowed(broken: Option<Broken>) -> Option<&'static [Fault]> {
+    match broken {
+        Some(Broken::NoWatchdog) => Some(&[Fault::KillAgent, Fault::HangAgent]),
+        Some(Broken::SlowHosts) => Some(&[Fault::Cut]),
+        _ => None,
+    }
+}
+
+/// How many milliseconds a fault lasts: one of these, or one of the long ones among them.
+fn lasts(rng: &mut Rng, of: &[u64], long: bool) -> u64 {
+    let fitting: Vec<u64> = of.iter().copied().filter(|ms| !long || *ms >= LONG).collect();
+    rng.pick(&fitting)
+}
+
 /// A person with `holdfast agent` at hand, on a machine of her own.
 struct Operator {
     at: usize,
     slices: Slices,
     dial: Dial,
     said: Arc<Mutex<Vec<String>>>,
+    /// Hosts, once for each order to take the lease by force that is known to have come to no such thing.
+    settled: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Operator {
-    fn ask(&self, station: &Station, path: &'static str, body: serde_json::Value) {
-        let (dial, said) = (self.dial.clone(), self.said.clone());
+    /// `order`: to this host, to take the lease by force.
+    fn ask(&self, station: &Station, path: &'static str, body: serde_json::Value, order: Option<usize>) {
+        let (dial, said, settled) = (self.dial.clone(), self.said.clone(), self.settled.clone());
         let (name, address) = (station.name.clone(), agent::agent_address(station.at));
         self.slices.spawn(async move {
             let answer = ask_over(&dial, &address, path, Some(&body), Some(TOKEN), ASK_LIMIT).await;
+            if let Some(host) = order.filter(|_| came_to_no_force(&answer)) {
+                lock(&settled).push(host);
+            }
             let words = match answer {
                 Ok(answer) => format!("{} {}", answer.code, answer.words()),
                 Err(error) => error.to_string(),
@@ -117,15 +146,17 @@ impl Operator {
 pub struct Agents {
     stations: Vec<Station>,
     ledger: Ledger,
-    /// Whom the set was granted to, by the epoch, as far as gateways showed it; and epochs that were to be ended by hand.
+    /// Whom the set was granted to, by the epoch, as far as gateways showed it; and what may have been ended by hand.
     grants: BTreeMap<u64, String>,
-    freed: BTreeSet<u64>,
+    freed: Freed,
     /// A rule that a grant broke.
     broken: Option<String>,
     operator: Operator,
     rng: Rng,
     mix: Vec<Fault>,
     pause: u64,
+    /// Only faults that last for long: see [`narrowed`].
+    long: bool,
     next_at: u64,
     /// When the links of a host are calm again.
     calm_at: BTreeMap<usize, u64>,
@@ -153,7 +184,8 @@ impl Agents {
             stop_margin_ms,
             drift_ppm,
             slow: broken == Some(Broken::SlowHosts),
-            priority_step_ms: Rng::new(seed, 9).pick(&[0, 20]),
+            // Whoever waits for better hosts by a clock that is slow comes when the others have stopped.
+            priority_step_ms: if broken == Some(Broken::SlowHosts) { 0 } else { Rng::new(seed, 9).pick(&[0, 20]) },
             suspends: rng.chance(500),
             timeout_ms: rng.pick(&[2_000, 4_000]),
             bug,
@@ -162,19 +194,23 @@ impl Agents {
         let stations = (0..count).map(station).collect();
         let at = gateways + HOSTS_MAX;
         libc::set_now(0);
-        let operator = Operator { at, slices: Slices::new(0)?, dial: agent::dial(at, net), said: Arc::default() };
+        let (dial, said, settled) = (agent::dial(at, net), Arc::default(), Arc::default());
+        let operator = Operator { at, slices: Slices::new(0)?, dial, said, settled };
         let mix: Vec<Fault> = ALL.iter().copied().filter(|_| rng.chance(400)).collect();
         let pause = rng.pick(&[400, 1_000, 2_500]);
+        let narrow = narrowed(broken);
+        let (mix, pause, long) = narrow.map_or((mix, pause, false), |faults| (faults.to_vec(), SELDOM, true));
         Ok(Self {
             stations,
             ledger: Ledger::default(),
             grants: BTreeMap::new(),
-            freed: BTreeSet::new(),
+            freed: Freed::default(),
             broken: None,
             operator,
             rng,
             mix,
             pause,
+            long,
             next_at: 0,
             calm_at: BTreeMap::new(),
             gateways,
@@ -239,7 +275,7 @@ impl Agents {
     }
 
     fn play(&mut self, world: &mut World, fault: Fault, at: usize) {
-        let (now, rng) = (world.now, &mut self.rng);
+        let (now, long, rng) = (world.now, self.long, &mut self.rng);
         let station = &mut self.stations[at];
         let name = station.name.clone();
         if !station.runs(now) {
@@ -247,7 +283,7 @@ impl Agents {
         }
         match fault {
             Fault::KillAgent => {
-                let ms = rng.pick(&[20, 300, 1_500, 5_000]);
+                let ms = lasts(rng, &[20, 300, 1_500, 5_000], long);
                 world.note(format!("the agent of {name} is killed, for {ms} ms"));
                 station.kill_agent(now, ms);
             }
@@ -256,7 +292,7 @@ impl Agents {
                 station.end_agent();
             }
             Fault::HangAgent => {
-                let ms = rng.pick(&[100, 800, 2_500, 6_000]);
+                let ms = lasts(rng, &[100, 800, 2_500, 6_000], long);
                 world.note(format!("the agent of {name} hangs for {ms} ms"));
                 station.hang_agent(now, ms);
             }
@@ -290,13 +326,13 @@ impl Agents {
             }
             Fault::Cut | Fault::CutOneWay => {
                 // Mostly so, and mostly for longer than a lease: the others take over while this one has to see that by itself.
-                let all = rng.chance(750);
+                let all = rng.chance(750) || long;
                 let cut: Vec<bool> = (0..self.gateways).map(|_| all || rng.chance(500)).collect();
                 let (out, back) = match (fault, rng.chance(500)) {
                     (Fault::Cut, _) => (true, true),
                     (_, out) => (out, !out),
                 };
-                let until = now + rng.pick(&[300, 2_500, 4_000, 8_000]) * MS;
+                let until = now + lasts(rng, &[300, 2_500, 4_000, 8_000], long) * MS;
                 world.note(format!("{name} is cut off: {cut:?}, there {out}, back {back}"));
                 let link = |gateway: usize, there: bool| Link {
                     cut: cut[gateway] && if there { out } else { back },
@@ -333,10 +369,10 @@ impl Agents {
             seen_epoch: Some(lease.epoch.0),
             ..Default::default()
         };
-        self.freed.insert(lease.epoch.0);
+        let call = self.freed.asked(lease.epoch.0);
         process.spawn(async move {
             // Refused where it comes too late: then nothing happens.
-            drop(AdminDoor::new(node).failover(tonic::Request::new(request)).await);
+            call.answered(AdminDoor::new(node).failover(tonic::Request::new(request)).await);
         });
         world.note(format!("the lease of e{} is ended by hand", lease.epoch.0));
     }
@@ -350,24 +386,25 @@ impl Agents {
         match primary.filter(|_| !force) {
             Some(primary) => {
                 world.note(format!("{name} is to take over from {}", self.stations[primary].name));
-                self.operator.ask(&self.stations[primary], "/switchover", json!({ "candidate": name }));
+                self.operator.ask(&self.stations[primary], "/switchover", json!({ "candidate": name }), None);
             }
             None => {
                 world.note(format!("{name} is to take over by force"));
-                self.stations[to].orders += 1;
+                self.stations[to].orders.sent(world.now);
                 let body = json!({ "reason": "simulated", "allow_data_loss": true });
-                self.operator.ask(&self.stations[to], "/failover", body);
+                self.operator.ask(&self.stations[to], "/failover", body, Some(to));
             }
         }
     }
 
     /// What a gateway knows of who has the set.
     fn see(&mut self, now: u64, epoch: u64, owner: String) {
+        self.freed.hear();
         let newest = self.grants.last_key_value().map(|(epoch, owner)| (*epoch, owner.clone()));
         self.grants.entry(epoch).or_insert_with(|| owner.clone());
         let Some((before, _)) = newest.filter(|(before, had)| *before < epoch && *had != owner) else { return };
         let forced = self.stations.iter().any(|station| station.name == owner && station.is_forcing());
-        if forced || self.freed.range(before..epoch).next().is_some() {
+        if forced || self.freed.any(before..epoch) {
             return;
         }
         let late = self.stations.iter().find(|at| at.name != owner && at.is_attended(now) && at.serves(now));
@@ -386,12 +423,11 @@ impl Agents {
         let now = world.now;
         let mut log = Vec::new();
         let mut outcome = Ok(());
+        self.freed.hear();
         let (grants, freed) = (&self.grants, &self.freed);
         for station in &mut self.stations {
             let name = station.name.clone();
-            let taken = |epoch: u64| {
-                grants.range(epoch + 1..).any(|(_, to)| *to != name) || freed.range(epoch..).next().is_some()
-            };
+            let taken = |epoch: u64| grants.range(epoch + 1..).any(|(_, to)| *to != name) || freed.any(epoch..);
             let mut lent = Lent {
                 now,
                 model: &mut world.model,
@@ -409,6 +445,10 @@ impl Agents {
         libc::set_now(now);
         libc::set_apart(0, 0);
         self.operator.slices.run(now, false);
+        let settled = std::mem::take(&mut *lock(&self.operator.settled));
+        for host in settled {
+            self.stations[host].orders.settled(now);
+        }
         log.append(&mut lock(&self.operator.said));
         (world.stats.commits, world.stats.recoveries) = (self.ledger.commits, self.ledger.recoveries);
         log.iter().for_each(|line| world.note(line));

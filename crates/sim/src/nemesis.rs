@@ -1,5 +1,6 @@
 //! What goes wrong, and when: from the seed. Each run has its own mix of faults, so that some meet undisturbed.
 
+use crate::broken::Broken;
 use crate::host::name;
 use crate::members::Wish;
 use crate::net::Link;
@@ -100,6 +101,10 @@ impl Nemesis {
         let mut mix: Vec<Fault> = ALL.iter().copied().filter(|_| rng.chance(500)).collect();
         if mix.is_empty() {
             mix.push(Fault::Kill);
+        }
+        if world.broken == Some(Broken::SlowHosts) {
+            // A leader that is new judges leases anew, and so gives slow hosts the time that they need.
+            mix = vec![Fault::Snapshot, Fault::Forget];
         }
         let pause = if dense { rng.pick(&[150, 300, 700]) } else { rng.pick(&[400, 1000, 2500]) };
         let halves = rng.pick(&[0, 100, 400]);

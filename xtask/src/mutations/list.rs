@@ -99,7 +99,7 @@ pub(super) enum Test {
     Scenario(&'static str),
 }
 
-/// Seeds of the simulation, as many as CI runs.
+/// Seeds of the simulation, as many of those that CI runs as begin within `SIM_COURSE_SECONDS` for each sort.
 const SIMULATION: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["no_seed_breaks_a_rule"]);
 
 /// A test in the library's own modules.

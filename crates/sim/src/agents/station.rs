@@ -2,6 +2,7 @@
 //! the real one), a database. All of them go on while another one is killed or hangs; a machine without power has none.
 
 use super::agent::{Agent, IN_GOOD_ORDER, Plan, Seat};
+use super::asked::Orders;
 use super::attaching::{Attaching, By, Outcome};
 use super::database::Database;
 use super::desk::{Desk, Signal};
@@ -73,8 +74,8 @@ pub struct Station {
     /// By its clock, and when it was looked at.
     renewed: Option<u64>,
     lease_at: u64,
-    /// Told to take the lease by force, and not done so yet.
-    pub orders: u64,
+    /// To take the lease by force.
+    pub orders: Orders,
     /// Its attach was started by force.
     forcing: bool,
     dir: PathBuf,
@@ -110,7 +111,7 @@ impl Station {
             look_at: 0,
             renewed: None,
             lease_at: 0,
-            orders: 0,
+            orders: Orders::default(),
             forcing: false,
             dir,
             net: net.clone(),
@@ -341,10 +342,9 @@ impl Station {
         }
         // What was to be started and is to end already was never there.
         let Some(force) = wanted.filter(|_| signal.is_none()) else { return Ok(()) };
-        if force && self.orders == 0 {
+        if force && !self.orders.settled(lent.now) {
             return Err(format!("T1: {} takes the lease by force, and nobody told it to", self.name));
         }
-        self.orders -= u64::from(force);
         self.forcing = force;
         let (place, dir) = ((self.name.as_str(), self.at), self.dir.join("run").join("attach"));
         let options = wires::options(&mut self.rng, place, &self.net, dir, force, lent.gateways);
