@@ -4,7 +4,8 @@
 //!   agent ──(ten times a second)──▶ RUN_DIR/watchdog ──▶ helper ──SIGKILL──▶ PostgreSQL, attach, nbdfuse
 //!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
-//! W1  PostgreSQL may run until the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent.
+//! W1  PostgreSQL may run until `ahead` before the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent. What waits
+//!     in the device goes only once that fails, so the helper acts before the lease ends, and after the agent would have.
 //! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
 //!     pause and left it running, until a next agent gives its first sign.
 //! W3  The machine's watchdog (`guard`) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
@@ -169,8 +170,31 @@ enum Verdict {
     Kill(String),
 }
 
+/// What the helper goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// W2: without a sign of life for longer PostgreSQL has to go, in nanoseconds.
+    pub timeout_ns: u64,
+    /// `lease.stop_margin_ms`: the agent begins to stop PostgreSQL so long before the lease ends (A3), in nanoseconds.
+    pub stop_margin_ns: u64,
+}
+
+impl Limits {
+    /// Of these settings.
+    pub fn of(config: &AgentConfig) -> Self {
+        let ns = |ms: u64| ms.saturating_mul(1_000_000);
+        Self { timeout_ns: ns(config.watchdog.timeout_ms), stop_margin_ns: ns(config.lease.stop_margin_ms) }
+    }
+
+    /// How long before the end of a lease of `ttl_ms` the helper acts: half of what the agent takes for itself, which by then has sent SIGKILL to whatever it can
+    /// end. A look, the signals and what the kernel takes to let go of a dead device fit into the rest by default.
+    fn ahead_ns(self, ttl_ms: u64) -> u64 {
+        self.stop_margin_ns.min(ttl_ms.saturating_mul(1_000_000) / 2) / 2
+    }
+}
+
 /// Pure: `lease_until_ns` is what attach's own last renewal gives.
-fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, timeout_ns: u64) -> Verdict {
+fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdict {
     if sign.may_run_until_ns == 0 {
         return Verdict::Well;
     }
@@ -178,16 +202,20 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, timeout_ns: u64) -> Verdi
     if now_ns > until {
         return Verdict::Kill(format!("the lease ended {} ms ago", (now_ns - until) / 1_000_000));
     }
+    let left = until - now_ns;
+    if left < limits.ahead_ns(sign.ttl_ms) {
+        return Verdict::Kill(format!("the lease ends in {} ms and was not renewed", left / 1_000_000));
+    }
     let silent = now_ns.saturating_sub(sign.at_ns);
-    if silent > timeout_ns {
+    if silent > limits.timeout_ns {
         return Verdict::Kill(format!("the agent gave no sign of life for {} ms", silent / 1_000_000));
     }
     Verdict::Well
 }
 
 /// Why PostgreSQL has to go at `now_ns`, if it has to (W1, W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
-pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, timeout_ns: u64) -> Option<String> {
-    match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), timeout_ns) {
+pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<String> {
+    match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), limits) {
         Verdict::Well => None,
         Verdict::Kill(why) => Some(why),
     }
@@ -230,14 +258,15 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
     let mut guard = Guard::new(&config.run_dir, device);
     let signs = Signs::new(&config.run_dir);
     let attach_dir = config.run_dir.join("attach");
-    let timeout_ns = config.watchdog.timeout_ms.saturating_mul(1_000_000);
+    let limits = Limits::of(config);
+    let timeout_ns = limits.timeout_ns;
     let (mut last, mut killing) = (None::<Sign>, false);
     loop {
         let now_ns = clock::now().0;
         last = signs.last().or(last);
         let sign = last.unwrap_or(Sign { at_ns: 0, may_run_until_ns: 0, ttl_ms: 0, guarded: false });
         let lease_ns = lease_until_ns(&attach_dir, sign.ttl_ms);
-        let verdict = judge(now_ns, sign, lease_ns, timeout_ns);
+        let verdict = judge(now_ns, sign, lease_ns, limits);
         let mut clear = true;
         match &verdict {
             Verdict::Kill(why) => {
@@ -293,24 +322,33 @@ mod tests {
     use super::*;
 
     const S: u64 = 1_000_000_000;
+    const MS: u64 = 1_000_000;
+    const LIMITS: Limits = Limits { timeout_ns: 10 * S, stop_margin_ns: 300 * MS };
 
     #[test]
     fn postgresql_may_run_while_lease_and_agent_live() {
         let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
-        assert_eq!(judge(102 * S, sign, 0, 10 * S), Verdict::Well);
-        assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        assert_eq!(judge(102 * S, sign, 0, LIMITS), Verdict::Well);
+        assert!(matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        // After the agent's own stop, and before the end.
+        assert_eq!(judge(103 * S - 150 * MS, sign, 0, LIMITS), Verdict::Well);
+        let soon = judge(103 * S - 149 * MS, sign, 0, LIMITS);
+        assert!(matches!(soon, Verdict::Kill(why) if why.contains("ends in 149 ms")));
+        let wide = Limits { stop_margin_ns: 60 * S, ..LIMITS };
+        assert_eq!(judge(103 * S - 750 * MS, sign, 0, wide), Verdict::Well, "a quarter of the lease at most");
+        assert!(matches!(judge(103 * S - 749 * MS, sign, 0, wide), Verdict::Kill(_)));
         // The agent is gone, attach renews.
-        assert_eq!(judge(109 * S, sign, 111 * S, 10 * S), Verdict::Well);
-        assert!(matches!(judge(111 * S, sign, 113 * S, 10 * S), Verdict::Kill(why) if why.contains("no sign of life")));
-        assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, 10 * S), Verdict::Well);
+        assert_eq!(judge(109 * S, sign, 111 * S, LIMITS), Verdict::Well);
+        assert!(matches!(judge(111 * S, sign, 113 * S, LIMITS), Verdict::Kill(why) if why.contains("no sign of life")));
+        assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, LIMITS), Verdict::Well);
     }
 
     #[test]
     fn what_an_agent_left_alone_ends_with_its_lease_only() {
         let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
-        assert_eq!(judge(999 * S, sign, 1001 * S, 10 * S), Verdict::Well);
-        assert!(matches!(judge(104 * S, sign, 0, 10 * S), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        assert_eq!(judge(999 * S, sign, 1001 * S, LIMITS), Verdict::Well);
+        assert!(matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
         // The helper stays as long as there is something to guard, and ends with it.
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));

@@ -18,7 +18,7 @@ use crate::stats::Stats;
 use crate::world::MS;
 use holdfast_agent::AttachStatus;
 use holdfast_agent::machine::{AttachEnd, Role, Stop};
-use holdfast_agent::watchdog::{LEFT_ALONE, why_kill};
+use holdfast_agent::watchdog::{LEFT_ALONE, Limits, why_kill};
 use holdfast_attach::{AttachError, Ended};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -425,7 +425,8 @@ impl Station {
             (desk.sign.filter(|_| desk.helper), desk.database.is_there())
         };
         let Some(sign) = sign else { return };
-        let Some(why) = why_kill(clock, sign, &self.attach_dir(), self.plan.timeout_ms * MS) else { return };
+        let limits = Limits { timeout_ns: self.plan.timeout_ms * MS, stop_margin_ns: self.plan.stop_margin_ms * MS };
+        let Some(why) = why_kill(clock, sign, &self.attach_dir(), limits) else { return };
         let left_alone = sign.at_ns == LEFT_ALONE;
         if there || self.attach.is_some() && !left_alone {
             lent.log.push(format!("the watchdog of {} ends the database and its device: {why}", self.name));

@@ -161,11 +161,9 @@ fn a_page_that_is_not_counted_is_a_mistake() {
 }
 
 #[test]
-#[should_panic(expected = "R10: leaves for data key 3 are sealed under 4")]
+#[should_panic(expected = "R10: leaves for data key 7 are sealed under 8")]
 fn leaves_under_another_key_are_a_mistake() {
-    let mut root = sample();
-    root.seal_under(3);
-    Packs::default().write(&mut root, &TINY, 4);
+    Packs::default().write(&mut sample(), &TINY, KEY_ID + 1);
 }
 
 /// What is written is what changed, whatever there is beside it.
