@@ -17,7 +17,7 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
-use holdfast_gateway::recovery::{self, Found, Obstacle};
+use holdfast_gateway::recovery::{self, Found, Leaves, Obstacle};
 use holdfast_gateway::set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
@@ -169,7 +169,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
 /// Nothing is raised that could not be opened afterwards, nor with a place that is not the set's.
 async fn check_stored(common: &Common, found: &Found, fill: bool) -> Result<(), CliError> {
     let (name, mut silent) = (&found.head.name, Vec::new());
-    let obstacle = recovery::obstacle(found, &mut silent).await.map_err(|error| of_recovery(&error))?;
+    let obstacle = recovery::obstacle(found, Leaves::Read, &mut silent).await.map_err(|error| of_recovery(&error))?;
     for error in silent {
         tell(common, &format!("set {name}: goes on without a store: {error}"));
     }
