@@ -281,6 +281,14 @@ impl Launch {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
     }
 
+    /// Without arguments that were added last; nothing changes where these were not.
+    pub fn take_back(&mut self, args: &[&str]) {
+        let from = self.args.len().saturating_sub(args.len());
+        if self.args[from..].iter().eq(args) {
+            self.args.truncate(from);
+        }
+    }
+
     /// With another program and the same arguments.
     pub fn set_program(&mut self, program: &Path) {
         self.args[0] = program.display().to_string();

@@ -8,10 +8,12 @@ use crate::identity::random_u128;
 use crate::keyring::{ClusterKeys, KeyError};
 use crate::set::head::open;
 use crate::set::mapping::SetKey;
+use crate::verify::{Damage, Subject};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
 use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
 
+pub use holdfast_control::cluster::LEAVES_LEVEL;
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
@@ -226,17 +228,31 @@ pub async fn read(
 /// Why a set cannot be restored from what was found; asked before anything is changed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The root that its head names cannot be read, so nothing else can be found.
+    /// The root that its head names cannot be read, or not all of its leaves: nothing else can be found, or no checkpoint be made.
     Root(String),
     /// These of its stores have nothing of it: emptied, or other places than the set's.
     Nothing(Vec<String>),
 }
 
-/// Looks whether a set that was found can be restored: its root opens, and each of its stores is its own. Stores that do not answer are named by `silent`.
+/// How closely the leaves of a root are looked at before its set is raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Each is read and opened: all that a checkpoint of the new life begins with. Some 10 MiB for 10 TiB.
+    Read,
+    /// Only whether the packs that they are in are there, and long enough: a small request for each of up to some 1,000.
+    There,
+}
+
+/// Looks whether a set that was found can be restored: its root opens, with all leaves as far as `leaves` says, and each of its stores is its own. Stores that do
+/// not answer are named by `silent`.
 ///
 /// # Errors
 /// [`RecoveryError`] where the store does not answer.
-pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<Obstacle>, RecoveryError> {
+pub async fn obstacle(
+    found: &Found,
+    leaves: Leaves,
+    silent: &mut Vec<String>,
+) -> Result<Option<Obstacle>, RecoveryError> {
     if let Some(several) = found.store.several() {
         let mut nothing = Vec::new();
         for (place, seen) in several.seats(found.set).await? {
@@ -251,10 +267,14 @@ pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<
         }
     }
     let Some(root) = found.head.content.root else { return Ok(None) };
-    let key = keys::root(found.set, root.object);
-    match found.store.get(&key).await {
-        Ok(body) => {
-            Ok(open_top(&found.key.opener(root.object), &body).err().map(|e| Obstacle::Root(format!("{key}: {e}"))))
+    let subject = Subject::of(found, None);
+    let damage = match leaves {
+        Leaves::Read => subject.check_root(root).await.map(|(root, _)| root.err()),
+        Leaves::There => subject.glance_at_root(root).await,
+    };
+    match damage {
+        Ok(damage) => {
+            Ok(damage.map(|Damage { part, key, reason, .. }| Obstacle::Root(format!("{part} {key}: {reason}"))))
         }
         Err(e) if e.may_pass() => Err(e.into()),
         Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
@@ -263,8 +283,6 @@ pub async fn obstacle(found: &Found, silent: &mut Vec<String>) -> Result<Option<
 
 /// Whether the root that its head names is in leaves, which builds of before [`LEAVES_LEVEL`] do not open. What cannot be opened is no answer to that, and is
 /// found where it is read.
-///
-/// [`LEAVES_LEVEL`]: holdfast_control::cluster::LEAVES_LEVEL
 ///
 /// # Errors
 /// The store does not answer.
@@ -305,3 +323,6 @@ pub async fn raise(found: &Found, cluster: u128, disk: u128) -> Result<Found, Re
         Err(e) => Err(e.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,18 +8,18 @@ use crate::set::mapping::SetKey;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
+use holdfast_control::set::CLONE_DEPTH_MAX;
 use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::Covered;
-use holdfast_volume::map::{
-    Leaf, LeafOf, LeafRef, Live, PAGE_SECTORS, Page, PageRef, Root, open_leaf, open_page, open_top,
-};
+use holdfast_volume::map::{Live, Page, PageRef, Root, open_page};
 use holdfast_volume::segment::{ExtentPlace, open_extent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+mod root;
 
 /// Neighbouring extents are fetched together up to so many bytes.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -149,7 +149,8 @@ pub(crate) trait Throttle: Send + Sync {
 }
 
 impl Subject {
-    fn of(found: &Found, at: Option<usize>) -> Self {
+    /// A set as it was found; of several stores the copies of the `at`th, where one is named.
+    pub fn of(found: &Found, at: Option<usize>) -> Self {
         let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
         let (store, copy) = copy_of(&found.store, at);
         Self { set: found.set, key: found.key.clone(), store, copy, volumes, throttle: None }
@@ -165,72 +166,7 @@ impl Subject {
             throttle.spent(bytes).await;
         }
     }
-
-    /// Reads and opens a root, all of its leaves too. Damage comes back beside the bytes that were read.
-    ///
-    /// # Errors
-    /// The store did not answer.
-    pub async fn check_root(&self, at: RootRef) -> Result<(Result<Root, Damage>, u64), StoreError> {
-        let key = keys::root(self.set, at.object);
-        let read = self.store.get(&key).await;
-        let opened = match &read {
-            Ok(bytes) => open_top(&self.key.opener(at.object), bytes).map_err(|e| e.to_string()),
-            Err(e) if is_damage(e) => Err(e.to_string()),
-            Err(e) => return Err(e.clone()),
-        };
-        let mut bytes = read.map_or(0, |bytes| bytes.len() as u64);
-        self.spent(bytes).await;
-        let damage = |reason| {
-            let (key, volume, store) = (key.clone(), String::new(), self.copy.clone());
-            Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason, store }
-        };
-        let opened = match opened {
-            Ok(opened) => opened,
-            Err(reason) => return Ok((Err(damage(reason)), bytes)),
-        };
-        let mut leaves = BTreeMap::new();
-        let mut reads = std::pin::pin!(stream::iter(opened.leaves()).map(|leaf| self.check_leaf(leaf)).buffered(PAGES));
-        while let Some(read) = reads.next().await {
-            let (leaf, read) = read?;
-            bytes += read;
-            match leaf {
-                Ok((key, leaf)) => leaves.insert(key, leaf),
-                Err(damage) => return Ok((Err(damage), bytes)),
-            };
-        }
-        let whole = opened.complete(|leaf| leaves.get(&(leaf.at.object, leaf.at.number)).cloned());
-        Ok((whole.map_err(|e| damage(e.to_string())), bytes))
-    }
-
-    /// Reads and opens a leaf, as [`Subject::check_root`] does a root.
-    async fn check_leaf(&self, leaf: LeafRef) -> Result<(Result<Placed, Damage>, u64), StoreError> {
-        let (at, key) = (leaf.at, keys::map_pack(self.set, leaf.at.object));
-        let (opened, bytes) = match self.store.get_range(&key, at.range()).await {
-            Ok(bytes) => {
-                let opened = open_leaf(&self.key.opener(at.object), &leaf, &bytes).map_err(|e| e.to_string());
-                (opened, bytes.len() as u64)
-            }
-            Err(e) if is_damage(&e) => (Err(e.to_string()), 0),
-            Err(e) => return Err(e),
-        };
-        self.spent(bytes).await;
-        let damage = |reason| {
-            // Of the others nothing that is read depends on them; but no checkpoint can be made over them.
-            let (volume, lba, sectors) = match leaf.of {
-                LeafOf::Pages { volume, first, width } => {
-                    (self.volume_name(volume), u64::from(first) * PAGE_SECTORS, u64::from(width) * PAGE_SECTORS)
-                }
-                LeafOf::Segments | LeafOf::Packs => (String::new(), 0, 0),
-            };
-            let (object_bytes, store) = (bounds(&at.range()), self.copy.clone());
-            Damage { part: "leaf", key, object_bytes, volume, lba, sectors, reason, store }
-        };
-        Ok((opened.map(|leaf| ((at.object, at.number), leaf)).map_err(damage), bytes))
-    }
 }
-
-/// A leaf, with object and number.
-type Placed = ((ObjectId, u32), Leaf);
 
 /// The `at`th of several stores, and its place; else the store as it is.
 pub(crate) fn copy_of(store: &Arc<dyn ObjectStore>, at: Option<usize>) -> (Arc<dyn ObjectStore>, Option<String>) {
@@ -540,4 +476,4 @@ impl Damage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,7 +16,7 @@ use holdfast_log::{LogConfig, NodeLog, Turns};
 use holdfast_store::{Faults, RetryPolicy};
 use holdfast_testkit::{SimDisk, Survives};
 use holdfast_tls::Dialer;
-use holdfast_types::Name;
+use holdfast_types::{ByteSize, Name};
 use holdfast_volume::map::LeafShape;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
@@ -325,7 +325,7 @@ impl Host {
         config.cache.disk.0 = 0;
         config.upload.interval_ms = 1_500;
         config.upload.bytes.0 = 256 << 10;
-        config.upload.whole_root.0 = if self.in_leaves { 0 } else { config.upload.whole_root.0 };
+        config.upload.whole_root = self.in_leaves.then_some(ByteSize(0));
         config.space.grace_ms = 2_000;
         config.space.sweep_interval_ms = 5_000;
         Ok(config)

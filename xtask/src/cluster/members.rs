@@ -68,6 +68,15 @@ impl Cluster {
         self.gateways[index].launch.set_program(program);
     }
 
+    /// A gateway that does not run is started with these further arguments next, or without them where it has them.
+    pub fn set_arguments(&mut self, index: usize, args: &[&str], wanted: bool) {
+        let launch = &mut self.gateways[index].launch;
+        launch.take_back(args);
+        if wanted {
+            launch.add(args);
+        }
+    }
+
     /// HOST:PORT of a gateway's `/metrics`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::{hosts, setup};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What a gateway may take to be drained, or to be ready again.
@@ -25,6 +25,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 const WAIT: [&str; 2] = ["--timeout", "2m"];
 
 const SIZE: &str = "1GiB";
+
+/// The new program writes every root in leaves, as soon as it may. An older one may not know the setting.
+const IN_LEAVES: [&str; 2] = ["--set", "upload.whole_root=0B"];
+
+/// The feature level from which on it may (`LEAVES_LEVEL`).
+const LEAVES_LEVEL: u64 = 6;
+
+/// `holdfast verify` found damage.
+const DAMAGED: i32 = 8;
 
 /// With one program.
 pub(super) fn run(lab: &Lab) -> Result<()> {
@@ -53,21 +62,27 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     let mut loaded = Loaded::start(lab, &cluster, older)?;
     loaded.goes_on()?;
     cluster.options.bin = lab.bin.clone();
-    let levels = Levels::look(&cluster)?;
+    let (levels, roots) = (Levels::look(&cluster)?, Roots::of(&cluster, older)?);
     note(format!("before: {levels}"));
+    roots.must_be(&cluster, Form::Known)?;
 
     restart(&mut cluster, &mut loaded, 0, Some(&lab.bin))?;
     let mixed = Levels::look(&cluster)?;
     note(format!("g1 is new: {mixed}"));
     anyhow::ensure!(mixed.cluster == levels.cluster, "raised while two gateways are old: {mixed}");
-    // Each of them leads the others once.
+    // Each of them leads the others once; what the new one writes the older ones read.
     for name in ["g1", "g2", "g1"] {
         lead(&cluster, &mut loaded, name)?;
+        roots.must_be(&cluster, Form::Known).with_context(|| format!("{name} leads, g1 is new"))?;
     }
     restart(&mut cluster, &mut loaded, 0, Some(older)).context("back to the older program")?;
     note(format!("g1 is old again: {}", Levels::look(&cluster)?));
     for index in 0..3 {
         restart(&mut cluster, &mut loaded, index, Some(&lab.bin))?;
+        if index < 2 {
+            lead(&cluster, &mut loaded, &cluster.name(index))?;
+            roots.must_be(&cluster, Form::Known).with_context(|| format!("g{} leads, g3 is old", index + 1))?;
+        }
     }
     let mut now = Levels::look(&cluster)?;
     // By itself, once every gateway has told what its build knows.
@@ -77,8 +92,13 @@ pub(super) fn upgrade(lab: &Lab) -> Result<()> {
     });
     note(format!("all are new: {now}"));
     anyhow::ensure!(raised, "the feature level is not raised after {LIMIT:?}");
+    let crossed = levels.cluster < LEAVES_LEVEL && now.cluster >= LEAVES_LEVEL;
     for name in ["g1", "g2", "g3"] {
         lead(&cluster, &mut loaded, name)?;
+        roots.must_be(&cluster, if crossed { Form::InLeaves } else { Form::Known })?;
+    }
+    if crossed {
+        note(format!("no root was in leaves below feature level {LEAVES_LEVEL}, and every one since"));
     }
     if now.cluster > levels.cluster {
         refused_back(&mut cluster, &mut loaded, older)?;
@@ -107,7 +127,7 @@ fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Op
     cluster.end(index)?;
     loaded.goes_on().with_context(|| step("stopped"))?;
     if let Some(program) = program {
-        cluster.replace_program(index, program);
+        replace(cluster, index, program);
     }
     cluster.restart(index)?;
     ready(cluster, &name)?;
@@ -122,6 +142,13 @@ fn restart(cluster: &mut Cluster, loaded: &mut Loaded, index: usize, program: Op
         loaded.commits()
     ));
     Ok(())
+}
+
+/// What a gateway that does not run is started with next: the new program with its setting, or the older one without.
+fn replace(cluster: &mut Cluster, index: usize, program: &Path) {
+    let new = program == cluster.options.bin;
+    cluster.replace_program(index, program);
+    cluster.set_arguments(index, &IN_LEAVES, new);
 }
 
 fn listed(cluster: &Cluster) -> Result<Vec<Value>> {
@@ -162,12 +189,12 @@ fn refused_back(cluster: &mut Cluster, loaded: &mut Loaded, older: &Path) -> Res
     let newer = cluster.options.bin.clone();
     cluster.holdfast(&["gateway", "drain", "g3", WAIT[0], WAIT[1]])?;
     cluster.end(2)?;
-    cluster.replace_program(2, older);
+    replace(cluster, 2, older);
     let why = cluster.start_in_vain(2, LIMIT)?;
     anyhow::ensure!(why.contains("feature level"), "the older program ended: {why}");
     note(format!("the older program: {}", why.rsplit(" | ").next().unwrap_or_default()));
     loaded.goes_on()?;
-    cluster.replace_program(2, &newer);
+    replace(cluster, 2, &newer);
     cluster.restart(2)?;
     ready(cluster, "g3")?;
     cluster.caught_up(LIMIT)?;
@@ -180,6 +207,48 @@ fn said(seen: &Seen, what: &str) {
         "all gateways {what}, no error, no session lost; attach went to another gateway {} times, requests waited {} ms at most; {} commits, all there",
         seen.reconnects, seen.worst, seen.commits
     ));
+}
+
+/// What the older program makes of a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// It reads it.
+    Known,
+    /// It does not: version 5, which came with leaves.
+    InLeaves,
+}
+
+/// Looks at the set's newest root by the older program's own eyes: the version of a root is in what is sealed.
+struct Roots {
+    older: PathBuf,
+    store: String,
+    key: String,
+}
+
+impl Roots {
+    fn of(cluster: &Cluster, older: &Path) -> Result<Self> {
+        let dir = std::path::absolute(&cluster.options.dir)?;
+        let store = format!("file://{}", dir.join("store").display());
+        Ok(Self { older: older.to_path_buf(), store, key: dir.join("cluster.key").display().to_string() })
+    }
+
+    /// Whoever leads makes a checkpoint, and its root is of this form.
+    fn must_be(&self, cluster: &Cluster, expected: Form) -> Result<()> {
+        cluster.holdfast(&["set", "checkpoint", SET, WAIT[0], WAIT[1]])?;
+        let verify = ["verify", SET, "--store", &self.store, "--key-file", &self.key, "--sample", "1%"];
+        let command = cmd(&self.older).args(verify).args(["--output", "json"]);
+        let output = command.into_command().output().context("the older program's verify")?;
+        let words = || String::from_utf8_lossy(&output.stderr).into_owned();
+        let said: Value = serde_json::from_slice(&output.stdout).with_context(words)?;
+        let damaged = said["sets"][0]["damaged"].as_array().context("a report without a list of damage")?;
+        let found = match (output.status.code(), damaged.as_slice()) {
+            (Some(0), []) => Form::Known,
+            (Some(DAMAGED), [root]) if root["part"] == "root" => Form::InLeaves,
+            (code, _) => anyhow::bail!("the older program's verify: exit code {code:?}, {said}"),
+        };
+        anyhow::ensure!(found == expected, "the newest root: found {found:?}, expected {expected:?}: {said}");
+        Ok(())
+    }
 }
 
 /// Feature levels: what the cluster has, and what each gateway's build knows.

@@ -111,7 +111,9 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("upload.interval_ms", config.upload.interval_ms, 100, 3_600_000);
     out.size("upload.bytes", config.upload.bytes, MIB, (config.journal.bound.0 / 4).max(MIB));
     out.number("upload.parallel", config.upload.parallel.into(), 1, 64);
-    out.size("upload.whole_root", config.upload.whole_root, 0, 16 * MIB);
+    if let Some(bytes) = config.upload.whole_root {
+        out.size("upload.whole_root", bytes, 0, 16 * MIB);
+    }
     out.number("space.target_percent", config.space.target_percent.into(), 105, 1000);
     out.size("space.move_bytes_per_second", config.space.move_bytes_per_second, 0, 1024 * GIB);
     out.number("space.move_requests_per_second", config.space.move_requests_per_second.into(), 0, 10_000);

@@ -37,7 +37,7 @@ pub struct Seams {
     pub renew: Duration,
     /// The tenure under which this gateway serves, in a pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
-    /// How large roots are divided; which are large is a setting.
+    /// How large roots are divided; a setting may say which are large.
     pub leaves: LeafShape,
 }
 

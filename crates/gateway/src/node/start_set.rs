@@ -23,7 +23,7 @@ use crate::set::warm::Warmer;
 use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
 use holdfast_control::set::Links;
 use holdfast_store::{Health, Switch};
-use holdfast_types::{SECTOR_BYTES, Sectors, SetId};
+use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
 use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
@@ -54,6 +54,20 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
         let key = node.keys.open_keyring(&keyring, set, header.key_id).ok()?;
         crate::set::head::open(&key, body).ok()
     })
+}
+
+/// How this gateway divides roots; `None` where it writes all of them whole. The gateways of a pair are in no cluster together, so no level says what the other one's
+/// build reads: there a person has to have said how.
+fn leaf_shape(whole_root: Option<ByteSize>, in_pair: bool, shape: LeafShape) -> Option<LeafShape> {
+    match whole_root {
+        Some(bytes) => Some(LeafShape { whole_bytes: bytes.0, ..shape }),
+        None => (!in_pair).then_some(shape),
+    }
+}
+
+/// The same, as long as the cluster is at this feature level: builds of before [`LEAVES_LEVEL`] read no root in leaves (C4).
+fn in_leaves(level: u32, shape: Option<LeafShape>) -> Option<LeafShape> {
+    shape.filter(|_| level >= LEAVES_LEVEL)
 }
 
 /// Starts what group 0 says should run here.
@@ -162,8 +176,8 @@ pub(super) async fn start_set(
     tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
     tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
     let cluster = node.cluster.clone();
-    let shape = LeafShape { whole_bytes: config.upload.whole_root.0, ..node.seams.leaves };
-    let in_leaves = Arc::new(move || (cluster.state().level >= LEAVES_LEVEL).then_some(shape));
+    let shape = leaf_shape(config.upload.whole_root, node.pair().is_some(), node.seams.leaves);
+    let in_leaves = Arc::new(move || in_leaves(cluster.state().level, shape));
     let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
     tasks.push(tokio::spawn(uploader.run()));
     lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
@@ -184,4 +198,36 @@ pub(super) async fn start_set(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::cluster::FIRST_LEVEL;
+
+    const SHAPE: LeafShape = LeafShape { pages: 3, ..LeafShape::DEFAULT };
+
+    /// R11: a build that knows no leaves takes such a root for damaged.
+    #[test]
+    fn leaves_are_written_from_their_level_on() {
+        let shape = leaf_shape(Some(ByteSize(0)), false, SHAPE);
+        assert!(shape.is_some());
+        for level in FIRST_LEVEL..LEAVES_LEVEL {
+            assert_eq!(in_leaves(level, shape), None, "level {level}");
+        }
+        assert_eq!(in_leaves(LEAVES_LEVEL, shape), shape);
+        assert_eq!(in_leaves(LEAVES_LEVEL + 1, shape), shape);
+        assert_eq!(in_leaves(LEAVES_LEVEL, None), None);
+    }
+
+    /// Each tenure of a pair is a cluster of its own, which comes to the newest level whatever the other gateway's build is.
+    #[test]
+    fn a_pair_writes_leaves_where_a_person_said_so() {
+        assert_eq!(leaf_shape(None, false, SHAPE), Some(SHAPE));
+        assert_eq!(leaf_shape(None, true, SHAPE), None);
+        for in_pair in [false, true] {
+            let said = leaf_shape(Some(ByteSize(7)), in_pair, SHAPE);
+            assert_eq!(said, Some(LeafShape { whole_bytes: 7, ..SHAPE }));
+        }
+    }
 }

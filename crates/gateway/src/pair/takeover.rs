@@ -14,7 +14,7 @@ use crate::config::GatewayConfig;
 use crate::identity::random_u128;
 use crate::keyring::open_store;
 use crate::node::Node;
-use crate::recovery::{self, Found, RecoveryError};
+use crate::recovery::{self, Found, Leaves, RecoveryError};
 use crate::run::{Begin, RunError};
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::pair::Whose;
@@ -132,7 +132,7 @@ impl Takeover {
     /// `None`: not this pair's to touch, or of no use.
     async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
-        match id.judge(found.head.life.cluster, self.adopted()) {
+        let leaves = match id.judge(found.head.life.cluster, self.adopted()) {
             // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
             Whose::Ours if found.head.raised_for == self.node.identity().disk() => return Ok(Some(found)),
             Whose::Ours => return Err(PairError::Repeated { set: name.to_string(), revision: id.revision }),
@@ -147,9 +147,13 @@ impl Takeover {
                 );
                 return Ok(None);
             }
-            Whose::Earlier { .. } | Whose::GivenUp => {}
-        }
-        if let Some(obstacle) = recovery::obstacle(&found, &mut Vec::new()).await? {
+            // A takeover is to be quick, and takes nothing from anybody: that tenure is over in any case. So of a root's leaves it is enough that nobody has deleted them:
+            // a small request for each pack, many at once. To read them is all their bytes as well, which the first checkpoint fetches anyway; it names one that is damaged.
+            Whose::Earlier { .. } => Leaves::There,
+            // Once, and from a cluster that could be started instead: as a recovery by hand.
+            Whose::GivenUp => Leaves::Read,
+        };
+        if let Some(obstacle) = recovery::obstacle(&found, leaves, &mut Vec::new()).await? {
             tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left as it is, and not served");
             return Ok(None);
         }

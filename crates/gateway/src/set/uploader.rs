@@ -5,13 +5,13 @@
 //!   1  CheckpointBegin is applied at X: every replica seals its journal index
 //!   2  the sealed extents are read from the journal, compressed, sealed, packed: segments, several PUTs at once
 //!   3  each segment is noted by an entry once it is durable in the store
-//!   4  the pages that changed are written anew in page packs, then the root that lists them; the set's head in the store names it,
-//!      unless another life of the set has taken over: a recovery starts from here now
+//!   4  the pages that changed are written anew in page packs, then the root that lists them, with its leaves; the set's head in the store names
+//!      it, unless another life of the set has taken over: a recovery starts from here now
 //!   5  CheckpointEnd{X, root} is applied: lookups go to the map, the raft snapshot covers X, the journal is purged
 //! ```
-//! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: the root is written after
-//! everything it names, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but the
-//! journal is needed for that (R7).
+//! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: a root is named once everything
+//! that it names is written, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but
+//! the journal is needed for that (R7).
 
 use crate::set::head::{KeepError, content_at};
 use crate::set::host::SetHost;
@@ -463,7 +463,7 @@ impl Uploader {
         if let Some(last) = pack {
             self.put_pack(term, &mut root, last).await?;
         }
-        let root = self.put_leaves(term, root).await?;
+        let (root, leaves) = self.divide(term, root).await?;
         let object = self.new_object(term);
         let sealer = self.sealing().sealer(object);
         // A root of many TiB that is written whole takes longer than heartbeats may wait.
@@ -473,7 +473,9 @@ impl Uploader {
         });
         let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        self.put(term, &keys::root(self.mapping.key.set, object), body).await?;
+        let key = keys::root(self.mapping.key.set, object);
+        // All at once: nobody reads a root that no head names, and none does before all of it is in the store (H2).
+        tokio::try_join!(self.put_leaves(term, leaves), self.put(term, &key, body))?;
         Ok((root_ref, root, moved))
     }
 

@@ -3,7 +3,7 @@ use crate::keyring::ClusterKeys;
 use crate::set::mapping::SetKey;
 use holdfast_control::set::{Links, Restored, RootRef, Volume};
 use holdfast_seal::DataKey;
-use holdfast_store::{Memory, ObjectStore};
+use holdfast_store::{Faults, Faulty, Memory, ObjectStore};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
 use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
 use holdfast_volume::map::{LeafShape, MapExtent, PackBuilder, open_root, seal_root};
@@ -20,9 +20,9 @@ fn id(random: u128) -> ObjectId {
 }
 
 /// A set of one volume: two segments, two pages in one pack, a root, a head.
-struct World {
-    store: Arc<dyn ObjectStore>,
-    key: ClusterKeys,
+pub(crate) struct World {
+    pub(crate) store: Arc<Faulty<Memory>>,
+    pub(crate) key: ClusterKeys,
 }
 
 impl World {
@@ -31,8 +31,9 @@ impl World {
     }
 
     /// With a root in leaves, where a shape is given.
-    async fn made(shape: Option<LeafShape>) -> Self {
-        let (store, set_key) = (Arc::new(Memory::new()), SetKey::of(SET, 1, DataKey::from_bytes([6; 32])));
+    pub(crate) async fn made(shape: Option<LeafShape>) -> Self {
+        let store = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
+        let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
         let key = ClusterKeys::of_bytes(5, None);
         let mut pages = [Page::new(V, 0), Page::new(V, 2)];
         let mut root = Root::new(LogId::new(2, 10));
@@ -86,7 +87,12 @@ impl World {
         verify(&survey.sets[0], &survey.sets, sample, None, &|_, _| ()).await.unwrap()
     }
 
-    async fn replace(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    /// Where its leaves are, if it has any.
+    pub(crate) fn leaves() -> String {
+        keys::map_pack(SET, id(31))
+    }
+
+    pub(crate) async fn replace(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.store.get(key).await.unwrap().to_vec();
         change(&mut bytes);
         self.store.delete(key).await.unwrap();
@@ -157,7 +163,7 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
     assert_eq!((report.damaged, report.damaged_total, report.objects), (Vec::new(), 0, 5));
-    let key = keys::map_pack(SET, id(31));
+    let key = World::leaves();
     let bytes = world.store.get(&key).await.unwrap().len();
     let mut found = std::collections::BTreeSet::new();
     for at in (104..bytes).step_by(7) {
@@ -175,10 +181,29 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
     let width = 2 * holdfast_volume::map::PAGE_SECTORS;
     let of = |lba| ("vol1".to_string(), lba, width);
     assert_eq!(found, [of(0), of(width), (String::new(), 0, 0)].into());
+    // The object ends in the middle of its leaves: the first that is not there as a whole is named.
+    world.replace(&key, |bytes| bytes.truncate(bytes.len() / 2)).await;
+    let report = world.verify(Sample::ALL).await;
+    let [from, to] = report.damaged[0].object_bytes.unwrap();
+    assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "leaf"));
+    assert!((from..to).contains(&(bytes as u64 / 2)), "{from} to {to} of {bytes}");
     world.store.delete(&key).await.unwrap();
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "leaf"));
     assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
+}
+
+/// Not one request for each leaf: a large root has ten thousand.
+#[tokio::test]
+async fn leaves_of_one_pack_are_read_in_one_request() {
+    let world = World::made(Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 })).await;
+    let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0);
+    let subject = Subject::of(&found, None);
+    // No fault, but each request counts.
+    world.store.set(Faults { slow: 1000, ..Faults::default() });
+    let (root, _) = subject.check_root(found.head.content.root.unwrap()).await.unwrap();
+    assert!(root.is_ok_and(|root| root.is_in_leaves() && root.page_count() == 2));
+    assert_eq!(world.store.counts().slowed, 2, "the top, and its leaves");
 }
 
 /// What a damaged page that was given up leaves: the root counts what no page names. Nothing is lost by it; the other way round something would be.

@@ -1,6 +1,6 @@
 //! `holdfast cluster recover`: a new cluster from what a store has.
 //!
-//! 1. Look: which sets the stores have, who the plan's gateways are. Nothing is changed before all of it is known and allowed.
+//! 1. Look: which sets the stores have, who the plan's gateways are and what their builds know. Nothing is changed before all of it is known and allowed.
 //! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set.
 //! 3. Wait until an old gateway that still runs has noticed.
 //! 4. Found the new cluster (as `bootstrap` does), and let it begin each set with what its head names.
@@ -17,7 +17,7 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
-use holdfast_gateway::recovery::{self, Found, Obstacle};
+use holdfast_gateway::recovery::{self, Found, LEAVES_LEVEL, Leaves, Obstacle, RecoveryError};
 use holdfast_gateway::set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
@@ -140,6 +140,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let gateways = look(common, &plan, total).await?;
     let cluster = choose(&found, &gateways)?;
     let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
+    check_level(common, &plan, &found, &raise, &gateways, total).await?;
     if !raise.is_empty() {
         if !args.i_know_the_old_cluster_is_gone {
             let error = CliError::refused(
@@ -169,7 +170,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
 /// Nothing is raised that could not be opened afterwards, nor with a place that is not the set's.
 async fn check_stored(common: &Common, found: &Found, fill: bool) -> Result<(), CliError> {
     let (name, mut silent) = (&found.head.name, Vec::new());
-    let obstacle = recovery::obstacle(found, &mut silent).await.map_err(|error| of_recovery(&error))?;
+    let obstacle = recovery::obstacle(found, Leaves::Read, &mut silent).await.map_err(|error| of_recovery(&error))?;
     for error in silent {
         tell(common, &format!("set {name}: goes on without a store: {error}"));
     }
@@ -278,6 +279,51 @@ async fn check_room(
     Ok(())
 }
 
+/// Nothing is raised for gateways of which one cannot read a set's map: a build of before [`LEAVES_LEVEL`] does not even ask before it takes the set, and a cluster with one
+/// of them would never come to the level.
+async fn check_level(
+    common: &Common,
+    plan: &Plan,
+    found: &[Found],
+    raise: &[SetId],
+    gateways: &Gateways,
+    total: Duration,
+) -> Result<(), CliError> {
+    let mut cluster = None;
+    // It may have gateways that are not in the plan. Where nothing is to be raised, waiting for its level does no harm.
+    if !raise.is_empty() && gateways.nodes.iter().any(|node| node.initialised) {
+        let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+        let mut door = Door::new(&common.dialer, &addresses, total);
+        cluster = Some(cluster::status(&mut door).await?.level);
+    }
+    let Some((why, next)) = too_old(&gateways.nodes, cluster) else { return Ok(()) };
+    for found in found {
+        let in_leaves = recovery::is_in_leaves(found).await;
+        if in_leaves.map_err(|error| of_recovery(&RecoveryError::from(error)))? {
+            let error = CliError::refused(format!("set {}: its map is in leaves, and {why}", found.head.name));
+            return Err(error.next(format!("nothing was changed by this run; {next}")));
+        }
+    }
+    Ok(())
+}
+
+/// Why these gateways, in a cluster at this feature level where they are in one, could not go on with a set whose map is in leaves; and what to do.
+fn too_old(nodes: &[v1::Node], cluster: Option<u32>) -> Option<(String, &'static str)> {
+    if let Some(node) = nodes.iter().find(|node| node.level < LEAVES_LEVEL) {
+        let why = format!(
+            "gateway {} runs a build ({}) that knows feature level {}, expected {LEAVES_LEVEL}",
+            node.name, node.version, node.level
+        );
+        return Some((why, "start every gateway of the plan with a newer build, then run it again"));
+    }
+    let level = cluster.filter(|level| *level < LEAVES_LEVEL)?;
+    let why = format!("the plan's cluster is at feature level {level}, expected {LEAVES_LEVEL}");
+    Some((
+        why,
+        "it comes to it by itself once each of its gateways runs a newer build (`gateway list`); then run it again",
+    ))
+}
+
 /// Steps 2 and 3.
 async fn raise_all(
     common: &Common,
@@ -353,4 +399,30 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
     });
     let header = ["SET", "GENERATION", "RESTORED-TO-INDEX", "ACKNOWLEDGED-BEFORE", "VOLUMES", "SERVED-BY", "STORE"];
     output::table(header, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, level: u32) -> v1::Node {
+        v1::Node { name: name.into(), version: "0.1.0".into(), level, ..v1::Node::default() }
+    }
+
+    /// R11: nobody is given a set whose map its build cannot read.
+    #[test]
+    fn a_gateway_that_is_too_old_for_leaves_is_named() {
+        let new = |name| node(name, LEAVES_LEVEL);
+        assert_eq!(too_old(&[new("g1"), new("g2")], None), None);
+        assert_eq!(too_old(&[new("g1"), node("g2", LEAVES_LEVEL + 1)], Some(LEAVES_LEVEL)), None);
+        let (why, next) = too_old(&[new("g1"), node("g2", LEAVES_LEVEL - 1), node("g3", 0)], None).unwrap();
+        assert_eq!(why, "gateway g2 runs a build (0.1.0) that knows feature level 5, expected 6");
+        assert!(next.contains("newer build"), "{next}");
+        // One that is not in the plan holds the cluster back.
+        let (why, next) = too_old(&[new("g1"), new("g2")], Some(LEAVES_LEVEL - 1)).unwrap();
+        assert_eq!(why, "the plan's cluster is at feature level 5, expected 6");
+        assert!(next.contains("gateway list"), "{next}");
+        // Those that do not say it are of before there were levels.
+        assert!(too_old(&[new("g1"), node("g2", 0)], Some(LEAVES_LEVEL)).is_some());
+    }
 }

@@ -93,6 +93,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "leaves-before-their-level",
+        bug: "a root is written in leaves while a gateway runs a build that takes such a root for damaged",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/start_set.rs",
+            old: "shape.filter(|_| level >= LEAVES_LEVEL)",
+            new: "shape.filter(|_| level.saturating_add(1) >= LEAVES_LEVEL)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::start_set::"])],
+        smoke: false,
+    },
+    Mutation {
         name: "silent-gateway-counts-as-ready",
         bug: "a change of the cluster key begins although a gateway did not say that it has the new one",
         rule: "R8",

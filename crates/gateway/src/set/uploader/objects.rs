@@ -9,7 +9,7 @@ use holdfast_control::set::SetCommand;
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
 use holdfast_types::{ObjectId, Term};
-use holdfast_volume::map::{PackBuilder, Root};
+use holdfast_volume::map::{LeafPack, PackBuilder, Root};
 use holdfast_volume::segment::SegmentBuilder;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -106,8 +106,8 @@ impl Uploader {
         }
     }
 
-    /// Writes those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed.
-    pub(super) async fn put_leaves(&self, term: Term, mut root: Root) -> Result<Root, UploadError> {
+    /// Seals those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed itself.
+    pub(super) async fn divide(&self, term: Term, mut root: Root) -> Result<(Root, Vec<LeafPack>), UploadError> {
         let (shape, sealing) = ((self.in_leaves)(), self.sealing());
         let (member, boot) = (self.server.me(), self.boot);
         let new_object = move || ObjectId { term, member, boot, random: crate::identity::random_u128() };
@@ -124,7 +124,10 @@ impl Uploader {
             };
             (root, packs)
         });
-        let (root, packs) = dividing.await?;
+        Ok(dividing.await?)
+    }
+
+    pub(super) async fn put_leaves(&self, term: Term, packs: Vec<LeafPack>) -> Result<(), UploadError> {
         let mut puts = stream::iter(packs)
             .map(|pack| async move {
                 let key = keys::map_pack(self.mapping.key.set, pack.object);
@@ -135,7 +138,7 @@ impl Uploader {
             })
             .buffer_unordered(self.settings.parallel.max(1));
         while puts.try_next().await?.is_some() {}
-        Ok(root)
+        Ok(())
     }
 
     pub(super) async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {

@@ -398,5 +398,6 @@ fn the_store_holds_what_the_state_names() {
     println!(
         "{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks, {discarded} shrinks and deletions, {leaves} leaves"
     );
-    assert!(sums.iter().all(|sum| *sum > 0), "a test in which nothing moves or goes tests nothing");
+    let few = number("HOLDFAST_SPACE_HISTORIES").is_some_and(|most| most < 2);
+    assert!(few || sums.iter().all(|sum| *sum > 0), "a test in which nothing moves or goes tests nothing");
 }

@@ -1,0 +1,224 @@
+//! A root as its store has it: the object, and where that is a top all of the leaves that it names (ADR 0034).
+
+use super::{Damage, Subject, bounds, is_damage};
+use futures_util::{StreamExt, stream};
+use holdfast_control::set::RootRef;
+use holdfast_store::{Disposition, StoreError, keys};
+use holdfast_types::ObjectId;
+use holdfast_volume::map::{Leaf, LeafOf, LeafRef, Opened, PAGE_SECTORS, Root, open_leaf, open_top};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Requests for leaves that are under way at once; what each brings is in memory.
+const RUNS: usize = 16;
+
+/// Leaves of one pack are fetched together up to so many bytes …
+const RUN_BYTES_MAX: u64 = 1 << 20;
+
+/// … with what lies between them, where that is no more than this.
+const GAP_BYTES_MAX: u64 = 32 << 10;
+
+/// Packs of leaves that are asked for at once, where only their lengths are wanted.
+const PACKS: usize = 64;
+
+/// A leaf, with object and number.
+type Placed = ((ObjectId, u32), Leaf);
+
+/// What was there, or what is wrong with it; and how many bytes were read.
+type Looked<T> = (Result<T, Damage>, u64);
+
+impl Subject {
+    /// Reads and opens a root, all of its leaves too. Damage comes back beside the bytes that were read. In memory are the root, and what some requests bring.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn check_root(&self, at: RootRef) -> Result<(Result<Root, Damage>, u64), StoreError> {
+        let (opened, mut bytes) = self.open_root(at).await?;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(damage) => return Ok((Err(damage), bytes)),
+        };
+        let mut leaves = BTreeMap::new();
+        let runs = stream::iter(together(opened.leaves())).map(|run| self.check_leaves(run));
+        let mut runs = std::pin::pin!(runs.buffered(RUNS));
+        while let Some(looked) = runs.next().await {
+            let (run, read) = looked?;
+            bytes += read;
+            match run {
+                Ok(run) => leaves.extend(run),
+                Err(damage) => return Ok((Err(damage), bytes)),
+            }
+        }
+        let whole = opened.complete(|leaf| leaves.get(&(leaf.at.object, leaf.at.number)).cloned());
+        Ok((whole.map_err(|e| self.root_damage(at, e.to_string())), bytes))
+    }
+
+    /// The same in few and small requests: a root's object is read, and of each pack of its leaves only whether it is there, and long enough for what the root
+    /// names in it. Damage, where there is such; none that is inside of a leaf.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn glance_at_root(&self, at: RootRef) -> Result<Option<Damage>, StoreError> {
+        let (opened, _) = self.open_root(at).await?;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(damage) => return Ok(Some(damage)),
+        };
+        // Of each pack the leaf that ends last.
+        let mut last: BTreeMap<ObjectId, LeafRef> = BTreeMap::new();
+        for leaf in opened.leaves() {
+            let known = last.entry(leaf.at.object).or_insert(leaf);
+            if known.at.range().end < leaf.at.range().end {
+                *known = leaf;
+            }
+        }
+        let packs = stream::iter(last.into_values()).map(|last| self.glance_at_pack(last));
+        let mut packs = std::pin::pin!(packs.buffered(PACKS));
+        while let Some(looked) = packs.next().await {
+            if let Some(damage) = looked? {
+                return Ok(Some(damage));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads and opens a root's object.
+    async fn open_root(&self, at: RootRef) -> Result<Looked<Opened>, StoreError> {
+        let read = self.store.get(&keys::root(self.set, at.object)).await;
+        let opened = match &read {
+            Ok(bytes) => open_top(&self.key.opener(at.object), bytes).map_err(|e| e.to_string()),
+            Err(e) if is_damage(e) => Err(e.to_string()),
+            Err(e) => return Err(e.clone()),
+        };
+        let bytes = read.map_or(0, |bytes| bytes.len() as u64);
+        self.spent(bytes).await;
+        Ok((opened.map_err(|reason| self.root_damage(at, reason)), bytes))
+    }
+
+    /// Reads and opens leaves of one pack, in one request where they are all there. The first that is damaged ends it.
+    async fn check_leaves(&self, run: Vec<LeafRef>) -> Result<Looked<Vec<Placed>>, StoreError> {
+        let Some(first) = run.first() else { return Ok((Ok(Vec::new()), 0)) };
+        let (object, range) = (first.at.object, span(&run));
+        let (key, opener) = (keys::map_pack(self.set, object), self.key.opener(object));
+        let mut read = 0;
+        let all = match self.store.get_range(&key, range.clone()).await {
+            Ok(bytes) => {
+                read += bytes.len() as u64;
+                self.spent(bytes.len() as u64).await;
+                Some(bytes)
+            }
+            // The object ends early: one by one says which is the first that is not there.
+            Err(e) if run.len() > 1 && e.disposition() == Disposition::Corrupt => None,
+            Err(e) if is_damage(&e) => return Ok((Err(self.leaf_damage(first, e.to_string())), read)),
+            Err(e) => return Err(e),
+        };
+        let mut leaves = Vec::with_capacity(run.len());
+        for leaf in &run {
+            let at = leaf.at.range();
+            let sealed = match &all {
+                Some(all) => all.slice((at.start - range.start) as usize..(at.end - range.start) as usize),
+                None => match self.store.get_range(&key, at).await {
+                    Ok(bytes) => {
+                        read += bytes.len() as u64;
+                        self.spent(bytes.len() as u64).await;
+                        bytes
+                    }
+                    Err(e) if is_damage(&e) => return Ok((Err(self.leaf_damage(leaf, e.to_string())), read)),
+                    Err(e) => return Err(e),
+                },
+            };
+            match open_leaf(&opener, leaf, &sealed) {
+                Ok(opened) => leaves.push(((object, leaf.at.number), opened)),
+                Err(e) => return Ok((Err(self.leaf_damage(leaf, e.to_string())), read)),
+            }
+            // A run is up to 1 MiB of decryption: others want the thread too.
+            tokio::task::yield_now().await;
+        }
+        Ok((Ok(leaves), read))
+    }
+
+    /// `last`: the leaf of the pack that ends last.
+    async fn glance_at_pack(&self, last: LeafRef) -> Result<Option<Damage>, StoreError> {
+        let expected = last.at.range().end;
+        let reason = match self.store.head(&keys::map_pack(self.set, last.at.object)).await {
+            Ok(head) if head.bytes >= expected => return Ok(None),
+            Ok(head) => format!("found {} bytes, expected at least {expected}", head.bytes),
+            Err(e) if is_damage(&e) => e.to_string(),
+            Err(e) => return Err(e),
+        };
+        Ok(Some(self.leaf_damage(&last, reason)))
+    }
+
+    fn root_damage(&self, at: RootRef, reason: String) -> Damage {
+        let (key, volume, store) = (keys::root(self.set, at.object), String::new(), self.copy.clone());
+        Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason, store }
+    }
+
+    fn leaf_damage(&self, leaf: &LeafRef, reason: String) -> Damage {
+        // Of the others nothing that is read depends on them; but no checkpoint can be made over them.
+        let (volume, lba, sectors) = match leaf.of {
+            LeafOf::Pages { volume, first, width } => {
+                (self.volume_name(volume), u64::from(first) * PAGE_SECTORS, u64::from(width) * PAGE_SECTORS)
+            }
+            LeafOf::Segments | LeafOf::Packs => (String::new(), 0, 0),
+        };
+        let (key, store) = (keys::map_pack(self.set, leaf.at.object), self.copy.clone());
+        Damage { part: "leaf", key, object_bytes: bounds(&leaf.at.range()), volume, lba, sectors, reason, store }
+    }
+}
+
+/// The bytes of a pack from its first leaf to its last.
+fn span(run: &[LeafRef]) -> Range<u64> {
+    let begin = run.iter().map(|leaf| leaf.at.range().start).min().unwrap_or(0);
+    begin..run.iter().map(|leaf| leaf.at.range().end).max().unwrap_or(begin)
+}
+
+/// Leaves that are fetched in one request each: neighbours of one pack.
+fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
+    leaves.sort_unstable_by_key(|leaf| (leaf.at.object, leaf.at.offset));
+    let mut runs: Vec<Vec<LeafRef>> = Vec::new();
+    for leaf in leaves {
+        let joins = runs.last().is_some_and(|run| {
+            let (all, next) = (span(run), leaf.at.range());
+            run.first().is_some_and(|first| first.at.object == leaf.at.object)
+                && next.start.saturating_sub(all.end) <= GAP_BYTES_MAX
+                && next.end - all.start <= RUN_BYTES_MAX
+        });
+        match runs.last_mut() {
+            Some(run) if joins => run.push(leaf),
+            _ => runs.push(vec![leaf]),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_types::{MemberId, Term};
+    use holdfast_volume::map::PageRef;
+
+    fn leaf(random: u128, offset: u32, sealed_len: u32) -> LeafRef {
+        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random };
+        let at = PageRef { object, number: offset, offset, sealed_len, raw_len: sealed_len - 16 };
+        LeafRef { at, of: LeafOf::Segments, key_id: 1 }
+    }
+
+    /// A root of 10 TiB has some ten thousand leaves.
+    #[test]
+    fn neighbours_of_one_pack_are_one_request() {
+        let (gap, most) = (GAP_BYTES_MAX as u32, RUN_BYTES_MAX as u32);
+        let far = 304 + gap + gap + 1;
+        let leaves = vec![
+            leaf(2, 104, 100),
+            leaf(1, 204 + gap, 100),
+            leaf(1, 104, 100),
+            leaf(1, far, most - 100),
+            leaf(1, far + most - 100, 101),
+        ];
+        let offsets = |run: &Vec<LeafRef>| run.iter().map(|leaf| leaf.at.offset).collect::<Vec<_>>();
+        let found: Vec<Vec<u32>> = together(leaves).iter().map(offsets).collect();
+        assert_eq!(found, [vec![104, 204 + gap], vec![far], vec![far + most - 100], vec![104]]);
+        assert!(together(Vec::new()).is_empty());
+    }
+}
