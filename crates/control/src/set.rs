@@ -37,8 +37,8 @@ pub use pins::{CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Links, PINS_MAX, Pin, Pin
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at, taken};
 pub use space::{
-    DROPPED_MAX, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX, SPACE_REQUESTS_REMEMBERED,
-    Snapshot, SnapshotId, StoredKind, StoredObject,
+    DROPPED_MAX, GIVEN_UP_LEVEL, PendingSnapshot, RETIRE_OBJECTS_MAX, RETIRED_MAX, RetireOf, SNAPSHOTS_MAX,
+    SPACE_REQUESTS_REMEMBERED, Snapshot, SnapshotId, StoredKind, StoredObject,
 };
 pub use state::{Begin, Checkpoint, Lease, SegmentNote, SetState, Volume};
 pub use volumes::{VOLUMES_LEVEL, VolumeChange};

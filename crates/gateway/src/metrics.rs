@@ -137,6 +137,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes in the store that nothing shows."),
     (
+        Kind::Gauge,
+        "holdfast_space_given_up_objects",
+        "Objects that checkpoints of this leader began to write and that it does not know to be named yet; those of the one under way too.",
+    ),
+    (
         Kind::Counter,
         "holdfast_space_held_total",
         "Checkpoints that moved less than they had to because of the limits in [space].",

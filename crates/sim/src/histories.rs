@@ -98,10 +98,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 29]);
+struct Sums([u64; 30]);
 
 impl Sums {
-    const NAMES: [&str; 29] = [
+    const NAMES: [&str; 30] = [
         "histories",
         "steps",
         "reads",
@@ -117,6 +117,7 @@ impl Sums {
         "rollbacks",
         "shrinks and deletions",
         "objects retired",
+        "of them given up in their own term",
         "objects deleted",
         "requests refused by the store",
         "unanswered",
@@ -135,7 +136,8 @@ impl Sums {
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
         let Stats { steps, reads, snapshot_reads, unread, takeovers, ghosts, rotten, clones, recoveries, .. } = stats;
-        let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, retired, deleted } = counts;
+        let Counts { writes, refused, outside, checkpoints, snapshots, rollbacks, discards, .. } = counts;
+        let Counts { retired, given_up, deleted, .. } = counts;
         let [a, b, c, d, e, f, g, _] = played;
         Self([
             1,
@@ -153,6 +155,7 @@ impl Sums {
             rollbacks,
             discards,
             retired,
+            given_up,
             deleted,
             a,
             b,

@@ -10,11 +10,14 @@
 //! G2  A move changes no content: a page takes it only where it names the very extent that was copied (R3).
 //! G3  Only what a committed entry retired is deleted, after the readers' grace, by a leader that a quorum confirmed in
 //!     the term that it deletes in.
+//! G4  What a leader made for a checkpoint that came to no end is an orphan to it in the same term once a checkpoint that began
+//!     later has ended, and no root that the state keeps then names it (`given_up`). Nothing else of its own term is.
 
 mod budget;
 mod choose;
 mod fold;
 mod garbage;
+mod given_up;
 mod reap;
 mod reseal;
 
@@ -22,6 +25,7 @@ pub use budget::{MoveBudget, MoveLimits};
 pub use choose::{Amplification, Spared, packs_to_collect, segments_to_collect};
 pub use fold::{Move, Run, fold_page, open_run, pages_of, pieces_to_move, runs};
 pub use garbage::{Garbage, Looked, Orphans};
+pub use given_up::{GIVEN_UP_MAX, GivenUp, Lapsed};
 pub use reap::{Confirmed, NoDeletion, Reaper};
 pub use reseal::{packs_to_reseal, segments_to_reseal};
 

@@ -20,7 +20,7 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 6;
+pub const FEATURE_LEVEL: u32 = 7;
 /// The feature level from which on sets are deleted.
 pub const DELETION_LEVEL: u32 = 3;
 /// The feature level from which on a running gateway renews its life: its disk's counter goes ahead of that of its starts, which a build of before would begin with.

@@ -537,4 +537,18 @@ pub enum SetRefusal {
         /// `PINS_MAX`.
         max: u32,
     },
+    /// S8: what was made before that checkpoint may be on its way into a root.
+    #[error(
+        "found the checkpoint that began at {found}, expected one of this entry's term that has ended: {}",
+        match .under_way {
+            Some(at) => format!("the one that began at {at} is under way"),
+            None => "none is under way".to_string(),
+        }
+    )]
+    NotOver {
+        /// As named by the proposer.
+        found: LogId,
+        /// `None`: none is under way, and the one that was named is of another term, or not behind the entry.
+        under_way: Option<LogId>,
+    },
 }

@@ -19,6 +19,7 @@ enum Step {
     Snapshot { name: u8 },
     Unsnapshot { name: u8 },
     Retire { back: Back, last: bool },
+    GiveUp { begin: Back },
     Deleted,
     Acquire { owner: u8, force: bool },
     Release,
@@ -36,6 +37,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => (0u8..3).prop_map(|name| Step::Snapshot { name }),
         2 => (0u8..3).prop_map(|name| Step::Unsnapshot { name }),
         2 => (back(), any::<bool>()).prop_map(|(back, last)| Step::Retire { back, last }),
+        2 => back().prop_map(|begin| Step::GiveUp { begin }),
         1 => Just(Step::Deleted),
         1 => (0u8..2, any::<bool>()).prop_map(|(owner, force)| Step::Acquire { owner, force }),
         1 => Just(Step::Release),
@@ -133,6 +135,13 @@ proptest! {
                     let in_use = state.kept_roots().first().map(|kept| kept.object.random).filter(|_| back > 1);
                     let objects = in_use.into_iter().chain([1000 + u128::from(index)]).map(segment).collect();
                     Entry::Command(SetCommand::Retire { term: Term(term), of: RetireOf::Root { root, last }, objects })
+                }
+                // Taken or refused by what is under way, on a replay as on the straight run.
+                Step::GiveUp { begin } => {
+                    let ended = begins.iter().rev().nth(usize::from(begin)).copied().unwrap_or_default();
+                    let object = ObjectId { term: Term(term), random: 2000 + u128::from(index), ..object(0) };
+                    let objects = vec![StoredObject { kind: StoredKind::Pages, object }];
+                    Entry::Command(SetCommand::Retire { term: Term(term), of: RetireOf::GivenUp { ended }, objects })
                 }
                 Step::Deleted => Entry::Command(SetCommand::Deleted {
                     term: Term(term),

@@ -8,7 +8,9 @@
 //! S7  The root of the current checkpoint, the roots of snapshots and pinned roots (S13) are kept; a root that was kept and is so no more is
 //!     in `dropped` until its objects are retired. So no change of leaders can forget garbage.
 //! S8  Nothing is retired that is a kept or dropped root itself, or a segment of the checkpoint under way; as an orphan
-//!     nothing of the entry's own term or a later one, for that may be on its way into a root. What is retired stays so.
+//!     nothing of the entry's own term or a later one, for that may be on its way into a root. What checkpoints of the entry's own term
+//!     gave up is retired by naming the begin of a later one that has ended: while that one, or one before it, is under way
+//!     nothing is. What is retired stays so.
 //! S9  Nothing here reads `checkpoint`: on a replay from the snapshot of X it names the next root before that one's end
 //!     was applied. [`SetState::current_root`] says the same on every way to a state.
 //! S11 A request acts once (R12). A deletion names the request that made the snapshot, which no later one of the same name shares:
@@ -32,6 +34,10 @@ pub const DROPPED_MAX: usize = 512;
 pub const RETIRED_MAX: usize = 1 << 16;
 /// Objects of one `Retire` or `Deleted` at most: far below what an entry may hold.
 pub const RETIRE_OBJECTS_MAX: usize = 4096;
+
+/// The cluster's feature level from which on objects are retired as [`RetireOf::GivenUp`]: a gateway of an older build does not know the entry, and would
+/// stop (ADR 0020).
+pub const GIVEN_UP_LEVEL: u32 = 7;
 
 /// Requests on snapshots that are remembered. A copy outlives its request by the caller's patience, seconds, and each request waits for a
 /// checkpoint: this many within that time are a client gone mad.
@@ -78,6 +84,11 @@ pub enum RetireOf {
     },
     /// No root ever named them: uploads of earlier terms that came to nothing.
     Orphans,
+    /// No kept root names them: uploads of this term, for checkpoints that began before this one. From feature level [`GIVEN_UP_LEVEL`] on.
+    GivenUp {
+        /// Where a checkpoint of this term began that has ended since: no end of an earlier one counts any more (S5).
+        ended: LogId,
+    },
 }
 
 /// A set as it was at one entry of its log.
@@ -254,12 +265,19 @@ impl SetState {
             let max = RETIRE_OBJECTS_MAX.min(room.saturating_sub(1)) as u32;
             return Err(SetRefusal::TooManyRetired { found: objects.len() as u32, max });
         }
+        if let RetireOf::GivenUp { ended } = of {
+            self.check_over(id, ended)?;
+        }
         // S8. The proposer has looked into the roots; here is what can be known without them.
         let kept: BTreeSet<ObjectId> = self.kept_roots().iter().map(|root| root.object).collect();
         for StoredObject { object, .. } in objects {
             let dropped = self.dropped.contains_key(object);
             let noted = self.segments.iter().any(|note| note.object == *object);
-            let young = matches!(of, RetireOf::Orphans) && object.term >= id.term;
+            let young = match of {
+                RetireOf::Root { .. } => false,
+                RetireOf::Orphans => object.term >= id.term,
+                RetireOf::GivenUp { .. } => object.term != id.term,
+            };
             if kept.contains(object) || dropped || noted || young {
                 return Err(SetRefusal::StillInUse { object: *object });
             }
@@ -273,6 +291,17 @@ impl SetState {
             self.retired.insert(root, StoredKind::Root);
         }
         Ok(SetAnswer::Retired)
+    }
+
+    /// S8: neither the checkpoint that began at `ended` nor one before it is under way at entry `id`, so that none of them can end after it. Whether the first
+    /// has ended, the proposer knows: `checkpoint` says so too early on a replay (S9).
+    fn check_over(&self, id: LogId, ended: LogId) -> Result<(), SetRefusal> {
+        let under_way = self.begin.map(|begin| begin.at);
+        let before = ended.term == id.term && ended.index < id.index;
+        if before && under_way.is_none_or(|at| at.index > ended.index) {
+            return Ok(());
+        }
+        Err(SetRefusal::NotOver { found: ended, under_way })
     }
 
     pub(super) fn deleted(&mut self, id: LogId, term: Term, objects: &[ObjectId]) -> Result<SetAnswer, SetRefusal> {

@@ -80,6 +80,7 @@ fn the_bytes_of_each_command_are_pinned() {
             objects: vec![StoredObject { kind: StoredKind::Pages, object: object(2) }],
         },
         SetCommand::Retire { term: Term(4), of: RetireOf::Orphans, objects: vec![] },
+        SetCommand::Retire { term: Term(4), of: RetireOf::GivenUp { ended: LogId::new(3, 2) }, objects: vec![] },
         SetCommand::Deleted { term: Term(4), objects: vec![object(2)] },
         SetCommand::Rollback { to: snapshot("s1", 9), safety: snapshot("s2", 10), request: RequestId(11) },
         SetCommand::SetSchedule { schedule: "15mx8,1hx24".parse().unwrap(), request: RequestId(11) },
@@ -110,6 +111,7 @@ fn the_bytes_of_each_command_are_pinned() {
 0a02733109
 0b04000102030101010101020302
 0b040100
+0b0402030200
 0c040101020302
 0d027331090273320a0b
 0e02840708901c180b

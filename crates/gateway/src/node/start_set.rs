@@ -21,7 +21,7 @@ use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use crate::set::warm::Warmer;
 use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
-use holdfast_control::set::Links;
+use holdfast_control::set::{GIVEN_UP_LEVEL, Links};
 use holdfast_store::{Health, Switch};
 use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
@@ -174,7 +174,10 @@ pub(super) async fn start_set(
         tasks.push(tokio::spawn(warmer.run()));
     }
     tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
-    tasks.push(tokio::spawn(SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).run()));
+    let cluster = node.cluster.clone();
+    let may_give_up = Arc::new(move || cluster.state().level >= GIVEN_UP_LEVEL);
+    let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).giving_up(may_give_up);
+    tasks.push(tokio::spawn(space.run()));
     let cluster = node.cluster.clone();
     let shape = leaf_shape(config.upload.whole_root, node.pair().is_some(), node.seams.leaves);
     let in_leaves = Arc::new(move || in_leaves(cluster.state().level, shape));

@@ -22,6 +22,7 @@ use holdfast_raft::{Group, ProposeError, boot_now};
 use holdfast_store::{Health, Switch};
 use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
+use holdfast_volume::space::GivenUp;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -159,6 +160,7 @@ pub struct SetServer {
     /// So many times it was asked that nothing be granted now.
     held_off: AtomicUsize,
     uses: Mutex<volumes::Uses>,
+    given_up: Mutex<GivenUp>,
     stop: CancellationToken,
 }
 
@@ -194,6 +196,7 @@ impl SetServer {
             aside: Mutex::new(None),
             held_off: AtomicUsize::new(0),
             uses: Mutex::default(),
+            given_up: Mutex::default(),
             stop,
         })
     }
@@ -541,6 +544,11 @@ impl SetServer {
     /// This member.
     pub fn me(&self) -> MemberId {
         self.group.me()
+    }
+
+    /// What checkpoints of this leadership began to write: the uploader notes it, the sweep judges it (G4).
+    pub fn given_up(&self) -> MutexGuard<'_, GivenUp> {
+        lock(&self.given_up)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   dropped root ─▶ its objects − those of kept roots ─▶ Retire entry ─▶ grace ─▶ quorum confirms ─▶ delete ─▶ Deleted entry
-//!   listing ─▶ objects of earlier terms that no kept root names ─┘
+//!   listing ─▶ objects of earlier terms, and those that checkpoints of this one gave up (G4), that no kept root names ─┘
 //! ```
 //! Nothing waits for this task, and an error of it only costs space: it is tried again at the next turn.
 
@@ -20,7 +20,7 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
-use holdfast_volume::space::{Confirmed, Garbage, Looked, NoDeletion, Orphans, Reaper};
+use holdfast_volume::space::{Confirmed, Garbage, Lapsed, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -94,6 +94,9 @@ fn named_by(state: &SetState, at: RootRef) -> String {
     all.join(", ")
 }
 
+/// Whether every gateway knows the entry that retires what checkpoints of the leader's own term gave up.
+pub type MayGiveUp = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Keeps one set's store tidy while this gateway leads the set.
 pub struct SpaceKeeper {
     server: Arc<SetServer>,
@@ -108,6 +111,7 @@ pub struct SpaceKeeper {
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
     keys: keys::KeysOfRoots,
+    may_give_up: MayGiveUp,
     /// A deletion of this turn did not work.
     undeleted: AtomicBool,
 }
@@ -124,7 +128,28 @@ impl SpaceKeeper {
         let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
         let (swept, shown, keys) = (None, None, keys::KeysOfRoots::default());
-        Self { server, host, mapping, settings, stop, reaper, looked, roots, swept, shown, keys, undeleted }
+        let may_give_up = Arc::new(|| false);
+        Self {
+            server,
+            host,
+            mapping,
+            settings,
+            stop,
+            reaper,
+            looked,
+            roots,
+            swept,
+            shown,
+            keys,
+            may_give_up,
+            undeleted,
+        }
+    }
+
+    /// Asked for each sweep.
+    #[must_use]
+    pub fn giving_up(self, may_give_up: MayGiveUp) -> Self {
+        Self { may_give_up, ..self }
     }
 
     /// Runs until told to stop.
@@ -248,7 +273,7 @@ impl SpaceKeeper {
             Ok(other) => Err(SetError::Answer { what: "retired objects", found: format!("{other:?}") }.into()),
             Err(SetError::Refused(SetRefusal::TooManyRetired { .. })) => Err(SpaceError::Full),
             Err(e) => {
-                if let SetError::Refused(refusal @ SetRefusal::StillInUse { .. }) = &e {
+                if let SetError::Refused(refusal @ (SetRefusal::StillInUse { .. } | SetRefusal::NotOver { .. })) = &e {
                     // S8 has held; whatever judged it is wrong.
                     tracing::error!(%set, %refusal, "an object in use was to be retired");
                     metrics::counter!("holdfast_space_refused_total", "set" => set).increment(count);
@@ -258,7 +283,7 @@ impl SpaceKeeper {
         }
     }
 
-    /// Looks for objects of earlier terms that no root names.
+    /// Looks for objects that no root names: of earlier terms, and those of this one that a checkpoint gave up before one that has ended (G4).
     async fn sweep(&mut self, term: Term) -> Result<(), SpaceError> {
         let (since, begun) = match self.swept {
             Some((swept, at)) if swept == term => (at, true),
@@ -274,15 +299,24 @@ impl SpaceKeeper {
         // Linearizable: the state below is not older than this leadership's confirmation.
         self.server.confirm_leadership().await?;
         let state = self.state_of(term)?;
-        if !state.dropped.is_empty() || !may_retire(state.retired.len()) {
+        // A recovery would keep what the head still pins for a clone that is gone.
+        if !state.dropped.is_empty() || !may_retire(state.retired.len()) || !self.server.head.links_settled(&state) {
             return Ok(());
         }
         self.swept = Some((term, Instant::now()));
-        let mut orphans = Orphans::new(term, state.retired.keys().copied());
+        // By this very state: the kept roots below are those that there were when the later checkpoint had ended.
+        let given_up = match (self.may_give_up)() {
+            true => self.server.given_up().lapsed(term, &state),
+            false => Lapsed::default(),
+        };
+        // A note may come late, of a segment that was given up: apply would refuse, until the next begin or end.
+        let noted = state.segments.iter().map(|note| note.object);
+        let mut orphans = Orphans::new(term, state.retired.keys().copied().chain(noted), given_up);
         for kept in state.kept_roots() {
             let root = self.kept_root(&state, kept).await?;
             orphans.keep(kept.object, &root);
         }
+        self.server.given_up().forget(orphans.named_after_all());
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
         for (kind, key_kind) in KINDS {
             let mut after = None;
@@ -313,11 +347,13 @@ impl SpaceKeeper {
         if !found.is_empty() {
             tracing::info!(%set, orphans = found.len(), "objects that no checkpoint came to name are retired");
         }
-        for (of, objects) in Orphans::entries(&found, RETIRE_OBJECTS_MAX) {
+        for (of, objects) in orphans.entries(&found, RETIRE_OBJECTS_MAX) {
             if !may_retire(self.state_of(term)?.retired.len()) {
                 return Ok(());
             }
-            self.retire(term, of, objects).await?;
+            self.retire(term, of, objects.clone()).await?;
+            // What was not shown stays on the list: it may be on its way still, or a listing hides it.
+            self.server.given_up().forget(objects.iter().map(|stored| stored.object));
         }
         Ok(())
     }
@@ -442,6 +478,8 @@ impl SpaceKeeper {
         let set = self.server.name.to_string();
         metrics::gauge!("holdfast_space_retired_objects", "set" => set.clone()).set(retired as f64);
         metrics::gauge!("holdfast_space_dropped_roots", "set" => set.clone()).set(dropped as f64);
+        metrics::gauge!("holdfast_space_given_up_objects", "set" => set.clone())
+            .set(self.server.given_up().count() as f64);
         metrics::gauge!("holdfast_snapshots", "set" => set.clone()).set(snapshots as f64);
         let Some(current) = current.filter(|current| self.shown != Some(*current)) else { return Ok(()) };
         let sums = self.mapping.shown(current).await?.segments();

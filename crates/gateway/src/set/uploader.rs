@@ -11,7 +11,7 @@
 //! ```
 //! A crash or a new leader anywhere leaves orphans, never a map that names what is not there: a root is named once everything
 //! that it names is written, and counts only from the entry of step 5 on. A new leader begins again at step 1; nothing but
-//! the journal is needed for that (R7).
+//! the journal is needed for that (R7). What a leader gives up and begins again itself, its own sweep deletes (G4).
 
 use crate::set::head::{KeepError, content_at};
 use crate::set::host::SetHost;
@@ -21,8 +21,8 @@ use crate::set::server::{SetError, SetServer, unix_ms};
 use crate::set::set_key::SealingKey;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState};
-use holdfast_store::{ObjectStore, StoreError, keys};
+use holdfast_control::set::{RootRef, SetAnswer, SetCommand, SetState, StoredKind};
+use holdfast_store::{ObjectStore, StoreError};
 use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Generation, Source};
@@ -56,7 +56,8 @@ const PAGES_AHEAD: usize = 32;
 /// Between two tries after a store or a group that did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// … and where the same again is likely to come to the same: each try writes all that waits anew, and what an earlier one wrote is not deleted.
+/// … and where the same again is likely to come to the same: each try writes all that waits anew, and what the earlier ones wrote is deleted only after one has
+/// ended (G4).
 const LASTING_PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// How often somebody who waits for a try looks whether it is asked for.
@@ -278,6 +279,7 @@ impl Uploader {
         if sealed_at != at {
             return Err(UploadError::Superseded);
         }
+        self.server.given_up().begin(at);
         let uploaded = async {
             // Z2: whoever builds on a root seals under no lower key than that is under. Opening it tells.
             if let Some(base) = self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
@@ -296,6 +298,7 @@ impl Uploader {
         self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
+        self.server.given_up().ended(at);
         self.note_garbage(root, generation.is_empty() && !moved).await?;
         let (extents, bytes) = (generation.extents(), generation.data_bytes());
         metrics::counter!("holdfast_checkpoints_total", "set" => self.server.name.to_string()).increment(1);
@@ -473,9 +476,8 @@ impl Uploader {
         });
         let (root, body) = sealing.await?;
         let root_ref = RootRef { object, bytes: body.len() as u64 };
-        let key = keys::root(self.mapping.key.set, object);
         // All at once: nobody reads a root that no head names, and none does before all of it is in the store (H2).
-        tokio::try_join!(self.put_leaves(term, leaves), self.put(term, &key, body))?;
+        tokio::try_join!(self.put_leaves(term, leaves), self.put(term, StoredKind::Root, object, body))?;
         Ok((root_ref, root, moved))
     }
 

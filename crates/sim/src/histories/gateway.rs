@@ -285,6 +285,8 @@ impl Gateway {
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
+        // All gateways of a history are of one build.
+        let space = space.giving_up(Arc::new(|| true));
         let repair = common.store.several().then(|| Repairer::new(server.clone(), mapping.clone(), stop.clone()));
         let shape = common.leaves.shape(boot);
         let uploader = Uploader::new(server.clone(), mapping, common.upload, boot, stop.clone());

@@ -205,6 +205,11 @@ impl World {
         self.leader_hears(&mut ledger);
     }
 
+    /// Whether this history changes data keys.
+    pub fn changes_keys(&self) -> bool {
+        lock(&self.common.ledger).changes
+    }
+
     /// K3: what keys wait for is not over yet.
     pub fn keys_wait(&self) -> bool {
         let ring = lock(&self.common.ledger).ring();

@@ -1,7 +1,7 @@
 //! The volumes as a flat list of sectors, moved on by each committed entry; and what each answer must have been.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use holdfast_control::set::{SetAnswer, SetCommand, VolumeChange};
+use holdfast_control::set::{RetireOf, SetAnswer, SetCommand, VolumeChange};
 use holdfast_gateway::front::device::ReadPart;
 use holdfast_types::{Epoch, LogId, Name, RequestId, SECTOR_BYTES, VolumeId};
 use holdfast_volume::entry::{self, EntryPayload, OpKind, WritesView};
@@ -66,6 +66,8 @@ pub struct Counts {
     pub rollbacks: u64,
     pub discards: u64,
     pub retired: u64,
+    /// Of them what failed checkpoints had left, in the term that they failed in.
+    pub given_up: u64,
     pub deleted: u64,
 }
 
@@ -285,7 +287,12 @@ impl Model {
                 self.now = then;
                 self.counts.rollbacks += 1;
             }
-            (SetCommand::Retire { objects, .. }, SetAnswer::Retired) => self.counts.retired += objects.len() as u64,
+            (SetCommand::Retire { of, objects, .. }, SetAnswer::Retired) => {
+                self.counts.retired += objects.len() as u64;
+                if let RetireOf::GivenUp { .. } = of {
+                    self.counts.given_up += objects.len() as u64;
+                }
+            }
             (SetCommand::Deleted { objects, .. }, SetAnswer::DeletionNoted) => {
                 self.counts.deleted += objects.len() as u64;
             }

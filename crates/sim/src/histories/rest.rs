@@ -9,7 +9,7 @@ use holdfast_gateway::front::device::ReadPart;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::reader::Part;
 use holdfast_store::keys;
-use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, SetId, Term, VolumeId};
 use holdfast_volume::head::{Head, Standing};
 use holdfast_volume::map::{LeafRef, open_leaf, open_top};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(200);
 pub struct Roots {
     named: BTreeMap<ObjectId, Vec<String>>,
     heads: Vec<(Bytes, Head)>,
+    /// The last term in which a dropped root was damaged.
+    rotten_in: Option<Term>,
 }
 
 fn key_of(set: SetId, stored: StoredObject) -> String {
@@ -140,8 +142,18 @@ impl World {
         if self.common.store.damage(&key) {
             self.say(|| format!("{key} is damaged"));
             self.stats.rotten += 1;
+            self.roots.rotten_in = Some(self.term());
         }
         Ok(())
+    }
+
+    /// Now and then the set's store is named anew, though it is the same: a checkpoint under way is given up where it stands, and what it has sent lands.
+    pub fn begin_anew(&mut self) {
+        if self.rot.chance(30) && !self.common.store.several() {
+            self.say(|| "a checkpoint that is under way is begun anew".to_string());
+            let switch = &self.gateway.server.switch;
+            switch.set(&switch.text(), switch.pinned());
+        }
     }
 
     /// What lies in the store and nothing names; `None` where something still waits.
@@ -192,8 +204,14 @@ impl World {
         }
     }
 
-    /// The store answers, nobody writes, and a new leader has as long as it needs. Then everything is read, and the store holds what the state
-    /// names and nothing else.
+    /// Whether the leader that there is has to find by itself all that nothing names. What only a damaged root named, the next term's sweep finds, and what one of
+    /// several stores was late with; and where a store that did not answer kept it from sealing under a new key, it waits for minutes before it tries again.
+    fn rests_as_it_is(&self) -> bool {
+        self.roots.rotten_in != Some(self.term()) && !self.common.store.several() && !self.changes_keys()
+    }
+
+    /// The store answers, nobody writes, and whoever leads has as long as it needs: first the leader that there is (G4), then a new one. Then everything is read,
+    /// and the store holds what the state names and nothing else.
     ///
     /// # Errors
     /// What is not so.
@@ -202,6 +220,11 @@ impl World {
         {
             let mut order = self.common.journal.order();
             (order.lost, order.late) = (0, 0);
+        }
+        if self.rests_as_it_is() {
+            self.forget_ghost();
+            self.gateway.server.head.want_checkpoint();
+            self.wait_for_rest().await.map_err(|why| format!("G4: without another leader: {why}"))?;
         }
         self.take_over().await?;
         self.forget_ghost();

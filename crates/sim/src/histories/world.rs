@@ -158,6 +158,7 @@ impl World {
         if self.rot.chance(40) {
             self.spoil_a_dropped_root()?;
         }
+        self.begin_anew();
         self.check_named()?;
         self.turn_keys()
     }

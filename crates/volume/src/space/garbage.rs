@@ -1,5 +1,6 @@
 //! Which objects no kept root names.
 
+use super::given_up::Lapsed;
 use crate::map::Root;
 use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
@@ -90,13 +91,16 @@ impl Looked {
 pub struct Orphans {
     term: Term,
     named: BTreeSet<ObjectId>,
+    spared: BTreeSet<ObjectId>,
+    given_up: Lapsed,
 }
 
 impl Orphans {
     /// For a leader of `term` that has applied an entry of it: then no checkpoint of an earlier term can end any more. `spared`: objects
-    /// that are known to the state otherwise (dropped roots, what is retired already).
-    pub fn new(term: Term, spared: impl Iterator<Item = ObjectId>) -> Self {
-        Self { term, named: spared.collect() }
+    /// that are known to the state otherwise (dropped roots, what is retired already, segments of the checkpoint under way). `given_up`: of its own term,
+    /// by the very state whose kept roots are told (G4).
+    pub fn new(term: Term, spared: impl Iterator<Item = ObjectId>, given_up: Lapsed) -> Self {
+        Self { term, named: BTreeSet::new(), spared: spared.collect(), given_up }
     }
 
     /// A kept root, in object `object`. To be told of every one.
@@ -105,15 +109,27 @@ impl Orphans {
         self.named.extend(names.names().map(|named| named.object));
     }
 
-    /// Whether the object, found in the store, is one. What was made in this term or a later one is none: a checkpoint may be
-    /// under way that names it, and the leader of a later term is another.
+    /// Whether the object, found in the store, is one. What was made in this term is none unless it was given up: a checkpoint may be
+    /// under way that names it. Nor is what was made in a later one: its leader is another.
     pub fn is_orphan(&self, object: ObjectId) -> bool {
-        object.term < self.term && !self.named.contains(&object)
+        let over = object.term < self.term || self.given_up.objects.contains(&object);
+        over && !self.named.contains(&object) && !self.spared.contains(&object)
+    }
+
+    /// What was given up and a kept root names all the same: that one's checkpoint did end, and nobody heard of it. Once all kept roots were told.
+    pub fn named_after_all(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.given_up.objects.intersection(&self.named).copied()
     }
 
     /// In entries of at most `max` objects.
-    pub fn entries(objects: &[(StoredKind, ObjectId)], max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
+    pub fn entries(&self, objects: &[(StoredKind, ObjectId)], max: usize) -> Vec<(RetireOf, Vec<StoredObject>)> {
         let stored = |(kind, object): &(StoredKind, ObjectId)| StoredObject { kind: *kind, object: *object };
-        objects.chunks(max.max(1)).map(|chunk| (RetireOf::Orphans, chunk.iter().map(stored).collect())).collect()
+        let own = |one: &StoredObject| self.given_up.objects.contains(&one.object);
+        let (given_up, older): (Vec<StoredObject>, Vec<StoredObject>) = objects.iter().map(stored).partition(own);
+        let of = [(RetireOf::Orphans, older), (RetireOf::GivenUp { ended: self.given_up.ended }, given_up)];
+        let chunks = |(of, all): &(RetireOf, Vec<StoredObject>)| -> Vec<(RetireOf, Vec<StoredObject>)> {
+            all.chunks(max.max(1)).map(|chunk| (*of, chunk.to_vec())).collect()
+        };
+        of.iter().flat_map(chunks).collect()
     }
 }

@@ -6,6 +6,7 @@ const REAP: &str = "crates/volume/src/space/reap.rs";
 const ROOT: &str = "crates/volume/src/map/root.rs";
 const LEAVES: &str = "crates/volume/src/map/top/write.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
+const GIVEN_UP: &str = "crates/volume/src/space/given_up.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
 const ROLLBACK: &str = "crates/control/src/set/rollback.rs";
 const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
@@ -103,10 +104,58 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
-            old: "        object.term < self.term && !self.named.contains(&object)",
-            new: "        !self.named.contains(&object)",
+            old: "let over = object.term < self.term || self.given_up.objects.contains(&object);",
+            new: "let over = true;",
         }],
         tests: &[HISTORIES, SPACE],
+        smoke: false,
+    },
+    Mutation {
+        name: "given-up-too-early",
+        bug: "what a checkpoint wrote is swept before a later one has ended: its end may be on its way, or the head names its root",
+        rule: "R7",
+        edits: &[Edit {
+            file: GIVEN_UP,
+            old: "began.term == term && began.index < ended.index;",
+            new: "began.term == term;",
+        }],
+        tests: &[HISTORIES, SPACE],
+        smoke: false,
+    },
+    Mutation {
+        name: "given-up-though-named",
+        bug: "of a checkpoint that ended unheard, what the next root names is swept with what it does not",
+        rule: "R7",
+        edits: &[Edit {
+            file: GARBAGE,
+            old: "        over && !self.named.contains(&object) && !self.spared.contains(&object)",
+            new: "        over && !(object.term < self.term && self.named.contains(&object)) && !self.spared.contains(&object)",
+        }],
+        tests: &[HISTORIES, SPACE],
+        smoke: false,
+    },
+    Mutation {
+        name: "failed-checkpoint-stays",
+        bug: "what a failed checkpoint wrote stays until another leader is elected: with each further try a leader that stays leaks all that waits in its journal",
+        rule: "R7",
+        edits: &[Edit {
+            file: GARBAGE,
+            old: "let over = object.term < self.term || self.given_up.objects.contains(&object);",
+            new: "let over = object.term < self.term;",
+        }],
+        tests: &[HISTORIES, SPACE, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "retired-before-it-is-over",
+        bug: "apply believes a leader that says of a checkpoint under way that it has ended: what its root will name is retired",
+        rule: "R7",
+        edits: &[Edit {
+            file: CONTROL_SPACE,
+            old: "if before && under_way.is_none_or(|at| at.index > ended.index) {",
+            new: "if before {",
+        }],
+        tests: &[KEPT],
         smoke: false,
     },
     Mutation {

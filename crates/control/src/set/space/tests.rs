@@ -168,6 +168,45 @@ fn what_is_kept_or_may_be_on_its_way_is_never_retired() {
     assert_eq!(run.state.retired.len(), 1);
 }
 
+/// S8: of this term only what was made for checkpoints before one that has ended.
+#[test]
+fn what_a_checkpoint_gave_up_is_retired_once_a_later_one_has_ended() {
+    let mut run = Run::new();
+    run.term = 4;
+    let made = |random| vec![segment(4, random)];
+    let given_up = |ended| RetireOf::GivenUp { ended };
+    let not_over = |found, under_way| SetAnswer::Refused(SetRefusal::NotOver { found, under_way });
+    // The first comes to no end: nobody knows what becomes of its end, which may be on its way.
+    let first = run.begin();
+    let late = SetCommand::CheckpointEnd { term: Term(4), begin: first, root: root(1) };
+    assert_eq!(run.retire(given_up(first), made(50)), not_over(first, Some(first)), "it is under way");
+    let second = run.begin();
+    assert_eq!(run.retire(given_up(second), made(50)), not_over(second, Some(second)), "it has not ended");
+    assert_eq!(run.end(second, root(2)), SetAnswer::CheckpointEnded);
+    assert!(matches!(run.apply(&late), SetAnswer::Refused(SetRefusal::NotLatestBegin { .. })), "S5");
+    // From here on nothing brings up what the first had made. A third may be under way.
+    let third = run.begin();
+    let note = SetCommand::SegmentCommitted { term: Term(4), object: object(4, 60), stored_bytes: 1, raw_bytes: 1 };
+    run.apply(&note);
+    let ahead = LogId::new(4, run.index + 9);
+    for (found, why) in [(third, "it is under way"), (LogId::new(3, 1), "another term"), (ahead, "not there yet")] {
+        assert_eq!(run.retire(given_up(found), made(50)), not_over(found, Some(third)), "{why}");
+    }
+    // What the state itself knows to be in use, and what is not of this term, is held back by itself.
+    for bad in [object(1, 2), object(4, 60), object(3, 50), object(5, 50)] {
+        let objects = vec![segment(4, 50), StoredObject { kind: StoredKind::Segment, object: bad }];
+        let refused = SetAnswer::Refused(SetRefusal::StillInUse { object: bad });
+        assert_eq!(run.retire(given_up(second), objects), refused);
+        assert!(run.state.retired.is_empty(), "as a whole or not at all");
+    }
+    assert_eq!(run.retire(given_up(second), made(50)), SetAnswer::Retired);
+    assert_eq!(run.state.retired.get(&object(4, 50)), Some(&StoredKind::Segment));
+    // Another leader knows nothing of it, and has the sweep of earlier terms.
+    run.term = 5;
+    assert_eq!(run.retire(given_up(second), made(51)), not_over(second, Some(third)));
+    assert_eq!(run.retire(RetireOf::Orphans, vec![segment(4, 51)]), SetAnswer::Retired);
+}
+
 #[test]
 fn there_are_so_many_snapshots_and_retired_objects_and_no_more() {
     let mut run = Run::new();

@@ -1,11 +1,12 @@
 //! Objects on their way to the store: their memory, what of them is kept here, and PUTs that are tried until they are done.
 
 use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
+use crate::set::kept::key_kind;
 use crate::set::server::SetError;
 use crate::set::set_key::SealingKey;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use holdfast_control::set::SetCommand;
+use holdfast_control::set::{SetCommand, StoredKind};
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
 use holdfast_types::{ObjectId, Term};
@@ -60,8 +61,8 @@ impl Uploader {
         keep: Vec<(u32, Range<u64>)>,
     ) -> Result<(), UploadError> {
         let stored_bytes = body.len() as u64;
-        let key = keys::segment(self.mapping.key.set, object);
-        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        let put = self.put(term, StoredKind::Segment, object, body.clone());
+        let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(object, &body, keep));
         put?;
         self.done_with(body);
         let note = SetCommand::SegmentCommitted { term, object, stored_bytes, raw_bytes };
@@ -79,11 +80,20 @@ impl Uploader {
     }
 
     /// Writes an object until it is there: the same bytes under the same key, so trying again is always right (R12).
-    pub(super) async fn put(&self, term: Term, key: &str, body: Bytes) -> Result<(), UploadError> {
+    pub(super) async fn put(
+        &self,
+        term: Term,
+        kind: StoredKind,
+        object: ObjectId,
+        body: Bytes,
+    ) -> Result<(), UploadError> {
+        // Before it is sent: what was sent may come to be there, whatever becomes of this checkpoint (G4).
+        self.server.given_up().made(object);
+        let key = keys::object(self.mapping.key.set, key_kind(kind), object);
         let (mut pause, place) = (Duration::from_millis(100), self.place());
         loop {
             let outcome = tokio::select! {
-                outcome = place.put_new(key, body.clone()) => outcome,
+                outcome = place.put_new(&key, body.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),
             };
             match outcome {
@@ -130,9 +140,8 @@ impl Uploader {
     pub(super) async fn put_leaves(&self, term: Term, packs: Vec<LeafPack>) -> Result<(), UploadError> {
         let mut puts = stream::iter(packs)
             .map(|pack| async move {
-                let key = keys::map_pack(self.mapping.key.set, pack.object);
                 let keep = self.kept(pack.parts.into_iter());
-                let put = self.put(term, &key, pack.body.clone());
+                let put = self.put(term, StoredKind::Pages, pack.object, pack.body.clone());
                 let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(pack.object, &pack.body, keep));
                 put
             })
@@ -142,11 +151,11 @@ impl Uploader {
     }
 
     pub(super) async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
-        let key = keys::map_pack(self.mapping.key.set, pack.object());
         let (object, keep) = (pack.object(), self.kept(pack.places()));
         let body = pack.finish();
         root.add_pack(object, body.len() as u64);
-        let (put, ()) = tokio::join!(self.put(term, &key, body.clone()), self.mapping.keep_sealed(object, &body, keep));
+        let put = self.put(term, StoredKind::Pages, object, body.clone());
+        let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(object, &body, keep));
         put
     }
 }

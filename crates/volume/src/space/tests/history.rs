@@ -1,5 +1,6 @@
 //! Random histories against a flat model: writes, trims, resized and deleted volumes, snapshots, rollbacks, checkpoints with collection, deletion, restarts, takeovers,
-//! and leaders that are none any more and do not know. At the end the store holds exactly what the state names.
+//! and leaders that are none any more and do not know. Checkpoints fail: their objects land in part, or late; their ends are lost, late, or count unheard.
+//! At the end the store holds exactly what the state names: by the leader that there is, and by a new one.
 //!
 //! `HOLDFAST_SPACE_HISTORIES=N` runs N of them, `HOLDFAST_SPACE_SEED=S` only the one of that seed; a failure names its seed.
 
@@ -7,7 +8,9 @@ mod world;
 
 use crate::entry::OpKind;
 use crate::space::{Confirmed, Garbage, Orphans};
-use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, SnapshotId, StoredKind, Volume, VolumeChange};
+use holdfast_control::set::{
+    RetireOf, SetAnswer, SetCommand, SetRefusal, SnapshotId, StoredKind, Volume, VolumeChange,
+};
 use holdfast_types::{Name, ObjectId, RequestId, Sectors, VolumeId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -51,7 +54,8 @@ fn sweep(world: &mut World, node: usize) {
     if !state.dropped.is_empty() || state.rolled_back.is_some() || !named {
         return;
     }
-    let mut orphans = Orphans::new(term, state.retired.keys().copied());
+    let Some(led) = &world.nodes[node].led else { return };
+    let mut orphans = Orphans::new(term, state.retired.keys().copied(), led.given_up.lapsed(term, &state));
     for kept in state.kept_roots() {
         if !world.is_leader(node) && !world.has_root(kept) {
             return;
@@ -61,7 +65,8 @@ fn sweep(world: &mut World, node: usize) {
     let found: Vec<(StoredKind, ObjectId)> =
         world.store.keys().copied().filter(|(_, object)| orphans.is_orphan(*object)).collect();
     if let Some(led) = &mut world.nodes[node].led {
-        led.queue = Orphans::entries(&found, 4);
+        led.given_up.forget(orphans.named_after_all());
+        led.queue = orphans.entries(&found, 4);
     }
 }
 
@@ -69,7 +74,14 @@ fn propose_queue(world: &mut World, node: usize) {
     let Some(led) = &mut world.nodes[node].led else { return };
     let (term, queue) = (led.term, std::mem::take(&mut led.queue));
     for (of, objects) in queue {
-        let answer = world.command(node, &SetCommand::Retire { term, of, objects });
+        let answer = world.command(node, &SetCommand::Retire { term, of, objects: objects.clone() });
+        if answer == Some(SetAnswer::Retired)
+            && matches!(of, RetireOf::GivenUp { .. })
+            && let Some(led) = &mut world.nodes[node].led
+        {
+            led.given_up.forget(objects.iter().map(|stored| stored.object));
+            world.given_up += objects.len() as u64;
+        }
         // Judged before a rollback, proposed after it: judged again later.
         if matches!(answer, Some(SetAnswer::Refused(SetRefusal::NotCheckpointed { .. }))) {
             return;
@@ -118,30 +130,62 @@ fn begin(world: &mut World, node: usize) {
         && let Some(led) = &mut world.nodes[node].led
     {
         led.job = Some((at, None));
+        led.given_up.begin(at);
     }
 }
 
-fn upload(world: &mut World, node: usize) {
+/// `room`: the store takes so many objects, and then none.
+fn upload(world: &mut World, node: usize, room: u64) {
     let Some((at, None)) = world.nodes[node].led.as_ref().and_then(|led| led.job) else { return };
     if !world.is_leader(node) {
         return;
     }
+    world.room = room;
     let root = world.upload(node, at);
+    world.room = u64::MAX;
     if let Some(led) = &mut world.nodes[node].led {
         led.job = root.map(|root| (at, Some(root)));
     }
 }
 
-/// The head, then the end; `dies` in between.
-fn end(world: &mut World, node: usize, dies: bool) {
+/// What becomes of a checkpoint's end, once the head names its root.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    /// It is applied, and its proposer hears of it.
+    Well,
+    /// It is applied, and nobody hears of it (R12).
+    Unheard,
+    /// It is on its way for a while.
+    Late,
+    /// It never comes to be proposed.
+    Not,
+}
+
+/// The head, then the end.
+fn end(world: &mut World, node: usize, ends: Ends) {
     let Some(led) = world.nodes[node].led.as_mut().filter(|led| matches!(led.job, Some((_, Some(_))))) else { return };
     let (term, Some((begin, Some(root)))) = (led.term, led.job.take()) else { return };
-    if !world.commit_head(node, begin, root) || dies {
-        world.check_roots();
-        return;
+    let end = SetCommand::CheckpointEnd { term, begin, root };
+    if world.commit_head(node, begin, root) {
+        match ends {
+            Ends::Not => {}
+            Ends::Late => world.nodes[node].led.iter_mut().for_each(|led| led.late = Some(end.clone())),
+            Ends::Well | Ends::Unheard => {
+                let ended = world.command(node, &end) == Some(SetAnswer::CheckpointEnded);
+                let heard = ended && matches!(ends, Ends::Well);
+                world.nodes[node].led.iter_mut().filter(|_| heard).for_each(|led| led.given_up.ended(begin));
+            }
+        }
     }
-    world.command(node, &SetCommand::CheckpointEnd { term, begin, root });
     world.check_roots();
+}
+
+/// An end that was on its way arrives. Its proposer has given it up.
+fn late_end(world: &mut World, node: usize) {
+    if let Some(end) = world.nodes[node].led.as_mut().and_then(|led| led.late.take()) {
+        world.command(node, &end);
+        world.check_roots();
+    }
 }
 
 /// The set becomes one of its snapshots. `stale`: a checkpoint that began before is under way, and goes on afterwards: 1 it has only begun,
@@ -169,8 +213,8 @@ fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
         world.command(node, &SetCommand::Release { epoch, token: None });
     }
     begin(world, node);
-    upload(world, node);
-    end(world, node, false);
+    upload(world, node, u64::MAX);
+    end(world, node, Ends::Well);
     if careless {
         world.write(VolumeId(1), 0, 8, OpKind::Write);
         world.command(node, &SetCommand::Release { epoch, token: None });
@@ -179,7 +223,7 @@ fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
         begin(world, node);
     }
     if stale > 1 {
-        upload(world, node);
+        upload(world, node, u64::MAX);
     }
     let mut late = None;
     if stale > 2
@@ -214,15 +258,16 @@ fn rollback(world: &mut World, dice: &mut Dice, stale: u64, careless: bool) {
     }
 }
 
-/// Everything that a leader left alone would do in the end.
+/// Everything that the leader would do in the end, left alone.
 fn settle(world: &mut World) {
-    world.takeover((world.leader + 1) % NODES);
+    world.land();
     let node = world.leader;
     world.grant();
     world.catch_up(node, usize::MAX);
     begin(world, node);
-    upload(world, node);
-    end(world, node, false);
+    upload(world, node, u64::MAX);
+    end(world, node, Ends::Well);
+    late_end(world, node);
     while !world.nodes[node].machine.state().dropped.is_empty() {
         judge_dropped(world, node);
         propose_queue(world, node);
@@ -300,7 +345,7 @@ fn volumes(world: &mut World, dice: &mut Dice) {
 
 fn step(world: &mut World, dice: &mut Dice) {
     let (leader, any) = (world.leader, dice.below(NODES as u64) as usize);
-    match dice.below(100) {
+    match dice.below(104) {
         0..=2 => volumes(world, dice),
         3..=29 => {
             // Those that there are, mostly.
@@ -328,10 +373,19 @@ fn step(world: &mut World, dice: &mut Dice) {
             world.command(leader, &SetCommand::SnapshotDelete { name, made_by });
         }
         39..=46 => begin(world, leader),
-        47..=56 => upload(world, leader),
+        47..=56 => {
+            let room = if dice.below(4) == 0 { dice.below(4) } else { u64::MAX };
+            upload(world, leader, room);
+        }
         57..=65 => {
             let node = if dice.below(8) == 0 { any } else { leader };
-            end(world, node, dice.below(5) == 0);
+            let ends = match dice.below(12) {
+                0..=1 => Ends::Not,
+                2 => Ends::Late,
+                3 => Ends::Unheard,
+                _ => Ends::Well,
+            };
+            end(world, node, ends);
         }
         66..=67 => {
             let (stale, careless) = (dice.below(4), dice.below(8) == 0);
@@ -351,6 +405,8 @@ fn step(world: &mut World, dice: &mut Dice) {
             world.catch_up(any, dice.below(20) as usize);
         }
         98 => world.grant(),
+        99..=100 => late_end(world, leader),
+        101..=102 => world.land(),
         _ => {
             let root = world.truth.checkpoint.map(|c| c.root);
             let now = world.now;
@@ -359,7 +415,7 @@ fn step(world: &mut World, dice: &mut Dice) {
     }
 }
 
-fn history(seed: u64) -> [u64; 5] {
+fn history(seed: u64) -> [u64; 6] {
     // A third of them as roots were before, a third always in leaves, a third now so and now so.
     let in_leaves: fn(u128) -> bool = match seed % 3 {
         0 => |_| false,
@@ -374,8 +430,11 @@ fn history(seed: u64) -> [u64; 5] {
     }
     world.catch_up(world.leader, usize::MAX);
     assert!(world.content_of_leader() == world.live, "the volumes read as something else");
+    // G4: whoever leads finds what it gave up itself; and a new leader what it did not make.
     settle(&mut world);
-    [world.moved, world.deleted, world.rolled_back, world.discarded, world.leaves]
+    world.takeover((world.leader + 1) % NODES);
+    settle(&mut world);
+    [world.moved, world.deleted, world.rolled_back, world.discarded, world.leaves, world.given_up]
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -388,15 +447,16 @@ fn the_store_holds_what_the_state_names() {
         println!("seed {seed}: {:?}", history(seed));
         return;
     }
-    let mut sums = [0; 5];
+    let mut sums = [0; 6];
     for seed in 0..number("HOLDFAST_SPACE_HISTORIES").unwrap_or(HISTORIES) {
         let done = std::panic::catch_unwind(|| history(seed));
         let Ok(done) = done else { panic!("history of seed {seed}: HOLDFAST_SPACE_SEED={seed} runs it alone") };
         sums.iter_mut().zip(done).for_each(|(sum, more)| *sum += more);
     }
-    let [moved, deleted, rolled_back, discarded, leaves] = sums;
+    let [moved, deleted, rolled_back, discarded, leaves, given_up] = sums;
     println!(
-        "{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks, {discarded} shrinks and deletions, {leaves} leaves"
+        "{moved} sectors moved, {deleted} objects deleted, {rolled_back} rollbacks, {discarded} shrinks and deletions, {leaves} leaves, \
+         {given_up} objects of failed checkpoints"
     );
     let few = number("HOLDFAST_SPACE_HISTORIES").is_some_and(|most| most < 2);
     assert!(few || sums.iter().all(|sum| *sum > 0), "a test in which nothing moves or goes tests nothing");

@@ -11,7 +11,7 @@ use crate::object::tests::{opener, sealer};
 use crate::plan::{plan, unmaps};
 use crate::segment::{Codec, SegmentBuilder, open_extent, read_table};
 use crate::space::{
-    Confirmed, Move, Reaper, Spared, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs,
+    Confirmed, GivenUp, Move, Reaper, Spared, fold_page, open_run, packs_to_collect, pages_of, pieces_to_move, runs,
     segments_to_collect,
 };
 use bytes::Bytes;
@@ -59,6 +59,10 @@ pub struct Led {
     pub job: Option<(LogId, Option<RootRef>)>,
     /// Judged, to be proposed.
     pub queue: Vec<(RetireOf, Vec<StoredObject>)>,
+    /// What it began to write for checkpoints that it does not know to have ended.
+    pub given_up: GivenUp,
+    /// The end of a checkpoint that is on its way, and whose proposer has begun another since.
+    pub late: Option<SetCommand>,
 }
 
 pub struct Node {
@@ -86,12 +90,18 @@ pub struct World {
     pub head: Option<(LogId, RootRef, Term)>,
     /// Requests of which a copy is still on its way.
     pub late: Vec<SetCommand>,
+    /// So many objects more the store takes of the upload under way, which then fails.
+    pub room: u64,
+    /// Objects that were sent and did not come to be there: they still may.
+    sent: Vec<(StoredKind, ObjectId, Bytes)>,
     checked: BTreeSet<ObjectId>,
     drawn: u128,
     pub moved: u64,
     pub deleted: u64,
     pub rolled_back: u64,
     pub discarded: u64,
+    /// Objects of failed checkpoints that were retired in the term that they were made in.
+    pub given_up: u64,
     /// Whether roots are written in leaves, decided anew for each: a root may be made whole again, and the other way round.
     pub in_leaves: fn(u128) -> bool,
     pub leaves: u64,
@@ -119,6 +129,9 @@ impl World {
             readers: Vec::new(),
             head: None,
             late: Vec::new(),
+            room: u64::MAX,
+            sent: Vec::new(),
+            given_up: 0,
             checked: BTreeSet::new(),
             drawn: 0,
             moved: 0,
@@ -203,8 +216,15 @@ impl World {
         self.now = self.now.saturating_add(VALID);
         self.term = Term(self.term.0 + 1);
         self.leader = node;
-        let led = Led { term: self.term, reaper: Reaper::new(), confirmed: None, job: None, queue: Vec::new() };
-        self.nodes[node].led = Some(led);
+        self.nodes[node].led = Some(Led {
+            term: self.term,
+            reaper: Reaper::new(),
+            confirmed: None,
+            job: None,
+            queue: Vec::new(),
+            given_up: GivenUp::default(),
+            late: None,
+        });
         if self.nodes[node].applied == self.log.len() {
             self.log.push((LogId::new(self.term.0, self.log.len() as u64 + 1), None));
             self.grant();
@@ -292,7 +312,22 @@ impl World {
     }
 
     fn put(&mut self, kind: StoredKind, object: ObjectId, body: Bytes) {
+        if let Some(led) = &mut self.nodes[object.member.0 as usize - 1].led {
+            led.given_up.made(object);
+        }
+        if self.room == 0 {
+            self.sent.push((kind, object, body));
+            return;
+        }
+        self.room -= 1;
         assert!(self.store.insert((kind, object), body).is_none(), "R7: {object} twice");
+    }
+
+    /// What was sent long ago comes to be there after all, whatever became of who sent it.
+    pub fn land(&mut self) {
+        for (kind, object, body) in std::mem::take(&mut self.sent) {
+            assert!(self.store.insert((kind, object), body).is_none(), "R7: {object} twice");
+        }
     }
 
     fn get(&self, kind: StoredKind, object: ObjectId) -> &Bytes {
@@ -326,8 +361,9 @@ impl World {
         ObjectId { term, member: MemberId(node as u64 + 1), boot: 1, random: self.random() }
     }
 
-    /// Everything between begin and end, as the uploader does it.
+    /// Everything between begin and end, as the uploader does it. `None`: not everything came to be there.
     pub fn upload(&mut self, node: usize, at: LogId) -> Option<RootRef> {
+        let sent = self.sent.len();
         let term = self.nodes[node].led.as_ref()?.term;
         let (sealed_at, generation) = self.nodes[node].machine.sealed().filter(|(sealed, _)| *sealed == at)?;
         let base = self.nodes[node].machine.state().checkpoint.map(|c| self.root(c.root));
@@ -402,7 +438,7 @@ impl World {
         let body = seal_root(&root, sealer(object));
         let root_ref = RootRef { object, bytes: body.len() as u64 };
         self.put(StoredKind::Root, object, body);
-        Some(root_ref)
+        (self.sent.len() == sent).then_some(root_ref)
     }
 
     fn put_pack(&mut self, root: &mut Root, pack: PackBuilder) {
