@@ -102,22 +102,22 @@ impl S3 {
     /// Sends a request with the keys of now. Refused for them, it is sent once more where there are others: it has not happened.
     async fn signed<T, E, F>(
         &self,
-        request: impl Fn(&Client) -> F,
-        judge: impl Fn(&SdkError<E>) -> StoreError,
+        request: impl Fn(Client) -> F,
+        judge: impl Fn(SdkError<E>) -> StoreError,
     ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, SdkError<E>>>,
     {
         let signing = self.signer.signing().await;
-        let error = match request(&signing.client).await {
+        let error = match request(signing.client.clone()).await {
             Ok(answer) => return Ok(answer),
-            Err(error) => judge(&error),
+            Err(error) => judge(error),
         };
         if !for_its_keys(&error) {
             return Err(error);
         }
         match self.signer.instead_of(&signing).await {
-            Some(signing) => request(&signing.client).await.map_err(|error| judge(&error)),
+            Some(other) => request(other.client.clone()).await.map_err(judge),
             None => Err(error),
         }
     }
@@ -132,7 +132,7 @@ impl S3 {
 
     async fn put(&self, op: Op, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
         admit(|| self.at(op, key), key, &body)?;
-        let request = |client: &Client| {
+        let request = |client: Client| {
             let request = client
                 .put_object()
                 .bucket(&self.bucket)
@@ -145,7 +145,7 @@ impl S3 {
             };
             request.send()
         };
-        let judge = |error: &SdkError<_>| classify(self.at(op, key), &self.bucket, expected, error);
+        let judge = |error: SdkError<_>| classify(self.at(op, key), &self.bucket, expected, &error);
         let answer = self.signed(request, judge).await?;
         // Without an ETag the next swap cannot name this one; asked for again, the answer is found by content.
         let cause = || Cause::text("the store answered without an ETag");
@@ -160,8 +160,8 @@ impl S3 {
     async fn get_object(&self, key: &str) -> Result<Object, StoreError> {
         keys::check(key)?;
         let at = || self.at(Op::Get, key);
-        let request = |client: &Client| client.get_object().bucket(&self.bucket).key(self.full(key)).send();
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, error)).await?;
+        let request = |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).send();
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let len = answer.content_length.and_then(|len| u64::try_from(len).ok());
         let version = version(at(), answer.e_tag)?;
         let body = collect(at, answer.body, len, OBJECT_BYTES_MAX).await?;
@@ -173,8 +173,8 @@ impl S3 {
         let Some(len) = admit_range(at, key, &range)? else { return Ok(Bytes::new()) };
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         let request =
-            |client: &Client| client.get_object().bucket(&self.bucket).key(self.full(key)).range(&bytes).send();
-        let judge = |error: &SdkError<_>| match classify(at(), &self.bucket, None, error) {
+            |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).range(&bytes).send();
+        let judge = |error: SdkError<_>| match classify(at(), &self.bucket, None, &error) {
             // The range begins behind the object's end.
             StoreError::Length { at, found_bytes, .. } => {
                 StoreError::Length { at, found_bytes, expected_bytes: range.end }
@@ -200,8 +200,8 @@ impl S3 {
     async fn head(&self, key: &str) -> Result<Head, StoreError> {
         keys::check(key)?;
         let at = || self.at(Op::Head, key);
-        let request = |client: &Client| client.head_object().bucket(&self.bucket).key(self.full(key)).send();
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, error)).await?;
+        let request = |client: Client| client.head_object().bucket(&self.bucket).key(self.full(key)).send();
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let version = version(at(), answer.e_tag)?;
         let bytes = answer.content_length.and_then(|len| u64::try_from(len).ok()).ok_or_else(|| {
             StoreError::Unavailable { at: at(), attempts: 1, cause: Cause::text("the store answered without a length") }
@@ -211,8 +211,8 @@ impl S3 {
 
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
         keys::check(key)?;
-        let request = |client: &Client| client.delete_object().bucket(&self.bucket).key(self.full(key)).send();
-        let judge = |error: &SdkError<_>| classify(self.at(Op::Delete, key), &self.bucket, None, error);
+        let request = |client: Client| client.delete_object().bucket(&self.bucket).key(self.full(key)).send();
+        let judge = |error: SdkError<_>| classify(self.at(Op::Delete, key), &self.bucket, None, &error);
         match self.signed(request, judge).await {
             Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -222,11 +222,11 @@ impl S3 {
     async fn list(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         keys::check_prefix(prefix)?;
         let at = || self.at(Op::List, prefix);
-        let request = |client: &Client| {
+        let request = |client: Client| {
             let request = client.list_objects_v2().bucket(&self.bucket).prefix(self.full(prefix));
             request.max_keys(LIST_PAGE_OBJECTS).set_start_after(after.map(|after| self.full(after))).send()
         };
-        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, error)).await?;
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let mut last = None;
         let mut objects = Vec::new();
         for object in answer.contents() {
