@@ -187,7 +187,7 @@ impl Watched {
         let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);
         match (&before, &why) {
             (_, Some(why)) if before.as_ref() != Some(why) => {
-                tracing::warn!(store, %file, profile, why, "the credentials file cannot be used: requests are signed with the keys that it had before");
+                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with the keys that it had before");
             }
             (Some(_), None) => tracing::info!(store, %file, profile, "the credentials file can be used again"),
             _ => {}
