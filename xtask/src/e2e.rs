@@ -121,7 +121,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "s3-faults",
-        shows: "S3 that throttles, hangs, breaks, lies, is full and refuses, under load and a takeover: no client error, nothing lost or left over (R8)",
+        shows: "S3 that throttles, hangs, breaks, lies, is full, refuses and wants new keys, under load and a takeover: no client error, nothing lost or left over (R8)",
         needs: &["versitygw"],
         run: faults::run,
     },

@@ -18,6 +18,8 @@ pub struct S3 {
     dir: PathBuf,
     host: String,
     port: u16,
+    /// The only keys that it takes.
+    keys: (String, String),
     /// Where it notes each request, if it does.
     access_log: Option<PathBuf>,
     server: Option<Proc>,
@@ -51,7 +53,8 @@ impl S3 {
     fn start_with(dir: &Path, host: &str, access_log: Option<PathBuf>) -> Result<Self> {
         // To this server a folder is a bucket.
         std::fs::create_dir_all(dir.join("s3").join(BUCKET))?;
-        let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, access_log, server: None };
+        let keys = (ACCESS.into(), SECRET.into());
+        let mut s3 = Self { dir: dir.into(), host: host.into(), port: free_ports(1)?, keys, access_log, server: None };
         s3.resume()?;
         Ok(s3)
     }
@@ -62,7 +65,8 @@ impl S3 {
     /// As [`S3::start`].
     pub fn resume(&mut self) -> Result<()> {
         let addr = format!("{}:{}", self.host, self.port);
-        let command = cmd("versitygw").args(["--port", &addr, "--access", ACCESS, "--secret", SECRET]);
+        let (access, secret) = &self.keys;
+        let command = cmd("versitygw").args(["--port", &addr, "--access", access, "--secret", secret]);
         let mut command = command.args(["--keep-alive", "--quiet"]);
         if let Some(log) = &self.access_log {
             command = command.arg("--access-log").arg(log);
@@ -80,6 +84,16 @@ impl S3 {
     /// When it does not end.
     pub fn stop(&mut self) -> Result<()> {
         self.server.take().map_or(Ok(()), |mut s| s.stop(Signal::KILL, Duration::from_secs(5)))
+    }
+
+    /// Starts it again with other keys, the only ones that it takes from then on.
+    ///
+    /// # Errors
+    /// As [`S3::start`] and [`S3::stop`].
+    pub fn rekey(&mut self, access: &str, secret: &str) -> Result<()> {
+        self.stop()?;
+        self.keys = (access.into(), secret.into());
+        self.resume()
     }
 
     /// Whether it was started and not stopped since.
@@ -109,7 +123,14 @@ impl S3 {
 
     /// Keys, as environment variables.
     pub fn env(&self) -> Vec<(String, String)> {
-        [("AWS_ACCESS_KEY_ID", ACCESS), ("AWS_SECRET_ACCESS_KEY", SECRET)].map(|(k, v)| (k.into(), v.into())).into()
+        let (access, secret) = &self.keys;
+        [("AWS_ACCESS_KEY_ID", access), ("AWS_SECRET_ACCESS_KEY", secret)].map(|(k, v)| (k.into(), v.clone())).into()
+    }
+
+    /// Keys, as a credentials file has them.
+    pub fn credentials(&self, profile: &str) -> String {
+        let (access, secret) = &self.keys;
+        format!("[{profile}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
     }
 
     /// The folder that is the store of [`S3::url`].

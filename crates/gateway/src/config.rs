@@ -136,8 +136,8 @@ settings! {
         /// While the cluster key is changed: the one before, at every gateway, beside the new one in `[key]`. It opens what is not wrapped anew yet.
         /// Left out otherwise; `holdfast key list` says when it may go.
         key_previous: KeyConfig = KeyConfig::default();
-        /// How s3:// stores are reached. The address of a store belongs to the set; credentials come from the usual AWS environment
-        /// variables, never from this file.
+        /// How s3:// stores are reached. The address of a store belongs to the set; keys come from a credentials file or from the usual AWS
+        /// environment variables, never from this file.
         store: StoreConfig = StoreConfig::default();
         /// Mutually authenticated TLS for the admin door and between gateways (R10): all three files, or none. `holdfast cluster certificates` makes them.
         tls: TlsConfig = TlsConfig::default();
@@ -325,6 +325,10 @@ settings! {
         region: Option<String> = None, sample "us-east-1";
         /// Bucket in the path rather than in the host name: most servers that are not AWS want it.
         path_style: bool = false;
+        /// File with the keys, as AWS tools have it: [PROFILE], aws_access_key_id, aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME
+        /// uses that profile, every other one AWS_PROFILE or else [default]. Put new keys there at any time: it is read within some seconds of a change, and at
+        /// once when its keys are refused. Left out: keys of the environment, or else the file that AWS_SHARED_CREDENTIALS_FILE names.
+        credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// How long one try to read, list or delete may take, in milliseconds, 100 to 120000. Shorter: a connection that hangs is noticed sooner; too
         /// short for the line: nothing is ever read.
         read_timeout_ms: u64 = 10_000;

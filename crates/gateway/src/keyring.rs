@@ -242,23 +242,29 @@ fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
         .map_err(|source| KeyError::Bad { place, source })
 }
 
-/// Opens the store at `url` with this gateway's settings; credentials come from the environment. `health` is told of every attempt.
+/// How this gateway reaches any store: its settings. What they leave out, the environment says.
+pub(crate) fn store_options(config: &GatewayConfig) -> StoreOptions {
+    let (read_timeout_ms, write_timeout_ms) = (config.store.read_timeout_ms, config.store.write_timeout_ms);
+    let defaults = StoreOptions::default();
+    StoreOptions {
+        endpoint: config.store.endpoint.clone(),
+        region: config.store.region.clone(),
+        path_style: config.store.path_style.then_some(true),
+        credentials_file: config.store.credentials_file.clone(),
+        connect_timeout_ms: defaults.connect_timeout_ms.min(read_timeout_ms),
+        retry: RetryPolicy { read_timeout_ms, write_timeout_ms, ..defaults.retry.clone() },
+        ..defaults
+    }
+}
+
+/// Opens the store at `url` with this gateway's settings. `health` is told of every attempt.
 pub(crate) fn open_store(
     config: &GatewayConfig,
     url: &str,
     health: Arc<Health>,
 ) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    let (read_timeout_ms, write_timeout_ms) = (config.store.read_timeout_ms, config.store.write_timeout_ms);
-    let defaults = StoreOptions::default();
-    let options = StoreOptions {
-        endpoint: config.store.endpoint.clone(),
-        region: config.store.region.clone(),
-        path_style: config.store.path_style.then_some(true),
-        connect_timeout_ms: defaults.connect_timeout_ms.min(read_timeout_ms),
-        retry: RetryPolicy { read_timeout_ms, write_timeout_ms, ..defaults.retry.clone() },
-        ..defaults
-    };
-    holdfast_store::open_observed(url, &options.filled_from(|name| std::env::var(name).ok()), health)
+    let options = store_options(config).filled_from(|name| std::env::var(name).ok());
+    holdfast_store::open_observed(url, &options, health)
 }
 
 #[cfg(test)]

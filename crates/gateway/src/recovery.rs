@@ -19,6 +19,7 @@ use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
 use holdfast_volume::map::{Opened, open_top};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Set numbers below and above those of the listing that are asked for by key: a stale listing may lack the newest sets.
@@ -117,12 +118,14 @@ pub fn cluster_key(config: &KeyConfig) -> Result<ClusterKeys, KeyError> {
     ClusterKeys::of_store(config)
 }
 
-/// Opens the store at `url`, which must be there; endpoint, region and credentials come from its query and the environment.
+/// Opens the store at `url`, which must be there; endpoint, region and profile come from its query, what that leaves out from the environment, and the keys
+/// from `credentials_file` where one is given.
 ///
 /// # Errors
 /// [`StoreError`].
-pub fn open_store(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    holdfast_store::open(url, &StoreOptions { existing: true, ..StoreOptions::default() })
+pub fn open_store(url: &str, credentials_file: Option<&Path>) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    let credentials_file = credentials_file.map(Path::to_path_buf);
+    holdfast_store::open(url, &StoreOptions { existing: true, credentials_file, ..StoreOptions::default() })
 }
 
 /// Finds the sets of a store.

@@ -325,7 +325,7 @@ pub struct GatewayRunArgs {
 #[derive(Debug, Subcommand)]
 pub enum SetCommand {
     /// Create a set and its volumes; does only what is missing
-    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores (to be tried, not for data that matters yet). Wherever a store is asked for, all of them, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n"))]
+    #[command(after_long_help = with_codes("Examples:\n  holdfast set create demo --store s3://bucket/prefix --volume vol1=100GiB --volume vol2=100GiB\n  holdfast set create demo --store file:///srv/store --volume vol1=1GiB\n  holdfast set create demo --store s3://a/p --store s3://b/p --store s3://c/p --volume vol1=1GiB\n      three stores (to be tried, not for data that matters yet). Wherever a store is asked for, all of them, in this order: \"w=2 s3://a/p s3://b/p s3://c/p\"\n  holdfast set create demo --store 's3://bucket/p?region=auto&profile=r2' --volume vol1=1GiB\n      with the keys of that profile in each gateway's store.credentials_file\n"))]
     Create {
         /// Name of the set
         name: Name,

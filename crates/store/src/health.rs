@@ -6,6 +6,7 @@
 //!   attempt failed ── trouble of that request: since the first failure, as the last one said
 //!   attempt done ──── ends the trouble of that request, and of its kin (all reads; all writes) unless it says something of that request alone
 //!   object missing or damaged ── until nobody has met it for [`OBJECT_TROUBLE_MS`]
+//!   credentials file not to be used ── until it is: the keys that it had may still work
 //! ```
 
 use crate::error::{Cause, Op, StoreError};
@@ -127,6 +128,7 @@ fn of_cause(cause: &Cause, otherwise: Kind) -> Kind {
         (
             "ExpiredToken"
             | "InvalidToken"
+            | "InvalidTokenId"
             | "TokenRefreshRequired"
             | "InvalidAccessKeyId"
             | "SignatureDoesNotMatch"
@@ -167,6 +169,7 @@ pub struct Standing {
 struct State {
     requests: BTreeMap<&'static str, (Op, Trouble)>,
     object: Option<(String, Trouble)>,
+    keys: Option<Trouble>,
     last: Option<(Trouble, u64)>,
 }
 
@@ -249,6 +252,22 @@ impl Health {
             Some((key.to_owned(), Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures }));
     }
 
+    /// The file that the keys come from cannot be used, in words; or it can be. Who looks at it tells after each look.
+    pub(crate) fn credentials_file(&self, now_unix_ms: u64, why: Option<&str>) {
+        let mut state = self.state();
+        let State { keys, last, .. } = &mut *state;
+        let Some(why) = why else {
+            if let Some(trouble) = keys.take() {
+                *last = Some((trouble, now_unix_ms));
+            }
+            return;
+        };
+        let known = keys.as_ref().map_or((now_unix_ms, 1), |t| (t.since_unix_ms, t.failures.saturating_add(1)));
+        let (since_unix_ms, failures) = known;
+        let (kind, error) = (Kind::Credentials, text(&why));
+        *keys = Some(Trouble { kind, error, since_unix_ms, last_unix_ms: now_unix_ms, failures });
+    }
+
     /// What to show at `now_unix_ms`.
     pub fn standing(&self, now_unix_ms: u64) -> Standing {
         let mut state = self.state();
@@ -257,7 +276,8 @@ impl Health {
             let at = trouble.last_unix_ms;
             end(&self.label, &mut state.last, &trouble, at);
         }
-        let all = || state.requests.values().map(|(_, trouble)| trouble).chain(state.object.as_ref().map(|(_, t)| t));
+        let others = || state.object.as_ref().map(|(_, trouble)| trouble).into_iter().chain(&state.keys);
+        let all = || state.requests.values().map(|(_, trouble)| trouble).chain(others());
         // One that was met just now says more than one whose request has not been tried since: a swap that was refused comes again
         // only after a read of the head, and that one may be throttled for hours.
         let newest = all().map(|trouble| trouble.last_unix_ms).max().unwrap_or(0);

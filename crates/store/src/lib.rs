@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod check;
+mod credentials;
 mod directory;
 mod error;
 mod faulty;
@@ -43,6 +44,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 pub use check::{CheckReport, check};
+pub use credentials::CredentialsProblem;
 pub use directory::Directory;
 pub use error::{At, Cause, Disposition, Op, StoreError};
 pub use faulty::{FaultCounts, Faults, Faulty};
@@ -180,7 +182,7 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 
 /// Opens the stores that `url` names ([`Stores`]): `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`, or several of them with their write quorum.
 ///
-/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does.
+/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does. A file that its keys come from is read.
 /// A directory is created when it is missing.
 ///
 /// # Errors
@@ -191,7 +193,7 @@ pub fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn ObjectStore>, S
         return match Location::parse(&one).map_err(StoreError::Url)? {
             Location::Directory(path) if options.existing => Ok(Arc::new(Directory::existing(&path)?)),
             Location::Directory(path) => Ok(Arc::new(Directory::open(&path)?)),
-            Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?)),
+            Location::S3(target) => Ok(Arc::new(open_s3(&target, options, None)?)),
         };
     }
     Ok(Arc::new(Arc::new(Quorum::over(&placement, |url| Ok((open(url, options)?, None)))?)))
@@ -220,7 +222,7 @@ pub fn open_observed(
                 let once = RetryPolicy { attempts_max: 1, ..options.retry.clone() };
                 Ok(Arc::new(Retrying::new(Directory::later(&path), once).observed(health)))
             }
-            Location::S3(target) => Ok(Arc::new(open_s3(&target, options)?.observed(health))),
+            Location::S3(target) => Ok(Arc::new(open_s3(&target, options, Some(health.clone()))?.observed(health))),
         };
     }
     let one = |url: &str| {
@@ -230,8 +232,13 @@ pub fn open_observed(
     Ok(Arc::new(Arc::new(Quorum::over(&placement, one)?)))
 }
 
-fn open_s3(target: &options::S3Target, options: &StoreOptions) -> Result<Retrying<s3::S3>, StoreError> {
+/// `health` is told of the file with the keys; of requests by whoever asks for it.
+fn open_s3(
+    target: &options::S3Target,
+    options: &StoreOptions,
+    health: Option<Arc<Health>>,
+) -> Result<Retrying<s3::S3>, StoreError> {
     let options = options.clone().filled_from(|name| std::env::var(name).ok());
     let policy = options.retry.clone();
-    Ok(Retrying::new(s3::S3::connect(target, &options)?, policy))
+    Ok(Retrying::new(s3::S3::connect(target, &options, health)?, policy))
 }

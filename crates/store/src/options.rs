@@ -1,5 +1,6 @@
 //! How to reach a store: settings that a person may turn, secrets, and the URL.
 
+use crate::credentials::{CredentialsProblem, is_profile};
 use crate::retry::RetryPolicy;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -75,6 +76,13 @@ pub struct StoreOptions {
     /// Environment: `AWS_SESSION_TOKEN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_token: Option<Secret>,
+    /// File with keys by profile, as AWS tools have it; read anew when it changes. Given here it is stronger than keys of the environment. Environment:
+    /// `AWS_SHARED_CREDENTIALS_FILE`, which counts where there are no keys beside it, and for a URL that names a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials_file: Option<PathBuf>,
+    /// Profile of that file for a URL that names none. Left out: `default`. Environment: `AWS_PROFILE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// How long a TCP and TLS connection may take to come about, in milliseconds.
     pub connect_timeout_ms: u64,
     /// When requests are asked again, and how long they may take.
@@ -82,7 +90,13 @@ pub struct StoreOptions {
     /// A directory that is no store yet is refused instead of made one: for who only reads.
     #[serde(skip)]
     pub existing: bool,
+    /// Between two looks at the credentials file; a refusal of its keys is followed by one at once.
+    #[serde(skip)]
+    pub credentials_look: Duration,
 }
+
+/// Soon enough for who puts new keys there before the old ones end, and next to nothing for a file system.
+const CREDENTIALS_LOOK: Duration = Duration::from_secs(3);
 
 impl Default for StoreOptions {
     fn default() -> Self {
@@ -93,9 +107,12 @@ impl Default for StoreOptions {
             access_key_id: None,
             secret_access_key: None,
             session_token: None,
+            credentials_file: None,
+            profile: None,
             connect_timeout_ms: 3_000,
             retry: RetryPolicy::default(),
             existing: false,
+            credentials_look: CREDENTIALS_LOOK,
         }
     }
 }
@@ -107,12 +124,15 @@ impl StoreOptions {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         self.endpoint = self.endpoint.or_else(|| set("AWS_ENDPOINT_URL_S3")).or_else(|| set("AWS_ENDPOINT_URL"));
         self.region = self.region.or_else(|| set("AWS_REGION")).or_else(|| set("AWS_DEFAULT_REGION"));
-        // Never an id from one place with the secret or token of another.
-        if self.access_key_id.is_none() && self.secret_access_key.is_none() && self.session_token.is_none() {
+        // Never an id from one place with the secret or token of another; nor the environment's where a file was named for it.
+        let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
+        if !given && self.credentials_file.is_none() {
             self.access_key_id = set("AWS_ACCESS_KEY_ID");
             self.secret_access_key = set("AWS_SECRET_ACCESS_KEY").map(Secret::new);
             self.session_token = set("AWS_SESSION_TOKEN").map(Secret::new);
         }
+        self.credentials_file = self.credentials_file.or_else(|| set("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from));
+        self.profile = self.profile.or_else(|| set("AWS_PROFILE"));
         self
     }
 
@@ -142,7 +162,7 @@ impl StoreOptions {
 pub enum Location {
     /// `file:///dir`
     Directory(PathBuf),
-    /// `s3://bucket/prefix?endpoint=...&region=...&path_style=...`
+    /// `s3://bucket/prefix?endpoint=...&region=...&path_style=...&profile=...`
     S3(S3Target),
 }
 
@@ -160,6 +180,8 @@ pub struct S3Target {
     pub region: Option<String>,
     /// As [`StoreOptions::path_style`].
     pub path_style: Option<bool>,
+    /// As [`StoreOptions::profile`]. The name only: whoever opens the store says in which file, and nobody else learns what is there.
+    pub profile: Option<String>,
 }
 
 /// A store's URL or one of its options cannot be used.
@@ -185,12 +207,29 @@ pub enum StoreUrlError {
     },
     /// There is nothing to sign with.
     #[error(
-        "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, or \
-         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+        "store credentials: found no {missing}, expected access_key_id and secret_access_key in the store's options, \
+         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or a credentials file"
     )]
     Credentials {
         /// What is missing.
         missing: &'static str,
+    },
+    /// A URL names a profile, and no file has any.
+    #[error(
+        "store credentials: found profile {profile:?} in the store's URL, expected a credentials file that has it: store.credentials_file of a gateway, \
+         --credentials-file of a command, or AWS_SHARED_CREDENTIALS_FILE in the environment"
+    )]
+    NoCredentialsFile {
+        /// The profile.
+        profile: String,
+    },
+    /// The file that the keys are to come from cannot be used.
+    #[error("store credentials: {}: {problem}", path.display())]
+    CredentialsFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: CredentialsProblem,
     },
 }
 
@@ -244,7 +283,16 @@ impl Location {
                     let flag = value.parse().map_err(|_| form("path_style=true or path_style=false"))?;
                     target.path_style = Some(flag);
                 }
-                _ => return Err(form("only endpoint, region and path_style in the query")),
+                "profile" => {
+                    // Without escapes, since group 0 tells by the letters that a URL has one.
+                    let mut pairs = url.query().unwrap_or_default().split('&');
+                    let plain = pairs.any(|pair| pair.strip_prefix("profile=") == Some(&*value));
+                    if !plain || !is_profile(&value) {
+                        return Err(form("profile=NAME, a name of 1 to 64 of a-z A-Z 0-9 . _ -"));
+                    }
+                    target.profile = Some(value.into_owned());
+                }
+                _ => return Err(form("only endpoint, region, path_style and profile in the query")),
             }
         }
         Ok(target)

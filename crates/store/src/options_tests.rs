@@ -18,6 +18,8 @@ fn urls_are_read() {
     assert_eq!(full.endpoint.as_deref(), Some("http://127.0.0.1:7070"));
     assert_eq!(full.region.as_deref(), Some("eu-west-1"));
     assert_eq!(full.path_style, Some(false));
+    assert_eq!(full.profile, None);
+    assert_eq!(s3("s3://bucket/p?profile=r2.eu_1-a&region=auto").profile.as_deref(), Some("r2.eu_1-a"));
 }
 
 #[test]
@@ -34,6 +36,13 @@ fn urls_that_mean_nothing_are_refused() {
         "s3://bucket/../x/.y",
         "s3://bucket?path_style=maybe",
         "s3://bucket?secret=x",
+        "s3://bucket?credentials_file=/etc/keys",
+        "s3://bucket?profile",
+        "s3://bucket?profile=",
+        "s3://bucket?profile=a+b",
+        "s3://bucket?profile=%61",
+        "s3://bucket?%70rofile=a",
+        "s3://bucket?profile=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
         "s3://bucket#x",
         "file://",
         "file:///",

@@ -1,12 +1,14 @@
 //! S3, one attempt per call. What an answer means is decided in [`classify()`]; asking again is [`crate::Retrying`]'s.
 //!
 //! The SDK's own retries, checksums by default and stream guards are off: many S3-compatible stores refuse CRC trailers,
-//! and nobody but `Retrying` may repeat a write, since it has to know that it did.
+//! and nobody but `Retrying` may repeat a write, since it has to know that it did. One thing is asked again here: what was
+//! refused for its keys, where the file that they come from has others by now ([`signing`]). Nothing was done then (S3).
 
 mod classify;
+mod signing;
 
 use crate::error::{At, Cause, Op, StoreError};
-use crate::health::Kind;
+use crate::health::{Health, Kind};
 use crate::memory::{admit, admit_range};
 use crate::options::{S3Target, StoreOptions, StoreUrlError};
 use crate::{BoxFuture, Head, ListPage, Listed, OBJECT_BYTES_MAX, Object, ObjectStore, Version, keys};
@@ -14,13 +16,16 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    BehaviorVersion, Builder, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
-    SharedHttpClient, StalledStreamProtectionConfig,
+    BehaviorVersion, Builder, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+    StalledStreamProtectionConfig,
 };
+use aws_sdk_s3::error::SdkError;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_smithy_http_client::tls::{self, TlsContext, TrustStore};
 use bytes::{Bytes, BytesMut};
-use classify::classify;
+use classify::{classify, for_its_keys};
+use signing::Signer;
+use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,18 +40,22 @@ const IDLE_CONNECTION_AGE_MAX: Duration = Duration::from_secs(20);
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct S3 {
-    client: Client,
+    signer: Arc<Signer>,
     bucket: String,
     prefix: String,
     place: Arc<str>,
 }
 
 impl S3 {
-    /// Prepares the client; asks nothing yet.
+    /// Prepares the client; asks nothing yet. `health` is told of the file that the keys come from, where they come from one.
     ///
     /// # Errors
-    /// When the options do not suffice.
-    pub(crate) fn connect(target: &S3Target, options: &StoreOptions) -> Result<Self, StoreError> {
+    /// When the options do not suffice, or that file cannot be used.
+    pub(crate) fn connect(
+        target: &S3Target,
+        options: &StoreOptions,
+        health: Option<Arc<Health>>,
+    ) -> Result<Self, StoreError> {
         options.validate().map_err(StoreError::Url)?;
         let endpoint = target.endpoint.as_ref().or(options.endpoint.as_ref());
         if let Some(endpoint) = endpoint {
@@ -59,11 +68,11 @@ impl S3 {
         })?;
         let path_style = target.path_style.or(options.path_style).unwrap_or(endpoint.is_some());
         let plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let source = options.key_source(target.profile.as_deref()).map_err(StoreError::Url)?;
 
         let mut config = Builder::new()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new(region))
-            .credentials_provider(credentials(options).map_err(StoreError::Url)?)
             .http_client(http_client(plain))
             .timeout_config(
                 TimeoutConfig::builder()
@@ -81,10 +90,36 @@ impl S3 {
         if let Some(endpoint) = endpoint {
             config = config.endpoint_url(endpoint);
         }
-        let at = endpoint.map(|endpoint| format!(" ({endpoint})")).unwrap_or_default();
+        let profile = target.profile.as_ref().map(|profile| format!("profile {profile}"));
+        let notes: Vec<String> = endpoint.cloned().into_iter().chain(profile).collect();
+        let at = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
         let place = Arc::from(format!("s3://{}/{}{at}", target.bucket, target.prefix));
         let (bucket, prefix) = (target.bucket.clone(), target.prefix.clone());
-        Ok(Self { client: Client::from_conf(config.build()), bucket, prefix, place })
+        let signer = Signer::open(config, source, options.credentials_look, &place, health).map_err(StoreError::Url)?;
+        Ok(Self { signer, bucket, prefix, place })
+    }
+
+    /// Sends a request with the keys of now. Refused for them, it is sent once more where there are others: it has not happened.
+    async fn signed<T, E, F>(
+        &self,
+        request: impl Fn(Client) -> F,
+        judge: impl Fn(SdkError<E>) -> StoreError,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, SdkError<E>>>,
+    {
+        let signing = self.signer.signing().await;
+        let error = match request(signing.client.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => judge(error),
+        };
+        if !for_its_keys(&error) {
+            return Err(error);
+        }
+        match self.signer.instead_of(&signing).await {
+            Some(other) => request(other.client.clone()).await.map_err(judge),
+            None => Err(error),
+        }
     }
 
     fn at(&self, op: Op, key: &str) -> Box<At> {
@@ -97,19 +132,21 @@ impl S3 {
 
     async fn put(&self, op: Op, key: &str, expected: Option<&Version>, body: Bytes) -> Result<Version, StoreError> {
         admit(|| self.at(op, key), key, &body)?;
-        let request = self
-            .client
-            .put_object()
-            .bucket(&self.bucket)
-            .key(self.full(key))
-            .content_type("application/octet-stream")
-            .body(ByteStream::from(body));
-        let request = match expected {
-            Some(version) => request.if_match(&version.0),
-            None => request.if_none_match("*"),
+        let request = |client: Client| {
+            let request = client
+                .put_object()
+                .bucket(&self.bucket)
+                .key(self.full(key))
+                .content_type("application/octet-stream")
+                .body(ByteStream::from(body.clone()));
+            let request = match expected {
+                Some(version) => request.if_match(&version.0),
+                None => request.if_none_match("*"),
+            };
+            request.send()
         };
-        let answer =
-            request.send().await.map_err(|error| classify(self.at(op, key), &self.bucket, expected, &error))?;
+        let judge = |error: SdkError<_>| classify(self.at(op, key), &self.bucket, expected, &error);
+        let answer = self.signed(request, judge).await?;
         // Without an ETag the next swap cannot name this one; asked for again, the answer is found by content.
         let cause = || Cause::text("the store answered without an ETag");
         let unknown = || StoreError::Unknown { at: self.at(op, key), attempts: 1, cause: cause() };
@@ -123,8 +160,8 @@ impl S3 {
     async fn get_object(&self, key: &str) -> Result<Object, StoreError> {
         keys::check(key)?;
         let at = || self.at(Op::Get, key);
-        let request = self.client.get_object().bucket(&self.bucket).key(self.full(key));
-        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let request = |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).send();
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let len = answer.content_length.and_then(|len| u64::try_from(len).ok());
         let version = version(at(), answer.e_tag)?;
         let body = collect(at, answer.body, len, OBJECT_BYTES_MAX).await?;
@@ -134,18 +171,17 @@ impl S3 {
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         let at = || self.at(Op::Range, key);
         let Some(len) = admit_range(at, key, &range)? else { return Ok(Bytes::new()) };
-        let request = self.client.get_object().bucket(&self.bucket).key(self.full(key)).range(format!(
-            "bytes={}-{}",
-            range.start,
-            range.end - 1
-        ));
-        let answer = request.send().await.map_err(|error| match classify(at(), &self.bucket, None, &error) {
+        let bytes = format!("bytes={}-{}", range.start, range.end - 1);
+        let request =
+            |client: Client| client.get_object().bucket(&self.bucket).key(self.full(key)).range(&bytes).send();
+        let judge = |error: SdkError<_>| match classify(at(), &self.bucket, None, &error) {
             // The range begins behind the object's end.
             StoreError::Length { at, found_bytes, .. } => {
                 StoreError::Length { at, found_bytes, expected_bytes: range.end }
             }
             other => other,
-        })?;
+        };
+        let answer = self.signed(request, judge).await?;
         match answer.content_range.as_deref().and_then(classify::content_range) {
             Some((first, _, whole)) if first == range.start && whole.is_none_or(|whole| whole >= range.end) => {}
             Some((first, _, Some(whole))) if first == range.start => {
@@ -164,8 +200,8 @@ impl S3 {
     async fn head(&self, key: &str) -> Result<Head, StoreError> {
         keys::check(key)?;
         let at = || self.at(Op::Head, key);
-        let request = self.client.head_object().bucket(&self.bucket).key(self.full(key));
-        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let request = |client: Client| client.head_object().bucket(&self.bucket).key(self.full(key)).send();
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let version = version(at(), answer.e_tag)?;
         let bytes = answer.content_length.and_then(|len| u64::try_from(len).ok()).ok_or_else(|| {
             StoreError::Unavailable { at: at(), attempts: 1, cause: Cause::text("the store answered without a length") }
@@ -175,8 +211,9 @@ impl S3 {
 
     async fn delete(&self, key: &str) -> Result<(), StoreError> {
         keys::check(key)?;
-        let request = self.client.delete_object().bucket(&self.bucket).key(self.full(key));
-        match request.send().await.map_err(|error| classify(self.at(Op::Delete, key), &self.bucket, None, &error)) {
+        let request = |client: Client| client.delete_object().bucket(&self.bucket).key(self.full(key)).send();
+        let judge = |error: SdkError<_>| classify(self.at(Op::Delete, key), &self.bucket, None, &error);
+        match self.signed(request, judge).await {
             Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -185,14 +222,11 @@ impl S3 {
     async fn list(&self, prefix: &str, after: Option<&str>) -> Result<ListPage, StoreError> {
         keys::check_prefix(prefix)?;
         let at = || self.at(Op::List, prefix);
-        let request = self
-            .client
-            .list_objects_v2()
-            .bucket(&self.bucket)
-            .prefix(self.full(prefix))
-            .max_keys(LIST_PAGE_OBJECTS)
-            .set_start_after(after.map(|after| self.full(after)));
-        let answer = request.send().await.map_err(|error| classify(at(), &self.bucket, None, &error))?;
+        let request = |client: Client| {
+            let request = client.list_objects_v2().bucket(&self.bucket).prefix(self.full(prefix));
+            request.max_keys(LIST_PAGE_OBJECTS).set_start_after(after.map(|after| self.full(after))).send()
+        };
+        let answer = self.signed(request, |error| classify(at(), &self.bucket, None, &error)).await?;
         let mut last = None;
         let mut objects = Vec::new();
         for object in answer.contents() {
@@ -285,14 +319,6 @@ fn check_endpoint(endpoint: &str) -> Result<(), StoreUrlError> {
     // What stands before an @ may be a password.
     let found = if endpoint.contains('@') { "***".to_owned() } else { endpoint.chars().take(200).collect() };
     Err(StoreUrlError::Option { name: "endpoint", found, expected: "http://HOST[:PORT] or https://HOST[:PORT]" })
-}
-
-fn credentials(options: &StoreOptions) -> Result<Credentials, StoreUrlError> {
-    let id = options.access_key_id.as_ref().ok_or(StoreUrlError::Credentials { missing: "access_key_id" })?;
-    let secret = options.secret_access_key.as_ref();
-    let secret = secret.ok_or(StoreUrlError::Credentials { missing: "secret_access_key" })?;
-    let token = options.session_token.as_ref().map(|token| token.reveal().to_owned());
-    Ok(Credentials::new(id, secret.reveal(), token, None, "holdfast"))
 }
 
 /// TLS by rustls with ring, roots from the system (or `SSL_CERT_FILE`).

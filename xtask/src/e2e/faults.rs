@@ -1,9 +1,9 @@
 //! S3 as it really is, by a proxy that spoils requests: under writes, flushes and reads, with checkpoints, collection, deletion and a takeover.
 //!
 //! ```text
-//!  mixed faults ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ SlowDown ─▶ fine again ─▶ mixed faults, kill -9 of the leader
-//!    ─▶ fine again ─▶ all read back ─▶ verify is clean, and the bucket holds what the checkpoint names, nothing else: by the sweep of the leader that
-//!       gave up what failed, and once more by that of a new term
+//!  mixed faults ─▶ full bucket ─▶ expired keys ─▶ wrong clock ─▶ SlowDown ─▶ fine again ─▶ a server that takes new keys only, new keys in the file
+//!    ─▶ fine again ─▶ half a file ─▶ fine again ─▶ mixed faults, kill -9 of the leader ─▶ fine again ─▶ all read back ─▶ verify is clean, and the bucket
+//!       holds what the checkpoint names, nothing else: by the sweep of the leader that gave up what failed, and once more by that of a new term
 //! ```
 //! No client may see an error, and status has to say what is wrong and since when.
 
@@ -25,6 +25,8 @@ const WRITERS: u64 = 4;
 const BLOCKS_EACH: u64 = 6144;
 /// Of each mixed fault, in thousandths: about every fourth request is spoilt.
 const RATE: u64 = 30;
+/// Of the credentials file, which has nobody else's keys: those of the environment are not given to any gateway.
+const PROFILE: &str = "e2e";
 /// For whatever is waited for; a busy machine may need it.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -34,7 +36,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         Err(_) => u64::from(std::process::id()) ^ (std::time::UNIX_EPOCH.elapsed()?.as_secs() << 16),
     };
     note(format!("HOLDFAST_SEED={seed}"));
-    let s3 = S3::start(&lab.dir)?;
+    let mut s3 = S3::start(&lab.dir)?;
+    std::fs::write(lab.dir.join("credentials"), s3.credentials(PROFILE))?;
+    // A setting is an absolute path.
+    let keys = lab.dir.join("credentials").canonicalize()?;
     let proxy = Proxy::start(&s3.address(), seed)?;
     let settings = [
         "upload.bytes=\"16MiB\"",
@@ -47,10 +52,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "cache.disk=\"0B\"",
     ];
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = settings.map(String::from).into();
-    let store = Some(s3.url_by(proxy.address()));
+    let mut settings: Vec<String> = settings.map(String::from).into();
+    settings.push(format!("store.credentials_file={:?}", keys.display().to_string()));
+    let store = Some(format!("{}&profile={PROFILE}", s3.url_by(proxy.address())));
     let mut cluster =
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: "96MiB".into(), settings, env: s3.env() })?;
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: "96MiB".into(), settings, env: Vec::new() })?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH).reading();
     filled(&mut cluster, &mut load)?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "120s"])?;
@@ -78,6 +84,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         }
         proxy.set(Vec::new());
         fine_again(&cluster)?;
+        new_keys(&cluster, &mut s3, &keys, progress)?;
         proxy.set(mixed(RATE));
         let leader = leader(&cluster)?;
         cluster.kill(leader)?;
@@ -111,7 +118,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     load.write(&mut client, 4)?;
     load.check(&mut client).context("after another takeover")?;
     cluster.restart(leader)?;
-    nothing_left_over(&cluster, &s3).context("by another leader")?;
+    nothing_left_over(&cluster, &s3, &keys).context("by another leader")?;
     load.check(&mut client).context("in the end")?;
     client.disconnect();
     cluster.stop()?;
@@ -203,6 +210,24 @@ fn tells(cluster: &Cluster, kind: &str) -> Result<u64> {
     health["backlog_bytes"].as_u64().context("no backlog in the status")
 }
 
+/// The server takes other keys from one moment to the next, and no gateway is started again. Reads that need the store wait for its keys, so nothing is
+/// asked of the writers before they are there.
+fn new_keys(cluster: &Cluster, s3: &mut S3, file: &Path, progress: &Progress) -> Result<()> {
+    s3.rekey("holdfast-second", "holdfast-second-secret")?;
+    told(cluster, "credentials")?;
+    let (whole, beside) = (s3.credentials(PROFILE), file.with_extension("new"));
+    std::fs::write(&beside, &whole)?;
+    std::fs::rename(&beside, file)?;
+    fine_again(cluster).context("with new keys in the file")?;
+    advances(progress, 50).context("with new keys")?;
+    // As a writer leaves it that was killed: the keys that it had work on, and yet somebody is told.
+    std::fs::write(file, &whole[..whole.len() / 2])?;
+    told(cluster, "credentials").context("half a file")?;
+    advances(progress, 50).context("with half a file")?;
+    std::fs::write(file, &whole)?;
+    fine_again(cluster).context("with the whole file")
+}
+
 fn fine_again(cluster: &Cluster) -> Result<()> {
     let mut last = Value::Null;
     let fine = wait_until(LIMIT, || {
@@ -214,9 +239,11 @@ fn fine_again(cluster: &Cluster) -> Result<()> {
 }
 
 /// Waits until the bucket holds exactly as many objects of the set as its checkpoint names, with `verify` clean. It reads past the proxy.
-fn nothing_left_over(cluster: &Cluster, s3: &S3) -> Result<()> {
-    let (store, key) = (s3.url(), cluster.options.dir.join("cluster.key").display().to_string());
-    let verify = ["verify", "--store", &store, "--key-file", &key];
+fn nothing_left_over(cluster: &Cluster, s3: &S3, keys: &Path) -> Result<()> {
+    let (store, key) =
+        (format!("{}&profile={PROFILE}", s3.url()), cluster.options.dir.join("cluster.key").display().to_string());
+    let keys = keys.display().to_string();
+    let verify = ["verify", "--store", &store, "--key-file", &key, "--credentials-file", &keys];
     let begun = Instant::now();
     loop {
         // While objects are replaced, one that was named just now may be gone: then the next look counts.

@@ -31,6 +31,9 @@ pub const PLACEMENT_LEVEL: u32 = 5;
 pub const DATA_KEYS_LEVEL: u32 = 5;
 /// The feature level from which on roots of maps are written in leaves (ADR 0034): a build of before does not open them.
 pub const LEAVES_LEVEL: u32 = 6;
+/// The feature level from which on a store's URL may name a profile: a gateway of a build of before opens no such store, and would not run the set. No entry is
+/// held to it: an old build applies them as any other.
+pub const PROFILE_LEVEL: u32 = 7;
 /// A set's wrapped data keys in bytes at most: 108 bytes for each (`DATA_KEYS_MAX` of them), and room for a KMS's envelope.
 pub const WRAPPED_KEY_BYTES_MAX: usize = 4096;
 

@@ -1,8 +1,10 @@
 //! Calls that make a cluster: adopt, initialise, join; and create sets.
 
 use super::AdminDoor;
+use super::placement::check_profiles;
 use super::stores::{OPEN_LIMIT, open_within};
 use crate::identity::IdentityError;
+use crate::keyring::store_options;
 use crate::node::{Adopted, NodeError};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
@@ -318,7 +320,9 @@ impl AdminDoor {
                 request.store
             )));
         }
-        let store = open_within(&request.store, OPEN_LIMIT).await?;
+        // A new cluster begins at the first level, and is raised by itself.
+        check_profiles(&request.store, &state, RefusalCode::Busy)?;
+        let store = open_within(&request.store, store_options(&self.node.config), OPEN_LIMIT).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term
         // this is not.

@@ -1,6 +1,7 @@
 //! Calls for the day on which everything but the store is lost, and for being ready for it.
 
 use super::AdminDoor;
+use super::placement::check_profiles;
 use crate::keyring::open_store;
 use crate::node::Adopted;
 use crate::recovery::{Found, ReadError, is_in_leaves, read};
@@ -28,6 +29,7 @@ impl AdminDoor {
             );
             return Err(Refusal::new(RefusalCode::Busy, message));
         }
+        check_profiles(text, state, RefusalCode::Busy)?;
         let mut placement = Placement::parse(text);
         if let (Some((phase, _)), Some(several)) = (&mut placement.next, found.store.several()) {
             let ended = tokio::time::timeout(HEAD_LIMIT, several.list_ended(found.set)).await;

@@ -172,11 +172,15 @@ const OPENING_MAX: usize = 2;
 static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 
 /// Opens what a new set names. What hangs is given up, not waited for; its thread stays with it until the file system answers.
-pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn ObjectStore>, Refusal> {
+pub(super) async fn open_within(
+    url: &str,
+    options: StoreOptions,
+    limit: Duration,
+) -> Result<Arc<dyn ObjectStore>, Refusal> {
     let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
     if !url.contains("file:") {
         // Nothing is asked of it.
-        return holdfast_store::open(url, &StoreOptions::default()).map_err(bad);
+        return holdfast_store::open(url, &options).map_err(bad);
     }
     let until = Instant::now() + limit;
     let Ok(Ok(place)) = tokio::time::timeout_at(until, OPENING.acquire()).await else {
@@ -186,7 +190,7 @@ pub(super) async fn open_within(url: &str, limit: Duration) -> Result<Arc<dyn Ob
     let owned = url.to_owned();
     let opened = holdfast_log::spawn_blocking(move || {
         let _place = place;
-        holdfast_store::open(&owned, &StoreOptions::default())
+        holdfast_store::open(&owned, &options)
     });
     match tokio::time::timeout_at(until, opened).await {
         Ok(Ok(opened)) => opened.map_err(bad),
@@ -224,7 +228,8 @@ mod tests {
         let mut refusals = Vec::new();
         let whole = tempfile::tempdir().expect("temporary directory");
         for dir in dirs.iter().chain([&whole]) {
-            refusals.push(open_within(&url(dir.path()), Duration::from_millis(50)).await.err().map(|e| e.code));
+            let opened = open_within(&url(dir.path()), StoreOptions::default(), Duration::from_millis(50)).await;
+            refusals.push(opened.err().map(|e| e.code));
         }
         // Lets go what hangs, so that a test that fails ends.
         let _readers: Vec<_> =
@@ -233,6 +238,7 @@ mod tests {
         assert_eq!(refusals, expected, "what hangs is given up, and nothing more is begun");
         let ended = tokio::time::timeout(Duration::from_secs(60), OPENING.acquire_many(OPENING_MAX as u32)).await;
         drop(ended.expect("the threads are free again").expect("open"));
-        open_within(&url(whole.path()), Duration::from_secs(60)).await.expect("and this is opened");
+        let opened = open_within(&url(whole.path()), StoreOptions::default(), Duration::from_secs(60)).await;
+        opened.expect("and this is opened");
     }
 }

@@ -165,7 +165,7 @@ struct Target {
 impl Target {
     fn open(url: &str, key_file: &str, set: u64) -> Outcome<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let store = recovery::open_store(url)?;
+        let store = recovery::open_store(url, None)?;
         let keys = recovery::cluster_key(&KeyConfig { file: Some(key_file.into()), ..KeyConfig::default() })?;
         let found = runtime.block_on(recovery::read(url, store.clone(), &keys, GroupId(set)))?;
         let found = found.ok_or("the store has no such set")?;

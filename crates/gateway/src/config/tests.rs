@@ -173,6 +173,10 @@ fn relations_between_fields() {
             problems_of(|c| c.advertise.api = Some("gateway".into())),
         ),
         ("store.endpoint: found \"s3.example\"", problems_of(|c| c.store.endpoint = Some("s3.example".into()))),
+        (
+            "store.credentials_file: found \"keys\", expected an absolute path",
+            problems_of(|c| c.store.credentials_file = Some("keys".into())),
+        ),
         ("key: found 2 sources", problems_of(|c| c.key.passphrase_env = Some("X".into()))),
     ];
     for (expected, found) in cases {

@@ -8,7 +8,7 @@
 //! Each step finds out what an earlier run has done: a head says which cluster it was raised for, and, until that has made a checkpoint, for
 //! which gateway. A run with other gateways raises it once more and so fences the earlier one.
 
-use super::stored::{KeyArgs, MOVED, moment, of_recovery, survey};
+use super::stored::{KeyArgs, MOVED, StoreArgs, moment, of_recovery, survey};
 use super::{bootstrap, cluster, incomplete, set, tell};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::door::{Client, Door, Effect, request_id};
@@ -40,6 +40,8 @@ pub struct RecoverArgs {
     config: PathBuf,
     #[command(flatten)]
     key: KeyArgs,
+    #[command(flatten)]
+    access: StoreArgs,
     /// No gateway of the old cluster serves any more: what it acknowledged after the last checkpoint is given up
     #[arg(long)]
     i_know_the_old_cluster_is_gone: bool,
@@ -105,7 +107,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         let error = CliError::usage(format!("{}: found set {}, expected none", args.config.display(), set.name));
         return Err(error.next("sets come from the store; take them out of the plan"));
     }
-    let (found, bad) = survey(&args.key, &args.from_store).await?;
+    let (found, bad) = survey(&args.key, &args.access, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
         return Err(error.next(if why.contains(MOVED) {

@@ -25,8 +25,21 @@ pub struct KeyArgs {
     pub passphrase_env: Option<String>,
 }
 
+/// Where the keys of s3:// stores are.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StoreArgs {
+    /// File with the keys of s3:// stores, as AWS tools have it: of the profile that the URL names with ?profile=NAME, else of AWS_PROFILE or `default`.
+    /// Without it the AWS variables count, AWS_SHARED_CREDENTIALS_FILE among them
+    #[arg(long, value_name = "FILE")]
+    pub credentials_file: Option<PathBuf>,
+}
+
 /// Finds the sets of these stores, by number. Sets that cannot be opened come back beside them.
-pub async fn survey(key: &KeyArgs, stores: &[String]) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
+pub async fn survey(
+    key: &KeyArgs,
+    access: &StoreArgs,
+    stores: &[String],
+) -> Result<(Vec<Found>, Vec<(SetId, String)>), CliError> {
     let config = KeyConfig {
         file: key.key_file.clone(),
         passphrase_file: key.passphrase_file.clone(),
@@ -37,8 +50,8 @@ pub async fn survey(key: &KeyArgs, stores: &[String]) -> Result<(Vec<Found>, Vec
     let key = recovery::cluster_key(&config).map_err(|error| CliError::usage("").because(&error))?;
     let (mut sets, mut bad) = (Vec::new(), Vec::new());
     for url in stores {
-        let store =
-            recovery::open_store(url).map_err(|error| CliError::usage(format!("store {url}")).because(&error))?;
+        let store = recovery::open_store(url, access.credentials_file.as_deref())
+            .map_err(|error| CliError::usage(format!("store {url}")).because(&error))?;
         let found = recovery::survey(url, store, &key).await.map_err(|error| of_recovery(&error))?;
         sets.extend(found.sets);
         bad.extend(found.bad);
@@ -49,7 +62,8 @@ pub async fn survey(key: &KeyArgs, stores: &[String]) -> Result<(Vec<Found>, Vec
 
 /// What a recovery's error means for the process.
 pub fn of_recovery(error: &RecoveryError) -> CliError {
-    let next = "credentials come from the AWS variables, endpoint and region from the URL or the environment";
+    let next =
+        "keys come from --credentials-file or the AWS variables, endpoint and region from the URL or the environment";
     match error {
         RecoveryError::Store(_) if error.may_pass() => CliError::unreachable("").because(error).next(next),
         RecoveryError::Store(_) => CliError::failed("").because(error).next(next),

@@ -1,6 +1,6 @@
 //! `holdfast verify`: sets as their store has them, checked to the last tag.
 
-use super::stored::{KeyArgs, MOVED, moment, survey};
+use super::stored::{KeyArgs, MOVED, StoreArgs, moment, survey};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::exit::CliError;
 use crate::output;
@@ -28,6 +28,8 @@ pub struct VerifyArgs {
     store: String,
     #[command(flatten)]
     key: KeyArgs,
+    #[command(flatten)]
+    access: StoreArgs,
     /// Check a share of the map's pages only, chosen by chance
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     sample: Option<u32>,
@@ -61,7 +63,7 @@ fn share(text: &str) -> Result<u32, String> {
 
 /// `holdfast verify`.
 pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
-    let (found, bad) = survey(&args.key, std::slice::from_ref(&args.store)).await?;
+    let (found, bad) = survey(&args.key, &args.access, std::slice::from_ref(&args.store)).await?;
     if let Some(missing) = args.sets.iter().find(|name| !found.iter().any(|f| f.head.name == **name)) {
         let error = CliError::refused(format!("{} has no set {missing} that opens with this key", args.store));
         return Err(error.next(bad.first().map_or("check the URL and the name".to_string(), |(_, why)| why.clone())));

@@ -63,6 +63,28 @@ fn messages_say_what_was_found_expected_and_to_do() {
 }
 
 #[test]
+fn other_keys_may_help_where_these_were_refused_and_nowhere_else() {
+    for (op, status, code, helps) in [
+        (Op::Put, 403, Some("InvalidAccessKeyId"), true),
+        (Op::Get, 400, Some("ExpiredToken"), true),
+        (Op::Get, 403, Some("InvalidTokenId"), true),
+        (Op::List, 403, Some("SignatureDoesNotMatch"), true),
+        (Op::Head, 403, None, true),
+        (Op::Head, 400, None, true),
+        (Op::Get, 403, None, false),
+        (Op::Head, 404, None, false),
+        (Op::Head, 501, None, false),
+        (Op::Put, 403, Some("AccessDenied"), false),
+        (Op::Put, 403, Some("RequestTimeTooSkewed"), false),
+        (Op::Put, 503, Some("SlowDown"), false),
+        (Op::Put, 500, Some("InternalError"), false),
+    ] {
+        let error = judged(op, status, code);
+        assert_eq!(for_its_keys(&error), helps, "{op:?} {status} {code:?}: {error}");
+    }
+}
+
+#[test]
 fn content_ranges_are_read() {
     assert_eq!(content_range("bytes 0-9/100"), Some((0, 9, Some(100))));
     assert_eq!(content_range("bytes 5-9/*"), Some((5, 9, None)));

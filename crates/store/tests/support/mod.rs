@@ -1,6 +1,8 @@
 //! Starts the S3 server that the tests need, when the machine has it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod server;
+
 use holdfast_store::{RetryPolicy, Secret, StoreOptions};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,0 +1,275 @@
+//! Keys for S3: the form of a credentials file as AWS tools have it, and where a store's keys come from. No file is opened here.
+//!
+//! ```text
+//!   # a comment; so is what follows a ;
+//!   [east]
+//!   aws_access_key_id     = ID
+//!   aws_secret_access_key = SECRET
+//!   aws_session_token     = TOKEN          temporary keys only
+//! ```
+//! Other names are other tools' and passed over. A line that is none of these refuses the whole text, whichever profile it is in: a file that is
+//! being written must not pass for one that is whole.
+
+use crate::options::{Secret, StoreOptions, StoreUrlError};
+use std::path::PathBuf;
+
+/// A credentials file in bytes at most: hundreds of profiles have some 100 KiB.
+pub(crate) const CREDENTIALS_BYTES_MAX: u64 = 1 << 20;
+
+/// The profile where neither URL nor settings nor environment name one.
+const DEFAULT_PROFILE: &str = "default";
+
+/// A profile's name in a URL, in bytes at most: URLs are replicated, and five of them share a limit.
+const PROFILE_BYTES_MAX: usize = 64;
+
+/// Profiles that a message names, and characters of each name.
+const NAMES_SHOWN_MAX: usize = 8;
+const NAME_CHARS_SHOWN_MAX: usize = 64;
+
+/// Bounds of what is sent in headers, and of the secret. Above what any service gives out.
+const ID_BYTES_MAX: usize = 256;
+const SECRET_BYTES_MAX: usize = 4096;
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+
+const ID: &str = "aws_access_key_id";
+const SECRET: &str = "aws_secret_access_key";
+const TOKEN: &str = "aws_session_token";
+
+/// What requests are signed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Names the secret; no secret itself.
+    pub id: String,
+    pub secret: Secret,
+    /// Temporary keys have one.
+    pub token: Option<Secret>,
+}
+
+/// A credentials file cannot be used. Shows names and line numbers, never what a line holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsProblem {
+    /// The system refuses.
+    #[error("cannot be read ({found}), expected a file that this process may read")]
+    Unreadable {
+        /// What the system said.
+        found: String,
+    },
+    /// A directory, a pipe or a device.
+    #[error("found no regular file, expected one: it is read again and again")]
+    NoFile,
+    /// Longer than any such file.
+    #[error("found {found_bytes} bytes, expected at most {}", CREDENTIALS_BYTES_MAX)]
+    TooLarge {
+        /// Its length.
+        found_bytes: u64,
+    },
+    /// Not UTF-8.
+    #[error("found bytes that are no text, expected UTF-8")]
+    NoText,
+    /// It changed while it was read.
+    #[error("found it being written, expected it whole; it is read again")]
+    Changing,
+    /// Not a line of such a file.
+    #[error("line {line}: found something else, expected {expected}")]
+    Line {
+        /// From 1 on.
+        line: usize,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// Other profiles only.
+    #[error("found {found}, expected a profile [{expected}]")]
+    NoProfile {
+        /// The profiles that are there.
+        found: String,
+        /// The one that was looked for.
+        expected: String,
+    },
+    /// A profile without keys.
+    #[error("profile [{profile}]: found no {missing}, expected {} and {}", ID, SECRET)]
+    Incomplete {
+        /// Its name.
+        profile: String,
+        /// What is missing.
+        missing: &'static str,
+    },
+    /// What cannot be sent or be a key.
+    #[error("profile [{profile}]: found {found_bytes} bytes as {name}, expected {expected}")]
+    Value {
+        /// The profile.
+        profile: String,
+        /// Of which value.
+        name: &'static str,
+        /// Its length.
+        found_bytes: usize,
+        /// What would do.
+        expected: &'static str,
+    },
+}
+
+/// Whether a URL may name a profile so. The name is part of a text that is replicated and compared: one way to write it, without escapes.
+pub(crate) fn is_profile(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=PROFILE_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// The keys of one profile.
+///
+/// # Errors
+/// [`CredentialsProblem`], also where another profile's part is no such text.
+pub(crate) fn parse(text: &str, profile: &str) -> Result<Keys, CredentialsProblem> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (mut section, mut there) = (None, false);
+    let (mut id, mut secret, mut token) = ("", "", "");
+    let mut names = Names::default();
+    for (at, line) in text.lines().enumerate() {
+        let bad = |expected| CredentialsProblem::Line { line: at + 1, expected };
+        let bare = line.trim();
+        if bare.is_empty() || bare.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(head) = bare.strip_prefix('[') {
+            let (name, rest) = head.split_once(']').ok_or_else(|| bad("[PROFILE] with both brackets"))?;
+            if !without_comment(&format!(" {rest}")).is_empty() {
+                return Err(bad("nothing but a comment behind [PROFILE]"));
+            }
+            let name = name.trim();
+            names.add(name);
+            there |= name == profile;
+            section = Some(name);
+            continue;
+        }
+        let Some((name, value)) = bare.split_once('=') else {
+            // A value of another tool's that goes on.
+            if section.is_some() && line.starts_with([' ', '\t']) {
+                continue;
+            }
+            return Err(bad("[PROFILE], NAME = VALUE, or a comment behind #"));
+        };
+        let Some(section) = section else {
+            return Err(bad("[PROFILE] before the first NAME = VALUE"));
+        };
+        if section != profile {
+            continue;
+        }
+        // The last one counts, as with other tools.
+        match name.trim() {
+            name if name.eq_ignore_ascii_case(ID) => id = without_comment(value),
+            name if name.eq_ignore_ascii_case(SECRET) => secret = without_comment(value),
+            name if name.eq_ignore_ascii_case(TOKEN) => token = without_comment(value),
+            _ => {}
+        }
+    }
+    if !there {
+        return Err(CredentialsProblem::NoProfile { found: names.to_string(), expected: shown(profile) });
+    }
+    checked(profile, id, secret, token)
+}
+
+/// Keys that can be sent: an id or token with a line break or a letter outside ASCII is no header.
+fn checked(profile: &str, id: &str, secret: &str, token: &str) -> Result<Keys, CredentialsProblem> {
+    let visible = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
+    let printable = |text: &str| !text.chars().any(char::is_control);
+    let values = [
+        (ID, id, ID_BYTES_MAX, visible(id), "1 to 256 visible ASCII characters"),
+        (SECRET, secret, SECRET_BYTES_MAX, printable(secret), "1 to 4096 bytes without control characters"),
+        (TOKEN, token, TOKEN_BYTES_MAX, visible(token), "up to 16384 visible ASCII characters"),
+    ];
+    for (name, value, bytes_max, good, expected) in values {
+        let profile = || shown(profile);
+        if value.is_empty() && name != TOKEN {
+            return Err(CredentialsProblem::Incomplete { profile: profile(), missing: name });
+        }
+        if value.len() > bytes_max || !good {
+            let found_bytes = value.len();
+            return Err(CredentialsProblem::Value { profile: profile(), name, found_bytes, expected });
+        }
+    }
+    let token = (!token.is_empty()).then(|| Secret::new(token));
+    Ok(Keys { id: id.to_owned(), secret: Secret::new(secret), token })
+}
+
+/// A value without blanks around it and without the comment behind it, which a blank sets apart.
+fn without_comment(value: &str) -> &str {
+    let begins = |(at, c): &(usize, char)| {
+        matches!(*c, '#' | ';') && value[..*at].chars().next_back().is_some_and(char::is_whitespace)
+    };
+    value.char_indices().find(begins).map_or(value, |(at, _)| &value[..at]).trim()
+}
+
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_SHOWN_MAX).collect()
+}
+
+/// The first profiles of a file, for a message.
+#[derive(Default)]
+struct Names {
+    first: Vec<String>,
+    more: bool,
+}
+
+impl Names {
+    fn add(&mut self, name: &str) {
+        let name = shown(name);
+        if self.first.contains(&name) {
+            return;
+        }
+        if self.first.len() < NAMES_SHOWN_MAX {
+            self.first.push(name);
+        } else {
+            self.more = true;
+        }
+    }
+}
+
+impl std::fmt::Display for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.first.is_empty() {
+            return f.write_str("no profile");
+        }
+        write!(f, "profiles [{}]", self.first.join("] ["))?;
+        if self.more { f.write_str(" and others") } else { Ok(()) }
+    }
+}
+
+/// Where a store's keys come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeySource {
+    /// They stay what they are.
+    Given(Keys),
+    /// A profile of a file, which is read anew.
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// The profile.
+        name: String,
+    },
+}
+
+impl StoreOptions {
+    /// Where the keys of a store come from whose URL names `profile`, or none. For options that were [filled](StoreOptions::filled_from).
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub(crate) fn key_source(&self, profile: Option<&str>) -> Result<KeySource, StoreUrlError> {
+        let given = self.access_key_id.is_some() || self.secret_access_key.is_some() || self.session_token.is_some();
+        match (&self.credentials_file, profile) {
+            (None, Some(profile)) => Err(StoreUrlError::NoCredentialsFile { profile: profile.to_owned() }),
+            (Some(path), Some(profile)) => Ok(KeySource::Profile { path: path.clone(), name: profile.to_owned() }),
+            (Some(path), None) if !given => {
+                let name = self.profile.as_deref().unwrap_or(DEFAULT_PROFILE).to_owned();
+                Ok(KeySource::Profile { path: path.clone(), name })
+            }
+            (_, None) => {
+                let missing = |missing| StoreUrlError::Credentials { missing };
+                let id = self.access_key_id.clone().ok_or_else(|| missing("access_key_id"))?;
+                let secret = self.secret_access_key.clone().ok_or_else(|| missing("secret_access_key"))?;
+                Ok(KeySource::Given(Keys { id, secret, token: self.session_token.clone() }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "credentials_tests.rs"]
+mod tests;

@@ -1,0 +1,307 @@
+//! What requests are signed with: keys that stay what they are, or a profile of a file that is read anew.
+//!
+//! ```text
+//!   a request ── the last look is old? ── look ── as it was ─────────────────▶ the keys that are known
+//!                                          └───── changed: read ── whole ────▶ its keys, from this request on
+//!                                                             └─── not whole ─▶ the keys that are known; told
+//!   its keys are refused ── read, whatever the look would say ── other keys? ─▶ the request once more, with those
+//! ```
+//! K1  Keys are given up for others only: a file that is gone, half-written or without the profile leaves what was known.
+//! K2  One thread at most is in the file, however long the file system takes, and no request waits for it longer than [`LOOK_LIMIT`].
+
+use crate::credentials::{CREDENTIALS_BYTES_MAX, CredentialsProblem, KeySource, Keys, parse};
+use crate::health::Health;
+use crate::options::StoreUrlError;
+use crate::retry::unix_ms;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// How long a request waits for the file. A local one takes a thousandth of it.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
+/// Keys, and what signs with them.
+#[derive(Debug)]
+pub(super) struct Signing {
+    /// Signs with these keys and no others.
+    pub client: Client,
+    keys: Keys,
+    /// Counts the keys of this store.
+    number: u64,
+}
+
+impl Signing {
+    fn new(base: &Builder, keys: Keys, number: u64) -> Self {
+        let token = keys.token.as_ref().map(|token| token.reveal().to_owned());
+        let credentials = Credentials::new(&keys.id, keys.secret.reveal(), token, None, "holdfast");
+        // Connections are the base's, and go on.
+        let client = Client::from_conf(base.clone().credentials_provider(credentials).build());
+        Self { client, keys, number }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Signer {
+    /// All of a client but the keys.
+    base: Builder,
+    now: RwLock<Arc<Signing>>,
+    watched: Option<Watched>,
+}
+
+/// The file that keys come from.
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    profile: String,
+    /// Between two looks.
+    every: Duration,
+    /// Whose keys, for the log.
+    place: Arc<str>,
+    health: Option<Arc<Health>>,
+    /// K2.
+    turns: Arc<Semaphore>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// When the last look began.
+    looked: Instant,
+    /// When the last reading began.
+    read: Instant,
+    /// What the file was like when it was last read to its end, whatever was in it.
+    stamp: Option<Stamp>,
+    /// What was wrong with it then.
+    problem: Option<CredentialsProblem>,
+    /// What was told of it.
+    told: Option<String>,
+}
+
+/// What tells one state of a file from the next. A change that shows in none of it is found when its keys are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            file: (meta.dev(), meta.ino()),
+            bytes: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> CredentialsProblem {
+    CredentialsProblem::Unreadable { found: error.to_string() }
+}
+
+/// What the file is like now.
+fn stamp(path: &Path) -> Result<Stamp, CredentialsProblem> {
+    let meta = std::fs::metadata(path).map_err(|e| unreadable(&e))?;
+    // A pipe would be waited for, and would have nothing the second time.
+    if !meta.is_file() {
+        return Err(CredentialsProblem::NoFile);
+    }
+    if meta.len() > CREDENTIALS_BYTES_MAX {
+        return Err(CredentialsProblem::TooLarge { found_bytes: meta.len() });
+    }
+    Ok(Stamp::of(&meta))
+}
+
+/// What is in it, and what it was like meanwhile.
+fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
+    stamp(path)?;
+    let file = File::open(path).map_err(|e| unreadable(&e))?;
+    let like = || file.metadata().map(|meta| Stamp::of(&meta)).map_err(|e| unreadable(&e));
+    let before = like()?;
+    let mut bytes = Vec::new();
+    (&file).take(CREDENTIALS_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
+    if bytes.len() as u64 > CREDENTIALS_BYTES_MAX {
+        return Err(CredentialsProblem::TooLarge { found_bytes: bytes.len() as u64 });
+    }
+    if like()? != before {
+        return Err(CredentialsProblem::Changing);
+    }
+    let text = String::from_utf8(bytes).map_err(|_| CredentialsProblem::NoText)?;
+    Ok((before, text))
+}
+
+impl Watched {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_due(&self) -> bool {
+        self.seen().looked.elapsed() >= self.every
+    }
+
+    /// The file's keys where it was read, and are to be used from now on.
+    fn look(&self, whatever: bool) -> Option<Keys> {
+        let began = Instant::now();
+        let known = {
+            let mut seen = self.seen();
+            seen.looked = began;
+            seen.stamp
+        };
+        if !whatever && known.is_some() && stamp(&self.path).ok() == known {
+            // Still good for nothing, or read in the end where it once did not answer.
+            let problem = self.seen().problem.clone();
+            self.tell(problem.map(|problem| problem.to_string()));
+            return None;
+        }
+        self.seen().read = began;
+        let (stamp, outcome) = match read(&self.path) {
+            Ok((stamp, text)) => (Some(stamp), parse(&text, &self.profile)),
+            Err(problem) => (None, Err(problem)),
+        };
+        let problem = outcome.as_ref().err().cloned();
+        {
+            let mut seen = self.seen();
+            seen.stamp = stamp;
+            seen.problem = problem.clone();
+        }
+        // Whoever writes it is at work: the next look finds it whole, or tells.
+        if problem != Some(CredentialsProblem::Changing) {
+            self.tell(problem.map(|problem| problem.to_string()));
+        }
+        outcome.ok()
+    }
+
+    /// K1: what was wrong, and whether it still is, in the log once and in the store's trouble for as long as it lasts.
+    fn tell(&self, why: Option<String>) {
+        let before = std::mem::replace(&mut self.seen().told, why.clone());
+        let (store, file, profile) = (&*self.place, self.path.display(), &*self.profile);
+        match (&before, &why) {
+            (_, Some(why)) if before.as_ref() != Some(why) => {
+                tracing::warn!(store, %file, profile, %why, "the credentials file cannot be used: requests are signed with the keys that it had before");
+            }
+            (Some(_), None) => tracing::info!(store, %file, profile, "the credentials file can be used again"),
+            _ => {}
+        }
+        if let Some(health) = &self.health {
+            let text = why.map(|why| {
+                format!(
+                    "credentials file {file}, profile [{profile}]: {why}; until that is put right, requests are signed with the keys that it had before"
+                )
+            });
+            health.credentials_file(unix_ms(), text.as_deref());
+        }
+    }
+}
+
+impl Drop for Watched {
+    /// Nobody looks at it any more, and nobody else would end the trouble.
+    fn drop(&mut self) {
+        let told = self.seen().told.take();
+        if let (Some(_), Some(health)) = (told, &self.health) {
+            health.credentials_file(unix_ms(), None);
+        }
+    }
+}
+
+impl Signer {
+    /// With the keys that are there now; reads the file, where it is one. `base` is a client without keys.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(super) fn open(
+        base: Builder,
+        source: KeySource,
+        every: Duration,
+        place: &Arc<str>,
+        health: Option<Arc<Health>>,
+    ) -> Result<Arc<Self>, StoreUrlError> {
+        // The SDK keeps keys that say no end for a quarter of an hour. They are at hand here: there is nothing to keep.
+        let base = base.identity_cache(IdentityCache::no_cache());
+        let (keys, watched) = match source {
+            KeySource::Given(keys) => (keys, None),
+            KeySource::Profile { path, name: profile } => {
+                let began = Instant::now();
+                let found = read(&path).and_then(|(stamp, text)| Ok((stamp, parse(&text, &profile)?)));
+                let (stamp, keys) = match found {
+                    Ok(found) => found,
+                    Err(problem) => return Err(StoreUrlError::CredentialsFile { path, problem }),
+                };
+                let seen = Seen { looked: began, read: began, stamp: Some(stamp), problem: None, told: None };
+                let (place, turns, seen) = (place.clone(), Arc::new(Semaphore::new(1)), Mutex::new(seen));
+                (keys, Some(Watched { path, profile, every, place, health, turns, seen }))
+            }
+        };
+        let now = RwLock::new(Arc::new(Signing::new(&base, keys, 1)));
+        Ok(Arc::new(Self { base, now, watched }))
+    }
+
+    fn now(&self) -> Arc<Signing> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the next request is signed with.
+    pub(super) async fn signing(self: &Arc<Self>) -> Arc<Signing> {
+        if let Some(watched) = self.watched.as_ref().filter(|watched| watched.is_due()) {
+            // Who comes while another one looks goes on with what is known.
+            if let Ok(turn) = watched.turns.clone().try_acquire_owned() {
+                self.look(watched, turn, false).await;
+            }
+        }
+        self.now()
+    }
+
+    /// What else there is to sign with, after the keys of `refused` were refused.
+    pub(super) async fn instead_of(self: &Arc<Self>, refused: &Signing) -> Option<Arc<Signing>> {
+        let watched = self.watched.as_ref()?;
+        let asked = Instant::now();
+        if self.now().number == refused.number {
+            let turn = timeout(LOOK_LIMIT, watched.turns.clone().acquire_owned()).await.ok()?.ok()?;
+            // Of many that were refused together one reads it.
+            let read_since = watched.seen().read >= asked;
+            if !read_since {
+                self.look(watched, turn, true).await;
+            }
+        }
+        Some(self.now()).filter(|now| now.number != refused.number)
+    }
+
+    /// Looks at the file, where it may block. What comes too late for this request is used all the same.
+    async fn look(self: &Arc<Self>, watched: &Watched, turn: OwnedSemaphorePermit, whatever: bool) {
+        let signer = self.clone();
+        let looking = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            if let Some(watched) = &signer.watched
+                && let Some(keys) = watched.look(whatever)
+            {
+                signer.adopt(watched, keys);
+            }
+        });
+        if timeout(LOOK_LIMIT, looking).await.is_err() {
+            watched.tell(Some(format!("no answer within {} ms: is its file system there?", LOOK_LIMIT.as_millis())));
+        }
+    }
+
+    fn adopt(&self, watched: &Watched, keys: Keys) {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        if now.keys == keys {
+            return;
+        }
+        *now = Arc::new(Signing::new(&self.base, keys, now.number + 1));
+        let (store, file, profile) = (&*watched.place, watched.path.display(), &*watched.profile);
+        tracing::info!(store, %file, profile, "the credentials file has other keys: requests are signed with them from now on");
+    }
+}
+
+#[cfg(test)]
+#[path = "signing_tests.rs"]
+mod tests;
