@@ -283,13 +283,29 @@ impl Cluster {
     /// # Errors
     /// When it ends with another status than 0, or prints no JSON.
     pub fn holdfast(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let said = self.said(args)?;
+        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+    }
+
+    /// The same of a command that prints a JSON value per line.
+    ///
+    /// # Errors
+    /// As [`Cluster::holdfast`].
+    pub fn holdfast_lines(&self, args: &[&str]) -> Result<Vec<serde_json::Value>> {
+        let said = self.said(args)?;
+        let value = |line: &str| -> Result<serde_json::Value> {
+            serde_json::from_str(line).with_context(|| format!("holdfast {}: no JSON: {line}", args.join(" ")))
+        };
+        said.lines().map(value).collect()
+    }
+
+    fn said(&self, args: &[&str]) -> Result<String> {
         let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
         let mut command = cmd(&self.options.bin).args(args).args(["--output", "json", "--api", &doors.join(",")]);
         for (key, value) in &self.options.env {
             command = command.env(key, value);
         }
-        let said = command.out()?;
-        serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
+        command.out()
     }
 
     /// The member that a gateway is now: its id as `cluster status` shows it.

@@ -9,6 +9,7 @@ mod clones;
 mod cold;
 mod damaged;
 mod data_keys;
+mod diff;
 mod etcd;
 mod failover;
 mod faults;
@@ -330,6 +331,12 @@ const SCENARIOS: &[Scenario] = &[
         run: rollback::run,
     },
     Scenario {
+        name: "snapshot-diff",
+        shows: "volumes are written, trimmed, resized, exchanged, deleted and made anew between two snapshots: images of one become those of the other, both ways (R4)",
+        needs: &[],
+        run: diff::run,
+    },
+    Scenario {
         name: "clones",
         shows: "a set is cloned: both are written, the snapshot goes, objects are deleted, all gateways die, all disks are lost: each shows its own (R4)",
         needs: &[],
@@ -349,8 +356,8 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "import-export",
-        shows: "a sparse image in and out again through kills of the command and of a gateway: the same digest (R1)",
-        needs: &["sha256sum"],
+        shows: "a sparse image in and out again through kills of the command and of a gateway: the same digest (R1); qcow2 as documented",
+        needs: &["sha256sum", "qemu-img", "qemu-nbd", "nbdcopy"],
         run: images::run,
     },
     Scenario {

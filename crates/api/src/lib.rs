@@ -1,8 +1,9 @@
 //! The admin door as code: messages and service generated from `proto/admin.proto`, conversions to our own types, and the error model.
 //!
-//! Owns: the wire form of the admin door, the reasons for a refusal and how each travels ([`Refusal`]).
-//! Does not own: any decision, any connection, any retry (the caller's), the peer protocol (raft's). Depends on: types.
+//! Owns: the wire form of the admin door, the reasons for a refusal and how each travels ([`Refusal`]), what two lists of volumes say of each other.
+//! Does not own: any other decision, any connection, any retry (the caller's), the peer protocol (raft's). Depends on: types.
 
+pub mod compared;
 mod conv;
 mod refusal;
 mod secret;

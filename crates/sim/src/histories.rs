@@ -11,8 +11,10 @@
 //!     Of a clone that is also what its origin keeps for it; a clone's content is the snapshot's, and from then on its own.
 //! H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
 //!     of `PART` seeds that it is in: to repeat one, the ones of its part are run before it.
+//! H4  Images of all volumes as of one snapshot, kept by name, become those of any other one by what the difference of the two says (`diffs`).
 
 mod clones;
+mod diffs;
 mod gateway;
 mod journal;
 mod keys;
@@ -132,6 +134,7 @@ impl Sums {
         "data keys made",
         "data keys dropped",
         "roots in leaves",
+        "pairs of snapshots compared",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
@@ -170,6 +173,7 @@ impl Sums {
             stats.keys_made,
             stats.keys_dropped,
             stats.roots_in_leaves,
+            stats.compared,
         ])
     }
 

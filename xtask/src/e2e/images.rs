@@ -4,9 +4,11 @@
 //!  image ─▶ import, kill -9 ─▶ import goes on, kill -9 of the serving gateway ─▶ the digest of the image
 //!    ─▶ snapshot ─▶ export, kill -9 ─▶ export goes on ─▶ the same digest, the same bytes, holes are holes
 //!    ─▶ the image changes: a state file is not believed ─▶ from a pipe, into a volume that held other data
+//!    ─▶ a qcow2 image in and out, by the commands of `docs/operating/volumes.md` as they stand there
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
+use crate::binary::root;
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;
 use crate::nbd::pattern;
@@ -22,13 +24,15 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// Not whole sectors, on purpose.
 const IMAGE: u64 = 448 * MIB + 777;
+/// Of the image that becomes a qcow2, whose length is in whole sectors.
+const SMALL: u64 = 96 * MIB;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A small generator: the same seed, the same image.
-struct Dice(u64);
+pub(super) struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,7 +40,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }
@@ -55,11 +59,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         env: vec![],
     })?;
     let image = lab.dir.join("image");
-    make(&image, seed)?;
+    make(&image, seed, IMAGE)?;
     let digest = sha256(&image)?;
     import(lab, &mut cluster, &image, &digest)?;
     export(lab, &mut cluster, &image, &digest)?;
     pipe(lab, &mut cluster, &image, &digest)?;
+    qcow2(lab, &cluster, seed)?;
     cluster.stop()?;
     for file in ["image", "out"] {
         std::fs::remove_file(lab.dir.join(file)).context("the images go")?;
@@ -166,14 +171,50 @@ fn pipe(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Result<
     Ok(())
 }
 
+/// As people do it: whoever changes the commands of the page changes what is run here.
+fn qcow2(lab: &Lab, cluster: &Cluster, seed: u64) -> Result<()> {
+    let folder = lab.dir.join("qcow2");
+    std::fs::create_dir(&folder)?;
+    std::os::unix::fs::symlink(std::path::absolute(&lab.bin)?, folder.join("holdfast"))?;
+    make(&folder.join("disk.raw"), seed, SMALL)?;
+    let image = |args: &[&str]| cmd("qemu-img").args(args).dir(&folder).out();
+    image(&["convert", "-f", "raw", "-O", "qcow2", "disk.raw", "disk.qcow2"])?;
+    // One that nothing was ever written to: else the command would ask.
+    cluster.holdfast(&["volume", "delete", "demo/vol1", "--yes", "--force"])?;
+    cluster.holdfast(&["volume", "create", "demo/vol1", "--size", "96MiB"])?;
+    let said = documented(cluster, &folder, "nbdcopy -- [ qemu-nbd ")?;
+    let digest = sha256(&folder.join("disk.raw"))?;
+    anyhow::ensure!(said.trim_end().ends_with(&digest), "the import of a qcow2 image: {said}, expected {digest}");
+    cluster.holdfast(&["snapshot", "create", "demo@monday", "--timeout", "120s"])?;
+    documented(cluster, &folder, "holdfast volume export demo/vol1@monday monday.img && ")?;
+    let whole = sha256(&folder.join("monday.img"))?;
+    anyhow::ensure!(whole == digest, "the export of it: found {whole}, expected {digest}");
+    image(&["compare", "-f", "qcow2", "-F", "qcow2", "disk.qcow2", "monday.qcow2"])?;
+    std::fs::remove_dir_all(&folder).context("the qcow2 images go")?;
+    note("a qcow2 image through a pipe, and another one of the same content from the export, as documented");
+    Ok(())
+}
+
+/// Runs the one command of the page that begins like this, in the folder; what it prints.
+fn documented(cluster: &Cluster, folder: &Path, begin: &str) -> Result<String> {
+    const PAGE: &str = "docs/operating/volumes.md";
+    let page = std::fs::read_to_string(root().join(PAGE)).context(PAGE)?;
+    let commands: Vec<&str> = page.lines().map(str::trim).filter(|line| line.starts_with(begin)).collect();
+    anyhow::ensure!(commands.len() == 1, "{PAGE}: found {} commands `{begin}...`, expected one", commands.len());
+    let doors: Vec<&str> = cluster.gateways.iter().map(|gateway| gateway.api.as_str()).collect();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let shell = cmd("sh").args(["-c", commands[0]]).dir(folder).env("HOLDFAST_API", doors.join(","));
+    shell.env("PATH", format!("{}:{path}", std::path::absolute(folder)?.display())).out()
+}
+
 /// Data at random places, of random lengths; the rest are holes.
-fn make(path: &Path, seed: u64) -> Result<()> {
+fn make(path: &Path, seed: u64, image: u64) -> Result<()> {
     let mut dice = Dice(seed);
     let file = File::create(path)?;
-    file.set_len(IMAGE)?;
+    file.set_len(image)?;
     let mut at = dice.below(3 * MIB);
-    while at < IMAGE {
-        let len = (1 + dice.below(6 * MIB)).min(IMAGE - at);
+    while at < image {
+        let len = (1 + dice.below(6 * MIB)).min(image - at);
         let mut bytes = Vec::with_capacity(len as usize + 8);
         while bytes.len() < len as usize {
             bytes.extend_from_slice(&dice.next().to_le_bytes());
@@ -182,7 +223,7 @@ fn make(path: &Path, seed: u64) -> Result<()> {
         // Now and then right behind the last, now and then far from it.
         at += len + dice.below(2) * dice.below(16 * MIB);
     }
-    file.write_all_at(b"the end", IMAGE - 7)?;
+    file.write_all_at(b"the end", image - 7)?;
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  write 48 MiB again and again ─▶ store settles ─▶ snapshot ─▶ overwrite ─▶ kill -9, takeover ─▶ snapshot intact
-//!    ─▶ delete it ─▶ store shrinks ─▶ overwrite, SIGSTOP the leader with objects in their grace, another takes over, SIGCONT
-//!    ─▶ the old one deletes nothing ─▶ all that was written is there
+//!    ─▶ what is said to be stored is there, and no more ─▶ delete it: the store shrinks by what was said to be its own
+//!    ─▶ overwrite, SIGSTOP the leader with objects in their grace, another takes over, SIGCONT ─▶ the old one deletes nothing ─▶ all that was written is there
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
@@ -12,6 +12,7 @@ use crate::nbd::{Client, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const SMALL: u64 = 16 << 10;
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 const GRACE_MS: u64 = 4000;
+/// What the store has beside what maps name: roots, heads, and what the cluster itself keeps there.
+const BESIDE: u64 = MIB;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings = [
@@ -91,9 +94,33 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.restart(serving)?;
     cluster.caught_up(SETTLE_LIMIT)?;
 
+    let before = at_rest(&cluster, &store).context("with the snapshot")?;
+    anyhow::ensure!(before.snapshots.len() == 1, "the space of snapshots: {:?}", before.snapshots);
+    let first = &before.snapshots[0];
+    anyhow::ensure!(first["written_bytes"] == RANGE, "what the snapshot shows: {first}, expected {RANGE} bytes");
+    let unique = number(first, "unique_bytes")?;
+    // All of it was overwritten since, and its blocks do not compress to half.
+    anyhow::ensure!(unique > RANGE / 2, "only the snapshot's own: {} MiB of {} MiB", unique / MIB, RANGE / MIB);
+    anyhow::ensure!(
+        before.kept == before.current + unique,
+        "kept {}, expected {} of the volumes and {unique} of the only snapshot",
+        before.kept,
+        before.current
+    );
     cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first"), "--yes"])?;
     let less = settles(&store, live * 14 / 10).context("after the deletion of the snapshot")?;
-    note(format!("snapshot deleted: {} MiB stored", less.bytes / MIB));
+    let after = at_rest(&cluster, &store).context("without the snapshot")?;
+    anyhow::ensure!(after.snapshots.is_empty() && after.kept == after.current, "something else is kept");
+    // What collection did to the volumes meanwhile is not the snapshot's.
+    let freed = before.there.saturating_sub(after.there);
+    let expected = (before.current + unique).saturating_sub(after.current);
+    anyhow::ensure!(freed.abs_diff(expected) <= BESIDE, "deleting it gave back {freed} bytes, expected {expected}");
+    note(format!(
+        "snapshot deleted: {} MiB stored; it gave back {} MiB, {} MiB were said to be its own",
+        less.bytes / MIB,
+        freed / MIB,
+        unique / MIB
+    ));
     let gone = Client::connect(&cluster.gateways[next].nbd.with_export(&format!("{SET}/{VOLUME}@first")), PATIENCE);
     anyhow::ensure!(gone.is_err(), "a deleted snapshot is still exported");
 
@@ -216,6 +243,45 @@ fn stored(dir: &Path) -> Stored {
         }
     }
     sum
+}
+
+/// What `set show` says of space while nothing is on its way, and what is there.
+struct AtRest {
+    snapshots: Vec<Value>,
+    current: u64,
+    kept: u64,
+    there: u64,
+}
+
+fn number(of: &Value, name: &str) -> Result<u64> {
+    of[name].as_u64().with_context(|| format!("no {name} in {of}"))
+}
+
+/// Waits until everything is in the store, too little of it is garbage to be collected, nothing waits for its deletion, and the store holds what is said
+/// to be stored, no less and not much more.
+fn at_rest(cluster: &Cluster, store: &Path) -> Result<AtRest> {
+    let mut said = Value::Null;
+    let mut there = 0;
+    let rests = wait_until(SETTLE_LIMIT, || {
+        let Ok(shown) = cluster.holdfast(&["set", "show", SET]) else { return false };
+        (said, there) = (shown["space"].clone(), stored(store).bytes);
+        let of = |name: &str| said[name].as_u64().unwrap_or(0);
+        let (kept, current, garbage) = (of("kept_stored_bytes"), of("current_stored_bytes"), of("garbage_bytes"));
+        // Of a leader that does not say yet, nothing is 0.
+        let waits = ["journal_bytes", "retired_objects", "dropped_roots"].into_iter().any(|name| said[name] != 0);
+        let little = garbage * 100 <= current.saturating_sub(garbage) * 30;
+        !waits && said["incomplete"] == false && little && kept <= there && there - kept <= BESIDE
+    });
+    anyhow::ensure!(rests, "no rest within {SETTLE_LIMIT:?}, or other bytes than {there} are there: {said}");
+    anyhow::ensure!(said["provisioned_bytes"] == 256 * MIB, "provisioned: {said}");
+    anyhow::ensure!(said["written_bytes"] == RANGE, "written: {said}, expected {RANGE} bytes");
+    let (current, kept) = (number(&said, "current_stored_bytes")?, number(&said, "kept_stored_bytes")?);
+    anyhow::ensure!(
+        (RANGE / 2..=RANGE * 14 / 10).contains(&current),
+        "in the store: {current} bytes for {RANGE} that are written"
+    );
+    let snapshots = said["snapshots"].as_array().cloned().unwrap_or_default();
+    Ok(AtRest { snapshots, current, kept, there })
 }
 
 /// Waits until the store is no larger than `most`.

@@ -1,6 +1,7 @@
 //! Volumes come, grow, shrink, change their names and go, while others are written; and the space of what went comes back.
 //!
 //! ```text
+//!  16 TiB are trimmed that nothing was ever written to: nothing but entries of the log
 //!  load on vol2 all the time ─▶ vol1 grows, is refused to shrink, shrinks by force: errors beyond its end, grows again: zeroes there
 //!    ─▶ renamed once nobody is connected ─▶ vol3 is written and deleted under that: errors, for it alone; of its name a new, empty one
 //!    ─▶ its snapshot shows it still ─▶ kill -9 of the serving gateway, vol4 is deleted meanwhile ─▶ all others are whole
@@ -17,12 +18,17 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
+/// A thin volume, and the longest trim of it: what fits NBD's 32 bits, in whole sectors.
+const THIN: u64 = 16 << 40;
+const TRIM: u64 = (1 << 32) - 512;
+/// Entry and operation of one trim in the journal, at most.
+const TRIM_BYTES: u64 = 512;
 /// Errors that a client gets beyond the end of a volume: EINVAL to a read, ENOSPC to a write.
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
@@ -114,6 +120,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let again = volume(&cluster, &["create", &of(name), "--size", size])?;
         anyhow::ensure!(again["created"] == false, "{again}");
     }
+    thin(&mut cluster)?;
     let load = Load::start(&cluster, "vol2", 16 * MIB);
     resize(&mut cluster)?;
     rename(&mut cluster)?;
@@ -153,6 +160,59 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     back(&mut cluster, &store)?;
     cluster.stop()?;
     Ok(())
+}
+
+/// Before anything was written at all. What it costs is counted; how long it takes is told only.
+fn thin(cluster: &mut Cluster) -> Result<()> {
+    volume(cluster, &["create", &of("thin"), "--size", "16TiB"])?;
+    let before = checkpoint(cluster)?;
+    let mut client = open(cluster, "thin")?;
+    let (begun, mut trims) = (Instant::now(), 0);
+    for at in (0..THIN).step_by(TRIM as usize) {
+        client.trim(at, TRIM.min(THIN - at) as u32)?;
+        trims += 1;
+    }
+    let trimmed = begun.elapsed();
+    client.disconnect();
+    let journal = space(cluster)?["journal_bytes"].as_u64().context("no bytes in the journal are told")?;
+    anyhow::ensure!(journal <= trims * TRIM_BYTES, "{trims} trims: {journal} bytes in the journal");
+    let begun = Instant::now();
+    let entries = checkpoint(cluster)? - before;
+    let saved = begun.elapsed();
+    // Renewals of the lease and what checkpoints say come to it: a few each second.
+    anyhow::ensure!((trims..=2 * trims).contains(&entries), "{trims} trims: {entries} entries in the log");
+    let space = space(cluster)?;
+    for nothing in ["written_bytes", "current_stored_bytes", "garbage_bytes"] {
+        anyhow::ensure!(space[nothing] == 0, "{nothing} after trims of a volume that nothing was written to: {space}");
+    }
+    let all = space["volumes"].as_array().context("space without volumes")?;
+    let found = all.iter().find(|one| one["volume"]["name"] == "thin").context("no space of the thin volume")?;
+    anyhow::ensure!(found["mapped_bytes"] == 0, "pages of the map for what was trimmed: {found}");
+    volume(cluster, &["delete", &of("thin"), "--yes", "--force"])?;
+    note(format!(
+        "16 TiB trimmed in {trims} requests, {:.1} s, and a checkpoint in {:.1} s: {entries} entries, no page of the map",
+        trimmed.as_secs_f64(),
+        saved.as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// The index that a checkpoint made now covers the log up to.
+fn checkpoint(cluster: &Cluster) -> Result<u64> {
+    let said = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "60s"])?;
+    said["checkpoint_index"].as_u64().with_context(|| format!("a checkpoint without its place: {said}"))
+}
+
+/// As the leader knows it, all of it.
+fn space(cluster: &Cluster) -> Result<Value> {
+    let mut said = Value::Null;
+    let known = wait_until(PATIENCE, || {
+        let shown = cluster.holdfast(&["set", "show", SET]);
+        said = shown.map_or(Value::Null, |shown| shown["space"].clone());
+        said["incomplete"] == false
+    });
+    anyhow::ensure!(known, "the set's space is not known: {said}");
+    Ok(said)
 }
 
 fn resize(cluster: &mut Cluster) -> Result<()> {

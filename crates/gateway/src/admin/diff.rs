@@ -1,22 +1,14 @@
 //! What changed between two snapshots of a set, a part at a time.
 
 use super::AdminDoor;
-use super::snapshot::snapshot_id;
-use crate::set::mapping::MapError;
+use super::snapshot::{snapshot_id, volumes};
+use crate::set::diff;
 use crate::set::server::SetServer;
+use holdfast_api::compared::Volumes;
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::set::{RootRef, SnapshotId, Volume};
-use holdfast_types::{Lba, Sectors, VolumeId};
-use holdfast_volume::map::{Changed, Differing, PAGE_SECTORS, Root, changes, differing_pages};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Ranges of one answer, give or take those of a page (at most 32,768 of some 16 bytes).
-const RANGES: usize = 8192;
-/// Pages of one answer at most.
-const PAGES: usize = 256;
-/// One answer takes about so long at most: the caller's patience for one attempt is 3 s.
-const TIME: Duration = Duration::from_millis(800);
+use holdfast_control::set::{Snapshot, SnapshotId};
+use holdfast_types::VolumeId;
+use holdfast_volume::map::Changed;
 
 impl AdminDoor {
     pub(super) async fn diff_snapshots(
@@ -24,76 +16,56 @@ impl AdminDoor {
         request: v1::DiffSnapshotsRequest,
     ) -> Result<v1::DiffSnapshotsReply, Refusal> {
         let set = self.set(&request.set)?;
-        let earlier = self.shown(&set, &request.earlier, &request.earlier_id, request.volume)?;
-        let later = self.shown(&set, &request.later, &request.later_id, request.volume)?;
-        let failed = |e: &MapError| Refusal::new(RefusalCode::Failed, e.to_string());
-        let Some((later_root, Some(volume))) = later else {
+        let earlier = shown(&set, &request.earlier, &request.earlier_id)?;
+        let later = shown(&set, &request.later, &request.later_id)?;
+        let id = VolumeId(request.volume);
+        let Some((later, size_after)) =
+            later.and_then(|later| later.volumes.get(&id).map(|found| found.size).map(|size| (later, size)))
+        else {
             let text = format!("{}@{} has no volume {}", set.name, request.later, request.volume);
             return Err(Refusal::new(RefusalCode::NotFound, text));
         };
-        let mapping = set.reader.mapping();
-        let id = VolumeId(request.volume);
-        let b = mapping.root(later_root).await.map_err(|e| failed(&e))?;
-        // A volume that the earlier one has not got was all zeroes then.
-        let earlier = earlier.and_then(|(root, volume)| volume.map(|volume| (root, volume)));
-        let (a, size_before) = match &earlier {
-            Some((root, volume)) => (mapping.root(*root).await.map_err(|e| failed(&e))?, volume.size),
-            None => (Arc::new(Root::new(b.upto)), Sectors(0)),
-        };
-        let begun = Instant::now();
+        if let Some(earlier) = earlier.as_ref().filter(|_| !request.compares_volumes) {
+            by_ranges_alone(&listed(earlier), &listed(&later))?;
+        }
         let from = u32::try_from(request.from_page)
             .map_err(|_| Refusal::new(RefusalCode::Invalid, "from_page: found more than 32 bits"))?;
-        let mut ranges = Vec::new();
-        let mut next_page = 0;
-        let pages: Vec<Differing> = differing_pages(&a, &b, id, from).take(PAGES + 1).collect();
-        for (at, (number, before, after)) in pages.into_iter().enumerate() {
-            // At least one page an answer, or nothing would ever end.
-            if at == PAGES || at > 0 && (ranges.len() >= RANGES || begun.elapsed() >= TIME) {
-                next_page = u64::from(number);
-                break;
-            }
-            let first = Lba(u64::from(number) * PAGE_SECTORS);
-            // What lies behind the later one's end is no part of it any more.
-            let sectors = Sectors(volume.size.0.saturating_sub(first.0).min(PAGE_SECTORS));
-            if sectors.0 == 0 {
-                break;
-            }
-            let before = match &before {
-                Some(place) => Some(mapping.page(place, id, number).await.map_err(|e| failed(&e))?),
-                None => None,
-            };
-            let after = match &after {
-                Some(place) => Some(mapping.page(place, id, number).await.map_err(|e| failed(&e))?),
-                None => None,
-            };
-            let found = changes((&a, before.as_deref()), (&b, after.as_deref()), id, first, sectors);
-            ranges.extend(found.iter().map(range));
-        }
+        let size_before = earlier.as_ref().and_then(|earlier| earlier.volumes.get(&id)).map(|found| found.size);
+        let part = diff::part(set.reader.mapping(), earlier.as_ref(), &later, id, from).await;
+        let part = part.map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))?;
         Ok(v1::DiffSnapshotsReply {
-            ranges,
-            next_page,
-            size_before: size_before.to_bytes().unwrap_or(0),
-            size_after: volume.size.to_bytes().unwrap_or(0),
+            ranges: part.changed.iter().map(range).collect(),
+            next_page: part.next_page.map_or(0, u64::from),
+            size_before: size_before.and_then(|size| size.to_bytes()).unwrap_or(0),
+            size_after: size_after.to_bytes().unwrap_or(0),
         })
     }
+}
 
-    /// Root of the snapshot, and the volume as it has it. `None` for no snapshot (name "").
-    fn shown(
-        &self,
-        set: &SetServer,
-        name: &str,
-        id: &str,
-        volume: u32,
-    ) -> Result<Option<(RootRef, Option<Volume>)>, Refusal> {
-        if name.is_empty() {
-            return Ok(None);
-        }
-        let asked = SnapshotId { name: holdfast_api::name("snapshot", name)?, made_by: snapshot_id(id)? };
-        set.host.with(|m| match m.state().finished(&asked) {
-            Ok(found) => Ok(Some((found.root, found.volumes.get(&VolumeId(volume)).cloned()))),
-            Err(refusal) => Err(Refusal::new(RefusalCode::NotFound, refusal.to_string())),
-        })
+/// The snapshot. `None` for no snapshot (name "").
+fn shown(set: &SetServer, name: &str, id: &str) -> Result<Option<Snapshot>, Refusal> {
+    if name.is_empty() {
+        return Ok(None);
     }
+    let asked = SnapshotId { name: holdfast_api::name("snapshot", name)?, made_by: snapshot_id(id)? };
+    set.host.with(|m| match m.state().finished(&asked) {
+        Ok(found) => Ok(Some(found.clone())),
+        Err(refusal) => Err(Refusal::new(RefusalCode::NotFound, refusal.to_string())),
+    })
+}
+
+fn listed(snapshot: &Snapshot) -> Vec<v1::Volume> {
+    volumes(snapshot.volumes.iter())
+}
+
+/// A caller that does not compare the volumes by itself shows ranges under the later one's names, and nothing else. That is true only where the volumes
+/// are the same in both; else an image of another volume would be patched, and what was not listed kept.
+fn by_ranges_alone(earlier: &[v1::Volume], later: &[v1::Volume]) -> Result<(), Refusal> {
+    let Some(unlike) = Volumes::compare(earlier, later).unlike() else { return Ok(()) };
+    let text = format!(
+        "the volumes are not the same in both: {unlike}; a newer `holdfast snapshot diff` tells what to do about it"
+    );
+    Err(Refusal::new(RefusalCode::Precondition, text))
 }
 
 fn range(changed: &Changed) -> v1::ChangedRange {
@@ -101,5 +73,23 @@ fn range(changed: &Changed) -> v1::ChangedRange {
         offset: changed.lba.to_bytes().map_or(0, |offset| offset.0),
         length: changed.sectors.to_bytes().unwrap_or(0),
         zero: changed.zero,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(id: u32, name: &str) -> v1::Volume {
+        v1::Volume { id, name: name.to_string(), size_bytes: 1 << 20 }
+    }
+
+    #[test]
+    fn a_program_that_tells_nothing_of_volumes_is_answered_only_where_there_is_nothing_to_tell() {
+        let then = [volume(1, "vol1"), volume(2, "vol2")];
+        assert!(by_ranges_alone(&then, &then).is_ok());
+        let refused = by_ranges_alone(&then, &[volume(1, "vol1"), volume(3, "vol2")]).unwrap_err();
+        assert_eq!(refused.code, RefusalCode::Precondition);
+        assert!(refused.message.contains("vol2 is another volume of that name"), "{}", refused.message);
     }
 }

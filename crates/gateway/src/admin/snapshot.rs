@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Between two looks, should the bell have rung before the wait.
 const LOOK: Duration = Duration::from_millis(200);
 
-fn volumes<'a>(volumes: impl Iterator<Item = (&'a VolumeId, &'a Volume)>) -> Vec<v1::Volume> {
+pub(super) fn volumes<'a>(volumes: impl Iterator<Item = (&'a VolumeId, &'a Volume)>) -> Vec<v1::Volume> {
     let message = |(id, v): (&VolumeId, &Volume)| v1::Volume {
         id: id.0,
         name: v.name.to_string(),

@@ -13,6 +13,7 @@ pub mod bases;
 pub mod burial;
 pub mod clones;
 pub mod device;
+pub mod diff;
 pub mod gate;
 pub mod head;
 pub mod host;

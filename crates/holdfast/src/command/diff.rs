@@ -1,4 +1,10 @@
 //! `holdfast snapshot diff`.
+//!
+//! 1. The volumes of both snapshots, as they are listed, are compared by their ids, and told first.
+//! 2. Then the ranges of each volume of the later one, line by line as they come: the command holds one answer at a time, however large the volumes are.
+//! 3. An end, without which a program cannot tell a whole list from one whose command died.
+//!
+//! The volumes are compared here, not by the gateway: an older one lists them as well, and gives the same ranges by the same ids.
 
 use super::snapshot::{SnapshotArg, find};
 use super::{door, incomplete};
@@ -6,20 +12,20 @@ use crate::cli::Common;
 use crate::door::{Client, Door, Effect};
 use crate::exit::CliError;
 use crate::output;
+use holdfast_api::compared::{Compared, Volumes};
 use holdfast_api::v1;
 use holdfast_types::Name;
+use serde_json::{Value, json};
 
-/// Prints the ranges of each volume of the later snapshot that may hold something else than in the earlier one. Line by line as they come: the
-/// command holds one answer at a time, however large the volumes are.
+/// Tells what became of each volume, and the ranges of each volume of the later snapshot that may hold something else than in the earlier one.
 pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> Result<(), CliError> {
     let mut door = door(common);
     let of = |name: &Name| SnapshotArg { set: set.clone(), name: name.clone() };
     let (a, b) = (known(&mut door, &of(earlier)).await?, known(&mut door, &of(later)).await?);
-    let mut printer = Printer { json: common.output == output::Format::Json, bytes: 0, zeroes: 0 };
-    if !printer.json {
-        output::say(&format!("{:<20} {:>16} {:>14}  CONTENT", "VOLUME", "OFFSET", "LENGTH"));
-    }
-    for volume in &b.volumes {
+    let volumes = Volumes::compare(&a.volumes, &b.volumes);
+    let mut printer = Printer { json: common.output == output::Format::Json, data: 0, zeroes: 0 };
+    printer.volumes(&volumes)?;
+    for one in &volumes.there {
         let mut from_page = 0;
         let mut open: Option<v1::ChangedRange> = None;
         loop {
@@ -29,12 +35,14 @@ pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> R
                 earlier_id: a.id.clone(),
                 later: later.to_string(),
                 later_id: b.id.clone(),
-                volume: volume.id,
+                volume: one.volume.id,
                 from_page,
+                compares_volumes: true,
             };
             let call = async |mut client: Client| client.diff_snapshots(request.clone()).await;
             let what = format!("compare {set}@{earlier} and {set}@{later}");
             let reply = door.call(&what, Effect::Reads, call).await?;
+            of_this_volume(one, &reply)?;
             for range in reply.ranges {
                 open = match open {
                     // Ranges end at map pages; for people and programs they go on.
@@ -42,7 +50,7 @@ pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> R
                         Some(v1::ChangedRange { length: last.length + range.length, ..last })
                     }
                     Some(last) => {
-                        printer.range(volume, &last)?;
+                        printer.range(&one.volume, &last)?;
                         Some(range)
                     }
                     None => Some(range),
@@ -57,14 +65,10 @@ pub async fn run(common: &Common, set: &Name, earlier: &Name, later: &Name) -> R
             from_page = reply.next_page;
         }
         if let Some(last) = open {
-            printer.range(volume, &last)?;
+            printer.range(&one.volume, &last)?;
         }
     }
-    if !printer.json {
-        let (bytes, zeroes) = (output::bytes(printer.bytes), output::bytes(printer.zeroes));
-        output::remark(&format!("{bytes} may be different, and {zeroes} more are zeroes now"));
-    }
-    Ok(())
+    printer.end()
 }
 
 async fn known(door: &mut Door, snapshot: &SnapshotArg) -> Result<v1::Snapshot, CliError> {
@@ -78,19 +82,87 @@ async fn known(door: &mut Door, snapshot: &SnapshotArg) -> Result<v1::Snapshot, 
     }
 }
 
+/// The ranges were compared with what was told of the volume: with its earlier self of this size, or with zeroes.
+fn of_this_volume(one: &Compared, reply: &v1::DiffSnapshotsReply) -> Result<(), CliError> {
+    let expected = (one.before().map_or(0, |before| before.size_bytes), one.volume.size_bytes);
+    let found = (reply.size_before, reply.size_after);
+    if found == expected {
+        return Ok(());
+    }
+    Err(CliError::failed(format!(
+        "volume {}: found ranges from {} bytes to {}, expected from {} to {} as the snapshots are listed",
+        one.volume.name, found.0, found.1, expected.0, expected.1
+    )))
+}
+
+/// What an image of the volume starts from, and what it is then: one line of the result.
+fn told(one: &Compared) -> Value {
+    json!({
+        "kind": "volume", "volume": one.volume.name, "id": one.volume.id, "relation": one.relation_text(),
+        "renamed_from": one.renamed_from(), "size_before": one.before().map(|before| before.size_bytes),
+        "size_after": one.volume.size_bytes,
+    })
+}
+
+/// The same of a volume that the later snapshot has no more.
+fn told_gone(volume: &v1::Volume) -> Value {
+    json!({
+        "kind": "volume", "volume": volume.name, "id": volume.id, "relation": "gone",
+        "renamed_from": null, "size_before": volume.size_bytes, "size_after": null,
+    })
+}
+
+/// The same as cells of a table; in what people read a number that is not there is a `-`.
+fn row(told: &Value) -> [String; 5] {
+    let cell = |name: &str| match &told[name] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    ["volume", "relation", "size_before", "size_after", "renamed_from"].map(cell)
+}
+
 struct Printer {
     json: bool,
-    bytes: u64,
+    data: u64,
     zeroes: u64,
 }
 
 impl Printer {
+    fn format(&self) -> output::Format {
+        if self.json { output::Format::Json } else { output::Format::Table }
+    }
+
+    /// Those that are gone first: who goes through them in order, by name, makes room for another one of that name before it comes.
+    fn volumes(&self, volumes: &Volumes) -> Result<(), CliError> {
+        let all: Vec<Value> = volumes.gone.iter().map(told_gone).chain(volumes.there.iter().map(told)).collect();
+        if self.json {
+            return all.iter().try_for_each(|one| output::show(self.format(), one, String::new));
+        }
+        let header = ["VOLUME", "RELATION", "SIZE BEFORE", "SIZE AFTER", "RENAMED FROM"];
+        output::say(&output::table(header, all.iter().map(row)));
+        output::say(&format!("\n{:<20} {:>16} {:>14}  CONTENT", "VOLUME", "OFFSET", "LENGTH"));
+        Ok(())
+    }
+
     fn range(&mut self, volume: &v1::Volume, range: &v1::ChangedRange) -> Result<(), CliError> {
-        *(if range.zero { &mut self.zeroes } else { &mut self.bytes }) += range.length;
-        let format = if self.json { output::Format::Json } else { output::Format::Table };
+        *(if range.zero { &mut self.zeroes } else { &mut self.data }) += range.length;
         let content = if range.zero { "zero" } else { "data" };
         let (offset, length) = (range.offset, range.length);
-        let json = serde_json::json!({ "volume": volume.name, "offset": offset, "length": length, "content": content });
-        output::show(format, &json, || format!("{:<20} {offset:>16} {length:>14}  {content}", volume.name))
+        let json = json!({
+            "kind": "range", "volume": volume.name, "id": volume.id, "offset": offset, "length": length,
+            "content": content,
+        });
+        output::show(self.format(), &json, || format!("{:<20} {offset:>16} {length:>14}  {content}", volume.name))
+    }
+
+    fn end(&self) -> Result<(), CliError> {
+        if self.json {
+            let json = json!({ "kind": "end", "data_bytes": self.data, "zero_bytes": self.zeroes });
+            return output::show(self.format(), &json, String::new);
+        }
+        let (data, zeroes) = (output::bytes(self.data), output::bytes(self.zeroes));
+        output::remark(&format!("{data} may be different, and {zeroes} more are zeroes now"));
+        Ok(())
     }
 }

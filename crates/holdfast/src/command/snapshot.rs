@@ -30,12 +30,31 @@ Examples:
 ";
 
 const DIFF: &str = "\
-For incremental backups: what is not listed is the same in both. What garbage collection moved in between is listed although it is the same.
-Reads the map only, no data. `zero`: the range reads as zeroes in the later snapshot. With --output json one JSON value per range and line.
+For incremental backups: what makes images of the volumes as LATER has them from images of them as
+EARLIER has them. Reads the map only, no data. What garbage collection moved in between is listed
+although it is the same.
+
+First each volume, by its id: a name may be another volume's by now. RELATION says what its image
+starts from, SIZE AFTER how long it is:
+  gone  it is in EARLIER only: its image goes
+  same  from its image as of EARLIER, cut or made longer with zeroes (its name was RENAMED FROM)
+  new   from zeroes
+  anew  from zeroes, although EARLIER has a volume of this name: that is another one, and nothing
+        of its content may stay
+Keep images by id, or else do this for all volumes before anything is written: two may have
+exchanged their names.
+
+Then the ranges to write into them, in bytes: `zero` reads as zeroes in LATER, `data` is to be read
+from the export SET/VOLUME@LATER. What is not listed stays.
+
+With --output json one JSON value per line: `kind` is `volume`, then `range`, and `end` once.
+Without the end the list is not whole, and nothing may be made of it.
 
 Examples:
   holdfast snapshot diff demo monday tuesday
-  holdfast snapshot diff demo monday tuesday --output json | jq -r 'select(.volume == \"vol1\") | \"\\(.offset) \\(.length)\"'
+  holdfast snapshot diff demo monday tuesday --output json > tuesday.diff
+  tail -n 1 tuesday.diff | jq -e 'select(.kind == \"end\")'
+  jq -r 'select(.kind == \"range\" and .id == 3) | \"\\(.offset) \\(.length) \\(.content)\"' tuesday.diff
 ";
 
 const ROLLBACK: &str = "\
@@ -77,7 +96,7 @@ pub enum SnapshotCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// List the ranges that may be different between two snapshots of a set
+    /// Tell what became of each volume between two snapshots, and which ranges may differ
     #[command(after_long_help = with_codes(DIFF))]
     Diff {
         /// The set

@@ -70,6 +70,8 @@ pub struct World {
     pub changes: BTreeMap<String, u32>,
     /// A change of stores does not get on.
     pub hold_stores: bool,
+    /// Ranges are of volumes of other sizes than those that are listed.
+    pub other_sizes: bool,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -378,8 +380,9 @@ impl Admin for Door {
     async fn rollback_snapshot(&self, _: Request<v1::RollbackSnapshotRequest>) -> Answer<v1::RollbackSnapshotReply> {
         Err(Status::unimplemented("rollback_snapshot"))
     }
-    async fn diff_snapshots(&self, _: Request<v1::DiffSnapshotsRequest>) -> Answer<v1::DiffSnapshotsReply> {
-        Err(Status::unimplemented("diff_snapshots"))
+    async fn diff_snapshots(&self, request: Request<v1::DiffSnapshotsRequest>) -> Answer<v1::DiffSnapshotsReply> {
+        self.enter("diff_snapshots").await?;
+        node::diff_snapshots(&self.world.lock().unwrap(), &request.into_inner()).map(Response::new)
     }
     async fn set_schedule(&self, _: Request<v1::SetScheduleRequest>) -> Answer<v1::SetScheduleReply> {
         Err(Status::unimplemented("set_schedule"))

@@ -129,6 +129,26 @@ pub fn list_snapshots(world: &World, set: &str) -> Result<v1::ListSnapshotsReply
     Ok(v1::ListSnapshotsReply { snapshots: find(world, set)?.snapshots.clone() })
 }
 
+/// Of every volume the same ranges, in two parts, the first of which ends within a range.
+pub fn diff_snapshots(world: &World, request: &v1::DiffSnapshotsRequest) -> Result<v1::DiffSnapshotsReply, Status> {
+    let snapshots = &find(world, &request.set)?.snapshots;
+    let size = |id: &str| -> u64 {
+        let found = snapshots.iter().find(|snapshot| snapshot.id == id);
+        let volumes = found.into_iter().flat_map(|snapshot| &snapshot.volumes);
+        volumes.filter(|volume| volume.id == request.volume).map(|volume| volume.size_bytes).sum()
+    };
+    if !request.compares_volumes {
+        return refuse(RefusalCode::Precondition, "the volumes are not the same in both");
+    }
+    let range = |offset, length, zero| v1::ChangedRange { offset, length, zero };
+    let (ranges, next_page) = match request.from_page {
+        0 => (vec![range(0, 4096, false), range(8192, 4096, true)], 1),
+        _ => (vec![range(12288, 512, true)], 0),
+    };
+    let size_before = size(&request.earlier_id) + u64::from(world.other_sizes);
+    Ok(v1::DiffSnapshotsReply { ranges, next_page, size_before, size_after: size(&request.later_id) })
+}
+
 /// By its id: a name may be another snapshot's since.
 pub fn delete_snapshot(
     world: &mut World,

@@ -77,6 +77,8 @@ pub struct Stats {
     pub steps: u64,
     pub reads: u64,
     pub snapshot_reads: u64,
+    /// Pairs of snapshots whose difference led from the one to the other (H4).
+    pub compared: u64,
     pub unread: u64,
     pub takeovers: u64,
     pub ghosts: u64,
@@ -114,13 +116,39 @@ fn word(tag: Tag, lba: u64) -> u64 {
 }
 
 impl Volume {
-    fn new(name: Name, size: u64) -> Self {
+    /// All zeroes.
+    pub fn new(name: Name, size: u64) -> Self {
         Self { name, size, cells: Arc::new(vec![0; WINDOWS.len() * WINDOW as usize]) }
     }
 
-    fn clear(&mut self, range: Range<u64>) {
+    pub fn clear(&mut self, range: Range<u64>) {
         for (_, places) in cells(range) {
             Arc::make_mut(&mut self.cells)[places].fill(0);
+        }
+    }
+
+    /// What another one holds there.
+    pub fn copy(&mut self, range: Range<u64>, from: &Self) {
+        for (_, places) in cells(range) {
+            Arc::make_mut(&mut self.cells)[places.clone()].copy_from_slice(&from.cells[places]);
+        }
+    }
+
+    /// An image of it is given another name, and cut, or made longer with zeroes.
+    pub fn become_like(&mut self, name: &Name, size: u64) {
+        self.clear(self.size.min(size)..SIZE_MAX);
+        (self.name, self.size) = (name.clone(), size);
+    }
+
+    /// Where it is not as another one, in words.
+    pub fn unlike(&self, other: &Self) -> String {
+        let first = self.cells.iter().zip(&*other.cells).enumerate().find(|(_, (found, expected))| found != expected);
+        match first {
+            Some((at, (found, expected))) => {
+                let sector = WINDOWS[at / WINDOW as usize] + at as u64 % WINDOW;
+                format!("write {found} in sector {sector}, expected write {expected}")
+            }
+            None => format!("{} of {} sectors, expected {} of {}", self.name, self.size, other.name, other.size),
         }
     }
 

@@ -9,7 +9,7 @@ use holdfast_gateway::front::device::ReadPart;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::reader::Part;
 use holdfast_store::keys;
-use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, SetId, Term, VolumeId};
+use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, Term, VolumeId};
 use holdfast_volume::head::{Head, Standing};
 use holdfast_volume::map::{LeafRef, open_leaf, open_top};
 use std::collections::{BTreeMap, BTreeSet};
@@ -242,10 +242,16 @@ impl World {
                 }
             }
         }
-        let snapshots: Vec<_> = self.state().snapshots.keys().cloned().collect();
-        for name in snapshots {
-            if !self.read_whole_snapshot(&name, true).await? {
+        let snapshots: Vec<Name> = self.state().snapshots.keys().cloned().collect();
+        for name in &snapshots {
+            if !self.read_whole_snapshot(name, true).await? {
                 return Err(format!("S6: snapshot {name} cannot be read though the store answers"));
+            }
+            // H4: from each one to each, also to one that is older.
+            for other in &snapshots {
+                if !self.compare_snapshots(name, other).await? {
+                    return Err(format!("R8: {name} and {other} cannot be compared though the store answers"));
+                }
             }
         }
         self.compare_recovery().await?;

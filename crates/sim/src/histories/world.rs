@@ -347,8 +347,8 @@ impl World {
         if names.is_empty() {
             return Ok(());
         }
-        let name = self.rng.pick(&names);
-        let read = self.read_whole_snapshot(&name, false).await?;
+        let (name, other) = (self.rng.pick(&names), self.rng.pick(&names));
+        let read = self.read_whole_snapshot(&name, false).await? & self.compare_snapshots(&other, &name).await?;
         self.stats.unread += u64::from(!read);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What only whole histories see: bugs between uploader, head, sweeps and deletion of a real gateway.
 
-use super::{Edit, Layer, Mutation, Test, file};
+use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const SPACE: &str = "crates/gateway/src/set/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
@@ -17,6 +17,30 @@ const HISTORIES: Test = file(
 const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histories"], &["in_several_stores_too"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        name: "difference-by-names",
+        bug: "volumes of two snapshots are compared by their names: what is zeroes in one that was made anew is not told",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/api/src/compared.rs",
+            old: "earlier.iter().find(|before| before.id == volume.id)",
+            new: "earlier.iter().find(|before| before.name == volume.name)",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-api", &["compared::"]), HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "difference-without-zeroes",
+        bug: "what was trimmed, or went with a shrink, is not told as a difference of two snapshots",
+        rule: "R4",
+        edits: &[Edit {
+            file: "crates/volume/src/map/diff.rs",
+            old: "if !same(left, right, one_base) {",
+            new: "if !same(left, right, one_base) && !matches!(right, MapPiece::Zero { .. }) {",
+        }],
+        tests: &[lib(Layer::Property, "holdfast-volume", &["map::diff::"]), HISTORIES],
+        smoke: false,
+    },
     Mutation {
         name: "snapshots-keys-not-asked",
         bug: "a data key is dropped although a snapshot's root needs it",
