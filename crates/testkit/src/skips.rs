@@ -61,7 +61,8 @@ mod tests {
     fn a_test_is_noted_once_whatever_it_misses() {
         let dir = tempfile::tempdir().unwrap();
         let (path, noted) = (dir.path().join("skipped"), Mutex::default());
-        for (name, why) in [("one", "no etcd"), ("two", "no fio"), ("one", "no etcdctl"), ("main", "a"), ("main", "b")] {
+        for (name, why) in [("one", "no etcd"), ("two", "no fio"), ("one", "no etcdctl"), ("main", "a"), ("main", "b")]
+        {
             note(&path, &noted, name, why);
         }
         let found = std::fs::read_to_string(path).unwrap();
