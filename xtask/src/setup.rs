@@ -1,9 +1,9 @@
 //! Installing what is missing: Debian packages by apt, a real S3 server by the Go tool chain.
 
-use crate::cmd::{cmd, on_path};
+use crate::cmd::{Cmd, cmd, on_path};
 use crate::say;
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A Debian package and the program or file that shows that it is there, however it got there.
 struct Package {
@@ -46,6 +46,9 @@ const TESTS: &[Package] = &[
 /// The S3 server that the tests talk to on loopback.
 const VERSITYGW: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
+/// Go 1.21 is the first that fetches a newer one by itself where a module asks for that, as versitygw does.
+const GO_MINOR_MIN: u32 = 21;
+
 /// How much to install.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
@@ -76,6 +79,18 @@ fn is_there(package: &Package) -> bool {
     on_path(mark) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(mark).is_file())
 }
 
+fn apt() -> Cmd {
+    cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"])
+}
+
+fn apt_update() -> Result<()> {
+    apt().arg("update").run().context("apt-get update")
+}
+
+fn apt_install(names: &[&str]) -> Result<()> {
+    apt().args(["install", "--no-install-recommends", "--no-upgrade"]).args(names).run()
+}
+
 fn packages(what: For) -> Result<()> {
     let failover = if what == For::Demo { &[] } else { FAILOVER };
     let wanted = DEMO.iter().chain(failover).chain(if what == For::Tests { TESTS } else { &[] });
@@ -92,17 +107,42 @@ fn packages(what: For) -> Result<()> {
     anyhow::ensure!(on_path("apt-get"), "this machine has no apt-get; {by_hand} (the names are Debian's)");
     anyhow::ensure!(is_root(), "only root can install packages; run this as root, or {by_hand}");
     say::step(format!("apt-get install {}", names.join(" ")));
-    let apt = || cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"]);
-    apt().arg("update").run().context("apt-get update")?;
-    apt()
-        .args(["install", "--no-install-recommends", "--no-upgrade"])
-        .args(&names)
-        .run()
-        .with_context(|| by_hand.clone())?;
+    apt_update()?;
+    apt_install(&names).with_context(|| by_hand.clone())?;
     let still: Vec<&str> = missing.iter().filter(|p| !is_there(p)).map(|p| p.shown_by).collect();
     anyhow::ensure!(still.is_empty(), "apt-get ended well, but not found: {}", still.join(", "));
     say::note("installed");
     Ok(())
+}
+
+/// The minor number in what `go version` says; nothing of a Go of before or after 1.
+fn go_minor(said: &str) -> Option<u32> {
+    let version = said.split_whitespace().find_map(|word| word.strip_prefix("go1."))?;
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Of the package names that apt knows, the newest Go that is new enough: its minor number.
+fn newest_go(names: &str) -> Option<u32> {
+    let minor = |name: &str| name.trim().strip_prefix("golang-1.")?.strip_suffix("-go")?.parse::<u32>().ok();
+    names.lines().filter_map(minor).filter(|minor| *minor >= GO_MINOR_MIN).max()
+}
+
+/// A Go that builds versitygw: the one on the PATH, else one that this distribution has beside its default.
+fn go() -> Result<PathBuf> {
+    let found = match cmd("go").arg("version").out() {
+        Ok(said) if go_minor(&said) >= Some(GO_MINOR_MIN) => return Ok("go".into()),
+        Ok(said) => said.trim().to_owned(),
+        Err(_) => "no Go".to_owned(),
+    };
+    let lacks = format!("found {found}, expected Go 1.{GO_MINOR_MIN} or later");
+    anyhow::ensure!(on_path("apt-get") && is_root(), "{lacks}");
+    apt_update().with_context(|| lacks.clone())?;
+    let names = cmd("apt-cache").args(["pkgnames", "golang-1."]).out().with_context(|| lacks.clone())?;
+    let minor = newest_go(&names).with_context(|| format!("{lacks}, and apt has none"))?;
+    let package = format!("golang-1.{minor}-go");
+    say::step(format!("apt-get install {package} ({lacks})"));
+    apt_install(&[package.as_str()])?;
+    Ok(format!("/usr/lib/go-1.{minor}/bin/go").into())
 }
 
 /// A missing S3 server makes its tests say `skipped`, not fail: it needs a Go tool chain newer than some distributions have.
@@ -110,14 +150,20 @@ pub fn versitygw() {
     if on_path("versitygw") {
         return;
     }
-    if !on_path("go") {
-        say::note("versitygw is not there, and no Go to build it: tests against a real S3 server will say skipped.");
-        say::note(format!("To have them: install Go 1.24 or later (go.dev/doc/install), then: go install {VERSITYGW}"));
-        return;
-    }
-    say::step(format!("go install {VERSITYGW} (some minutes)"));
+    let go = match go() {
+        Ok(go) => go,
+        Err(why) => {
+            say::note(format!("versitygw is not there, and nothing to build it with: {why:#}"));
+            say::note("Tests against a real S3 server will say skipped.");
+            say::note(format!(
+                "To have them: Go 1.{GO_MINOR_MIN} or later (go.dev/doc/install), then cargo xtask setup"
+            ));
+            return;
+        }
+    };
+    say::step(format!("go install {VERSITYGW} (some minutes; Go fetches a newer Go for it where it has to)"));
     // Next to the other programs, where it is found without a change of the PATH.
-    let built = cmd("go").env("GOBIN", "/usr/local/bin").env("GOTOOLCHAIN", "auto").args(["install", VERSITYGW]).run();
+    let built = cmd(go).env("GOBIN", "/usr/local/bin").env("GOTOOLCHAIN", "auto").args(["install", VERSITYGW]).run();
     match built {
         Ok(()) => say::note("installed as /usr/local/bin/versitygw"),
         Err(e) => say::note(format!("not installed, tests against a real S3 server will say skipped: {e:#}")),
@@ -145,4 +191,30 @@ pub fn must_be_able_to_mount() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_go_is_told_from_one_that_will_do() {
+        for (said, minor) in [
+            ("go version go1.19.8 linux/amd64\n", Some(19)),
+            ("go version go1.26.8 linux/amd64", Some(26)),
+            ("go version go1.25rc1 linux/amd64", Some(25)),
+            ("go version devel +1234 linux/amd64", None),
+            ("", None),
+        ] {
+            assert_eq!(go_minor(said), minor, "{said:?}");
+        }
+        assert!(go_minor("go version go1.20.14 linux/amd64") < Some(GO_MINOR_MIN) && None < Some(GO_MINOR_MIN));
+    }
+
+    #[test]
+    fn the_newest_go_of_the_distribution_that_will_do() {
+        assert_eq!(newest_go("golang-1.19\ngolang-1.19-go\ngolang-1.19-src\n"), None, "Debian 12");
+        let many = "golang-1.24-doc\ngolang-1.9-go\ngolang-1.24-go\ngolang-1.23-go\ngolang-1.24-go-foo\n";
+        assert_eq!(newest_go(many), Some(24));
+    }
 }

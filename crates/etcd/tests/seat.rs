@@ -56,7 +56,7 @@ impl Etcd {
         let child = match launch(dir.path(), port) {
             Ok(child) => child,
             Err(error) => {
-                println!("skipped: etcd does not start: {error}");
+                holdfast_testkit::missing(&format!("etcd does not start: {error}"));
                 return None;
             }
         };

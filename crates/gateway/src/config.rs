@@ -244,6 +244,9 @@ settings! {
         connections: u32 = 1024;
         /// Requests of one connection, 1 to 4096. More are left in the socket.
         connection_requests: u32 = 128;
+        /// Requests of this gateway over all connections, 1 to 16777216; never less than two for each connection. More wait, none is refused. Half of them are
+        /// for each connection to have some of its own.
+        gateway_requests: u32 = 32_768;
         /// Request bytes of one connection, at least 32MiB (the largest request).
         connection_bytes: ByteSize = ByteSize(64 * MIB);
         /// Request bytes of this gateway over all connections, at least those of one.

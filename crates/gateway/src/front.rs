@@ -23,7 +23,7 @@ pub mod memory;
 mod parked;
 mod slots;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use limits::{FrontLimits, LimitsError, STALL_BYTES_MIN};
 pub use slots::{SlotPlace, Slots, StaleGeneration};

@@ -68,6 +68,7 @@ fn front(config: &GatewayConfig, exports: Arc<NodeExports>) -> Result<Front, Run
     let limits = FrontLimits {
         connections: number(config.in_flight.connections),
         connection_requests: number(config.in_flight.connection_requests),
+        gateway_requests: number(config.in_flight.gateway_requests),
         connection_bytes: config.in_flight.connection_bytes.0,
         gateway_bytes: config.in_flight.gateway_bytes.0,
         ..FrontLimits::default()

@@ -113,7 +113,7 @@ async fn dropped_files_are_used_again_and_leave_nothing_behind() {
 #[tokio::test]
 async fn a_file_system_without_direct_writes_will_do() {
     let Ok(dir) = TempDir::new_in("/dev/shm") else {
-        eprintln!("skipped: no /dev/shm");
+        holdfast_testkit::skipped("no /dev/shm");
         return;
     };
     let (node, _) = NodeLog::open(config(&dir)).expect("opens");

@@ -103,6 +103,17 @@ impl Host {
 
     /// The same as another process.
     pub(crate) fn node_as(dir: &Path, member: u64, embargo: Duration, life: Life) -> anyhow::Result<RaftNode> {
+        let timing = RaftTiming {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(600),
+            embargo,
+        };
+        Self::node_with(dir, member, timing, life)
+    }
+
+    /// The same with times of its own.
+    pub(crate) fn node_with(dir: &Path, member: u64, timing: RaftTiming, life: Life) -> anyhow::Result<RaftNode> {
         let config = LogConfig {
             file_bytes: 16 << 20,
             reserve_bytes: 64 << 20,
@@ -110,12 +121,6 @@ impl Host {
             ..LogConfig::new(dir.join(format!("journal-{member}")))
         };
         let (log, _) = NodeLog::open(config)?;
-        let timing = RaftTiming {
-            heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(300),
-            election_max: Duration::from_millis(600),
-            embargo,
-        };
         let snapshots = dir.join(format!("raft-{member}"));
         let abort = |why: &str| ABORTED.lock().unwrap_or_else(PoisonError::into_inner).push(why.to_string());
         let config = NodeConfig {

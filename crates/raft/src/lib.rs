@@ -47,6 +47,8 @@ mod heal_tests;
 #[cfg(test)]
 mod members_tests;
 #[cfg(test)]
+mod pre_vote_tests;
+#[cfg(test)]
 mod start_tests;
 #[cfg(test)]
 mod store_tests;

@@ -401,7 +401,7 @@ async fn faulty_memory() {
 async fn s3() {
     let server = match Versitygw::start() {
         Ok(server) => server,
-        Err(reason) => return support::skipped(&reason),
+        Err(reason) => return holdfast_testkit::missing(&reason),
     };
     server.create_bucket("suite");
     for url in ["s3://suite", "s3://suite/with/prefix"] {

@@ -10,7 +10,7 @@ use support::Versitygw;
 async fn refusals_say_what_to_do() {
     let server = match Versitygw::start() {
         Ok(server) => server,
-        Err(reason) => return support::skipped(&reason),
+        Err(reason) => return holdfast_testkit::missing(&reason),
     };
     server.create_bucket("there");
 

@@ -173,7 +173,7 @@ fn page() -> &'static str {
 async fn the_page_makes_certificates_that_doors_take() {
     let dir = tempfile::tempdir().expect("a directory");
     if std::process::Command::new("openssl").arg("version").output().is_err() {
-        println!("skipped: openssl is not installed");
+        holdfast_testkit::skipped("openssl is not installed");
         return;
     }
     let run = |script: &str| {

@@ -14,6 +14,7 @@ const NBDSH: &str = r#"
 assert h.get_size() == 64 * 1024 * 1024, h.get_size()
 assert h.can_flush() and h.can_fua() and h.can_trim() and h.can_zero(), "flags"
 assert h.can_multi_conn(), "multi-conn"
+assert h.can_df() and h.can_cache() and h.can_fast_zero(), "flags of what came later"
 assert h.get_structured_replies_negotiated(), "structured replies"
 assert h.can_meta_context("base:allocation"), "base:allocation"
 data = bytes(range(256)) * 64
@@ -27,7 +28,26 @@ assert h.pread(8192, 1024 * 1024) == bytes(8192), "zeroed"
 h.zero(4096, 1024 * 1024 + 8192, nbd.CMD_FLAG_NO_HOLE)
 assert h.pread(4096, 1024 * 1024 + 8192) == bytes(4096), "zeroed, allocated"
 h.trim(4096, 1024 * 1024 + 12288)
-h.cache(65536, 0) if h.can_cache() else None
+h.cache(65536, 0)
+# As zeroes are quick in each form, none is refused with ENOTSUP.
+for flags in (nbd.CMD_FLAG_FAST_ZERO, nbd.CMD_FLAG_FAST_ZERO | nbd.CMD_FLAG_NO_HOLE):
+    h.pwrite(b"z" * 65536, 4 * 1024 * 1024)
+    h.zero(65536, 4 * 1024 * 1024, flags)
+    assert h.pread(65536, 4 * 1024 * 1024) == bytes(65536), "zeroed, fast"
+# Data, and what was never written behind it: two pieces, or one where the client asks for it whole.
+here = 8 * 1024 * 1024
+h.pwrite(b"d" * 4096, here)
+def pieces(flags):
+    found = []
+    piece = lambda part, offset, status, error: found.append((offset - here, len(part), status))
+    read = h.pread_structured(65536, here, piece, flags)
+    assert read == b"d" * 4096 + bytes(61440), "data and a hole"
+    return found
+assert len(pieces(0)) > 1, pieces(0)
+assert pieces(nbd.CMD_FLAG_DF) == [(0, 65536, nbd.READ_DATA)], pieces(nbd.CMD_FLAG_DF)
+one = []
+h.block_status(65536, here, lambda context, offset, entries, error: one.append(list(entries)), nbd.CMD_FLAG_REQ_ONE)
+assert len(one) == 1 and len(one[0]) == 2 and 4096 <= one[0][0] <= 65536, one
 seen = []
 h.block_status(4 * 1024 * 1024, 0, lambda context, offset, entries, error: seen.append((context, list(entries))))
 assert seen and sum(seen[0][1][0::2]) >= 512, seen
@@ -64,7 +84,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .args(["--base-allocation", "-u", &uri, "-c", NBDSH])
         .run()?;
-    note("nbdsh: each command, 32 MiB requests, a refusal");
+    note("nbdsh: each command with each of its flags, 32 MiB requests, a refusal");
 
     // A sparse image with data at both ends and in the middle.
     let (image, back) = (lab.dir.join("image.raw"), lab.dir.join("back.raw"));

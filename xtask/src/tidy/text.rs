@@ -119,15 +119,18 @@ pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Each pure crate has its own clippy list and denies what is on it; none names a thing that the list cannot name.
+/// Each pure crate has the one clippy list, and denies what is on it; none names a thing that the list cannot name.
 pub(super) fn purity(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
+    let at = |path: String| sources.iter().find(|s| s.path == path).map_or("", |s| s.text.as_str());
+    let one = at(format!("crates/{}/clippy.toml", PURE[0]));
     for room in PURE {
         let home = format!("crates/{room}/");
-        let text =
-            |file: &str| sources.iter().find(|s| s.path == format!("{home}{file}")).map_or("", |s| s.text.as_str());
+        let text = |file: &str| at(format!("{home}{file}"));
         if !text("clippy.toml").contains("disallowed-methods") {
             problems.push(format!("{home}clippy.toml: no list of disallowed methods"));
+        } else if text("clippy.toml") != one {
+            problems.push(format!("{home}clippy.toml: another list than that of crates/{}", PURE[0]));
         }
         if !text("src/lib.rs").contains("deny(clippy::disallowed_methods, clippy::disallowed_types)") {
             problems.push(format!("{home}src/lib.rs: does not deny clippy's disallowed methods and types"));
@@ -164,6 +167,24 @@ mod tests {
             ["crates/a/src/lib.rs:1: .unwrap() outside of tests"]
         );
         assert!(unwraps(&source("crates/a/src/tests.rs", text)[0]).is_empty());
+    }
+
+    #[test]
+    fn pure_crates_have_one_list() {
+        let deny = "#![deny(clippy::disallowed_methods, clippy::disallowed_types)]\n";
+        let of = |odd: &str| {
+            let files = PURE.iter().flat_map(|room| {
+                let list = if *room == "nbd" { odd } else { "disallowed-methods = []\n" };
+                [(format!("crates/{room}/clippy.toml"), list), (format!("crates/{room}/src/lib.rs"), deny)]
+            });
+            purity(&files.map(|(path, text)| Source { path, text: text.into() }).collect::<Vec<_>>())
+        };
+        assert!(of("disallowed-methods = []\n").is_empty());
+        assert_eq!(
+            of("disallowed-methods = [ ]\n"),
+            ["crates/nbd/clippy.toml: another list than that of crates/types"]
+        );
+        assert_eq!(of(""), ["crates/nbd/clippy.toml: no list of disallowed methods"]);
     }
 
     #[test]

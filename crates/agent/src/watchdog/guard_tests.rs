@@ -99,7 +99,7 @@ fn a_device_of_memory_is_as_a_device_is() {
 #[test]
 fn the_machines_device_is_as_a_device_is() {
     let Some(path) = std::env::var_os("HOLDFAST_TEST_WATCHDOG") else {
-        eprintln!("skipped: HOLDFAST_TEST_WATCHDOG=/dev/watchdog uses the watchdog of this machine");
+        holdfast_testkit::skipped("HOLDFAST_TEST_WATCHDOG=/dev/watchdog uses the watchdog of this machine");
         return;
     };
     holds(&Device(path.into()), |ns| std::thread::sleep(std::time::Duration::from_nanos(ns)));

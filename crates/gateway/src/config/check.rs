@@ -106,6 +106,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     let flight = &config.in_flight;
     out.number("in_flight.connections", flight.connections.into(), 1, 65_536);
     out.number("in_flight.connection_requests", flight.connection_requests.into(), 1, 4096);
+    out.number("in_flight.gateway_requests", flight.gateway_requests.into(), 1, 1 << 24);
     out.size("in_flight.connection_bytes", flight.connection_bytes, limits::REQUEST_BYTES_MAX.into(), 1 << 40);
     out.size("in_flight.gateway_bytes", flight.gateway_bytes, flight.connection_bytes.0, 1 << 50);
     out.number("upload.interval_ms", config.upload.interval_ms, 100, 3_600_000);

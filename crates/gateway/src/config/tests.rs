@@ -162,6 +162,10 @@ fn relations_between_fields() {
             "in_flight.connection_bytes: found 16MiB, expected 32MiB",
             problems_of(|c| c.in_flight.connection_bytes = mib(16)),
         ),
+        (
+            "in_flight.gateway_requests: found 0, expected 1 to 16777216",
+            problems_of(|c| c.in_flight.gateway_requests = 0),
+        ),
         ("in_flight.gateway_bytes: found 32MiB, expected 64MiB", problems_of(|c| c.in_flight.gateway_bytes = mib(32))),
         ("api_listen: found 127.0.0.1:0, expected a port", problems_of(|c| c.api_listen = local(0))),
         (

@@ -1,4 +1,7 @@
-//! Bytes in flight: counted per connection without a lock, and drawn from the gateway's pool only beyond the connection's floor.
+//! What is in flight, in bytes and in number: counted per connection without a lock, and drawn from the gateway's pool only beyond the connection's floor.
+//!
+//! P1  A request waits for its place last, with everything else of it paid for. So whoever has a place runs: no place is held while another one, or bytes,
+//!     are waited for, and each comes back when an operation ends that waits for nothing here.
 
 use super::limits::FrontLimits;
 use std::collections::VecDeque;
@@ -16,12 +19,14 @@ const UNIT_BYTES: u64 = 4096;
 pub(super) struct Pool {
     permits: Arc<Semaphore>,
     units: u32,
+    places: Arc<Semaphore>,
 }
 
 impl Pool {
     pub(super) fn new(limits: &FrontLimits) -> Self {
         let units = u32::try_from(limits.shared_bytes() / UNIT_BYTES).unwrap_or(u32::MAX);
-        Self { permits: Arc::new(Semaphore::new(units as usize)), units }
+        let places = limits.shared_requests().min(Semaphore::MAX_PERMITS);
+        Self { permits: Arc::new(Semaphore::new(units as usize)), units, places: Arc::new(Semaphore::new(places)) }
     }
 
     /// Bytes that are drawn now.
@@ -38,6 +43,13 @@ pub(super) struct Charge {
     shared: Option<OwnedSemaphorePermit>,
 }
 
+/// The place of one request that runs. Gives back to the pool when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    #[allow(dead_code, reason = "held for its drop, which gives it back")]
+    shared: Option<OwnedSemaphorePermit>,
+}
+
 type Acquire = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
 
 /// What one connection holds.
@@ -47,6 +59,8 @@ pub(super) struct Ledger {
     bound: u64,
     used: u64,
     waiting: Option<(u64, Acquire)>,
+    floor_requests: usize,
+    waiting_place: Option<Acquire>,
     /// Charges of replies that are encoded: held until so many bytes in total were sent.
     unsent: VecDeque<(u64, Charge)>,
 }
@@ -59,6 +73,8 @@ impl Ledger {
             bound: limits.connection_bytes,
             used: 0,
             waiting: None,
+            floor_requests: limits.floor_requests(),
+            waiting_place: None,
             unsent: VecDeque::new(),
         }
     }
@@ -107,6 +123,35 @@ impl Ledger {
         }
         self.used = used;
         Some(Charge { bytes, shared })
+    }
+
+    /// A place for one request more of a connection that runs so many, now or later. Pending: over the connection's floor, and none is free; `cx` is woken for
+    /// the next. To be called again until it is ready, or given up by [`Ledger::want_no_place`].
+    pub(super) fn poll_place(&mut self, cx: &mut Context<'_>, running: usize) -> Poll<Place> {
+        if let Some(place) = self.try_place(running) {
+            self.waiting_place = None;
+            return Poll::Ready(place);
+        }
+        let places = self.pool.places.clone();
+        let waiting =
+            self.waiting_place.get_or_insert_with(|| Box::pin(async move { places.acquire_owned().await.ok() }));
+        let shared = ready!(waiting.as_mut().poll(cx));
+        self.waiting_place = None;
+        Poll::Ready(Place { shared })
+    }
+
+    /// A place now or not at all, without one in the queue for them.
+    pub(super) fn try_place(&self, running: usize) -> Option<Place> {
+        if running < self.floor_requests {
+            return Some(Place { shared: None });
+        }
+        // Where somebody waits none is free: what comes back is theirs.
+        self.pool.places.clone().try_acquire_owned().ok().map(|permit| Place { shared: Some(permit) })
+    }
+
+    /// Nothing is to be begun now: a place that came meanwhile is another's (P1).
+    pub(super) fn want_no_place(&mut self) {
+        self.waiting_place = None;
     }
 
     /// A request is over and nothing of it is held any more.
@@ -181,6 +226,39 @@ mod tests {
         assert_eq!((pool.drawn_bytes(), ledger.used), (10 << 20, 10 << 20));
         drop(ledger);
         assert_eq!(pool.drawn_bytes(), 0);
+    }
+
+    fn place(ledger: &mut Ledger, running: usize) -> Option<Place> {
+        match ledger.poll_place(&mut Context::from_waker(Waker::noop()), running) {
+            Poll::Ready(place) => Some(place),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn requests_without_bytes_are_bounded_as_well_and_every_connection_has_its_floor() {
+        let limits = FrontLimits { connections: 2, gateway_requests: 4, ..FrontLimits::default() };
+        let pool = Pool::new(&limits);
+        let (mut first, mut second) = (Ledger::new(&limits, pool.clone()), Ledger::new(&limits, pool.clone()));
+        let mut held: Vec<Place> = (0..3).map(|running| place(&mut first, running).unwrap()).collect();
+        assert_eq!(pool.places.available_permits(), 0);
+        assert!(place(&mut first, 3).is_none() && first.try_place(3).is_none());
+        let floor = place(&mut second, 0).unwrap();
+        assert!(place(&mut second, 1).is_none());
+        // The first has waited longer.
+        held.pop();
+        assert!(place(&mut second, 1).is_none() && second.try_place(1).is_none());
+        held.push(place(&mut first, 2).unwrap());
+        // It waits again, and then has nothing to begin: what comes is the other's.
+        assert!(place(&mut first, 3).is_none());
+        held.pop();
+        let kept = place(&mut second, 1).unwrap();
+        assert!(place(&mut first, 3).is_none());
+        drop((floor, kept));
+        first.want_no_place();
+        assert!(place(&mut second, 1).is_some(), "P1: nobody keeps a place that he does not use");
+        drop((first, second, held));
+        assert_eq!(pool.places.available_permits(), 2);
     }
 
     #[test]

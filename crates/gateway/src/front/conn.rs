@@ -10,11 +10,12 @@
 //!
 //! C1  Operations begin in the order of the wire, end in any order, and are answered as they end.
 //! C2  Nothing begins after the connection was declared closed, and nothing is answered then (R8).
-//! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held.
+//! C3  What is held is paid for: requests in number, bytes of requests and unsent replies through the ledger, before they are held. The place of a request
+//!     comes last, when nothing but its beginning is left (P1 of the budget).
 //! C4  When the task ends, its operations are dropped before its place in the slot is given back (S1).
 //! C5  A read that cannot be answered at any gateway holds nothing but its own place, beside the running ones, until it can be or the connection ends.
 
-use super::budget::{Charge, Ledger};
+use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
 use super::input::Input;
 use super::limits::{FrontLimits, STALL_BYTES_MIN};
@@ -109,7 +110,17 @@ struct Running {
     /// Number of the try, from 0.
     tries: u32,
     charge: Charge,
+    /// Given back with the end of the operation, before its answer is sent.
+    _place: Place,
     work: Work,
+}
+
+/// A request that is decoded and not begun yet.
+struct Held {
+    request: Request,
+    cost: u64,
+    /// Paid for: it waits for its place, else for its charge.
+    charge: Option<Charge>,
 }
 
 struct Finished {
@@ -157,8 +168,7 @@ pub(super) struct Connection<'a, S> {
     socket: &'a mut S,
     input: Input,
     decoder: RequestDecoder,
-    /// Decoded but not begun yet: its charge has to wait.
-    held: Option<(Request, u64)>,
+    held: Option<Held>,
     /// Paid for, for the payload that is being received.
     awaited: Option<Charge>,
     open: bool,
@@ -278,13 +288,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             if self.is_closed() {
                 return Err(End::Closed);
             }
+            let Some(place) = self.ledger.try_place(self.running.len()) else {
+                self.parked.keep(At::now(), asked, tries);
+                continue;
+            };
             let Some(charge) = self.ledger.try_charge(asked.len) else {
                 self.parked.keep(At::now(), asked, tries);
                 continue;
             };
             self.again += 1;
             let work = Work::Read(self.served.device.clone().read(asked.to.offset, asked.len as u32));
-            self.run(Running { asked, tries, charge, work }, cx)?;
+            self.run(Running { asked, tries, charge, _place: place, work }, cx)?;
             return Ok(true);
         }
     }
@@ -321,16 +335,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         loop {
             let beyond = self.parked.len().saturating_sub(PARKED_MAX);
             if self.running.len() + beyond >= self.requests_max || self.replies.len() >= self.backlog_max {
+                self.ledger.want_no_place();
                 return Ok(Intake::Blocked);
             }
             if self.turn == TURN_REQUESTS {
                 cx.waker().wake_by_ref();
                 return Ok(Intake::Blocked);
             }
-            let (request, cost) = match self.held.take() {
+            let Held { request, cost, charge } = match self.held.take() {
                 Some(held) => held,
                 None => match self.decoder.next(&mut self.input.bytes)? {
-                    Decoded::Request(request) => self.price(request),
+                    Decoded::Request(request) => {
+                        let (request, cost) = self.price(request);
+                        Held { request, cost, charge: self.awaited.take() }
+                    }
                     Decoded::Need(more) => {
                         if self.awaited.is_none()
                             && let Some(payload) = self.decoder.payload_awaited()
@@ -345,13 +363,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     }
                 },
             };
-            let charge = match self.awaited.take() {
+            let charge = match charge {
                 Some(charge) => charge,
                 None if cost == 0 => Charge::default(),
                 None => match self.ledger.poll_charge(cx, cost) {
                     Poll::Ready(charge) => charge,
                     Poll::Pending => {
-                        self.held = Some((request, cost));
+                        self.held = Some(Held { request, cost, charge: None });
                         return Ok(Intake::Blocked);
                     }
                 },
@@ -360,7 +378,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 self.open = false;
                 return Ok(Intake::Over);
             }
-            self.begin(request, charge, cx)?;
+            let Poll::Ready(place) = self.ledger.poll_place(cx, self.running.len()) else {
+                self.held = Some(Held { request, cost, charge: Some(charge) });
+                return Ok(Intake::Blocked);
+            };
+            self.begin(request, charge, place, cx)?;
             if self.replies.len() >= FLUSH_BYTES {
                 self.flush(cx)?;
             }
@@ -383,7 +405,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         (request, cost)
     }
 
-    fn begin(&mut self, request: Request, charge: Charge, cx: &mut Context<'_>) -> Result<(), End> {
+    fn begin(&mut self, request: Request, charge: Charge, place: Place, cx: &mut Context<'_>) -> Result<(), End> {
         self.turn += 1;
         // C2: as late as can be.
         if self.is_closed() {
@@ -434,7 +456,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Command::Disconnect | Command::Bad(_) => return Ok(()),
         };
         let asked = Asked { to, len, kind, narrow, since: Instant::now() };
-        self.run(Running { asked, tries: 0, charge, work }, cx)
+        self.run(Running { asked, tries: 0, charge, _place: place, work }, cx)
     }
 
     fn run(&mut self, mut running: Running, cx: &mut Context<'_>) -> Result<(), End> {

@@ -13,6 +13,9 @@ pub struct FrontLimits {
     pub handshakes: usize,
     /// Requests of one connection that run at the same time at most.
     pub connection_requests: usize,
+    /// The same over all connections, also of requests that hold no bytes (FLUSH, TRIM): more wait, none is refused. Never less than two for each
+    /// connection that there may be.
+    pub gateway_requests: usize,
     /// Bytes that one connection's requests and unsent replies hold at most.
     pub connection_bytes: u64,
     /// The same over all connections.
@@ -25,15 +28,33 @@ pub struct FrontLimits {
     pub unreadable_pause: Duration,
 }
 
+const CONNECTIONS: usize = 1024;
+const CONNECTION_REQUESTS: usize = 256;
+/// What a request holds beside its bytes is small: its future, and what the device has of it. It adds up: without this bound there could be a quarter of
+/// a million of them.
+const GATEWAY_REQUESTS: usize = 32_768;
+/// Requests that every connection may run without asking the others, at most: enough to be served while others wait for a store that is away.
+const FLOOR_REQUESTS_MAX: usize = 16;
+
+const _: () = {
+    assert!(GATEWAY_REQUESTS < CONNECTIONS * CONNECTION_REQUESTS);
+    // Half of it is for the floors, and every connection has a whole one.
+    assert!(GATEWAY_REQUESTS / 2 == CONNECTIONS * FLOOR_REQUESTS_MAX);
+    assert!(FLOOR_REQUESTS_MAX < CONNECTION_REQUESTS);
+    // What is shared lets many connections at once run as much as each may.
+    assert!(GATEWAY_REQUESTS / 2 >= 64 * CONNECTION_REQUESTS);
+};
+
 /// Progress that counts as such, in bytes per [`FrontLimits::stall_timeout`].
 pub const STALL_BYTES_MIN: u64 = 1 << 20;
 
 impl Default for FrontLimits {
     fn default() -> Self {
         Self {
-            connections: 1024,
+            connections: CONNECTIONS,
             handshakes: 128,
-            connection_requests: 256,
+            connection_requests: CONNECTION_REQUESTS,
+            gateway_requests: GATEWAY_REQUESTS,
             connection_bytes: 64 << 20,
             gateway_bytes: 512 << 20,
             handshake_timeout: Duration::from_secs(10),
@@ -63,6 +84,20 @@ impl FrontLimits {
         self.gateway_bytes.saturating_sub(self.floor_bytes().saturating_mul(self.connections as u64))
     }
 
+    fn requests(&self) -> usize {
+        self.gateway_requests.max(self.connections.saturating_mul(2))
+    }
+
+    /// Requests that every connection may run without asking the others: one at least.
+    pub fn floor_requests(&self) -> usize {
+        (self.requests() / 2 / self.connections.max(1)).min(FLOOR_REQUESTS_MAX)
+    }
+
+    /// Requests that all connections share beyond their floors.
+    pub fn shared_requests(&self) -> usize {
+        self.requests().saturating_sub(self.floor_requests().saturating_mul(self.connections))
+    }
+
     /// Checks the relations between the fields.
     ///
     /// # Errors
@@ -75,6 +110,7 @@ impl FrontLimits {
         at_least("connections", self.connections as u64, 1)?;
         at_least("handshakes", self.handshakes as u64, 1)?;
         at_least("requests per connection", self.connection_requests as u64, 1)?;
+        at_least("requests per gateway", self.gateway_requests as u64, 1)?;
         at_least("bytes per connection", self.connection_bytes, request)?;
         at_least("bytes per gateway", self.gateway_bytes, 2 * request)
     }
@@ -97,5 +133,19 @@ mod tests {
         assert!(narrow.shared_bytes() >= 32 << 20);
         assert!(FrontLimits { connection_bytes: 32 << 20, ..limits.clone() }.validate().is_err());
         assert!(FrontLimits { gateway_bytes: 64 << 20, ..limits }.validate().is_err());
+    }
+
+    #[test]
+    fn every_connection_may_run_a_request_of_its_own() {
+        let places = |connections, gateway_requests| {
+            let limits = FrontLimits { connections, gateway_requests, ..FrontLimits::default() };
+            assert_eq!(limits.validate(), Ok(()));
+            (limits.floor_requests(), limits.shared_requests())
+        };
+        assert_eq!(places(CONNECTIONS, GATEWAY_REQUESTS), (16, 16_384));
+        assert_eq!(places(1, GATEWAY_REQUESTS), (16, 32_752));
+        assert_eq!(places(2, 4), (1, 2));
+        assert_eq!(places(4, 4), (1, 4), "four are too few for four");
+        assert_eq!(places(65_536, GATEWAY_REQUESTS), (1, 65_536));
     }
 }

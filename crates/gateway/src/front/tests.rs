@@ -2,7 +2,7 @@
 
 mod faults;
 mod gate;
-mod harness;
+pub(crate) mod harness;
 mod real;
 mod serving;
 mod slots;

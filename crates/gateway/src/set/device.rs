@@ -184,6 +184,22 @@ impl VolumeDevice {
         Ok(out)
     }
 
+    fn allocated(&self, offset: u64, len: u64, extents_max: usize) -> Result<Vec<Extent>, DeviceError> {
+        let (lba, sectors) = place(offset, len)?;
+        let pieces = self.server().host.with(|m| m.lookup_prefix(self.volume, lba, sectors, extents_max));
+        let mut out: Vec<Extent> = Vec::new();
+        for piece in pieces {
+            // What only the map knows is said to be allocated: true or not, that is allowed, and costs no I/O.
+            let hole = piece.source == Source::Zero;
+            let bytes = piece.sectors.0 * SECTOR_BYTES;
+            match out.last_mut() {
+                Some(last) if last.hole == hole => last.len += bytes,
+                _ => out.push(Extent { len: bytes, hole }),
+            }
+        }
+        Ok(out)
+    }
+
     async fn fetch(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
         let mut out = Vec::new();
         let end = offset + u64::from(len);
@@ -292,19 +308,7 @@ impl Device for VolumeDevice {
         extents_max: usize,
     ) -> BoxFuture<'static, Result<Vec<Extent>, DeviceError>> {
         Box::pin(async move {
-            let (lba, sectors) = place(offset, len)?;
-            let pieces = self.server().host.with(|m| m.lookup_prefix(self.volume, lba, sectors, extents_max));
-            let mut out: Vec<Extent> = Vec::new();
-            for piece in pieces {
-                // What only the map knows is said to be allocated: true or not, that is allowed, and costs no I/O.
-                let hole = piece.source == Source::Zero;
-                let bytes = piece.sectors.0 * SECTOR_BYTES;
-                match out.last_mut() {
-                    Some(last) if last.hole == hole => last.len += bytes,
-                    _ => out.push(Extent { len: bytes, hole }),
-                }
-            }
-            self.check_read().await?;
+            let out = checked(async { self.allocated(offset, len, extents_max) }, self.check_read()).await?;
             self.still_inside(offset, len)?;
             Ok(out)
         })
@@ -462,39 +466,4 @@ impl Exports for NodeExports {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Mutex;
-
-    #[test]
-    fn r8_only_what_another_gateway_may_have_right_closes_the_connection() {
-        use holdfast_types::{MemberId, ObjectId, Term};
-        let object = ObjectId { term: Term(3), member: MemberId(1), boot: 9, random: 7 };
-        let bad = MapError::Bad { what: "extent", object, reason: "found another tag".into() };
-        assert_eq!(unanswered(&bad.into()).0, DeviceError::Unreadable);
-        assert_eq!(unanswered(&MapError::Stopping.into()).0, DeviceError::Disconnect);
-        let journal = ReadError::Operation { index: holdfast_types::LogIndex(7), reason: "of another volume".into() };
-        assert_eq!(unanswered(&journal).0, DeviceError::Disconnect);
-    }
-
-    #[tokio::test]
-    async fn r3_a_read_is_checked_when_its_data_is_there_and_before_it_is_answered() {
-        let told = Mutex::new(Vec::new());
-        let tell = |what| told.lock().unwrap().push(what);
-        let data = async {
-            tell("data begun");
-            // A store that takes its time, or a process that stands still.
-            tokio::task::yield_now().await;
-            tell("data there");
-            Ok(7)
-        };
-        let check = async {
-            tell("checked");
-            Ok(())
-        };
-        assert_eq!(checked(data, check).await, Ok(7));
-        assert_eq!(*told.lock().unwrap(), ["data begun", "data there", "checked"]);
-        let refused = checked(async { Ok(7) }, async { Err(DeviceError::Disconnect) }).await;
-        assert_eq!(refused, Err(DeviceError::Disconnect));
-    }
-}
+mod tests;

@@ -588,4 +588,4 @@ mod foreign;
 mod links;
 mod looks;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,6 @@
 pub mod server;
 
 use holdfast_store::{RetryPolicy, Secret, StoreOptions};
-use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,24 +14,6 @@ pub struct Versitygw {
     child: Child,
     address: SocketAddr,
     dir: tempfile::TempDir,
-}
-
-/// Says that a test has nothing to ask, and why. Not passed: `cargo xtask test` counts it as skipped, by the file that it names in `HOLDFAST_TEST_SKIPPED`.
-///
-/// # Panics
-/// Where `CI` is set: there every server has to be.
-pub fn skipped(why: &str) {
-    let name = std::thread::current().name().unwrap_or("a test").to_string();
-    assert!(
-        std::env::var_os("CI").is_none(),
-        "{name} has nothing to ask, which CI does not pass over: {why} (cargo xtask setup)"
-    );
-    println!("skipped: {why}");
-    if let Some(path) = std::env::var_os("HOLDFAST_TEST_SKIPPED") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {why}\n").as_bytes()));
-        noted.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    }
 }
 
 const ID: &str = "holdfast-test";

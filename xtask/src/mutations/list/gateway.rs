@@ -34,7 +34,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "checked(shown, self.check_read()).await?",
             new: "checked(shown, async { Ok(()) }).await?",
         }],
-        tests: &[Test::Scenario("paused-gateway")],
+        tests: &[DEVICES, Test::Scenario("paused-gateway")],
+        smoke: false,
+    },
+    Mutation {
+        name: "extents-without-the-lease",
+        bug: "which parts of a volume are allocated is answered without a look at the read lease",
+        rule: "R3",
+        edits: &[Edit {
+            file: DEVICE,
+            old: "checked(async { self.allocated(offset, len, extents_max) }, self.check_read()).await?",
+            new: "checked(async { self.allocated(offset, len, extents_max) }, async { Ok(()) }).await?",
+        }],
+        tests: &[DEVICES],
         smoke: false,
     },
     Mutation {
@@ -227,7 +239,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         }
 ",
         }],
-        tests: &[Test::Scenario("moves"), Test::Scenario("attach-failover")],
+        tests: &[DEVICES, Test::Scenario("moves"), Test::Scenario("attach-failover")],
         smoke: false,
     },
     Mutation {

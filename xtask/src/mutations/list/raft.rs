@@ -4,6 +4,7 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const GROUPS: Test = lib(Layer::Cluster, "holdfast-raft", &["group_tests::"]);
 const STARTS: Test = lib(Layer::Cluster, "holdfast-raft", &["start_tests::"]);
+const PRE_VOTE: Test = lib(Layer::Cluster, "holdfast-raft", &["pre_vote_tests::"]);
 const SNAPSHOTS: Test = lib(Layer::Unit, "holdfast-raft", &["machine::tests::"]);
 const COPIED: Test =
     lib(Layer::Cluster, "holdfast-raft", &["a_second_process_on_a_copied_disk_is_refused_by_the_first"]);
@@ -72,6 +73,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[STARTS],
+        smoke: false,
+    },
+    Mutation {
+        name: "pre-vote-off",
+        bug: "a member that is cut off raises its term again and again, and deposes the leader when it comes back",
+        rule: "R8",
+        edits: &[Edit {
+            file: "crates/raft/src/config.rs",
+            old: "enable_pre_vote: Some(true),",
+            new: "enable_pre_vote: Some(false),",
+        }],
+        tests: &[PRE_VOTE],
         smoke: false,
     },
     Mutation {

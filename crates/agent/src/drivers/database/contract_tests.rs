@@ -4,6 +4,7 @@
 //! Without PostgreSQL on the machine nothing is tested, and that is said.
 
 use super::*;
+use holdfast_testkit::{missing, skipped};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command as Blocking;
 
@@ -28,11 +29,11 @@ struct Stage {
 }
 
 fn programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let bins = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
     let found = bins.filter(|bin| bin.join("postgres").exists()).max();
     if found.is_none() {
-        eprintln!("skipped: no PostgreSQL in /usr/lib/postgresql");
+        missing("no PostgreSQL in /usr/lib/postgresql");
     }
     found
 }
@@ -47,7 +48,7 @@ impl Stage {
     /// A new data directory; `None` where there is no PostgreSQL, or no systemd that may be used.
     fn new(by: By) -> Option<Self> {
         if matches!(by, By::Systemd | By::Debian) && std::env::var_os("HOLDFAST_TEST_SYSTEMD").is_none() {
-            eprintln!("skipped: HOLDFAST_TEST_SYSTEMD=1 uses the systemd of this machine");
+            skipped("HOLDFAST_TEST_SYSTEMD=1 uses the systemd of this machine");
             return None;
         }
         let bin_dir = programs()?;
@@ -110,7 +111,7 @@ impl Stage {
         let mut create = Blocking::new("pg_createcluster");
         create.arg("--datadir").arg(inner.join("data")).arg("--socketdir").arg(&inner).args(["--start-conf=manual"]);
         if let Err(error) = create.args([&version, &name, "--", "-N"]).output() {
-            eprintln!("skipped: pg_createcluster: {error}");
+            skipped(&format!("pg_createcluster: {error}"));
             return None;
         }
         let conf = std::fs::read_to_string(format!("/etc/postgresql/{version}/{name}/postgresql.conf")).unwrap();

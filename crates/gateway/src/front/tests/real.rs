@@ -3,6 +3,7 @@
 use super::harness::{soon, until};
 use crate::front::memory::{MemoryDevice, MemoryExports};
 use crate::front::{Front, FrontLimits};
+use holdfast_testkit::{missing, skipped};
 use holdfast_types::Epoch;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use tokio::process::Command;
 
 const SIZE: u64 = 256 << 20;
 
-/// A tool on the path, or a line that says what was not tried.
+/// A tool on the path; without it the test is passed over.
 fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        println!("skipped: {name} is not installed");
+        missing(&format!("{name} is not installed"));
     }
     found
 }
@@ -31,7 +32,7 @@ async fn python() -> Option<PathBuf> {
             return Some(python);
         }
     }
-    println!("skipped: no python3 with libnbd is installed");
+    missing("no python3 with libnbd is installed");
     None
 }
 
@@ -238,7 +239,7 @@ print("all well")
 async fn fio_verifies_what_it_wrote() {
     let Some(fio) = tool("fio") else { return };
     if !run(&fio, &["--enghelp"]).await.contains("nbd") {
-        println!("skipped: fio has no nbd engine");
+        skipped("fio has no nbd engine");
         return;
     }
     let server = server().await;

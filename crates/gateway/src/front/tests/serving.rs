@@ -166,6 +166,60 @@ async fn no_more_requests_run_than_may() {
     }
 }
 
+/// Bytes do not bound these: a trim holds none. Who waits is not refused, and whoever comes has a place that nobody else can take.
+#[tokio::test]
+async fn no_more_requests_run_than_may_over_all_connections() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device, Epoch(1), false);
+    let front = front(FrontLimits { connections: 2, gateway_requests: 4, ..FrontLimits::default() }, &exports);
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        clients.push(Client::connect(pipe(&front), "s/v").await);
+    }
+    let trim = CommandOut::Trim { fua: false };
+    // One is its own, and two are of those for all.
+    let mut running = Vec::new();
+    for n in 0..5 {
+        clients[0].send(n * 512, 512, trim, &[]).await.unwrap();
+    }
+    for n in 0..3 {
+        running.push(soon(begun.recv()).await.unwrap());
+        assert_eq!(running[n].offset, n as u64 * 512);
+    }
+    for n in 8..10 {
+        clients[1].send(n * 512, 512, trim, &[]).await.unwrap();
+    }
+    let own = soon(begun.recv()).await.unwrap();
+    assert_eq!(own.offset, 8 * 512, "its own place");
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+        assert!(begun.try_recv().is_err(), "C3: more than four run");
+    }
+    // The one that came first waited longest.
+    assert!(running.pop().unwrap().go(Ok(())));
+    assert_eq!(soon(clients[0].answer()).await.unwrap(), (3, Ok(vec![])));
+    running.push(soon(begun.recv()).await.unwrap());
+    assert_eq!(running[2].offset, 3 * 512);
+    assert!(own.go(Ok(())));
+    assert_eq!(soon(clients[1].answer()).await.unwrap(), (1, Ok(vec![])));
+    let own = soon(begun.recv()).await.unwrap();
+    assert_eq!(own.offset, 9 * 512);
+    // A connection that ends gives back what it has, and what it waits for.
+    front.connections().into_iter().min_by_key(|connection| connection.info.id).unwrap().close();
+    for operation in running {
+        soon(operation.dropped()).await;
+    }
+    let mut running = Vec::new();
+    for n in 10..12 {
+        clients[1].send(n * 512, 512, trim, &[]).await.unwrap();
+        running.push(soon(begun.recv()).await.unwrap());
+    }
+    assert_eq!(running.iter().map(|operation| operation.offset).collect::<Vec<_>>(), [10 * 512, 11 * 512]);
+    assert!(own.go(Ok(())));
+    assert_eq!(soon(clients[1].answer()).await.unwrap(), (2, Ok(vec![])));
+}
+
 #[tokio::test]
 async fn a_goodbye_waits_for_what_was_begun() {
     let (device, mut begun) = GateDevice::new(MIB);

@@ -7,8 +7,8 @@ use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Swit
 use holdfast_types::{GroupId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
-const SET: holdfast_types::SetId = GroupId(3);
-pub(super) const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
+pub(crate) const SET: holdfast_types::SetId = GroupId(3);
+pub(crate) const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
 
 fn cluster_key() -> ClusterKeys {
     ClusterKeys::of_bytes(5, None)
@@ -23,7 +23,7 @@ fn keeper(store: Arc<dyn ObjectStore>, life: SetLife, dir: &std::path::Path) -> 
     keeper_of(store, life, dir, None)
 }
 
-pub(super) fn keeper_of(
+pub(crate) fn keeper_of(
     store: Arc<dyn ObjectStore>,
     life: SetLife,
     dir: &std::path::Path,
