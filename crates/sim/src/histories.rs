@@ -100,10 +100,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 30]);
+struct Sums([u64; 31]);
 
 impl Sums {
-    const NAMES: [&str; 30] = [
+    const NAMES: [&str; 31] = [
         "histories",
         "steps",
         "reads",

@@ -1,6 +1,6 @@
 //! Gateways that only have an admin door, for tests of the command line: several servers that share one small world.
 //! They keep to the words of `proto/admin.proto`; a mood makes one of them misbehave as real ones do at bad times.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 mod node;
 mod world;
