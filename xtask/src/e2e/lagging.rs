@@ -25,8 +25,15 @@ const INSTALLED: &str = "installed a snapshot";
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let settings = SETTINGS.map(String::from).into();
-    let mut cluster =
-        Cluster::start(Options { bin, dir, gateways: 3, store: None, size: "256MiB".into(), settings, env: Vec::new() })?;
+    let mut cluster = Cluster::start(Options {
+        bin,
+        dir,
+        gateways: 3,
+        store: None,
+        size: "256MiB".into(),
+        settings,
+        env: Vec::new(),
+    })?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let others = cluster.others(serving);
     let (lagging, other) = (others[0], others[1]);

@@ -271,7 +271,8 @@ impl Top {
                 self.older_keys.len() as u64,
             ));
         }
-        if let Some(at) = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at)) {
+        if let Some(at) = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at))
+        {
             root.compare_packs().map_err(|(what, found, expected)| wrong(&at, what, found, expected))?;
         }
         root.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })?;
