@@ -129,7 +129,7 @@ pub struct Host {
     /// How its stores are put together, if not as they should be.
     pub broken: Option<Broken>,
     /// Its roots are tops and leaves, also small ones.
-    in_leaves: bool,
+    pub in_leaves: bool,
     dir: PathBuf,
     net: Net,
     rng: Rng,

@@ -79,11 +79,13 @@ impl Stores {
         if !self.several() || keys::set_of(key).is_none_or(|set| keys::head(set) != key) {
             return self.0.iter().find_map(|server| server.object(key)).into_iter().collect();
         }
-        let value = |server: &Server| match slot_of(server.object(key).as_ref()) {
-            Some(Slot::Value { ballot, value }) => Some((ballot, value)),
-            _ => None,
+        // One whose slot is gone, or marked to be mended, takes part in no round (Q2), so it is none of the two.
+        let slot = |server: &Server| match slot_of(server.object(key).as_ref()) {
+            Some(Slot::Value { ballot, value }) => Some(Some((ballot, value))),
+            Some(Slot::Blank) => Some(None),
+            Some(Slot::Gone | Slot::Mark) | None => None,
         };
-        let slots: Vec<_> = self.0.iter().map(value).collect();
+        let slots: Vec<_> = self.0.iter().filter_map(slot).collect();
         let mut found = BTreeMap::new();
         for (at, one) in slots.iter().enumerate() {
             for other in &slots[at + 1..] {
