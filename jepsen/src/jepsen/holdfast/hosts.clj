@@ -59,7 +59,7 @@
             "partition-bridge" "partition-one-way" "loss" "delay" "unsynced"
             "unsynced-all" "s3-down" "s3-slow" "s3-503" "clock-jump" "clock-drift"
             "partition-primary+kill-host" "clock-drift+kill-gateway"
-            "s3-slow+restart-gateways" "delay+unsynced"]})
+            "s3-slow+kill-gateway" "delay+unsynced"]})
 
 (defn choices [nemesis]
   (->> (str/split nemesis #",")

@@ -3,6 +3,7 @@
 use crate::cmd::{cmd, show};
 use crate::process::wait_until;
 use anyhow::{Context, Result};
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -25,6 +26,12 @@ pub struct Left {
     pub torn: u64,
     /// Names of files that were undone.
     pub names: u64,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} kept, {} lost, {} torn, {} names undone", self.kept, self.lost, self.torn, self.names)
+    }
 }
 
 impl Left {
@@ -80,17 +87,17 @@ impl Disk {
         Path::new(&format!("/proc/{}/root", self.child.id())).join(at)
     }
 
-    /// The power is gone at all of these, in one moment as far as that can be.
+    /// The power is gone at all of these, in one moment as far as that can be: as soon as the first has something to lose.
     ///
     /// # Errors
     /// When one does not say so.
-    pub fn switch_off<'a>(disks: impl IntoIterator<Item = &'a mut Self>) -> Result<()> {
-        let mut told = Vec::new();
-        for disk in disks {
-            disk.tell("off")?;
-            told.push(disk);
+    pub fn switch_off(mut disks: Vec<&mut Self>) -> Result<()> {
+        if let Some(first) = disks.first_mut() {
+            first.tell("busy")?;
+            first.hears("off")?;
         }
-        told.into_iter().try_for_each(|disk| disk.hears("off"))
+        disks.iter_mut().skip(1).try_for_each(|disk| disk.tell("off"))?;
+        disks.iter_mut().skip(1).try_for_each(|disk| disk.hears("off"))
     }
 
     /// The power is back. Whoever had files open must be dead.

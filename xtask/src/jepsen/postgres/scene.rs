@@ -301,6 +301,9 @@ impl Scene {
         gateways.iter().try_for_each(|gateway| self.mark(*gateway, DARK))?;
         let disks = self.ground.disks()?.iter_mut().enumerate();
         let of = disks.filter(|(gateway, _)| gateways.contains(gateway)).map(|(_, disk)| disk);
+        let mut of: Vec<&mut Disk> = of.collect();
+        // The first one's moment is chosen.
+        self.chance.shuffle(&mut of);
         let off = Disk::switch_off(of);
         let killed = gateways.iter().try_for_each(|gateway| self.kill(*gateway));
         self.lasting.push(Lasting::Dark(gateways));
@@ -348,9 +351,9 @@ impl Scene {
                     let left = disk.switch_on()?;
                     self.mark(*gateway, LIGHT)?;
                     hit |= left.found();
-                    told.push(format!("{} {left:?}", gateways::name(*gateway)));
+                    told.push(format!("{} {left}", gateways::name(*gateway)));
                 }
-                Ok((told.join(", "), hit))
+                Ok((told.join("; "), hit))
             }
         }
     }
