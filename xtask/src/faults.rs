@@ -149,7 +149,15 @@ impl Proxy {
     /// # Errors
     /// When no port is free.
     pub fn start(upstream: &str, seed: u64) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("a port for the proxy")?;
+        Self::start_on("127.0.0.1", upstream, seed)
+    }
+
+    /// The same on another address of ours.
+    ///
+    /// # Errors
+    /// As [`Proxy::start`].
+    pub fn start_on(host: &str, upstream: &str, seed: u64) -> Result<Self> {
+        let listener = TcpListener::bind((host, 0)).context("a port for the proxy")?;
         let address = listener.local_addr()?.to_string();
         let shared = Arc::new(Shared {
             upstream: upstream.into(),

@@ -26,6 +26,19 @@ pub struct Plan<'a> {
     pub env: Vec<(String, String)>,
     /// Further sections of every gateway's settings.
     pub settings: &'a str,
+    /// What each has beyond that.
+    pub own: [Own; GATEWAYS],
+}
+
+/// What one gateway has of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
+    /// More environment.
+    pub env: Vec<(String, String)>,
+    /// Further sections of its settings.
+    pub settings: String,
+    /// Mounts that it has in place of ours: a file such as `/proc/PID/ns/mnt`.
+    pub mounts: Option<PathBuf>,
 }
 
 /// Address of a gateway's NBD door.
@@ -44,6 +57,7 @@ pub struct Gateways {
     bin: PathBuf,
     dir: PathBuf,
     env: Vec<(String, String)>,
+    own: [Own; GATEWAYS],
     procs: Vec<Option<Proc>>,
     paused: [bool; GATEWAYS],
 }
@@ -62,7 +76,8 @@ impl Gateways {
         let mut plan = String::new();
         for gateway in 0..GATEWAYS {
             let (name, at) = (name(gateway), address(gateway));
-            std::fs::write(dir.join(format!("{name}.toml")), settings(dir, &name, &at) + wanted.settings)?;
+            let settings = settings(dir, &name, &at) + wanted.settings + &wanted.own[gateway].settings;
+            std::fs::write(dir.join(format!("{name}.toml")), settings)?;
             plan += &format!("[[gateways]]\nname = \"{name}\"\nregion = \"local\"\napi = \"{at}:7400\"\n");
         }
         plan += &format!(
@@ -76,6 +91,7 @@ impl Gateways {
             bin: bin.into(),
             dir: dir.into(),
             env: wanted.env,
+            own: wanted.own,
             procs: (0..GATEWAYS).map(|_| None).collect(),
             paused: [false; GATEWAYS],
         };
@@ -95,8 +111,13 @@ impl Gateways {
         let name = name(gateway);
         let config = self.dir.join(format!("{name}.toml"));
         let log = self.dir.join(format!("{name}.log"));
-        let mut command = net.within(gateway, &self.bin).args(["gateway", "run", "--config"]).arg(config);
-        for (key, value) in &self.env {
+        let own = &self.own[gateway];
+        let command = match &own.mounts {
+            Some(mounts) => net.within_mounts(gateway, mounts, &self.bin),
+            None => net.within(gateway, &self.bin),
+        };
+        let mut command = command.args(["gateway", "run", "--config"]).arg(config);
+        for (key, value) in self.env.iter().chain(&own.env) {
             command = command.env(key, value);
         }
         let mut proc = Proc::spawn(&name, command.into_command(), &log)?;
@@ -142,17 +163,20 @@ impl Gateways {
     /// # Errors
     /// As [`Gateways::launch`].
     pub fn heal(&mut self, net: &Net) -> Result<()> {
-        for gateway in 0..GATEWAYS {
-            if std::mem::take(&mut self.paused[gateway])
-                && let Some(proc) = &mut self.procs[gateway]
-            {
-                proc.signal(Signal::CONT);
-            }
-            if self.procs[gateway].is_none() {
-                self.launch(net, gateway)?;
-            }
+        (0..GATEWAYS).try_for_each(|gateway| self.heal_one(net, gateway))
+    }
+
+    /// The same for one of them.
+    ///
+    /// # Errors
+    /// As [`Gateways::launch`].
+    pub fn heal_one(&mut self, net: &Net, gateway: usize) -> Result<()> {
+        if std::mem::take(&mut self.paused[gateway])
+            && let Some(proc) = &mut self.procs[gateway]
+        {
+            proc.signal(Signal::CONT);
         }
-        Ok(())
+        if self.procs[gateway].is_none() { self.launch(net, gateway) } else { Ok(()) }
     }
 
     /// R11: nobody ends but by our hand.
@@ -166,6 +190,11 @@ impl Gateways {
     /// Whether it runs, or was ended by our hand.
     pub fn lives(&mut self, gateway: usize) -> bool {
         self.procs[gateway].as_mut().is_none_or(|proc| proc.ended().is_none())
+    }
+
+    /// Whether it was started, and not ended by our hand since.
+    pub fn is_on(&self, gateway: usize) -> bool {
+        self.procs[gateway].is_some()
     }
 
     /// SIGTERM to all of them.

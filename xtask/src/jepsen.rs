@@ -35,7 +35,7 @@ const WORKLOADS: &[&str] = &["register", "lease", "order", "flush-kill", APPEND]
 
 /// The workload on PostgreSQL, and what is done to it.
 const APPEND: &str = "append";
-const APPEND_NEMESES: &[&str] = &["mix", "kill-host", "cut-host", "pause-host", "switchover", "kill-gateway"];
+const APPEND_NEMESES: &[&str] = &["mix", "mix-2", "kill-host", "cut-host", "pause-host", "switchover", "kill-gateway"];
 
 /// Seconds that a fault lasts there, and that are calm between: a takeover takes some.
 const APPEND_TIMES: [&str; 4] = ["--hold", "10", "--interval", "6"];
@@ -111,6 +111,7 @@ const LIES: &[Lie] = &[
     Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
     Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },
+    Lie { nemesis: "partition-primary,loss,clock-drift,s3-503", ..lie(APPEND, "miss", "coverage") },
 ];
 
 /// What a person can turn.
@@ -122,7 +123,7 @@ pub struct Args {
     /// Only these: register, lease, order, flush-kill, append
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
-    /// Only these: mix, mix-2, kill-primary, clock-drift, s3-down, ..., for append kill-host, cut-host, ... (a wrong name prints them all)
+    /// Only these: mix, mix-2, kill-primary, partition-halves, s3-down, ..., for append also kill-host, ... (a wrong name prints them all)
     #[arg(long, value_name = "NAME", value_delimiter = ' ')]
     nemesis: Vec<String>,
     /// Of the first run, the next has one more; drawn and printed if not given
@@ -139,6 +140,9 @@ pub struct Args {
     /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
     #[arg(long, hide = true, value_name = "DIR")]
     inside: Option<PathBuf>,
+    /// Set by the chore itself: what the faults are built of is there
+    #[arg(long, hide = true, value_name = "DIR", requires = "inside")]
+    tools: Option<PathBuf>,
     /// Set by the tests: be a node's disk, mounted here
     #[arg(long, hide = true, value_name = "DIR")]
     disk: Option<PathBuf>,
@@ -203,8 +207,14 @@ impl Verdict {
 /// None: what kept it from a verdict is printed.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(dir) = &args.inside {
-        let bin = args.build.bin.as_deref().context("no program")?;
-        let code = postgres::inside(bin, dir, &args.command).unwrap_or_else(|e| {
+        let wanted = postgres::Wanted {
+            bin: args.build.bin.as_deref().context("no program")?,
+            dir,
+            nemesis: args.nemesis.first().context("no nemesis")?,
+            tools: args.tools.as_deref().context("no tools")?,
+            seed: args.seed.context("no seed")?,
+        };
+        let code = postgres::inside(&wanted, &args.command).unwrap_or_else(|e| {
             line(format!("error: {e:#}"));
             NOT_RUN
         });
@@ -310,10 +320,7 @@ fn runs(args: &Args) -> Vec<Run> {
 
 /// Whether a workload has a fault. Some are of both, by the same name.
 fn fits(workload: &str, nemesis: &str) -> bool {
-    if workload == APPEND {
-        return ["mix", "none"].contains(&nemesis) || postgres::knows(nemesis);
-    }
-    nemesis == "switchover" || !postgres::knows(nemesis)
+    if workload == APPEND { nemesis == "none" || postgres::knows(nemesis) } else { !postgres::is_own(nemesis) }
 }
 
 /// Installs what is missing and says so.
@@ -370,6 +377,7 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verd
             std::fs::remove_dir_all(&stage)?;
         }
         let java = java.args(["--net", "--"]).arg(std::env::current_exe()?).arg("jepsen").arg("--inside").arg(stage);
+        let java = java.args(["--nemesis", &run.nemesis, "--seed", &seed.to_string(), "--tools"]).arg(dir);
         java.arg("--bin").arg(bin).arg("--")
     } else {
         java.args(run_alone).args(["bash", "-c", INSIDE, "jepsen"])
@@ -480,8 +488,11 @@ mod tests {
         assert_eq!(of("--nemesis kill-host+kill-gateway"), ["append kill-host+kill-gateway"]);
         assert_eq!(of("--nemesis kill-primary").len(), WORKLOADS.len() - 1);
         assert_eq!(of("--nemesis mix").len(), WORKLOADS.len());
-        assert_eq!(of("--nemesis mix-2").len(), WORKLOADS.len() - 1);
-        assert_eq!(of("--nemesis switchover").len(), WORKLOADS.len());
+        for both in ["mix-2", "switchover", "partition-halves", "unsynced-all,clock-drift", "s3-slow+loss"] {
+            assert_eq!(of(&format!("--nemesis {both}")).len(), WORKLOADS.len(), "{both}");
+        }
+        assert_eq!(of("--nemesis kill+partition-halves").len(), WORKLOADS.len() - 1);
+        assert_eq!(of("--nemesis kill-host+partition-halves"), ["append kill-host+partition-halves"]);
         assert_eq!(of("--workload append").len(), APPEND_NEMESES.len());
         // Said by Jepsen, with the names that there are.
         assert_eq!(of("--workload append --nemesis kill-primary"), ["append kill-primary"]);

@@ -31,6 +31,7 @@ mod room;
 mod s3;
 mod say;
 mod setup;
+mod shape;
 mod sim;
 mod stage;
 mod stats;

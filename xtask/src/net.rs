@@ -14,6 +14,7 @@
 
 use crate::cmd::{Cmd, cmd};
 use crate::process::{Proc, wait_until};
+use crate::shape::Shape;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,6 +39,15 @@ pub fn why_not() -> Option<String> {
                   iptables -w 5 -A INPUT -s 10.98.0.99 -j DROP && iptables -w 5 -F INPUT";
     let tried = cmd("unshare").args(["--net", "--", "sh", "-c", script]).run();
     tried.err().map(|e| format!("no network namespaces with bridge, veth and iptables here: {e:#}"))
+}
+
+/// Packets that a node's rules have dropped since they were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Of those who are cut off from it, or all.
+    pub cut: u64,
+    /// By chance.
+    pub lost: u64,
 }
 
 /// The namespaces of the nodes; this process must be in a namespace of its own already.
@@ -93,6 +103,12 @@ impl Net {
         cmd("nsenter").arg(format!("--net={}", self.space(node).display())).arg("--").arg(program)
     }
 
+    /// The same with the mounts of another process, a file such as `/proc/PID/ns/mnt`. Its folder is the top one then.
+    pub fn within_mounts(&self, node: usize, mounts: &Path, program: impl AsRef<std::ffi::OsStr>) -> Cmd {
+        let spaces = cmd("nsenter").arg(format!("--net={}", self.space(node).display()));
+        spaces.arg(format!("--mount={}", mounts.display())).arg("--").arg(program)
+    }
+
     /// From now on `node` hears nobody and is heard by nobody, and goes on running: its cable is pulled.
     ///
     /// # Errors
@@ -112,13 +128,36 @@ impl Net {
         self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
     }
 
-    /// Neither hears the other.
+    /// Gateways hear each other as far as `shape` lets them.
     ///
     /// # Errors
     /// As [`Net::deafen`].
-    pub fn cut(&self, a: usize, b: usize) -> Result<()> {
-        self.deafen(a, &address(b))?;
-        self.deafen(b, &address(a))
+    pub fn part(&self, shape: Shape) -> Result<()> {
+        shape.deaf().into_iter().try_for_each(|(who, from)| self.deafen(who, &address(from)))
+    }
+
+    /// From now on a packet of TCP that comes to `node` is lost with this probability, from 0 to 1, whoever sent it.
+    ///
+    /// # Errors
+    /// As [`Net::deafen`].
+    pub fn lose(&self, node: usize, probability: &str) -> Result<()> {
+        let rule = self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-i", "eth0", "-p", "tcp"]);
+        let rule = rule.args(["-m", "statistic", "--mode", "random", "--probability", probability]);
+        rule.args(["-j", "DROP"]).run()
+    }
+
+    /// What the rules of `node` have dropped; after [`Net::heal`] there are none, and nobody knows.
+    ///
+    /// # Errors
+    /// As [`Net::deafen`].
+    pub fn dropped(&self, node: usize) -> Result<Dropped> {
+        let listed = self.within(node, "iptables").args(["-w", "5", "-n", "-v", "-x", "-L"]).out()?;
+        Ok(count(&listed))
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.holders.len()
     }
 
     /// Everybody hears everybody again.
@@ -132,4 +171,38 @@ impl Net {
 
 fn ip(args: &[&str]) -> Result<()> {
     cmd("ip").args(args).run()
+}
+
+/// Of `iptables -v -x -L`: the first column of each rule is how many packets it took.
+fn count(listed: &str) -> Dropped {
+    let mut dropped = Dropped::default();
+    for line in listed.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [packets, _, "DROP", ..] = words[..] else { continue };
+        let packets: u64 = packets.parse().unwrap_or_default();
+        if words.contains(&"statistic") {
+            dropped.lost += packets;
+        } else {
+            dropped.cut += packets;
+        }
+    }
+    dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_counted_by_why_they_were_dropped() {
+        let listed = "Chain INPUT (policy ACCEPT 7 packets, 900 bytes)\n    \
+             pkts      bytes target     prot opt in     out     source               destination\n     \
+             31     1860 DROP       0    --  *      *       10.98.0.12           0.0.0.0/0\n      \
+             5      300 DROP       6    --  eth0   *       0.0.0.0/0            0.0.0.0/0            statistic mode random probability 0.2\n\n\
+             Chain OUTPUT (policy ACCEPT 3 packets, 100 bytes)\n    \
+             pkts      bytes target     prot opt in     out     source               destination\n      \
+             2      120 DROP       0    --  *      !lo     0.0.0.0/0            0.0.0.0/0\n";
+        assert_eq!(count(listed), Dropped { cut: 33, lost: 5 });
+        assert_eq!(count(""), Dropped::default());
+    }
 }

@@ -4,10 +4,11 @@ use super::access::Access;
 use super::history::History;
 use super::nemesis::{Fault, Step};
 use crate::gateways::{GATEWAYS, Gateways, name};
-use crate::net::{HUB, Net, address};
+use crate::net::{HUB, Net};
 use crate::process::wait_until;
 use crate::s3::S3;
 use crate::say::note;
+use crate::shape::Shape;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ impl Siege<'_> {
     }
 
     fn cut_from_peers(&self, gateway: usize) -> Result<()> {
-        others(gateway).into_iter().try_for_each(|other| self.net.cut(gateway, other))
+        self.net.part(Shape::Alone(gateway))
     }
 
     fn inject(&mut self, step: &Step, serving: usize) -> Result<()> {
@@ -116,15 +117,15 @@ impl Siege<'_> {
                 self.cut_from_peers(serving)?;
                 self.net.deafen(serving, HUB)?;
             }
-            Fault::AllAlone => (0..GATEWAYS).try_for_each(|g| self.net.cut(g, (g + 1) % GATEWAYS))?,
-            Fault::Bridge => match step.choice % 3 {
-                0 => self.net.cut(one, two)?,
-                1 => self.net.cut(serving, one)?,
-                _ => self.net.cut(serving, two)?,
-            },
-            Fault::Ring => (0..GATEWAYS).try_for_each(|g| self.net.deafen(g, &address((g + 2) % GATEWAYS)))?,
-            Fault::LeaderDeaf => [one, two].iter().try_for_each(|o| self.net.deafen(serving, &address(*o)))?,
-            Fault::LeaderMute => [one, two].iter().try_for_each(|o| self.net.deafen(*o, &address(serving)))?,
+            Fault::AllAlone => self.net.part(Shape::AllAlone)?,
+            Fault::Bridge => self.net.part(match step.choice % 3 {
+                0 => Shape::Cut(one, two),
+                1 => Shape::Cut(serving, one),
+                _ => Shape::Cut(serving, two),
+            })?,
+            Fault::Ring => self.net.part(Shape::Ring)?,
+            Fault::LeaderDeaf => self.net.part(Shape::Deaf(serving))?,
+            Fault::LeaderMute => self.net.part(Shape::Mute(serving))?,
             Fault::Flapping => {
                 for _ in 0..5 {
                     self.cut_from_peers(serving)?;

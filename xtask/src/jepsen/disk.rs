@@ -4,6 +4,7 @@
 //! ```text
 //!   lie   from now on it says that it synced, and mostly does not -> lies
 //!   off   the power is gone: nothing can be read or written      -> off
+//!   busy  the same, as soon as something is not synced           -> off
 //!   on    what was not synced is kept, lost or torn, by the seed -> {"kept":0,"lost":12,"torn":1,"names":0}
 //! ```
 
@@ -12,6 +13,10 @@ use crate::power::mount::Mounted;
 use anyhow::{Context, Result};
 use std::io::{BufRead, Write};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long something unsynced is waited for: a lease that is held alone makes an entry every second.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// Serves a disk at `at` until standard input ends.
 ///
@@ -36,12 +41,16 @@ pub fn serve(at: &Path, seed: u64) -> Result<()> {
                 Mounted::switch_off(std::slice::from_ref(&disk));
                 say("off")?;
             }
+            "busy" => {
+                disk.switch_off_busy(BUSY);
+                say("off")?;
+            }
             "on" => {
                 let of = disk.switch_on(&mut chance)?;
                 let (kept, lost, torn, names) = (of.kept, of.lost, of.torn, of.names);
                 say(&format!("{{\"kept\":{kept},\"lost\":{lost},\"torn\":{torn},\"names\":{names}}}"))?;
             }
-            other => anyhow::bail!("found {other:?}, expected lie, off or on"),
+            other => anyhow::bail!("found {other:?}, expected lie, off, busy or on"),
         }
     }
     Ok(())

@@ -154,6 +154,11 @@ impl Disk {
         }
     }
 
+    /// Whether a cut could take away something that was written.
+    pub fn has_unsynced(&self) -> bool {
+        self.nodes.values().any(|node| matches!(&node.body, Body::File(file) if !file.before.is_empty()))
+    }
+
     /// From now on everything is refused.
     pub fn switch_off(&mut self) {
         self.off = true;

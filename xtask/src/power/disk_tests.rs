@@ -34,7 +34,9 @@ fn what_was_synced_stays_and_the_rest_is_new_old_or_torn() {
         disk.write(ino, 0, &[1; 8192], false).expect("written");
         disk.sync(ino).expect("synced");
         disk.sync_folder(ROOT).expect("synced");
+        assert!(!disk.has_unsynced());
         disk.write(ino, 4096, &[2; 4096], false).expect("written");
+        assert!(disk.has_unsynced());
         disk.write(ino, 8192, &[3; 100], false).expect("written");
         file(&mut disk, "b");
         disk.switch_off();

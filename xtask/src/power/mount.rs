@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Nothing that was said holds for any time.
 const NOTHING: Duration = Duration::ZERO;
@@ -78,6 +78,19 @@ impl Mounted {
     pub fn switch_off(all: &[Mounted]) {
         let mut disks: Vec<_> = all.iter().map(|mounted| lock(&mounted.disk)).collect();
         disks.iter_mut().for_each(|disk| disk.switch_off());
+    }
+
+    /// Switches it off at the first moment at which it has something unsynced, or after `limit`: between two syncs a cut takes nothing.
+    pub fn switch_off_busy(&self, limit: Duration) {
+        let begun = Instant::now();
+        loop {
+            let mut disk = lock(&self.disk);
+            if disk.has_unsynced() || begun.elapsed() > limit {
+                return disk.switch_off();
+            }
+            drop(disk);
+            std::thread::sleep(SYNC_TAKES / 10);
+        }
     }
 
     /// Takes the mount away, lets `chance` decide what the cut left, and mounts that. Those who had files open must be dead.

@@ -47,7 +47,7 @@
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
    "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
    "lying-disk" "flush-kill, with unsynced-all: disks say that they synced, and mostly did not"
-   "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not"
+   "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not; append: no packet is dropped or late either"
    "idle"       "coverage: next to nothing is asked"
    "leave-dead" "alive: what was killed is not started again"})
 
@@ -135,8 +135,7 @@
                                                        (repeat n))
                                                (:needs workload))
                                  :faults?    faults?
-                                 :once?      (every? nemesis/once
-                                                     (nemesis/single (:nemesis opts)))
+                                 :once?      (every? nemesis/once (:faults package))
                                  :time-limit (:time-limit opts)
                                  :cycle-s    (+ (:interval opts) (:hold opts))})
                 :stats        (checks/informative (checker/stats))
@@ -146,10 +145,10 @@
              (assoc :perf (checker/perf {:nemeses (:perf package)})))))}
       more)))
 
-(defn- gateway-checkers [opts]
+(defn- gateway-checkers [package]
   {:alive (checks/alive)
    :impostors (checks/impostors)
-   :log   (checks/log (nemesis/single (:nemesis opts)) "gateway.log")})
+   :log   (checks/log (:faults package) "gateway.log")})
 
 (defn- s3-options
   "The server that is not AWS stands in the store's URL."
@@ -171,10 +170,11 @@
                      (netns/addresses (cond-> nodes store-node (conj store-node))))
         s3-url     (when store-node (str "http://" (addresses store-node) ":7070"))
         dir        (.getCanonicalPath (io/file (:dir opts)))
-        opts       (assoc opts :dir dir, :nodes nodes)]
+        opts       (assoc opts :dir dir, :nodes nodes)
+        package    (nemesis/package opts)]
     (assemble
-      opts ((workloads (:workload opts)) opts) (nemesis/package opts)
-      (gateway-checkers opts)
+      opts ((workloads (:workload opts)) opts) package
+      (gateway-checkers package)
       (merge
         (if netns?
           {:remote netns/remote
@@ -213,11 +213,11 @@
   (when-not postgres
     (throw (IllegalArgumentException.
              "append wants --postgres HOST:PORT (cargo xtask jepsen --workload append brings its own)")))
-  (let [opts (assoc opts :nodes hosts/nodes)]
+  (let [opts    (assoc opts :nodes hosts/nodes)
+        package (if door (hosts/package opts) {:nemesis jepsen-nemesis/noop})]
     (assemble
-      opts (append/workload opts)
-      (if door (hosts/package opts) {:nemesis jepsen-nemesis/noop})
-      (when door (assoc (gateway-checkers opts) :agent-log (hosts/log-checker)))
+      opts (append/workload opts) package
+      (when door (assoc (gateway-checkers package) :agent-log (hosts/log-checker)))
       {:ssh {:dummy? true}})))
 
 (defn holdfast-test

@@ -72,7 +72,9 @@
     (let [nodes (if all? (:nodes test)
                     [(nth (vec (:nodes test)) (.nextInt dice (count (:nodes test))))])]
       (mark! test nodes logs/dark)
-      (doseq [n nodes] (ask! (get @(:mounted test) n) "off"))
+      ; As soon as the first has something to lose, all at once.
+      (doseq [[n what] (map vector nodes (cons "busy" (repeat "off")))]
+        (ask! (get @(:mounted test) n) what))
       (c/on-nodes test nodes (fn [t n] (jdb/kill! (:db t) t n)))
       ; It is started with all others that are down, after the power is back.
       [(-> state (update :down into nodes) (update :dark (fnil into #{}) nodes))

@@ -3,12 +3,16 @@
   runs is somebody else's (`cargo xtask jepsen` makes it): faults are asked for at
   a door, a Unix socket that takes one line and answers one.
 
-      begin FAULT     ok WHAT           done, and what was hit
-      end             ok WHAT           all is put right again, and stands by
-      alive           ok g1=up g2=down  which gateways still run
-      logs            ok g1=FILE ...    separated by tabs
+      begin FAULT     ok SERVED HIT WHAT         done, and what was hit
+      miss FAULT      the same                   not done, and treated as if it were
+      end             ok SERVED HIT WHAT         all is put right again, and stands by
+      alive           ok g1=up g2=down spoilt=g2  which gateways still run, and whose
+                                                 journal was spoilt
+      logs            ok g1=FILE ...             separated by tabs
 
-  An answer that does not begin with `ok` is an error."
+  SERVED is `served` where transactions must succeed from now on, else `unserved`;
+  HIT is `hit`, or `missed` where nothing happened: at the beginning, or as the end
+  found. An answer that does not begin with `ok` is an error."
   (:require [clojure.java.io :as io]
             [clojure.string :as str]
             [clojure.tools.logging :refer [warn]]
@@ -22,23 +26,46 @@
            (java.nio.charset StandardCharsets)))
 
 (def faults
-  {"kill-host"        "every process of the primary's host killed; the host boots at the end"
-   "cut-host"         "the primary's host cut off from everything, while all on it goes on"
-   "pause-host"       "SIGSTOP of every process of the primary's host"
-   "switchover"       "the planned one, by `holdfast agent switchover`"
-   "kill-gateway"     "SIGKILL of the serving gateway, later started again"
-   "cut-gateway"      "the serving gateway cut off from everything"
-   "pause-gateway"    "SIGSTOP of the serving gateway for longer than its lease"
-   "restart-gateways" "SIGKILL of all gateways at once, started again at the end"})
+  {"kill-host"         "every process of the primary's host killed; the host boots at the end"
+   "cut-host"          "the primary's host cut off from everything, while all on it goes on"
+   "pause-host"        "SIGSTOP of every process of the primary's host"
+   "switchover"        "the planned one, by `holdfast agent switchover`"
+   "kill-gateway"      "SIGKILL of the serving gateway, later started again"
+   "cut-gateway"       "the serving gateway cut off from everything"
+   "pause-gateway"     "SIGSTOP of the serving gateway for longer than its lease"
+   "restart-gateways"  "SIGKILL of all gateways at once, started again at the end"
+   "partition-primary" "the serving gateway alone, the others together; hosts and store reach all"
+   "partition-halves"  "the serving gateway together with one other, the third alone"
+   "partition-ring"    "each gateway hears one other, no two the same one"
+   "partition-bridge"  "one link between gateways cut, the third gateway hears both ends"
+   "partition-one-way" "the serving gateway hears no other, or no other hears it"
+   "loss"              "every fifth packet that comes in at a gateway is lost, whoever sent it"
+   "delay"             "what gateways say to one another comes 30 to 70 ms late, each way"
+   "unsynced"          "power cut of one gateway: what it did not sync is lost, torn or kept"
+   "unsynced-all"      "the same of all gateways at once"
+   "s3-down"           "SIGKILL of the S3 server, started again at the end"
+   "s3-slow"           "SIGSTOP of the S3 server: requests hang"
+   "s3-503"            "every request to the store is answered with 503 SlowDown"
+   "clock-jump"        "the wall clock of every gateway set wrong by up to 12 hours, forward or back"
+   "clock-drift"       "all clocks of the gateways too fast or too slow, two of them 16 % apart"
+   "corrupt"           "one gateway killed and a bit of its journal flipped, started at the end; once"})
 
-(def mix
-  "Each in turn, and a host together with the gateway that serves it."
-  (conj (vec (sort (keys faults))) "kill-gateway+kill-host"))
+(def sets
+  "Names for several faults in turn. `mix` stands on what every run stands on;
+  `mix-2` on disks, clocks and a store of its own."
+  {"mix" ["cut-gateway" "cut-host" "kill-gateway" "kill-host" "pause-gateway"
+          "pause-host" "restart-gateways" "switchover" "kill-gateway+kill-host"]
+   "mix-2" ["partition-primary" "partition-halves" "partition-ring"
+            "partition-bridge" "partition-one-way" "loss" "delay" "unsynced"
+            "unsynced-all" "s3-down" "s3-slow" "s3-503" "clock-jump" "clock-drift"
+            "partition-primary+kill-host" "clock-drift+kill-gateway"
+            "s3-slow+kill-gateway" "delay+unsynced"]})
 
 (defn choices [nemesis]
-  (if (= "mix" nemesis)
-    mix
-    (vec (remove #{"none"} (str/split nemesis #",")))))
+  (->> (str/split nemesis #",")
+       (mapcat #(get sets % [%]))
+       (remove #{"none"})
+       vec))
 
 (defn known?
   [nemesis]
@@ -62,11 +89,39 @@
             said
             (throw (ex-info (str (str/trim line) ": " answer) {:door door}))))))))
 
-(defn- alive [door]
-  (into (sorted-map)
-        (for [word (str/split (ask! door "alive") #" ")
-              :let [[node state] (str/split word #"=")]]
-          [node (= "up" state)])))
+(defn- change!
+  "Asks for a fault, or its end: {:served? :hit? :what}."
+  [door & words]
+  (let [said (apply ask! door words)
+        [_ served hit what] (re-matches #"(served|unserved) (hit|missed) ?(.*)" said)]
+    (when-not served
+      (throw (ex-info (str (str/join " " words) ": found " said
+                           ", expected served or unserved, hit or missed")
+                      {:door door})))
+    {:served? (= "served" served), :hit? (= "hit" hit), :what what}))
+
+(defn- begin!
+  "One fault after the other of those that begin together; who lies about it makes
+  none."
+  [{:keys [door lie]} fault]
+  (let [done (mapv (fn [f]
+                     [f (change! door (if (= "miss" lie) "miss" "begin") f)])
+                   (str/split fault #"\+"))]
+    {:value   (into {} (for [[f {:keys [what]}] done] [f what]))
+     :hit?    (every? (comp :hit? second) done)
+     ; What the last one left of them all.
+     :served? (:served? (second (peek done)))}))
+
+(defn- alive
+  "{:value {node runs?}, :spoilt #{node}}"
+  [door]
+  (reduce (fn [found word]
+            (let [[node state] (str/split word #"=")]
+              (if (= "spoilt" node)
+                (update found :spoilt conj state)
+                (update found :value assoc node (= "up" state)))))
+          {:value (sorted-map), :spoilt #{}}
+          (str/split (ask! door "alive") #" ")))
 
 (defn- keep-logs!
   "Logs into the folder of the run, where the checkers look for them."
@@ -87,15 +142,12 @@
   (invoke! [_ test op]
     (let [door (:door test)]
       (case (:f op)
-        :begin (assoc op
-                      :value (into {} (for [fault (str/split (:value op) #"\+")]
-                                        [fault (ask! door "begin" fault)]))
-                      ; Another host, another gateway: only all gateways are too many.
-                      :served? (not (str/includes? (:value op) "restart-gateways")))
-        :end   (assoc op :value (ask! door "end"), :served? true)
+        :begin (merge op (begin! test (:value op)))
+        :end   (let [{:keys [what served? hit?]} (change! door "end")]
+                 (assoc op :value what, :served? served?, :hit? hit?))
         :alive (if door
                  (do (keep-logs! test)
-                     (assoc op :value (alive door)))
+                     (merge op (alive door)))
                  op))))
   (teardown! [_ test]
     (when-let [door (:door test)]

@@ -264,7 +264,8 @@
   (lazy-seq (concat (shuffled dice choices) (rounds dice choices))))
 
 (defn package
-  "What a test is given: faults of `choices` in turn, made by (make dice)."
+  "What a test is given: faults of `choices` in turn, made by (make dice); :faults
+  are those that it can make, each by itself."
   ([{:keys [nemesis] :as opts}]
    (package opts (choices nemesis)
             (fn [dice]
@@ -272,6 +273,7 @@
                              :unsure #{}, :lasting #{}})))))
   ([{:keys [interval hold seed]} choices make]
    {:nemesis         (make (Random. (inc seed)))
+    :faults          (set (mapcat #(str/split % #"\+") choices))
     :generator       (when (seq choices)
                        (mapcat (fn [fault]
                                  [(gen/sleep interval)

@@ -1,0 +1,118 @@
+//! What stands below and around the gateways for the faults of a run, and nothing that no fault of it needs: disks in memory are slower, and nobody
+//! has wrong clocks who is not to have them.
+//!
+//! Owns: making it. Does not own: when it is turned (`scene`).
+
+use super::clocks::Clocks;
+use super::disks::Disk;
+use super::fault::Needs;
+use super::late::Late;
+use super::store::Store;
+use crate::gateways::{GATEWAYS, Own, name};
+use crate::net::Net;
+use crate::say::note;
+use crate::stage::{self, Below};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Small files that are purged soon, since disks hold them in memory; and something for the store every two seconds, or an outage meets nobody.
+const GATEWAY: &str = "[journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\ntail = \"16MiB\"\n\
+     [cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n[upload]\ninterval_ms = 2000\nbytes = \"32MiB\"\n";
+
+/// See the module. Dropped after the gateways.
+#[derive(Debug, Default)]
+pub struct Ground {
+    /// One for each gateway, or none at all.
+    disks: Vec<Disk>,
+    clocks: Option<Clocks>,
+    late: Option<Late>,
+    store: Option<Store>,
+    needed: bool,
+}
+
+impl Ground {
+    /// Makes what is needed, below `dir`, the stage's folder; `tools` has what Jepsen's faults are built of.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub fn make(needs: Needs, tools: &Path, seed: u64, net: &Net, dir: &Path) -> Result<Self> {
+        let cluster = stage::cluster(dir);
+        let mut ground = Self { needed: needs != Needs::default(), ..Self::default() };
+        if needs.disks {
+            for (gateway, seed) in (0..GATEWAYS).zip(seed..) {
+                let name = name(gateway);
+                let log = dir.join(format!("{name}-disk.log"));
+                ground.disks.push(Disk::mount(&cluster.join(&name), seed, &log).context(name)?);
+            }
+            note("each gateway's data lie on a disk that loses what was not synced");
+        }
+        if needs.clocks {
+            ground.clocks = Some(Clocks::make(tools, dir)?);
+            note("each gateway has clocks that can be wrong");
+        }
+        if needs.late {
+            ground.late = Some(Late::start(net, &tools.join("between"), &dir.join("between.log"))?);
+            note("between the gateways stands who can be late");
+        }
+        if needs.store {
+            ground.store = Some(Store::start(&cluster, seed)?);
+            note("the store is an S3 server");
+        }
+        Ok(ground)
+    }
+
+    /// What the gateways are told of it.
+    pub fn below(&self, dir: &Path) -> Below {
+        let mut below = Below::usual(dir);
+        if self.needed {
+            below.settings = GATEWAY;
+        }
+        if let Some(store) = &self.store {
+            (below.store, below.env) = (store.url(), store.env());
+        }
+        below.own = std::array::from_fn(|gateway| Own {
+            env: self.clocks.as_ref().map(|clocks| clocks.env(gateway)).unwrap_or_default(),
+            settings: self.late.as_ref().map(|_| Late::settings(gateway)).unwrap_or_default(),
+            mounts: self.disks.get(gateway).map(Disk::mounts),
+        });
+        below
+    }
+
+    /// Where we find what a gateway keeps.
+    pub fn data(&self, dir: &Path, gateway: usize) -> PathBuf {
+        self.disks.get(gateway).map_or_else(|| stage::cluster(dir).join(name(gateway)), Disk::seen)
+    }
+
+    /// The disks.
+    ///
+    /// # Errors
+    /// When this run has none.
+    pub fn disks(&mut self) -> Result<&mut [Disk]> {
+        anyhow::ensure!(!self.disks.is_empty(), "this run has no disks that lose what was not synced");
+        Ok(&mut self.disks)
+    }
+
+    /// The clocks.
+    ///
+    /// # Errors
+    /// When this run has only right ones.
+    pub fn clocks(&self) -> Result<&Clocks> {
+        self.clocks.as_ref().context("this run has no clocks that can be wrong")
+    }
+
+    /// Who can be late.
+    ///
+    /// # Errors
+    /// When nobody stands between the gateways of this run.
+    pub fn late(&mut self) -> Result<&mut Late> {
+        self.late.as_mut().context("this run has nobody between its gateways who can be late")
+    }
+
+    /// The S3 server.
+    ///
+    /// # Errors
+    /// When the store of this run is a folder.
+    pub fn store(&mut self) -> Result<&mut Store> {
+        self.store.as_mut().context("this run has no S3 server")
+    }
+}

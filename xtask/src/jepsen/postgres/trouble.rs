@@ -1,0 +1,64 @@
+//! What is wrong with the gateways, and around them; and whether PostgreSQL must be served all the same. No I/O.
+
+use crate::gateways::GATEWAYS;
+use std::collections::BTreeSet;
+
+/// What lasts now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Gateways that do not run, do not go on, or reach nobody at all.
+    pub away: BTreeSet<usize>,
+    /// Pairs of gateways of which the first receives nothing from the second.
+    pub deaf: BTreeSet<(usize, usize)>,
+    /// Packets are lost: whether anything gets through is a matter of luck.
+    pub lossy: bool,
+    /// The store does not answer, or refuses.
+    pub store_away: bool,
+    /// PostgreSQL may have to start anew, on the other host.
+    pub moved: bool,
+}
+
+impl Trouble {
+    /// Whether transactions must succeed.
+    pub fn served(&self) -> bool {
+        let talk = |a: usize, b: usize| !self.deaf.contains(&(a, b)) && !self.deaf.contains(&(b, a));
+        let here: Vec<usize> = (0..GATEWAYS).filter(|gateway| !self.away.contains(gateway)).collect();
+        let majority = here.iter().any(|a| here.iter().filter(|b| talk(*a, **b)).count() > GATEWAYS / 2);
+        // R8: without the store a set is served from journal and cache. What is in neither waits: a host that starts, or a gateway that begins
+        // to serve, may need just that.
+        let stays = self.away.is_empty() && self.deaf.is_empty() && !self.moved;
+        majority && !self.lossy && (!self.store_away || stays)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Shape;
+
+    fn parted(shape: Shape, away: &[usize]) -> bool {
+        let deaf = shape.deaf().into_iter().collect();
+        Trouble { deaf, away: away.iter().copied().collect(), ..Trouble::default() }.served()
+    }
+
+    #[test]
+    fn a_majority_that_talks_both_ways_serves() {
+        assert!(Trouble::default().served());
+        assert!(parted(Shape::Alone(0), &[]) && parted(Shape::Cut(0, 1), &[]));
+        assert!(parted(Shape::Deaf(2), &[]) && parted(Shape::Mute(2), &[]));
+        assert!(!parted(Shape::Ring, &[]) && !parted(Shape::AllAlone, &[]));
+        assert!(parted(Shape::Alone(0), &[0]) && !parted(Shape::Alone(0), &[1]));
+        let away = |away: &[usize]| Trouble { away: away.iter().copied().collect(), ..Trouble::default() }.served();
+        assert!(away(&[1]) && !away(&[0, 1]) && !away(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn nothing_is_expected_of_luck_or_of_what_only_the_store_has() {
+        assert!(!Trouble { lossy: true, ..Trouble::default() }.served());
+        let without = Trouble { store_away: true, ..Trouble::default() };
+        assert!(without.served());
+        assert!(!Trouble { moved: true, ..without.clone() }.served());
+        assert!(!Trouble { away: BTreeSet::from([0]), ..without }.served());
+        assert!(Trouble { moved: true, ..Trouble::default() }.served());
+    }
+}
