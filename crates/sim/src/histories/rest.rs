@@ -254,6 +254,8 @@ impl World {
                 }
             }
         }
+        // Collection with a budget goes on meanwhile: between a head and its checkpoint's end the head is ahead.
+        self.wait_for_rest().await?;
         self.compare_recovery().await?;
         self.wait_for_rest().await
     }
@@ -283,7 +285,8 @@ impl World {
         };
         let current = self.state().current_root();
         if current != Some(root) {
-            return Err(format!("the head names {root:?}, expected {current:?}"));
+            let begun = self.state().begin.map(|begin| begin.at);
+            return Err(format!("the head names {root:?}, expected {current:?}; under way: {begun:?}"));
         }
         let then = self.common.journal.order().model.at.get(&covered.upto.index.0).cloned().unwrap_or_default();
         let ids: Vec<VolumeId> = head.content.volumes.iter().map(|(id, _)| *id).collect();
