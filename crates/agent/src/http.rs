@@ -179,25 +179,23 @@ fn healthy(view: &View, path: &str) -> Option<bool> {
     })
 }
 
-/// Why a health check is not answered as it was asked: under a condition, such as Patroni's `/replica?lag=16MB`. How far a PostgreSQL that follows is behind is not
-/// known here (Patroni compares with what the leader keeps in its consensus store), and a limit that is not kept must not count as none. It is refused on every
-/// host and in every state: whoever writes a load balancer's file sees it at once, not after the first failover. `None` for a path that looks at no standby.
+/// Why a health check is not answered as it was asked: under one of Patroni's conditions, such as `/replica?lag=16MB`. How far a PostgreSQL that follows is behind
+/// is not known here (Patroni compares with what the leader keeps in its consensus store), and a limit that is not kept must not count as none. It is refused on every
+/// host and in every state: whoever writes a load balancer's file sees it at once, not after the first failover. `None` for a path that looks at no standby, and for what
+/// is no such condition: a load balancer may add words of its own.
 fn not_kept(path: &str, query: Option<&str>) -> Option<String> {
-    let query = query.filter(|query| !query.is_empty())?;
+    let query = query?;
     let of_standbys = matches!(
         path,
-        "/replica"
-            | "/standby-leader"
-            | "/standby_leader"
-            | "/asynchronous"
-            | "/async"
-            | "/read-only"
-            | "/health"
-            | "/readiness"
+        "/replica" | "/standby-leader" | "/standby_leader" | "/asynchronous" | "/async" | "/read-only" | "/readiness"
     );
-    of_standbys.then(|| {
+    let condition = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or(pair);
+        matches!(name, "lag" | "replication_state") || name.starts_with("tag_")
+    };
+    (of_standbys && query.split('&').any(condition)).then(|| {
         format!(
-            "found {path}?{query}, expected {path}: the agent keeps no such limit, it does not know how far PostgreSQL is behind; pg_stat_replication where it streams from does"
+            "found {path}?{query}, expected {path}: the agent keeps no such condition, it does not know how far PostgreSQL is behind; pg_stat_replication where it streams from does"
         )
     })
 }

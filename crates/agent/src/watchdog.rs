@@ -5,7 +5,8 @@
 //!                                   attach/status.json ──┘   └─ a byte, ten times a second ─▶ /dev/watchdog
 //! ```
 //! W1  PostgreSQL may run until `ahead` before the later of what the agent said last and what attach's own last renewal gives: attach outlives the agent. What waits
-//!     in the device goes only once that fails, so the helper acts before the lease ends, and after the agent would have.
+//!     in the device goes only once that fails, so the helper acts before the lease ends, and after the agent would have; the device it ends so early only where
+//!     something does wait.
 //! W2  It may not run for longer than `timeout_ms` without a sign of life of an agent, whatever the lease is; but where the agent was told to end in a
 //!     pause and left it running, until a next agent gives its first sign.
 //! W3  The machine's watchdog (`guard`) is fed only while W1 and W2 hold, or nothing is left of PostgreSQL.
@@ -36,6 +37,9 @@ const URGENT_PAUSE: Duration = Duration::from_millis(20);
 
 /// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second.
 const ARM_LIMIT: Duration = Duration::from_secs(5);
+
+/// For what has its SIGKILL to be gone, where it waits for nothing.
+const DIE_LIMIT: Duration = Duration::from_millis(20);
 
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
@@ -167,7 +171,16 @@ enum Verdict {
     /// All is well.
     Well,
     /// PostgreSQL has to go.
-    Kill(String),
+    Kill(Kill),
+}
+
+/// PostgreSQL has to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Why.
+    pub why: String,
+    /// Its device too, whether or not anything is left that waits for it: the lease has ended, or nobody is there to give it back.
+    pub device: bool,
 }
 
 /// What the helper goes by.
@@ -186,8 +199,8 @@ impl Limits {
         Self { timeout_ns: ns(config.watchdog.timeout_ms), stop_margin_ns: ns(config.lease.stop_margin_ms) }
     }
 
-    /// How long before the end of a lease of `ttl_ms` the helper acts: half of what the agent takes for itself, which by then has sent SIGKILL to whatever it can
-    /// end. A look, the signals and what the kernel takes to let go of a dead device fit into the rest by default.
+    /// How long before the end of a lease of `ttl_ms` the helper acts: half of what the agent takes for itself. A look, the signals and what the kernel takes to
+    /// let go of a dead device fit into the rest by default.
     fn ahead_ns(self, ttl_ms: u64) -> u64 {
         self.stop_margin_ns.min(ttl_ms.saturating_mul(1_000_000) / 2) / 2
     }
@@ -200,24 +213,27 @@ fn judge(now_ns: u64, sign: Sign, lease_until_ns: u64, limits: Limits) -> Verdic
     }
     let until = sign.may_run_until_ns.max(lease_until_ns);
     if now_ns > until {
-        return Verdict::Kill(format!("the lease ended {} ms ago", (now_ns - until) / 1_000_000));
+        let why = format!("the lease ended {} ms ago", (now_ns - until) / 1_000_000);
+        return Verdict::Kill(Kill { why, device: true });
     }
     let left = until - now_ns;
     if left < limits.ahead_ns(sign.ttl_ms) {
-        return Verdict::Kill(format!("the lease ends in {} ms and was not renewed", left / 1_000_000));
+        let why = format!("the lease ends in {} ms and was not renewed", left / 1_000_000);
+        return Verdict::Kill(Kill { why, device: false });
     }
     let silent = now_ns.saturating_sub(sign.at_ns);
     if silent > limits.timeout_ns {
-        return Verdict::Kill(format!("the agent gave no sign of life for {} ms", silent / 1_000_000));
+        let why = format!("the agent gave no sign of life for {} ms", silent / 1_000_000);
+        return Verdict::Kill(Kill { why, device: true });
     }
     Verdict::Well
 }
 
 /// Why PostgreSQL has to go at `now_ns`, if it has to (W1, W2): what the helper sees at one look. `attach_dir` is the run directory of attach.
-pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<String> {
+pub fn why_kill(now_ns: u64, sign: Sign, attach_dir: &Path, limits: Limits) -> Option<Kill> {
     match judge(now_ns, sign, lease_until_ns(attach_dir, sign.ttl_ms), limits) {
         Verdict::Well => None,
-        Verdict::Kill(why) => Some(why),
+        Verdict::Kill(kill) => Some(kill),
     }
 }
 
@@ -269,13 +285,13 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         let verdict = judge(now_ns, sign, lease_ns, limits);
         let mut clear = true;
         match &verdict {
-            Verdict::Kill(why) => {
+            Verdict::Kill(Kill { why, device }) => {
                 let data = &config.database.data;
                 // What cannot be looked at may be there.
                 let there = !process::of_postgres(data).is_ok_and(|left| left.is_empty());
                 // In a pause device and pool are a person's, who may be at work on the files: an outage is no reason to take them away.
                 let left_alone = last.is_some_and(|sign| sign.at_ns == LEFT_ALONE);
-                if there || !left_alone && attach::may_run(&attach_dir) {
+                if there || *device && !left_alone && attach::may_run(&attach_dir) {
                     if !killing {
                         let what =
                             if left_alone { "PostgreSQL is ended" } else { "PostgreSQL and its device are ended" };
@@ -283,8 +299,8 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     }
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
-                    let first = process::kill_postgres(data, Duration::ZERO);
-                    if !left_alone {
+                    let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
+                    if !left_alone && (*device || first.is_err()) {
                         // Those that wait on the device end only once it answers, if with an error.
                         attach::kill(config);
                     }
@@ -329,17 +345,21 @@ mod tests {
     fn postgresql_may_run_while_lease_and_agent_live() {
         let sign = Sign { at_ns: 100 * S, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(judge(102 * S, sign, 0, LIMITS), Verdict::Well);
-        assert!(matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        assert!(
+            matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
+        );
         // After the agent's own stop, and before the end.
         assert_eq!(judge(103 * S - 150 * MS, sign, 0, LIMITS), Verdict::Well);
         let soon = judge(103 * S - 149 * MS, sign, 0, LIMITS);
-        assert!(matches!(soon, Verdict::Kill(why) if why.contains("ends in 149 ms")));
+        assert!(matches!(soon, Verdict::Kill(kill) if kill.why.contains("ends in 149 ms") && !kill.device));
         let wide = Limits { stop_margin_ns: 60 * S, ..LIMITS };
         assert_eq!(judge(103 * S - 750 * MS, sign, 0, wide), Verdict::Well, "a quarter of the lease at most");
         assert!(matches!(judge(103 * S - 749 * MS, sign, 0, wide), Verdict::Kill(_)));
         // The agent is gone, attach renews.
         assert_eq!(judge(109 * S, sign, 111 * S, LIMITS), Verdict::Well);
-        assert!(matches!(judge(111 * S, sign, 113 * S, LIMITS), Verdict::Kill(why) if why.contains("no sign of life")));
+        assert!(
+            matches!(judge(111 * S, sign, 113 * S, LIMITS), Verdict::Kill(kill) if kill.why.contains("no sign of life"))
+        );
         assert_eq!(judge(999 * S, Sign { may_run_until_ns: 0, ..sign }, 0, LIMITS), Verdict::Well);
     }
 
@@ -348,7 +368,9 @@ mod tests {
         let sign = Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ttl_ms: 3000, guarded: false };
         assert_eq!(Sign::parse(&sign.text()), Some(sign));
         assert_eq!(judge(999 * S, sign, 1001 * S, LIMITS), Verdict::Well);
-        assert!(matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(why) if why.contains("lease ended 1000 ms")));
+        assert!(
+            matches!(judge(104 * S, sign, 0, LIMITS), Verdict::Kill(kill) if kill.why.contains("lease ended 1000 ms"))
+        );
         // The helper stays as long as there is something to guard, and ends with it.
         assert!(!over(999 * S, Some(sign), 10 * S, true));
         assert!(over(999 * S, Some(sign), 10 * S, false));

@@ -328,8 +328,8 @@ settings! {
         region: Option<String> = None, sample "us-east-1";
         /// Bucket in the path rather than in the host name: most servers that are not AWS want it.
         path_style: bool = false;
-        /// File with the keys, as AWS tools have it: [PROFILE], aws_access_key_id, aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME
-        /// uses that profile, every other one AWS_PROFILE or else [default]. Put new keys there at any time: it is read within some seconds of a change, and at
+        /// File with the keys, as AWS tools have it: profiles in brackets, aws_access_key_id, aws_secret_access_key, aws_session_token. A store whose URL has ?profile=NAME
+        /// uses that profile, every other one AWS_PROFILE or else `default`. Put new keys there at any time: it is read within some seconds of a change, and at
         /// once when its keys are refused. Left out: keys of the environment, or else the file that AWS_SHARED_CREDENTIALS_FILE names.
         credentials_file: Option<PathBuf> = None, sample "/etc/holdfast/s3-credentials";
         /// How long one try to read, list or delete may take, in milliseconds, 100 to 120000. Shorter: a connection that hangs is noticed sooner; too

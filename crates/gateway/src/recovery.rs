@@ -13,7 +13,7 @@ use futures_util::{StreamExt, stream};
 use holdfast_control::set::GENERATION_MAX;
 use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
 
-pub use holdfast_control::cluster::LEAVES_LEVEL;
+pub use holdfast_control::cluster::{LEAVES_LEVEL, PROFILE_LEVEL, names_profile};
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};

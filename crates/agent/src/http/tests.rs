@@ -51,15 +51,22 @@ fn load_balancers_see_one_primary() {
 /// A limit that is not kept must not count as none.
 #[test]
 fn a_check_under_a_condition_is_refused_where_a_standby_is_looked_at() {
-    for (path, query) in
-        [("/replica", "lag=16MB"), ("/replica", "lag=1048576"), ("/async", "lag=1GB"), ("/read-only", "a=b")]
-    {
+    for (path, query) in [
+        ("/replica", "lag=16MB"),
+        ("/replica", "lag=1048576"),
+        ("/async", "a=b&lag=1GB"),
+        ("/read-only", "tag_site=west"),
+    ] {
         let words = not_kept(path, Some(query)).unwrap();
         assert!(words.starts_with(&format!("found {path}?{query}, expected {path}: ")), "{words}");
     }
-    for (path, query) in
-        [("/replica", None), ("/replica", Some("")), ("/primary", Some("lag=16MB")), ("/liveness", Some("x"))]
-    {
+    for (path, query) in [
+        ("/replica", None),
+        ("/replica", Some("")),
+        ("/primary", Some("lag=16MB")),
+        ("/health", Some("lag=1")),
+        ("/replica", Some("x=lag")),
+    ] {
         assert_eq!(not_kept(path, query), None, "{path} {query:?}");
     }
 }

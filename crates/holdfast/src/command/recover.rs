@@ -17,7 +17,9 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
-use holdfast_gateway::recovery::{self, Found, LEAVES_LEVEL, Leaves, Obstacle, RecoveryError};
+use holdfast_gateway::recovery::{
+    self, Found, LEAVES_LEVEL, Leaves, Obstacle, PROFILE_LEVEL, RecoveryError, names_profile,
+};
 use holdfast_gateway::set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
@@ -281,8 +283,8 @@ async fn check_room(
     Ok(())
 }
 
-/// Nothing is raised for gateways of which one cannot read a set's map: a build of before [`LEAVES_LEVEL`] does not even ask before it takes the set, and a cluster with one
-/// of them would never come to the level.
+/// Nothing is raised for gateways of which one cannot read a set's map, or take its store's URL: a build of before the level does not even ask before it takes the set, and a
+/// cluster with one of them would never come to the level.
 async fn check_level(
     common: &Common,
     plan: &Plan,
@@ -298,28 +300,34 @@ async fn check_level(
         let mut door = Door::new(&common.dialer, &addresses, total);
         cluster = Some(cluster::status(&mut door).await?.level);
     }
-    let Some((why, next)) = too_old(&gateways.nodes, cluster) else { return Ok(()) };
     for found in found {
         let in_leaves = recovery::is_in_leaves(found).await;
-        if in_leaves.map_err(|error| of_recovery(&RecoveryError::from(error)))? {
-            let error = CliError::refused(format!("set {}: its map is in leaves, and {why}", found.head.name));
-            return Err(error.next(format!("nothing was changed by this run; {next}")));
+        let in_leaves = in_leaves.map_err(|error| of_recovery(&RecoveryError::from(error)))?;
+        let needs = [
+            (in_leaves, LEAVES_LEVEL, "its map is in leaves"),
+            (names_profile(&found.url), PROFILE_LEVEL, "its store's URL names a profile"),
+        ];
+        for (_, level, what) in needs.into_iter().filter(|(needed, ..)| *needed) {
+            if let Some((why, next)) = too_old(&gateways.nodes, cluster, level) {
+                let error = CliError::refused(format!("set {}: {what}, and {why}", found.head.name));
+                return Err(error.next(format!("nothing was changed by this run; {next}")));
+            }
         }
     }
     Ok(())
 }
 
-/// Why these gateways, in a cluster at this feature level where they are in one, could not go on with a set whose map is in leaves; and what to do.
-fn too_old(nodes: &[v1::Node], cluster: Option<u32>) -> Option<(String, &'static str)> {
-    if let Some(node) = nodes.iter().find(|node| node.level < LEAVES_LEVEL) {
+/// Why these gateways, in a cluster at this feature level where they are in one, could not go on with a set that needs `expected`; and what to do.
+fn too_old(nodes: &[v1::Node], cluster: Option<u32>, expected: u32) -> Option<(String, &'static str)> {
+    if let Some(node) = nodes.iter().find(|node| node.level < expected) {
         let why = format!(
-            "gateway {} runs a build ({}) that knows feature level {}, expected {LEAVES_LEVEL}",
+            "gateway {} runs a build ({}) that knows feature level {}, expected {expected}",
             node.name, node.version, node.level
         );
         return Some((why, "start every gateway of the plan with a newer build, then run it again"));
     }
-    let level = cluster.filter(|level| *level < LEAVES_LEVEL)?;
-    let why = format!("the plan's cluster is at feature level {level}, expected {LEAVES_LEVEL}");
+    let level = cluster.filter(|level| *level < expected)?;
+    let why = format!("the plan's cluster is at feature level {level}, expected {expected}");
     Some((
         why,
         "it comes to it by itself once each of its gateways runs a newer build (`gateway list`); then run it again",
@@ -415,16 +423,17 @@ mod tests {
     #[test]
     fn a_gateway_that_is_too_old_for_leaves_is_named() {
         let new = |name| node(name, LEAVES_LEVEL);
-        assert_eq!(too_old(&[new("g1"), new("g2")], None), None);
-        assert_eq!(too_old(&[new("g1"), node("g2", LEAVES_LEVEL + 1)], Some(LEAVES_LEVEL)), None);
-        let (why, next) = too_old(&[new("g1"), node("g2", LEAVES_LEVEL - 1), node("g3", 0)], None).unwrap();
+        assert_eq!(too_old(&[new("g1"), new("g2")], None, LEAVES_LEVEL), None);
+        assert_eq!(too_old(&[new("g1"), node("g2", LEAVES_LEVEL + 1)], Some(LEAVES_LEVEL), LEAVES_LEVEL), None);
+        let (why, next) =
+            too_old(&[new("g1"), node("g2", LEAVES_LEVEL - 1), node("g3", 0)], None, LEAVES_LEVEL).unwrap();
         assert_eq!(why, "gateway g2 runs a build (0.1.0) that knows feature level 5, expected 6");
         assert!(next.contains("newer build"), "{next}");
         // One that is not in the plan holds the cluster back.
-        let (why, next) = too_old(&[new("g1"), new("g2")], Some(LEAVES_LEVEL - 1)).unwrap();
+        let (why, next) = too_old(&[new("g1"), new("g2")], Some(LEAVES_LEVEL - 1), LEAVES_LEVEL).unwrap();
         assert_eq!(why, "the plan's cluster is at feature level 5, expected 6");
         assert!(next.contains("gateway list"), "{next}");
         // Those that do not say it are of before there were levels.
-        assert!(too_old(&[new("g1"), node("g2", 0)], Some(LEAVES_LEVEL)).is_some());
+        assert!(too_old(&[new("g1"), node("g2", 0)], Some(LEAVES_LEVEL), LEAVES_LEVEL).is_some());
     }
 }

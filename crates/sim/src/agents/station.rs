@@ -18,7 +18,7 @@ use crate::stats::Stats;
 use crate::world::MS;
 use holdfast_agent::AttachStatus;
 use holdfast_agent::machine::{AttachEnd, Role, Stop};
-use holdfast_agent::watchdog::{LEFT_ALONE, Limits, why_kill};
+use holdfast_agent::watchdog::{Kill, LEFT_ALONE, Limits, why_kill};
 use holdfast_attach::{AttachError, Ended};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -426,14 +426,18 @@ impl Station {
         };
         let Some(sign) = sign else { return };
         let limits = Limits { timeout_ns: self.plan.timeout_ms * MS, stop_margin_ns: self.plan.stop_margin_ms * MS };
-        let Some(why) = why_kill(clock, sign, &self.attach_dir(), limits) else { return };
+        let Some(Kill { why, device }) = why_kill(clock, sign, &self.attach_dir(), limits) else { return };
         let left_alone = sign.at_ns == LEFT_ALONE;
-        if there || self.attach.is_some() && !left_alone {
+        if there || device && self.attach.is_some() && !left_alone {
             lent.log.push(format!("the watchdog of {} ends the database and its device: {why}", self.name));
             lent.stats.watched += 1;
         }
-        lock(&self.desk).database.stop(Stop::Kill);
-        if !left_alone {
+        let waits = {
+            let mut desk = lock(&self.desk);
+            desk.database.stop(Stop::Kill);
+            desk.database.is_there()
+        };
+        if !left_alone && (device || waits) {
             self.kill_attach(lent.now);
         }
     }
