@@ -237,6 +237,12 @@ pub enum Obstacle {
     Nothing(Vec<String>),
 }
 
+/// So often a root is looked at before it counts as damaged.
+const DAMAGED_TRIES: u32 = 3;
+
+/// … and in several stores, where each time another object's copy may be found spoilt.
+const SPOILT_COPIES_MAX: u32 = 16;
+
 /// How closely the leaves of a root are looked at before its set is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
@@ -271,16 +277,29 @@ pub async fn obstacle(
     }
     let Some(root) = found.head.content.root else { return Ok(None) };
     let subject = Subject::of(found, None);
-    let damage = match leaves {
-        Leaves::Read => subject.check_root(root).await.map(|(root, _)| root.err()),
-        Leaves::There => subject.glance_at_root(root).await,
-    };
-    match damage {
-        Ok(damage) => {
-            Ok(damage.map(|Damage { part, key, reason, .. }| Obstacle::Root(format!("{part} {key}: {reason}"))))
+    let several = found.store.several();
+    let most = if several.is_some() { SPOILT_COPIES_MAX } else { DAMAGED_TRIES };
+    let mut tries = 0;
+    loop {
+        let damage = match leaves {
+            Leaves::Read => subject.check_root(root).await.map(|(root, _)| root.err()),
+            Leaves::There => subject.glance_at_root(root).await,
+        };
+        tries += 1;
+        match damage {
+            // One copy may be spoilt, or one reading of it: of several stores another one is asked first from now on.
+            Ok(Some(damage)) if tries < most => {
+                if let (Some(several), Some((_, _, object))) = (&several, keys::parse(&damage.key)) {
+                    several.doubt(object);
+                }
+            }
+            Ok(damage) => {
+                let found = |Damage { part, key, reason, .. }| Obstacle::Root(format!("{part} {key}: {reason}"));
+                return Ok(damage.map(found));
+            }
+            Err(e) if e.may_pass() => return Err(e.into()),
+            Err(e) => return Ok(Some(Obstacle::Root(e.to_string()))),
         }
-        Err(e) if e.may_pass() => Err(e.into()),
-        Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
     }
 }
 

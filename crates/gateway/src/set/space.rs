@@ -39,6 +39,8 @@ const ROOTS_PER_TURN: usize = 8;
 const DELETIONS_PER_TURN: usize = 512;
 /// Deletions under way at once at most.
 const DELETIONS_AT_ONCE: usize = 8;
+/// All leaves of a root are read within one turn, or further in the next.
+const LEAVES_LIMIT: Duration = Duration::from_secs(30);
 /// One deletion takes no longer; what became of it is found out by doing it again.
 const DELETION_LIMIT: Duration = Duration::from_secs(30);
 /// Orphans that one sweep retires at most; the next one goes on.
@@ -77,7 +79,8 @@ enum SpaceError {
 /// Not in the store, or there and damaged: no later try will read more.
 fn is_lost(e: &MapError) -> bool {
     match e {
-        MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound),
+        // Too short is damaged as well: of a pack of leaves only parts are asked for.
+        MapError::Store(e) => matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt),
         MapError::Bad { .. } => true,
         MapError::Stopping => false,
     }
@@ -110,6 +113,8 @@ pub struct SpaceKeeper {
     /// The term of the last sweep, or of the leadership's begin, and when it was.
     swept: Option<(Term, Instant)>,
     shown: Option<RootRef>,
+    /// The root of which all leaves were asked for.
+    had: Option<RootRef>,
     keys: keys::KeysOfRoots,
     may_give_up: MayGiveUp,
     /// A deletion of this turn did not work.
@@ -127,7 +132,7 @@ impl SpaceKeeper {
         let host = server.host.clone();
         let (reaper, looked, roots) = (Reaper::new(), Looked::default(), Shelf::new(mapping.clone()));
         let undeleted = AtomicBool::new(false);
-        let (swept, shown, keys) = (None, None, keys::KeysOfRoots::default());
+        let (swept, shown, had, keys) = (None, None, None, keys::KeysOfRoots::default());
         let may_give_up = Arc::new(|| false);
         Self {
             server,
@@ -140,6 +145,7 @@ impl SpaceKeeper {
             roots,
             swept,
             shown,
+            had,
             keys,
             may_give_up,
             undeleted,
@@ -191,7 +197,26 @@ impl SpaceKeeper {
         let looked = waits_if_full(self.look_through_dropped(term).await);
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
+        self.have_leaves().await;
         shown.and(keys).and(looked).and(swept).and(deleted)
+    }
+
+    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway. Within the
+    /// limit of one turn: what was read by then stays in the cache of pages.
+    async fn have_leaves(&mut self) {
+        let current = self.host.with(|m| m.state().current_root());
+        let Some(current) = current.filter(|current| self.had != Some(*current)) else { return };
+        if !self.mapping.has_root(current) {
+            match tokio::time::timeout(LEAVES_LIMIT, self.mapping.root(current)).await {
+                Ok(Ok(_)) => {}
+                // The next checkpoint says so as well.
+                Ok(Err(error)) => {
+                    tracing::warn!(set = %self.server.name, %error, "not all leaves of the map's root can be read");
+                }
+                Err(_) => return,
+            }
+        }
+        self.had = Some(current);
     }
 
     fn state(&self) -> SetState {
@@ -316,7 +341,8 @@ impl SpaceKeeper {
             let root = self.kept_root(&state, kept).await?;
             orphans.keep(kept.object, &root);
         }
-        self.server.given_up().forget(orphans.named_after_all());
+        // What is retired already has its own way; a `Retire` whose answer was lost is among it.
+        self.server.given_up().forget(orphans.named_after_all().chain(state.retired.keys().copied()));
         let (mut found, mut stored, mut count) = (Vec::new(), 0, 0_u64);
         for (kind, key_kind) in KINDS {
             let mut after = None;
@@ -488,8 +514,6 @@ impl SpaceKeeper {
         let garbage = sums.stored_bytes.saturating_sub(sums.live_bytes);
         metrics::gauge!("holdfast_space_garbage_bytes", "set" => set).set(garbage as f64);
         self.shown = Some(current);
-        // R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway.
-        self.mapping.root(current).await?;
         Ok(())
     }
 }
