@@ -34,6 +34,7 @@ mod setup;
 mod shape;
 mod sim;
 mod stage;
+mod stall;
 mod stats;
 mod tidy;
 mod undo;
