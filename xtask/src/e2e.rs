@@ -436,12 +436,12 @@ pub fn run(args: &Args) -> Result<Count> {
         }
         step(format!("{}: {}", scenario.name, scenario.shows));
         let begun = Instant::now();
-        let fresh = |name: &str| -> Result<Lab> {
-            let (dir, older) = (scenario_dir(name)?, older.clone());
+        let fresh = || -> Result<Lab> {
+            let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
             Ok(Lab { bin: bin.clone(), dir, long: args.long, older })
         };
         let run = |lab: &Lab| (scenario.run)(lab).with_context(|| format!("logs in {}", lab.dir.display()));
-        let mut lab = fresh(scenario.name)?;
+        let mut lab = fresh()?;
         stalls.longest();
         let mut result = run(&lab);
         let stood_still = stalls.longest();
@@ -452,12 +452,7 @@ pub fn run(args: &Args) -> Result<Count> {
             note(format!(
                 "the machine stood still for {ms} ms meanwhile, as long as an election takes: once more. It was: {e:#}"
             ));
-            // The first one's logs are left to look into.
-            let again = fresh(&format!("{}-again", scenario.name))?;
-            let first = std::mem::replace(&mut lab, again);
-            if let Err(e) = room::thin_out(&first.dir) {
-                note(format!("not tidied up: {e:#}"));
-            }
+            lab = fresh()?;
             result = run(&lab);
         }
         note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
