@@ -51,12 +51,11 @@ mod wan;
 mod wiped;
 mod witness;
 
-use crate::binary::{Build, fresh_dir, root};
+use crate::binary::{Build, root};
 use crate::cluster::{Cluster, Options};
 use crate::room;
 use crate::say::{Count, note, step};
 use crate::setup::{self, For};
-use crate::stall::Stalls;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -427,7 +426,6 @@ pub fn run(args: &Args) -> Result<Count> {
     let older = args.older_bin.as_ref().map(|bin| bin.canonicalize().with_context(|| bin.display().to_string()));
     let older = older.transpose()?;
     step("End-to-end scenarios");
-    let stalls = Stalls::watch(&fresh_dir("stalls")?.join("file"))?;
     let mut count = Count::default();
     for scenario in SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name)) {
         if let Some(why) = lacking(scenario.needs, args) {
@@ -436,25 +434,9 @@ pub fn run(args: &Args) -> Result<Count> {
         }
         step(format!("{}: {}", scenario.name, scenario.shows));
         let begun = Instant::now();
-        let fresh = || -> Result<Lab> {
-            let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
-            Ok(Lab { bin: bin.clone(), dir, long: args.long, older })
-        };
-        let run = |lab: &Lab| (scenario.run)(lab).with_context(|| format!("logs in {}", lab.dir.display()));
-        let mut lab = fresh()?;
-        stalls.longest();
-        let mut result = run(&lab);
-        let stood_still = stalls.longest();
-        if let Err(e) = &result
-            && stood_still >= STILL
-        {
-            let ms = stood_still.as_millis();
-            note(format!(
-                "the machine stood still for {ms} ms meanwhile, as long as an election takes: once more. It was: {e:#}"
-            ));
-            lab = fresh()?;
-            result = run(&lab);
-        }
+        let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
+        let lab = Lab { bin: bin.clone(), dir, long: args.long, older };
+        let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
         note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
         // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
         let looked_into = result.is_err() && !args.names.is_empty();
@@ -482,10 +464,6 @@ fn lacking(needs: &[&'static str], args: &Args) -> Option<String> {
     };
     missing(&programs).or_else(spaces).or_else(older)
 }
-
-/// A disk or processors that stand still for so long can make gateways elect anew (at the default `rtt_ms`): connections close then, rightly, and a client that does not
-/// connect anew ends its scenario.
-const STILL: Duration = Duration::from_millis(300);
 
 /// How long a takeover may last before a scenario calls it failed.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(60);

@@ -34,7 +34,6 @@ mod setup;
 mod shape;
 mod sim;
 mod stage;
-mod stall;
 mod stats;
 mod tidy;
 mod undo;
