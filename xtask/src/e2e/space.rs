@@ -8,7 +8,7 @@
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, Options, SET, VOLUME};
-use crate::nbd::{Client, Uri, pattern, tag_of};
+use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -26,6 +26,8 @@ const SMALL: u64 = 16 << 10;
 /// Generous: the machine may be busy, and a takeover begins the grace anew.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that may be closed under one piece of writing.
+const CLOSED_MAX: u32 = 3;
 const GRACE_MS: u64 = 4000;
 /// What the store has beside what maps name: roots, heads, and what the cluster itself keeps there.
 const BESIDE: u64 = MIB;
@@ -49,12 +51,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut most = 0;
     for _ in 0..ROUNDS {
         tag += 1;
-        fill(&mut client, tag)?;
+        again(&mut cluster, &mut client, |client| fill(client, tag))?;
         most = most.max(stored(&store).bytes);
     }
     // Each chunk gets one block that is newer: segments end up partly in use.
     tag += 1;
-    small_blocks(&mut client, tag)?;
+    again(&mut cluster, &mut client, |client| small_blocks(client, tag))?;
     let live = RANGE;
     let settled = settles(&store, live * 14 / 10).context("after the overwrites")?;
     note(format!(
@@ -70,8 +72,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let (base, top) = (tag - 1, tag);
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@first"), "--timeout", "90s"])?;
     tag += 1;
-    fill(&mut client, tag)?;
-    client.flush()?;
+    again(&mut cluster, &mut client, |client| {
+        fill(client, tag)?;
+        Ok(client.flush()?)
+    })?;
     drop(client);
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     cluster.kill(serving)?;
@@ -126,8 +130,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 
     // The leader is stopped with much to delete, and continued when another one leads and its own grace is over.
     tag += 1;
-    fill(&mut client, tag)?;
-    client.flush()?;
+    again(&mut cluster, &mut client, |client| {
+        fill(client, tag)?;
+        Ok(client.flush()?)
+    })?;
     drop(client);
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let waiting = wait_until(SETTLE_LIMIT, || stored(&store).bytes > live * 15 / 10);
@@ -177,6 +183,25 @@ fn deletions(logs: &[PathBuf]) -> usize {
         String::from_utf8_lossy(&text).lines().filter(|line| line.contains("deleted from the store")).count()
     };
     logs.iter().map(said).sum()
+}
+
+/// Writes, and where the connection is closed unanswered meanwhile, as a gateway may that hears no quorum (R8), connects anew and writes the same once more (R12). Any other
+/// error is one, silence too, and so is one closed connection more than [`CLOSED_MAX`].
+fn again(cluster: &mut Cluster, client: &mut Client, mut write: impl FnMut(&mut Client) -> Result<()>) -> Result<()> {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    for _ in 0..CLOSED_MAX {
+        let Err(e) = write(client) else { return Ok(()) };
+        match e.downcast_ref() {
+            Some(NbdError::Gone(io))
+                if matches!(io.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof) =>
+            {
+                note(format!("{e:#}: connected anew"));
+            }
+            _ => return Err(e),
+        }
+        (_, *client) = cluster.connect(TAKEOVER_LIMIT)?;
+    }
+    write(client)
 }
 
 fn fill(client: &mut Client, tag: u64) -> Result<()> {
