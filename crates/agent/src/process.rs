@@ -20,6 +20,14 @@ const AFTERWORDS: Duration = Duration::from_millis(100);
 /// Pause between two looks at processes that are ending.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
+/// How often a process that is just becoming another program is looked at before nothing is known of it, and the pause between; it takes less than a millisecond.
+const BECOMING_LOOKS_MAX: u32 = 50;
+const BECOMING_PAUSE: Duration = Duration::from_millis(1);
+
+/// In the flags of a process's `stat`: one of the kernel's own (PF_KTHREAD), or one that is ending (PF_EXITING, which has let go of its memory first and goes
+/// on being found by where it works until it has let go of its files): neither has arguments.
+const NO_MEMORY: u64 = 0x0020_0000 | 0x4;
+
 /// Where the kernel shows processes.
 const PROC: &str = "/proc";
 
@@ -173,10 +181,43 @@ fn pids(proc: &Path) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-fn parent(proc: &Path, pid: i32) -> Option<i32> {
+/// A field of a process's `stat`, counted from behind its name: 0 the state, 1 the parent, 6 the flags.
+fn stat_field(proc: &Path, pid: i32, field: usize) -> Option<String> {
     let text = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-    // The second field is the program's name in brackets and may hold blanks: count from behind it.
-    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    // The second field is the program's name in brackets and may hold blanks.
+    text.rsplit_once(')')?.1.split_whitespace().nth(field).map(str::to_string)
+}
+
+fn parent(proc: &Path, pid: i32) -> Option<i32> {
+    stat_field(proc, pid, 1)?.parse().ok()
+}
+
+/// Whether a process has memory of its own: it lives, is not ending, and is none of the kernel's.
+fn has_memory(proc: &Path, pid: i32) -> bool {
+    let lives = stat_field(proc, pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"));
+    let flags = stat_field(proc, pid, 6).and_then(|flags| flags.parse::<u64>().ok());
+    lives && flags.is_some_and(|flags| flags & NO_MEMORY == 0)
+}
+
+/// The arguments (`cmdline`) or the environment (`environ`) of a process; `None` of one that has ended. In the middle of an exec, where a process has its new memory
+/// and nothing is written there yet, it shows neither: then those that it has after it.
+fn words_of(proc: &Path, pid: i32, what: &str) -> io::Result<Option<Vec<u8>>> {
+    let read = |what: &str| of_living(std::fs::read(proc.join(pid.to_string()).join(what)));
+    for _ in 0..BECOMING_LOOKS_MAX {
+        let before = read("cmdline")?;
+        let words = read(what)?;
+        // An environment can be empty where no exec is under way; arguments never are.
+        let settled =
+            || Ok::<_, io::Error>(before.as_ref().is_some_and(|args| !args.is_empty()) && before == read("cmdline")?);
+        if words.as_ref().is_none_or(|words| !words.is_empty())
+            || !has_memory(proc, pid)
+            || what != "cmdline" && settled()?
+        {
+            return Ok(words);
+        }
+        std::thread::sleep(BECOMING_PAUSE);
+    }
+    Err(io::Error::other(format!("process {pid} shows no arguments: neither running a program nor ended")))
 }
 
 /// Whether these arguments name `data` as the data directory.
@@ -222,7 +263,7 @@ fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
         } else if works_there {
             others.push(pid);
         } else if is_server || is_shell {
-            let Some(args) = of_living(std::fs::read(of.join("cmdline")))? else { continue };
+            let Some(args) = words_of(proc, pid, "cmdline")? else { continue };
             if is_server && names_data(&args, data) || is_shell && becomes_server(&args, data) {
                 found.insert(pid);
             }
@@ -242,7 +283,7 @@ fn of_postgres_in(proc: &Path, data: &Path) -> io::Result<BTreeSet<i32>> {
 pub fn of_mark(name: &str, value: &str) -> io::Result<Vec<i32>> {
     let (mark, mut found) = (format!("{name}={value}"), Vec::new());
     for pid in pids(Path::new(PROC))? {
-        let environment = of_living(std::fs::read(format!("{PROC}/{pid}/environ")))?.unwrap_or_default();
+        let environment = words_of(Path::new(PROC), pid, "environ")?.unwrap_or_default();
         if environment.split(|byte| *byte == 0).any(|word| word == mark.as_bytes()) {
             found.push(pid);
         }
@@ -400,6 +441,54 @@ mod tests {
         assert_eq!(of_postgres_in(dir.path(), data).unwrap(), BTreeSet::new());
     }
 
+    /// In the middle of an exec a process shows no arguments. Not to be taken for one that is not there: "none is left" lets the lease go.
+    #[test]
+    fn what_just_becomes_the_server_is_not_gone() {
+        let (dir, data) = (tempfile::tempdir().unwrap(), Path::new("/srv/pg/data"));
+        let of = dir.path().join("7");
+        std::fs::create_dir(&of).unwrap();
+        let shows = |file: &str, text: &str| std::fs::write(of.join(file), text).unwrap();
+        std::os::unix::fs::symlink("/", of.join("cwd")).unwrap();
+        shows("comm", "postgres\n");
+        shows("cmdline", "");
+        shows("stat", "7 (postgres) R 1 7 7 0 -1 4194304 0");
+        let why = of_postgres_in(dir.path(), data).unwrap_err().to_string();
+        assert!(why.contains("process 7 shows no arguments"), "{why}");
+        assert!(words_of(dir.path(), 7, "cmdline").is_err());
+        // Ended and not reaped; ending; one of the kernel's own.
+        for stat in [
+            "7 (postgres) R 1 7 7 0 -1 4194308 0",
+            "7 (postgres) Z 1 7 7 0 -1 4194304 0",
+            "7 (postgres) S 2 0 0 0 -1 2129984 0",
+        ] {
+            shows("stat", stat);
+            assert_eq!(of_postgres_in(dir.path(), data).unwrap(), BTreeSet::new(), "{stat}");
+        }
+        shows("cmdline", "postgres\0-D\0/srv/pg/data\0");
+        assert_eq!(of_postgres_in(dir.path(), data).unwrap(), BTreeSet::from([7]));
+    }
+
+    /// Looked at without a pause through many an exec: the old program's or the new one's, never none.
+    #[tokio::test]
+    async fn arguments_are_seen_through_an_exec() {
+        for exec in 0..200 {
+            let mut command = sh("exec \"$0\" \"$@\"");
+            command.args(["sh", "-c", "read _"]).stdin(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let (pid, begun) = (child.id().unwrap().cast_signed(), Instant::now());
+            loop {
+                let words = words_of(Path::new(PROC), pid, "cmdline").unwrap().unwrap();
+                assert!(!words.is_empty(), "exec {exec}");
+                if words == b"sh\0-c\0read _\0" {
+                    break;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "exec {exec}: {}", String::from_utf8_lossy(&words));
+            }
+            drop(child.stdin.take());
+            child.wait().await.unwrap();
+        }
+    }
+
     /// PostgreSQL reads its configuration before it goes into its data directory.
     #[tokio::test]
     async fn a_server_is_found_before_it_works_in_its_data_directory() {
@@ -409,10 +498,11 @@ mod tests {
         let program = dir.path().join("postgres");
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
         let mut command = Command::new(&program);
-        command.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(&data).current_dir("/");
+        command.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(&data).current_dir("/").kill_on_drop(true);
         let mut server = command.spawn().unwrap();
         let mut elsewhere = Command::new(&program);
         elsewhere.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(dir.path().join("other")).current_dir("/");
+        elsewhere.kill_on_drop(true);
         let mut other = elsewhere.spawn().unwrap();
         let begun = Instant::now();
         while of_postgres(&data).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
