@@ -102,7 +102,8 @@ impl AdminDoor {
             return Err(Refusal::new(RefusalCode::StaleToken, message));
         }
         set.renew(Epoch(request.epoch)).await.map_err(|e| self.of_set(&set, &e))?;
-        Ok(v1::RenewLeaseReply { lease: set.lease().map(|l| self.lease_message(&set, &l)) })
+        let lease = set.lease().map(|l| self.lease_message(&set, &l));
+        Ok(v1::RenewLeaseReply { lease, volumes: Self::volumes_message(&set) })
     }
 
     pub(super) async fn release_lease(
