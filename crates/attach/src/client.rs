@@ -228,13 +228,12 @@ impl Reader<'_> {
         mut input: BytesMut,
     ) -> Result<(), String> {
         let mut decoder = RequestDecoder::new(negotiated.style, negotiated.allocation);
-        let size = self.shared.facts(self.volume).size;
         loop {
             match decoder.next(&mut input).map_err(|error| error.to_string())? {
                 Decoded::Request(request) if request.command == Command::Disconnect => return Ok(()),
                 Decoded::Request(request) => {
                     self.wait_for_room().await;
-                    self.take(request, size);
+                    self.take(request);
                 }
                 Decoded::Need(more) => {
                     grow(&mut input, more);
@@ -264,9 +263,10 @@ impl Reader<'_> {
         }
     }
 
-    fn take(&self, request: Request, size: u64) {
+    fn take(&self, request: Request) {
         let to = ReplyTo { cookie: request.cookie, offset: request.offset, is_read: request.is_read };
-        if let Err(errno) = request.check(size, false, self.style) {
+        // By the size of now: the volume may have grown since the client came (G1).
+        if let Err(errno) = request.check(self.shared.size(self.volume), false, self.style) {
             return self.desk.with(|desk| desk.replies.error(to, errno));
         }
         let Request { offset, len, command, .. } = request;

@@ -104,6 +104,20 @@ async fn wrong_requests_are_refused_at_once_and_alone() {
     until("the next one is taken", || shared.look(Machine::unanswered) == 1).await;
 }
 
+/// G1: a client that was there before is taken up to the new end; the kernel's driver is one.
+#[tokio::test]
+async fn a_volume_that_grew_is_taken_up_to_its_new_end() {
+    let shared = shared();
+    let mut socket = begin(&shared);
+    socket.write_all(&write(1, 1 << 20)).await.unwrap();
+    assert_eq!(reply(&mut socket).await.0, 1, "beyond the end");
+    shared.grow(0, 2 << 20);
+    socket.write_all(&write(2, 1 << 20)).await.unwrap();
+    until("it is taken", || shared.look(Machine::unanswered) == 1).await;
+    shared.grow(0, 1 << 20);
+    assert_eq!(shared.size(0), 2 << 20, "G3");
+}
+
 #[tokio::test]
 async fn what_a_client_that_left_had_written_stays_asked_for() {
     let shared = shared();

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use driver::DriverError;
+pub(crate) use kernel::Growth;
 pub use kernel::KernelOptions;
 
 /// Which devices to make.
@@ -169,6 +170,29 @@ impl Devices {
             Self::None => None,
             Self::Nbdfuse(devices) => devices.get(volume).map(|device| device.path().to_string()),
             Self::Kernel(devices) => devices.get(volume).map(|device| device.path().to_string()),
+        }
+    }
+
+    /// How large the block device of a volume is, in bytes.
+    pub(crate) fn size(&self, volume: usize) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Nbdfuse(devices) => devices.get(volume).map(nbdfuse::Device::size),
+            Self::Kernel(devices) => devices.get(volume).map(kernel::Device::size),
+        }
+    }
+
+    /// What the kernel is to be told of a volume that has `size` by now; `None` where its device has that, or can have no other size.
+    pub(crate) fn growth(&self, volume: usize, size: u64) -> Option<Growth> {
+        let Self::Kernel(devices) = self else { return None };
+        devices.get(volume)?.growth(volume, size)
+    }
+
+    /// The kernel has taken it.
+    pub(crate) fn grew(&mut self, volume: usize, size: u64) {
+        let Self::Kernel(devices) = self else { return };
+        if let Some(device) = devices.get_mut(volume) {
+            device.grew(size);
         }
     }
 

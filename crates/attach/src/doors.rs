@@ -211,10 +211,6 @@ pub(crate) fn is_final(refusal: &Refusal) -> bool {
 /// A grant as it came from `api`.
 pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<VolumeFacts>)> {
     let lease = reply.lease.as_ref()?;
-    let volumes = reply
-        .volumes
-        .iter()
-        .map(|v| Name::new(v.name.clone()).ok().map(|name| VolumeFacts { id: v.id, name, size: v.size_bytes }));
     let grant = Grant {
         epoch: Epoch(lease.epoch),
         token: Token::from_text(&reply.token)?,
@@ -223,7 +219,15 @@ pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<
         api: api.to_string(),
         nbd: lease.gateway_nbd.clone(),
     };
-    Some((grant, volumes.collect::<Option<Vec<_>>>()?))
+    Some((grant, volumes_of(&reply.volumes)?))
+}
+
+/// Volumes as a gateway names them; `None` where a name is none.
+pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
+    let facts = |v: &v1::Volume| {
+        Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes })
+    };
+    volumes.iter().map(facts).collect()
 }
 
 /// Requests as messages.

@@ -2,18 +2,20 @@
 
 mod asks;
 mod earlier;
+mod growth;
 mod sockets;
 
-use crate::device::{self, DeviceError, DeviceKind, Devices, KernelOptions};
+use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth, KernelOptions};
 use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
-use crate::machine::{Action, Bounds, Machine, Phase};
+use crate::machine::{Action, Bounds, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
 use asks::{acquire, carry_on, holder, renew};
 use earlier::earlier;
+use growth::Growing;
 use holdfast_api::{Refusal, v1};
 use holdfast_tls::Dialer;
 use holdfast_types::{Name, Owner, RequestId};
@@ -138,6 +140,10 @@ enum News {
     Devices(Result<Devices, DeviceError>),
     DevicesStopped,
     DeviceEnded(String),
+    /// The set's volumes, as the gateway that serves named them just now.
+    Volumes(Vec<VolumeFacts>),
+    /// What the kernel said to a new size.
+    Told(Growth, Result<(), DriverError>),
 }
 
 struct Keeper {
@@ -157,6 +163,7 @@ struct Keeper {
     /// `status.json` could not be written lately, and that was said.
     unshown: bool,
     devices: Option<Devices>,
+    growing: Growing,
     /// Where the lease is kept for the next process: with devices of the kernel's.
     kept: Option<Arc<LeaseFile>>,
     /// What an earlier process left, to go on with.
@@ -219,6 +226,7 @@ pub async fn run_over(
         ready: false,
         unshown: false,
         devices: None,
+        growing: Growing::default(),
         kept,
         left,
     };
@@ -282,6 +290,8 @@ impl Keeper {
                         self.ready = false;
                         tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
                     }
+                    News::Volumes(volumes) => self.follow(&volumes),
+                    News::Told(growth, said) => self.told(&growth, said),
                 },
                 _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),
                 () = stop.cancelled(), if stopping.is_none() => {
@@ -331,6 +341,7 @@ impl Keeper {
             }
             if Instant::now() >= show_at {
                 show_at = Instant::now() + SHOW_INTERVAL;
+                self.tell_kernel();
                 self.show()?;
             }
             if Instant::now() >= learn_at {
@@ -379,7 +390,8 @@ impl Keeper {
                 });
             }
             Action::Renew { number, epoch, token, api } => {
-                self.spawn(async move { renew(&shared, &doors, &options.set, number, epoch, token, &api).await });
+                let news = self.news.clone();
+                self.spawn(async move { renew(&shared, &doors, &news, number, epoch, token, &api).await });
             }
             Action::Connect { lane, nbd, token } => {
                 let (way, end) = (self.seams.connect.clone(), self.end.clone());
@@ -501,6 +513,7 @@ impl Keeper {
         let volumes = self.shared.all_facts().into_iter().enumerate().map(|(index, facts)| VolumeStatus {
             socket: self.dir.socket(&facts.name).map(|path| path.display().to_string()).unwrap_or_default(),
             device: self.devices.as_ref().and_then(|devices| devices.path(index)),
+            device_bytes: self.devices.as_ref().and_then(|d| d.size(index)).filter(|size| *size < facts.size),
             name: facts.name.to_string(),
             size_bytes: facts.size,
             lost: self.shared.look(|machine| machine.lost_volumes().get(&index).cloned()),

@@ -119,6 +119,10 @@ impl LeaseFile {
         let mut new = Lease::new(set, owner, token, volumes);
         if let Some(before) = &*lease {
             (new.sockets, new.devices) = (before.sockets, before.devices.clone());
+            // The grant may have been read before a growth that was kept meanwhile.
+            for (volume, before) in new.volumes.iter_mut().zip(&before.volumes) {
+                volume.size_bytes = volume.size_bytes.max(before.size_bytes);
+            }
         }
         self.write(lease.insert(new))
     }
@@ -128,6 +132,19 @@ impl LeaseFile {
         let mut lease = self.lock();
         let Some(lease) = lease.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
         (lease.sockets, lease.devices) = (sockets, devices.to_vec());
+        self.write(lease)
+    }
+
+    /// Volumes, by their place in the lease, have grown (G1): to be called before the kernel is told.
+    pub(crate) fn grew(&self, sizes: &[(usize, u64)]) -> io::Result<()> {
+        let mut lease = self.lock();
+        // The devices are being let go of.
+        let Some(lease) = lease.as_mut() else { return Ok(()) };
+        for (place, size) in sizes {
+            if let Some(volume) = lease.volumes.get_mut(*place) {
+                volume.size_bytes = volume.size_bytes.max(*size);
+            }
+        }
         self.write(lease)
     }
 
@@ -186,5 +203,24 @@ mod tests {
         file.close();
         file.granted(&set, &owner, Token(10), &volumes).unwrap();
         assert!(!path.exists(), "what is being let go of is not kept");
+    }
+
+    /// G1: devices may be as large by then.
+    #[test]
+    fn a_growth_outlives_a_grant_that_was_read_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = LeaseFile::open(dir.path());
+        let (set, owner) = (Name::new("demo").unwrap(), Owner::new("db1").unwrap());
+        let volumes = [(VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 }, false)];
+        file.granted(&set, &owner, Token(7), &volumes).unwrap();
+        file.made(&[3], 1).unwrap();
+        file.grew(&[(0, 2 << 30)]).unwrap();
+        file.granted(&set, &owner, Token(8), &volumes).unwrap();
+        let left = LeaseFile::open(dir.path()).lease().unwrap();
+        let size = left.volumes().unwrap()[0].size;
+        assert_eq!((left.token(), size, left.devices), (Some(Token(8)), 2 << 30, vec![3]));
+        file.close();
+        file.grew(&[(0, 3 << 30)]).unwrap();
+        assert!(!dir.path().join("lease.json").exists(), "what is being let go of is not kept");
     }
 }

@@ -101,7 +101,7 @@ pub struct VolumeFacts {
 
 impl VolumeFacts {
     /// What keeps a device of this volume from going on with what a later grant names; `None` where nothing does. Volumes that came since are no
-    /// matter, and one that grew keeps the device's size: the end of a device does not move under its users (ADR 0022).
+    /// matter, and one that grew is what it was ([`Self::grown_in`]).
     pub fn lost_in(&self, granted: &[VolumeFacts]) -> Option<String> {
         let same = |other: &&VolumeFacts| if self.id == 0 { other.name == self.name } else { other.id == self.id };
         match granted.iter().find(same) {
@@ -109,10 +109,16 @@ impl VolumeFacts {
             Some(other) if other.name != self.name => Some(format!("volume {} is {} now", self.name, other.name)),
             Some(other) if other.size < self.size => {
                 let (found, expected) = (other.size, self.size);
-                Some(format!("volume {}: found {found} bytes, expected {expected} as at the beginning", self.name))
+                Some(format!("volume {}: found {found} bytes, expected {expected} as before", self.name))
             }
             Some(_) => None,
         }
+    }
+
+    /// The size that this volume has grown to by what a gateway names; `None` where it has not, or is not surely the same one. Smaller is not followed: M8.
+    pub fn grown_in(&self, named: &[VolumeFacts]) -> Option<u64> {
+        let same = |other: &&VolumeFacts| self.id != 0 && other.id == self.id && other.name == self.name;
+        named.iter().find(same).map(|other| other.size).filter(|size| *size > self.size)
     }
 }
 

@@ -298,6 +298,7 @@ impl Copy {
             socket: self.sockets.get(index).map(|path| path.display().to_string()).unwrap_or_default(),
             device: self.devices.as_ref().and_then(|devices| devices.path(index)),
             // What a snapshot has stays.
+            device_bytes: None,
             lost: None,
         });
         ScratchStatus {

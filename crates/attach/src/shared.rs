@@ -77,7 +77,7 @@ impl Shared {
         self.begun_ns.saturating_add(at.0.saturating_mul(NS_PER_MS))
     }
 
-    /// The volumes, known once the lease was granted; they never change afterwards.
+    /// The volumes, known once the lease was granted. Afterwards they grow and change in no other way.
     pub(crate) fn set_volumes(&self, facts: &[VolumeFacts]) {
         let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
         if volumes.is_empty() {
@@ -92,6 +92,19 @@ impl Shared {
 
     pub(crate) fn facts(&self, volume: usize) -> VolumeFacts {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.clone()
+    }
+
+    /// What a volume has by now: requests are taken up to there.
+    pub(crate) fn size(&self, volume: usize) -> u64 {
+        self.volumes.read().unwrap_or_else(PoisonError::into_inner)[volume].0.size
+    }
+
+    /// From now on requests are taken up to the new end, and new clients are told of it. Never fewer than before.
+    pub(crate) fn grow(&self, volume: usize, size: u64) {
+        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((facts, _)) = volumes.get_mut(volume) {
+            facts.size = facts.size.max(size);
+        }
     }
 
     /// Rung when a volume may have room again.

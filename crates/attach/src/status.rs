@@ -57,6 +57,9 @@ pub struct VolumeStatus {
     pub socket: String,
     /// The block device, where one was asked for.
     pub device: Option<String>,
+    /// How large that is where it is not as large as the volume, which grew: the kernel's are told within seconds, others keep their size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<u64>,
     /// Why its device fails for good, while those of other volumes go on: it was deleted, shrunk or renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,

@@ -146,6 +146,16 @@ impl Driver {
         self.ask(&Ask::Reconfigure { index, backend, sockets }, &format!("new sockets for nbd{index}")).map(drop)
     }
 
+    /// Tells a device its new size, and looks whether it has it. From Linux 6.9 on this waits for every request that is on its way to the device.
+    pub(super) fn resize(&mut self, index: u32, backend: &str, size: u64) -> Result<(), DriverError> {
+        self.ask(&Ask::Resize { index, backend, size }, &format!("{size} bytes for nbd{index}"))?;
+        let found = device_bytes(index);
+        if found == size {
+            return Ok(());
+        }
+        Err(DriverError::Answer(format!("nbd{index}: found {found} bytes, expected {size}")))
+    }
+
     /// Takes the sockets of a device away.
     pub(super) fn disconnect(&mut self, index: u32) -> Result<(), DriverError> {
         self.ask(&Ask::Disconnect { index }, &format!("disconnecting nbd{index}")).map(drop)
@@ -159,6 +169,16 @@ fn sys(index: u32) -> PathBuf {
 /// The node of a device.
 pub(super) fn node(index: u32) -> String {
     format!("/dev/nbd{index}")
+}
+
+/// Size of a device in bytes; 0 where there is none, or none that is known.
+pub(super) fn device_bytes(index: u32) -> u64 {
+    bytes_below(Path::new(SYS), &format!("nbd{index}")).unwrap_or(0)
+}
+
+fn bytes_below(sys: &Path, name: &str) -> Option<u64> {
+    let sectors: u64 = std::fs::read_to_string(sys.join(name).join("size")).ok()?.trim().parse().ok()?;
+    Some(sectors * SYS_SECTOR_BYTES)
 }
 
 /// A device that is connected, or still held open since it was.
@@ -183,10 +203,8 @@ fn found_below(sys: &Path) -> Vec<Found> {
     let mut found: Vec<Found> = names
         .filter_map(|name| {
             let index = name.strip_prefix("nbd")?.parse().ok()?;
-            let text = |file: &str| std::fs::read_to_string(sys.join(&name).join(file));
-            let backend = text("backend").ok()?.trim_end().to_string();
-            let sectors: u64 = text("size").ok()?.trim().parse().ok()?;
-            Some(Found { index, backend, size: sectors * SYS_SECTOR_BYTES })
+            let backend = std::fs::read_to_string(sys.join(&name).join("backend")).ok()?;
+            Some(Found { index, backend: backend.trim_end().to_string(), size: bytes_below(sys, &name)? })
         })
         .collect();
     found.sort_by_key(|found| found.index);

@@ -87,7 +87,9 @@ fn judge(lease: Option<Lease>, found: &[Found], dir: &Path, (set, owner): (&Name
     let there = || {
         volumes.iter().zip(&lease.devices).all(|(volume, index)| {
             let backend = backend(dir, &volume.name);
-            found.iter().any(|f| f.index == *index && f.backend == backend && f.size == volume.size)
+            // Smaller where that process died between the keeping of a new size and the kernel (G1); 0 where it was disconnected.
+            let fits = |size: u64| size > 0 && size <= volume.size;
+            found.iter().any(|f| f.index == *index && f.backend == backend && fits(f.size))
         })
     };
     let same = lease.set == set.as_str() && lease.owner == owner.to_string();
@@ -157,8 +159,30 @@ fn numbers(sockets: &[std::os::unix::net::UnixStream]) -> Vec<u32> {
 pub(crate) struct Device {
     index: u32,
     path: String,
+    backend: Arc<str>,
+    /// What the kernel was told that it has, in bytes.
+    size: u64,
     /// Its sockets are no longer replaced.
     stopping: CancellationToken,
+}
+
+/// A device that is smaller than its volume by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Growth {
+    /// Index of the volume.
+    pub(crate) volume: usize,
+    /// What it is to have, in bytes.
+    pub(crate) size: u64,
+    index: u32,
+    backend: Arc<str>,
+}
+
+impl Growth {
+    /// Tells the kernel.
+    pub(crate) async fn tell(&self) -> Result<(), DriverError> {
+        let (index, size, backend) = (self.index, self.size, self.backend.clone());
+        blocking(move || Driver::open()?.resize(index, &backend, size)).await
+    }
 }
 
 /// Where a device's sockets lead.
@@ -196,7 +220,7 @@ impl Device {
             Ok(index)
         })
         .await?;
-        let device = Self::serve(shared, volume, index, &name, ours, on_end);
+        let device = Self::serve(shared, volume, (index, size), &name, ours, on_end);
         let node = driver::node(index);
         let begun = Instant::now();
         while !Path::new(&node).exists() {
@@ -221,20 +245,25 @@ impl Device {
         let (ours, theirs) = pairs(sockets)?;
         let name = backend(dir, &facts.name);
         let asked = name.clone();
-        blocking(move || Driver::open()?.reconfigure(index, &asked, &numbers(&theirs))).await?;
-        Ok(Self::serve(shared, volume, index, &name, ours, on_end))
+        // Its size as it is: what the lease says may be more than the kernel was told, and it takes a size only while requests are answered (G2).
+        let size = blocking(move || {
+            Driver::open()?.reconfigure(index, &asked, &numbers(&theirs))?;
+            Ok(driver::device_bytes(index))
+        })
+        .await?;
+        Ok(Self::serve(shared, volume, (index, size), &name, ours, on_end))
     }
 
     fn serve(
         shared: &Arc<Shared>,
         volume: usize,
-        index: u32,
+        (index, size): (u32, u64),
         backend: &str,
         sockets: Vec<UnixStream>,
         on_end: impl Fn(String) + Clone + Send + 'static,
     ) -> Self {
-        let stopping = CancellationToken::new();
-        let way = Way { shared: shared.clone(), volume, index, backend: backend.into(), stopping: stopping.clone() };
+        let (stopping, backend) = (CancellationToken::new(), Arc::<str>::from(backend));
+        let way = Way { shared: shared.clone(), volume, index, backend: backend.clone(), stopping: stopping.clone() };
         for socket in sockets {
             let (way, on_end) = (way.clone(), on_end.clone());
             tokio::spawn(async move {
@@ -243,7 +272,7 @@ impl Device {
                 }
             });
         }
-        Self { index, path: driver::node(index), stopping }
+        Self { index, path: driver::node(index), backend, size, stopping }
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -252,6 +281,21 @@ impl Device {
 
     pub(super) fn path(&self) -> &str {
         &self.path
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// What the kernel is to be told where the volume has `size` by now. Growth only: whoever uses the device keeps what he has of it.
+    pub(super) fn growth(&self, volume: usize, size: u64) -> Option<Growth> {
+        let larger = size > self.size;
+        larger.then(|| Growth { volume, size, index: self.index, backend: self.backend.clone() })
+    }
+
+    /// The kernel has taken it.
+    pub(super) fn grew(&mut self, size: u64) {
+        self.size = self.size.max(size);
     }
 
     /// Hands over what the page cache holds of it, then takes its sockets away: whoever still uses it gets errors.
@@ -357,6 +401,11 @@ mod tests {
         let mut gone = both.to_vec();
         gone[1].size = 0;
         assert_eq!(told(Some(&whole), &gone, &owner, true), orphans, "disconnected, only held open");
+        gone[1].size = 1 << 19;
+        let smaller = told(Some(&whole), &gone, &owner, true);
+        assert_eq!(smaller, Left::Devices(whole.clone()), "died before the kernel was told");
+        gone[1].size = 1 << 21;
+        assert_eq!(told(Some(&whole), &gone, &owner, true), orphans, "G1: larger than was ever kept");
         let swapped = [found(dir, 6, "vol1"), found(dir, 4, "vol2")];
         assert_eq!(told(Some(&whole), &swapped, &owner, true), Left::Orphans(vec![6, 4]), "numbers are used again");
     }
@@ -371,6 +420,18 @@ mod tests {
         ];
         let whose = (&Name::new("demo").unwrap(), &Owner::new("db1").unwrap());
         assert_eq!(judge(None, &others, dir, whose, true), Left::Orphans(vec![]));
+    }
+
+    #[test]
+    fn a_device_only_grows() {
+        let (path, backend) = (driver::node(4), Arc::<str>::from("holdfast /run/holdfast/demo/vol1"));
+        let mut device = Device { index: 4, path, backend, size: 2 << 30, stopping: CancellationToken::new() };
+        assert_eq!((device.growth(1, 2 << 30), device.growth(1, 1 << 30)), (None, None));
+        let growth = device.growth(1, 3 << 30).unwrap();
+        assert_eq!((growth.volume, growth.size, growth.index), (1, 3 << 30, 4));
+        assert_eq!(device.growth(1, 3 << 30), Some(growth), "until the kernel has taken it");
+        device.grew(3 << 30);
+        assert_eq!((device.growth(1, 3 << 30), device.size()), (None, 3 << 30));
     }
 
     #[test]

@@ -27,6 +27,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Device {
     path: String,
+    /// Of nbdfuse's file, in bytes: fixed when it is made.
+    size: u64,
     mount: PathBuf,
     /// It is being taken down: an end of its process is no news.
     stopping: Arc<AtomicBool>,
@@ -161,8 +163,8 @@ impl Device {
         // A group of its own: a Ctrl-C is for us, and we end it when the device is no longer in use.
         command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let path = match Self::come_up(&mut child, &mount, &file).await {
-            Ok(path) => path,
+        let (path, size) = match Self::come_up(&mut child, &mount, &file).await {
+            Ok(made) => made,
             Err(error) => {
                 let _ = child.kill().await;
                 unmount(&mount).await;
@@ -188,10 +190,11 @@ impl Device {
                 }
             }
         });
-        Ok(Self { path, mount, stopping, stop })
+        Ok(Self { path, size, mount, stopping, stop })
     }
 
-    async fn come_up(child: &mut Child, mount: &Path, file: &Path) -> Result<String, DeviceError> {
+    /// The loop device, and its size.
+    async fn come_up(child: &mut Child, mount: &Path, file: &Path) -> Result<(String, u64), DeviceError> {
         let failed = |why: String| DeviceError::Program { program: "nbdfuse", why };
         let there = async {
             loop {
@@ -199,19 +202,28 @@ impl Device {
                     return Err(failed(format!("ended with {status}")));
                 }
                 // None was there before: this one is ours, and the file in it is not one that an earlier process left.
-                if mounted(&real(mount))? && tokio::fs::metadata(file).await.is_ok_and(|meta| meta.len() > 0) {
-                    return Ok(());
+                if mounted(&real(mount))?
+                    && let Ok(meta) = tokio::fs::metadata(file).await
+                    && meta.len() > 0
+                {
+                    return Ok(meta.len());
                 }
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
         };
         let limit = tokio::time::timeout(START_LIMIT, there).await;
-        limit.map_err(|_| failed(format!("shows no file within {START_LIMIT:?}")))??;
-        output("losetup", Command::new(losetup()).args(["--direct-io=on", "--find", "--show"]).arg(file)).await
+        let size = limit.map_err(|_| failed(format!("shows no file within {START_LIMIT:?}")))??;
+        let mut command = Command::new(losetup());
+        command.args(["--direct-io=on", "--find", "--show"]).arg(file);
+        Ok((output("losetup", &mut command).await?, size))
     }
 
     pub(super) fn path(&self) -> &str {
         &self.path
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Detaches the loop device, which waits for what is on its way, unmounts, and ends nbdfuse.

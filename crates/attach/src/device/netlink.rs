@@ -6,7 +6,7 @@
 //!   length u16 │ kind u16 │ value, padded to 4 bytes                  attributes, which may hold attributes
 //! ```
 //! All numbers in the machine's own byte order. Names and numbers: the kernel's `linux/netlink.h`, `linux/genetlink.h`, `linux/nbd-netlink.h`.
-//! By hand because it is three requests and their answers; a netlink crate brings its own sockets and runtimes for that.
+//! By hand because it is a few requests and their answers; a netlink crate brings its own sockets and runtimes for that.
 
 use std::collections::BTreeMap;
 
@@ -64,6 +64,15 @@ pub(super) enum Ask<'a> {
         backend: &'a str,
         /// File descriptors of this process.
         sockets: &'a [u32],
+    },
+    /// Tell a device its new size. Never together with sockets: the driver sets the size first, and may wait with it for requests that want the sockets.
+    Resize {
+        /// N of /dev/nbdN.
+        index: u32,
+        /// As it was connected with.
+        backend: &'a str,
+        /// Size in bytes.
+        size: u64,
     },
     /// Take the sockets away: every request on it fails, and it is free once nobody has it open.
     Disconnect {
@@ -137,6 +146,10 @@ pub(super) fn encode(ask: &Ask<'_>, family: u16, sequence: u32) -> Vec<u8> {
         Ask::Reconfigure { index, backend, sockets } => {
             let all = none.word(INDEX, *index).text(BACKEND_IDENTIFIER, backend);
             (family, RECONFIGURE, NBD_VERSION, all.sockets(sockets))
+        }
+        Ask::Resize { index, backend, size } => {
+            let all = none.word(INDEX, *index).text(BACKEND_IDENTIFIER, backend);
+            (family, RECONFIGURE, NBD_VERSION, all.long(SIZE_BYTES, *size))
         }
         Ask::Disconnect { index } => (family, DISCONNECT, NBD_VERSION, none.word(INDEX, *index)),
     };
@@ -291,6 +304,15 @@ mod tests {
                 "34000000", "1c00", "0500", "0a000000", "00000000", "03010000", // headers
                 "0800", "0100", "05000000", "0600", "0a00", "62000000", // index, backend
                 "1000", "0780", "0c00", "0180", "0800", "0100", "04000000"
+            )
+        );
+        let larger = encode(&Ask::Resize { index: 5, backend: "b", size: 3 << 30 }, 0x1c, 11);
+        assert_eq!(
+            hex(&larger),
+            concat!(
+                "30000000", "1c00", "0500", "0b000000", "00000000", "03010000", // headers
+                "0800", "0100", "05000000", "0600", "0a00", "62000000", // index, backend
+                "0c00", "0200", "000000c000000000" // size
             )
         );
     }

@@ -1,6 +1,6 @@
 //! What the keeper asks of the gateways about the lease, and what it tells the machine of the answers.
 
-use super::{EXPIRY_MARGIN, LOOK_LIMIT, Options, RENEW_LIMIT};
+use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
 use crate::doors::{self, Doors, Said, call};
 use crate::lease_file::LeaseFile;
 use crate::machine::{Grant, VolumeFacts};
@@ -9,6 +9,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// A grant was answered: kept for the next process (P1), and only then told to the machine, which sends under it at once. An answer that came late is
 /// neither: the token in the file has been used since, so the one of this answer is dead.
@@ -108,19 +109,27 @@ pub(super) async fn carry_on(
     }
 }
 
-/// Renews it once.
+/// Renews it once. What volumes have by now comes with the answer.
 pub(super) async fn renew(
     shared: &Shared,
     doors: &Doors,
-    set: &Name,
+    news: &mpsc::UnboundedSender<News>,
     number: u64,
     epoch: Epoch,
     token: Token,
     api: &str,
 ) {
-    let request = v1::RenewLeaseRequest { set: set.to_string(), epoch: epoch.0, token: token.to_text() };
+    let request = v1::RenewLeaseRequest { set: shared.set.to_string(), epoch: epoch.0, token: token.to_text() };
     let call = call!(renew_lease, request);
     let said = doors.ask(api, RENEW_LIMIT, &call).await;
+    // A late answer says what was: the volume may have shrunk since.
+    let counts = shared.look(|machine| machine.awaits_renewal(number));
+    if let Said::Done(reply) = &said
+        && counts
+        && let Some(volumes) = doors::volumes_of(&reply.volumes)
+    {
+        let _ = news.send(News::Volumes(volumes));
+    }
     shared.act(|machine, now, out| match said {
         Said::Done(_) => machine.renewed(now, number, out),
         // Taken, but not known to have happened: the gateway is there, and the next one will show.

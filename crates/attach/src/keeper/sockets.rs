@@ -93,7 +93,7 @@ pub(super) async fn run_lane(
             Ok(connected) if connected.size >= facts.size => connected,
             Ok(connected) => {
                 let (found, expected) = (connected.size, facts.size);
-                return format!("{name}: found {found} bytes, expected at least the {expected} of the beginning");
+                return format!("{name}: found {found} bytes, expected at least {expected} as before");
             }
             Err(error) => return format!("{name} at {nbd}: {error}"),
         };

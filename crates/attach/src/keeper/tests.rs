@@ -1,12 +1,14 @@
 //! The keeper's task, with a gateway that accepts connections and says nothing.
 
 use super::*;
-use crate::machine::{Grant, Intake, Lane, Ticket, VolumeFacts};
+use crate::machine::{Grant, Intake, Lane, Ticket};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::ReplyTo;
 use holdfast_types::{Epoch, Token};
 
 const LIMIT: Duration = Duration::from_secs(20);
+
+type Heard<T> = mpsc::UnboundedReceiver<T>;
 
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -16,18 +18,18 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The last answer is waited for, the devices are down: then another owner takes the set. Nothing is left to wait for.
-#[tokio::test]
-async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = silent.local_addr().unwrap().to_string();
-    let dir = tempfile::tempdir().unwrap();
+fn vol1(size: u64) -> VolumeFacts {
+    VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size }
+}
+
+/// A keeper of a set of one volume, and what it is told by.
+fn keeper(dir: &std::path::Path, address: &str) -> (Keeper, Heard<Action>, Heard<News>) {
     let options = Options {
         set: Name::new("demo").unwrap(),
         owner: Owner::new("db1").unwrap(),
-        api: vec![address.clone()],
+        api: vec![address.to_string()],
         dialer: Dialer::default(),
-        dir: dir.path().join("run"),
+        dir: dir.join("run"),
         ttl: None,
         force: false,
         connections: 1,
@@ -38,7 +40,7 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     };
     let machine = Machine::new(RequestId(100), 1, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine, crate::seams::boot_ns);
-    shared.set_volumes(&[VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 20 }]);
+    shared.set_volumes(&[vol1(1 << 20)]);
     let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let keeper = Keeper {
@@ -46,7 +48,7 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
         seams: Seams::default(),
         dir: RunDir::take(&options.dir).unwrap(),
         options,
-        shared: shared.clone(),
+        shared,
         doors,
         news,
         end: CancellationToken::new(),
@@ -55,9 +57,21 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
         ready: false,
         unshown: false,
         devices: None,
+        growing: Growing::default(),
         kept: None,
         left: None,
     };
+    (keeper, actions, told)
+}
+
+/// The last answer is waited for, the devices are down: then another owner takes the set. Nothing is left to wait for.
+#[tokio::test]
+async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let (keeper, actions, told) = keeper(dir.path(), &address);
+    let shared = keeper.shared.clone();
     let (stop, (ready, is_ready)) = (CancellationToken::new(), tokio::sync::oneshot::channel());
     let running = tokio::spawn(keeper.run(actions, told, stop.clone(), move |_| assert!(ready.send(()).is_ok())));
     let grant = Grant {
@@ -87,6 +101,40 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     (101..110).for_each(|id| shared.act(|machine, _, out| machine.refused(RequestId(id), "held by db2", out)));
     let ended = tokio::time::timeout(LIMIT, running).await.expect("ends at once").unwrap();
     assert_eq!(ended.unwrap(), Ended::Fenced { by: Some("held by db2".into()) });
+}
+
+/// G1: what the next process would not know of is not taken from clients, and so not told to the kernel.
+#[tokio::test]
+async fn a_size_that_cannot_be_kept_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), "127.0.0.1:1");
+    let file = LeaseFile::open(&kept);
+    file.granted(&keeper.options.set, &keeper.options.owner, Token(1), &[(vol1(1 << 20), false)]).unwrap();
+    keeper.kept = Some(Arc::new(file));
+
+    std::fs::rename(&kept, dir.path().join("away")).unwrap();
+    keeper.follow(&[vol1(2 << 20)]);
+    assert_eq!(keeper.shared.size(0), 1 << 20);
+    std::fs::rename(dir.path().join("away"), &kept).unwrap();
+    keeper.follow(&[vol1(2 << 20)]);
+    assert_eq!(keeper.shared.size(0), 1 << 20, "not asked for again at once");
+    keeper.growing = Growing::default();
+    keeper.follow(&[vol1(2 << 20)]);
+    keeper.follow(&[vol1(1 << 20)]);
+    assert_eq!(keeper.shared.size(0), 2 << 20, "G3: it shrinks by nothing");
+    let next = LeaseFile::open(&kept).lease().and_then(|lease| lease.volumes());
+    assert_eq!(next, Some(vec![vol1(2 << 20)]));
+}
+
+#[tokio::test]
+async fn a_lost_volume_does_not_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), "127.0.0.1:1");
+    keeper.shared.act(|machine, _, out| machine.lose(0, "volume vol1 was shrunk".to_string(), out));
+    keeper.follow(&[vol1(2 << 20)]);
+    assert_eq!(keeper.shared.size(0), 1 << 20, "M8");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The life of an attached set: lease, generations, losses.
 
+mod looks;
+
 use super::table::{Bounds, Intake, Table};
 use super::{Action, Grant, Lane, Moment, Phase, Reply};
 use holdfast_nbd::Errno;
@@ -146,31 +148,6 @@ impl Machine {
             retry_at: None,
             view: View::default(),
         }
-    }
-
-    /// Where it stands.
-    pub fn phase(&self) -> Phase {
-        self.phase
-    }
-
-    /// The lease as granted last.
-    pub fn grant(&self) -> Option<&Grant> {
-        self.grant.as_ref()
-    }
-
-    /// For those who watch.
-    pub fn view(&self) -> &View {
-        &self.view
-    }
-
-    /// Requests that are unanswered.
-    pub fn unanswered(&self) -> usize {
-        self.table.len()
-    }
-
-    /// The generation of the connections.
-    pub fn generation(&self) -> u64 {
-        self.generation
     }
 
     fn go(&mut self, phase: Phase, out: &mut Vec<Action>) {

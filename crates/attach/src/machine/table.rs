@@ -179,6 +179,11 @@ impl Table {
         self.entries.first_key_value().map(|(_, entry)| entry.since)
     }
 
+    /// The same of one volume.
+    pub(super) fn oldest_of(&self, volume: usize) -> Option<Moment> {
+        self.entries.values().filter(|entry| entry.volume == volume).map(|entry| entry.since).min()
+    }
+
     /// Takes out what is unanswered of one volume (M8).
     pub(super) fn drain_volume(&mut self, volume: usize) -> Vec<Entry> {
         self.volumes[volume] = Volume::default();

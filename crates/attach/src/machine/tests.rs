@@ -554,4 +554,34 @@ fn a_device_goes_on_with_the_volume_that_it_was_made_of() {
     assert!(lost(&[named(3, "vol1", 100)]).contains("gone"), "deleted and made anew under its name");
     // What an older build left in lease.json names no ids.
     assert_eq!(named(0, "vol1", 100).lost_in(&[named(3, "vol1", 100)]), None);
+    let grown = |granted: &[VolumeFacts]| ours.grown_in(granted);
+    assert_eq!(grown(&[named(2, "vol2", 700), named(1, "vol1", 200)]), Some(200));
+    assert_eq!((grown(&[named(1, "vol1", 100)]), grown(&[named(1, "vol1", 99)])), (None, None), "G3");
+    assert_eq!((grown(&[named(3, "vol1", 200)]), grown(&[named(1, "other", 200)])), (None, None), "another");
+    assert_eq!(named(0, "vol1", 100).grown_in(&[named(0, "vol1", 200)]), None, "not surely the same");
+}
+
+#[test]
+fn a_renewal_counts_until_it_is_answered_or_the_gateway_is_lost() {
+    let mut m = serving(1);
+    assert!(!m.awaits_renewal(1), "it was answered");
+    assert_eq!(step(|out| m.tick(Moment(600), out)), ["renew #2 e1 at h1:1"]);
+    assert!(m.awaits_renewal(2));
+    step(|out| m.lost(Moment(610), 1, &Lost::Connection("reset".into()), out));
+    assert!(!m.awaits_renewal(2), "what it says is of before");
+}
+
+#[test]
+fn a_volume_whose_oldest_request_waits_for_long_does_not_flow() {
+    let mut m = serving(1);
+    let mut out = Vec::new();
+    assert!(m.flows(Moment(5), 0) && m.flows(Moment(60_000), 0), "nothing is asked for");
+    m.request(Moment(5), 0, write(7, 0, vec![1; 512]), &mut out);
+    m.request(Moment(4_000), 0, write(8, 4096, vec![1; 512]), &mut out);
+    assert!(m.flows(Moment(5_000), 0) && !m.flows(Moment(5_100), 0));
+    assert!(m.flows(Moment(5_100), 1), "another volume");
+    m.answered(Moment(5_100), 1, 1, Ok(Reply::Done), &mut out);
+    assert!(m.flows(Moment(5_100), 0));
+    m.lost(Moment(5_200), 1, &Lost::Connection("reset".into()), &mut out);
+    assert!(!m.flows(Moment(5_200), 0), "nobody serves");
 }
