@@ -294,6 +294,13 @@ fn describe(status: &Status) -> String {
         let device = volume.device.clone().unwrap_or_default();
         [volume.name.clone(), output::bytes(volume.size_bytes), device, volume.socket.clone()]
     });
+    for volume in &status.volumes {
+        if let (Some(bytes), Some(device)) = (volume.device_bytes, &volume.device) {
+            let (has, still) = (output::bytes(volume.size_bytes), output::bytes(bytes));
+            text.push_str(&format!("\nvolume {} grew to {has}, {device} has {still} still: ", volume.name));
+            text.push_str("kernel devices follow within seconds, others when they are detached and attached anew");
+        }
+    }
     let lost = status.volumes.iter().filter_map(|volume| volume.lost.as_deref());
     for why in lost {
         text.push_str(&format!("\n{why}: its device fails, the others go on; detach, then attach anew"));

@@ -30,8 +30,8 @@ Example:
 ";
 
 const GROW: &str = "\
-At once, also while it is used. NBD has no message for it: a client sees the new size when it connects anew. On Linux that is: detach and attach again
-(a kernel device keeps the size that it was set up with), then grow what is on it: `zpool online -e POOL DEVICE`, `resize2fs`, `xfs_growfs`.
+At once, also while it is used. The kernel devices of a running `holdfast attach` follow within seconds. NBD has no message for it: every other client
+sees the new size when it connects anew (an nbdfuse device: detach and attach). Then grow what is on it: `zpool online -e POOL DEVICE`, `resize2fs`, `xfs_growfs`.
 
 Example:
   holdfast volume grow demo/vol1 --size 200GiB
@@ -232,7 +232,7 @@ async fn grow(common: &Common, volume: &VolumePath, size: ByteSize) -> Result<()
     })?;
     output::show(common.output, &reply, || {
         format!(
-            "volume {volume} has {size}, it had {}; clients see it when they connect anew",
+            "volume {volume} has {size}, it had {}; kernel devices of an attach follow, other clients see it when they connect anew",
             output::bytes(found.size_bytes)
         )
     })
