@@ -64,7 +64,7 @@ enum Part {
     /// Every one
     #[default]
     All,
-    /// One guest: the pool is made, a gateway and attach are killed under it, another owner comes between
+    /// One guest: the pool is made, the volumes grow, a gateway and attach are killed under it, another owner comes between
     Devices,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
@@ -170,6 +170,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     if part != Part::Mirror {
         let a = devices::make(lab, report, args)?;
         if part.runs(Part::Devices) {
+            devices::grow(lab, report, args, &a)?;
             devices::faults(lab, report, args, &a)?;
         }
         devices::let_go(report, &a)?;

@@ -33,6 +33,7 @@ const FIO_LIMIT: Duration = Duration::from_secs(60);
 /// Exit code of an attach that was fenced.
 const FENCED: i32 = 7;
 const EIO: u32 = 5;
+const ENOSPC: u32 = 28;
 /// How long requests may wait at a loss; takeovers take about a second, on a busy machine a few.
 const OUTAGE_MS_MAX: u64 = 15_000;
 /// A block that nobody else writes.
@@ -238,6 +239,7 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     let doomed = Bridge::to(&dir.join("vol2.sock"), &other)?;
     let (mut user, mut loser) = (Client::connect(&bridge.uri, PATIENCE)?, Client::connect(&doomed.uri, PATIENCE)?);
     loser.write(AT, &pattern(4, AT, BLOCK))?;
+    grows(cluster, &attached, &other, &mut loser)?;
     cluster.holdfast(&["volume", "delete", &other, "--yes", "--force"])?;
     user.write(AT, &pattern(5, AT, BLOCK))?;
     let before = attached.look()?;
@@ -256,6 +258,22 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     anyhow::ensure!(attached.code("--detach")? == 0, "--detach failed");
     anyhow::ensure!(attached.proc.wait(PATIENCE)?.success(), "a detached attach ended badly");
     note("a volume that was deleted under its device fails alone");
+    Ok(())
+}
+
+/// The second volume grows under its users: those who are there are taken up to its new end.
+fn grows(cluster: &Cluster, attached: &Attached, volume: &str, user: &mut Client) -> Result<()> {
+    let (beyond, size) = (140_u64 << 20, 160_u64 << 20);
+    let early = user.write(beyond, &pattern(7, beyond, BLOCK));
+    let full = matches!(early, Err(NbdError::Errno(ENOSPC)));
+    anyhow::ensure!(full, "a write beyond the end: {early:?}, expected errno {ENOSPC}");
+    cluster.holdfast(&["volume", "grow", volume, "--size", &size.to_string()])?;
+    let known = wait_until(PATIENCE, || attached.look().is_ok_and(|now| now["volumes"][1]["size_bytes"] == size));
+    anyhow::ensure!(known, "the new size is not known: {}", attached.look()?);
+    user.write(beyond, &pattern(7, beyond, BLOCK))?;
+    let seen = tag_of(&user.read(beyond, u32::try_from(BLOCK)?)?, beyond)?;
+    anyhow::ensure!(seen == 7, "beyond the old end: found write {seen}, expected 7");
+    note("a volume that grew is used up to its new end by those who were there before");
     Ok(())
 }
 

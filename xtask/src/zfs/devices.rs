@@ -1,4 +1,4 @@
-//! One guest: devices, pool and database are made as docs/zfs.md advises; then a gateway is killed under them, then attach itself.
+//! One guest: devices, pool and database are made as docs/zfs.md advises; the volumes grow under them; then a gateway is killed, then attach itself.
 
 use super::Args;
 use super::guest::Guest;
@@ -7,12 +7,22 @@ use super::pool;
 use super::report::Report;
 use crate::gateways;
 use crate::ledger::unix_ms;
+use crate::process::wait_until;
 use crate::say::step;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
 const PART: &str = "devices";
+
+/// What each volume grows to, in bytes. It was made with 2 GiB.
+const LARGER: u64 = 3 << 30;
+
+/// So much of that the pool shows at least: labels, and what fills no metaslab, are not in it.
+const SHOWN_MIN: u64 = (VOLUMES as u64) * (1 << 30) * 9 / 10;
+
+/// For one word with a gateway.
+const HURRY: Duration = Duration::from_secs(60);
 
 /// The command, as a unit would run it.
 pub fn command(guest: &Guest, set: &str, sockets: u8) -> String {
@@ -79,6 +89,59 @@ pub fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
         pool::bench(report, PART, &a, (what, options, args.load))?;
     }
     Ok(a)
+}
+
+/// The volumes grow under load: devices and pool follow, and nobody above them sees an error.
+pub fn grow(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
+    step("The volumes grow under load");
+    pool::load(a, args.load + 20)?;
+    let writers = lab.writers(a)?;
+    go_on(&writers, 20)?;
+    let (since, begun) = (unix_ms(), Instant::now());
+    for volume in 1..=VOLUMES {
+        let name = format!("{SET}/vol{volume}");
+        lab.gateways.holdfast(&["volume", "grow", &name, "--size", &LARGER.to_string()], HURRY)?;
+    }
+    let devices = paths(&status(a, SET)?).join(" ");
+    let look = format!("for device in {devices}; do blockdev --getsize64 $device; done | sort -u");
+    let mut found = String::new();
+    let followed = wait_until(LIMIT, || {
+        found = a.run(&look, LIMIT).unwrap_or_else(|e| format!("{e:#}"));
+        found.trim() == LARGER.to_string()
+    });
+    anyhow::ensure!(
+        followed,
+        "found devices of {found:?} bytes after {LIMIT:?}, expected {LARGER}: {}",
+        status(a, SET)?
+    );
+    let seconds = begun.elapsed().as_secs_f64();
+    report.add(PART, "volumes grown: devices follow", Some(seconds), format!("{LARGER} bytes each"));
+
+    let begun = Instant::now();
+    let beyond = format!("dd if=$device of=/dev/null bs=1M skip={} count=64 iflag=direct status=none", 2 * 1024 + 512);
+    a.run(&format!("set -e; for device in {devices}; do {beyond}; done"), LIMIT)?;
+    let before = pool_bytes(a)?;
+    a.run(&format!("set -e; for device in {devices}; do zpool online -e tank $device; done"), LIMIT)?;
+    let mut after = before;
+    let larger = wait_until(LIMIT, || {
+        after = pool_bytes(a).unwrap_or(after);
+        after >= before + SHOWN_MIN
+    });
+    anyhow::ensure!(larger, "found a pool of {after} bytes after {LIMIT:?}, expected {SHOWN_MIN} more than {before}");
+    let grown = format!("{before} to {after} bytes; {}", pool::unharmed(a)?);
+    report.add(PART, "zpool online -e", Some(begun.elapsed().as_secs_f64()), grown);
+    go_on(&writers, 50)?;
+    let (gap, lost) = lab.take_back(writers, since)?;
+    anyhow::ensure!(lost == 0, "{lost} sessions saw an error when the volumes grew");
+    report.add(PART, "volumes grown: clients' pause", Some(gap), pool::unharmed(a)?);
+    report.add(PART, "pgbench through it", None, pool::load_ended(a)?);
+    report.add(PART, "ledger", None, lab.check_ledger(a)?);
+    Ok(())
+}
+
+/// What the pool has to give, in bytes.
+fn pool_bytes(guest: &Guest) -> Result<u64> {
+    Ok(guest.run("zpool list -Hp -o size tank", LIMIT)?.trim().parse()?)
 }
 
 /// A gateway dies, then attach does; nobody above them sees more than a pause.
