@@ -7,6 +7,7 @@ use crate::duration;
 use crate::exit::CliError;
 use crate::moment;
 use crate::output;
+use crate::serve;
 use clap::Args;
 use holdfast_api::v1;
 use serde::Serialize;
@@ -20,8 +21,10 @@ Examples:
   holdfast watch --output json
   holdfast watch --every 200ms --count 10
 
-Ends with Ctrl-C. While no gateway answers it says so and goes on asking. With --output json, and wherever it does not write to a terminal, there is
-a line for the first look and one for each change after it.
+Ends with Ctrl-C, SIGTERM or SIGHUP, and 0 then. While no gateway answers it says so and goes
+on asking; of several that are named the others are asked where one is gone. With --output json,
+and wherever it does not write to a terminal, there is a line for the first look and one for each
+change after it.
 ";
 
 /// Clears a terminal and puts the cursor into its corner.
@@ -81,17 +84,22 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     let mut left = args.count;
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // One for all looks: a signal that came between two of them would be lost.
+    let stop = serve::stop_signal();
+    tokio::pin!(stop);
     loop {
         if left == Some(0) {
             return Ok(());
         }
         left = left.map(|left| left - 1);
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            biased;
+            told = &mut stop => return told.map(|_| ()),
             _ = ticks.tick() => {}
         }
         let seen = tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            biased;
+            told = &mut stop => return told.map(|_| ()),
             seen = look(common) => seen,
         };
         let now = moment::now();
