@@ -290,7 +290,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-orders",
-        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer",
+        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
     },
