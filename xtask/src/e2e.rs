@@ -265,6 +265,12 @@ const SCENARIOS: &[Scenario] = &[
         run: pair::run,
     },
     Scenario {
+        name: "agent-pair",
+        shows: "PostgreSQL on two hosts over such a pair: the gateway that serves is killed, PostgreSQL is primary again over the other one, no commit is lost",
+        needs: pair::NEEDS_AGENTS,
+        run: pair::run_agents,
+    },
+    Scenario {
         name: "scrub",
         shows: "a flipped byte of an object, of the set or of a snapshot alone, is found by the background reading and named (R9)",
         needs: &[],
@@ -290,7 +296,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-orders",
-        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer",
+        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
     },

@@ -12,6 +12,7 @@ mod agents;
 mod base64;
 mod cut_off;
 mod devices;
+mod expired;
 mod guest;
 mod intruder;
 mod lab;
@@ -64,7 +65,7 @@ enum Part {
     /// Every one
     #[default]
     All,
-    /// One guest: the pool is made, the volumes grow, a gateway and attach are killed under it, another owner comes between
+    /// One guest: the pool is made, the volumes grow, a gateway and attach are killed under it, another owner comes between, a killed attach is not followed by another
     Devices,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
@@ -176,6 +177,7 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
         devices::let_go(report, &a)?;
         if part.runs(Part::Devices) {
             intruder::act(lab, report, &a, args.sockets)?;
+            expired::act(report, &a, args.sockets)?;
         }
         if part.runs(Part::Agents) || part == Part::CutOff {
             let mut pair = agents::pair(lab, report, a)?;

@@ -536,3 +536,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 #[path = "cli_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "units_tests.rs"]
+mod units;

@@ -106,6 +106,18 @@ fn times_have_a_default_by_command() {
     assert_eq!((common.timeout(), common.dev_timeout()), (Duration::from_secs(5), Duration::from_secs(5)));
 }
 
+/// As docs/operating/attach.md says of the kernel devices of a process that was killed.
+#[test]
+fn kernel_devices_wait_for_five_minutes_unless_told_otherwise() {
+    let dead_timeout = |line: &str| match good(line).command {
+        Command::Attach(args) => args.dead_timeout,
+        _ => panic!("another command"),
+    };
+    assert_eq!(dead_timeout("attach demo"), Duration::from_secs(300));
+    assert_eq!(dead_timeout("attach demo --dead-timeout 2m"), Duration::from_secs(120));
+    assert!(parse("attach demo --dead-timeout 0s").is_err());
+}
+
 #[test]
 fn volumes_may_be_given_several_times() {
     let Command::Set(SetCommand::Create { volumes, .. }) =

@@ -114,6 +114,14 @@ impl Door {
         ))
     }
 
+    /// Makes `call`, which changes nothing, once, at this gateway alone. `None` where it has no answer of it: not there, too slow, or unwilling.
+    pub async fn once<T, F>(&mut self, address: &str, call: F) -> Option<T>
+    where
+        F: AsyncFn(Client) -> Result<Response<T>, Status>,
+    {
+        self.ask(address, &call).await.ok()
+    }
+
     async fn ask<T, F>(&mut self, address: &str, call: &F) -> Result<T, Outcome>
     where
         F: AsyncFn(Client) -> Result<Response<T>, Status>,

@@ -46,11 +46,11 @@ const COMMITS: u64 = 300;
 pub(super) const WRITERS: usize = 4;
 
 /// PostgreSQL's settings beside those of the agent's command line.
-const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
+pub(super) const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
 fn host(
     lab: &Lab,
-    cluster: &Cluster,
+    gateways: &[String],
     (name, address): (&'static str, &str),
     peer: (&'static str, &str),
     way: Way,
@@ -61,7 +61,7 @@ fn host(
         address: address.into(),
         peer: Some((peer.0, peer.1.into())),
         set: SET,
-        gateways: cluster.apis(),
+        gateways: gateways.to_vec(),
         open: dir.clone(),
         dir,
         bin: lab.bin.clone(),
@@ -91,16 +91,27 @@ pub(super) struct Pair {
 }
 
 pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
-    setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("1GiB")?;
+    let [db1, db2] = hosts(lab, &cluster.apis(), way, |pg| pg.initdb(SETTINGS))?;
+    Ok(Pair { cluster, db1, db2 })
+}
+
+/// The hosts alone, over gateways with these admin addresses; `initdb` makes PostgreSQL's data directory.
+pub(super) fn hosts(
+    lab: &Lab,
+    gateways: &[String],
+    way: Way,
+    initdb: impl FnOnce(&Postgres) -> Result<()>,
+) -> Result<[Host; 2]> {
+    setup::must_be_able_to_mount()?;
     let (one, two) = (("db1", "127.0.0.2"), ("db2", "127.0.0.3"));
-    let mut db1 = host(lab, &cluster, one, two, way)?;
-    let mut db2 = host(lab, &cluster, two, one, way)?;
+    let mut db1 = host(lab, gateways, one, two, way)?;
+    let mut db2 = host(lab, gateways, two, one, way)?;
     let first = First {
         bin: &lab.bin,
         set: SET,
         volume: VOLUME,
-        gateways: cluster.apis(),
+        gateways: gateways.to_vec(),
         dir: lab.dir.join("first"),
         mount: db1.mount(),
         way,
@@ -109,13 +120,13 @@ pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
         settings: SETTINGS,
         network: None,
     };
-    prepare(&first, || first.pg.initdb(SETTINGS).and_then(|()| first.pg.wants_password_of(doors::USER.name)))?;
+    prepare(&first, || initdb(first.pg).and_then(|()| first.pg.wants_password_of(doors::USER.name)))?;
     let begun = Instant::now();
     db1.boot()?;
     note(format!("db1 is primary {} ms after its agent started", db1.becomes_primary(begun, TAKEOVER)?.as_millis()));
     db2.boot()?;
     db2.stands_by(TAKEOVER)?;
-    Ok(Pair { cluster, db1, db2 })
+    Ok([db1, db2])
 }
 
 fn run_on(lab: &Lab, way: Way) -> Result<()> {
@@ -177,8 +188,18 @@ fn run_on(lab: &Lab, way: Way) -> Result<()> {
 
 /// Lets writers commit on `host`, does `what` under them, and waits until they have noticed.
 pub(super) fn under_load(ledger: &mut Ledger, pg: &Postgres, what: impl FnOnce() -> Result<()>) -> Result<()> {
+    after_commits(COMMITS, ledger, pg, what)
+}
+
+/// The same after so many commits, where each takes its time.
+pub(super) fn after_commits(
+    commits: u64,
+    ledger: &mut Ledger,
+    pg: &Postgres,
+    what: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let writers = ledger.start(pg)?;
-    let busy = wait_until(Duration::from_secs(60), || writers.acknowledged() >= COMMITS || !writers.all_writing());
+    let busy = wait_until(Duration::from_secs(60), || writers.acknowledged() >= commits || !writers.all_writing());
     anyhow::ensure!(busy && writers.all_writing(), "only {} commits before it began", writers.acknowledged());
     let done = what();
     let count = writers.acknowledged();

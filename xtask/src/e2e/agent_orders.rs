@@ -6,6 +6,11 @@
 //! 4. A switchover in some seconds is kept and begins in time, not earlier; another is cancelled.
 //! 5. A forced failover away from a primary that is well: a dry run says what would be lost and does nothing, without the words it is refused, with them it
 //!    is done and the old primary is fenced. What was acknowledged is there (R1).
+//!
+//! `holdfast watch` runs through all of it: it shows each change of the owner, under a later epoch each time, goes on when the gateway that it asks first is
+//! killed, shows that and its return, and ends with 0 when it is told to.
+
+mod watch;
 
 use super::Lab;
 use super::agent::{Pair, TAKEOVER, WRITERS, pair, under_load, whole};
@@ -17,6 +22,7 @@ use crate::say::note;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::time::{Duration, Instant};
+use watch::{Watch, held_by};
 
 /// For one answer of an agent. Not a promise: a busy machine is no fault here.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -31,18 +37,44 @@ const LOOK: Duration = Duration::from_millis(50);
 const AHEAD: &str = "20s";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let Pair { cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
+    let Pair { mut cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
+    let asked = not_serving(&cluster)?;
+    let mut watch = Watch::start(&cluster, asked, &lab.dir.join("watch.log"))?;
+    watch.shows("db1 as the owner", |seen| held_by(seen, "db1"))?;
     health_checks(&db1, &db2)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
     let restart = killed(&cluster, &mut ledger, &db1, &db2)?;
     paused(&cluster, &mut ledger, (&db1, &db2), LEFT_ALONE.max(restart * 2))?;
+    watched_gateway(&mut cluster, asked, &mut watch)?;
     scheduled(&mut ledger, &db1, &db2)?;
+    watch.shows("db2 as the owner", |seen| held_by(seen, "db2"))?;
     forced(&cluster, &mut ledger, &db1, &db2)?;
+    watch.shows("db1 as the owner", |seen| held_by(seen, "db1"))?;
+    watch.end(&["db1", "db2", "db1"])?;
     health_checks(&db1, &db2)?;
     db1.pg.amcheck()?;
     db1.kill()?;
     db2.kill()?;
     cluster.stop().map(drop)
+}
+
+/// A gateway whose loss nobody who uses the set notices.
+fn not_serving(cluster: &Cluster) -> Result<usize> {
+    let said = cluster.holdfast(&["lease", "show", SET])?;
+    let serving = said["lease"]["gateway_name"].as_str().with_context(|| format!("no gateway: {said}"))?;
+    (0..cluster.gateways.len()).find(|at| cluster.name(*at) != serving).context("found one gateway, expected several")
+}
+
+/// The gateway that `watch` asks first is killed and started again.
+fn watched_gateway(cluster: &mut Cluster, asked: usize, watch: &mut Watch) -> Result<()> {
+    let name = cluster.name(asked);
+    let state = |seen: &Value| seen["gateways"][name.as_str()].as_str().unwrap_or_default().to_owned();
+    cluster.kill(asked)?;
+    watch.shows(&format!("{name} unreachable"), |seen| state(seen) == "unreachable")?;
+    cluster.restart(asked)?;
+    watch.shows(&format!("{name} ready"), |seen| state(seen) == "ready")?;
+    note(format!("holdfast watch went on through the death of {name}, which it asked first"));
+    Ok(())
 }
 
 /// As docs/operating/agent.md lists them: the code on a primary, and on a host that stands by.

@@ -22,6 +22,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod agents;
 mod proxy;
 mod rounds;
 
@@ -29,6 +30,13 @@ use proxy::Proxy;
 
 /// Programs that this needs.
 pub(super) const NEEDS: &[&str] = &["etcd", "etcdctl", "versitygw"];
+
+/// With PostgreSQL over it.
+pub(super) const NEEDS_AGENTS: &[&str] =
+    &["etcd", "etcdctl", "versitygw", "nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"];
+
+/// Size of the volume where nothing but blocks is written.
+const SMALL: &str = "64MiB";
 
 /// Of the seat.
 const TTL: Duration = Duration::from_secs(3);
@@ -103,8 +111,8 @@ impl Gateway {
 }
 
 impl Pair {
-    /// Two gateways, one of which serves a new set.
-    fn start(lab: &Lab, dir: &Path, durability: &str) -> Result<Self> {
+    /// Two gateways, one of which serves a new set with a volume of that size.
+    fn start(lab: &Lab, dir: &Path, durability: &str, size: &str) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
         let etcd = Etcd::start(dir.join("etcd"))?;
         let s3 = S3::start(dir)?;
@@ -124,7 +132,7 @@ impl Pair {
         let (code, said) =
             pair.holdfast(holder, &["set", "create", "stray", "--store", &elsewhere, "--volume", "x=1MiB"])?;
         anyhow::ensure!(code != 0 && said.to_string().contains("pair.stores"), "a stray set: exit code {code}, {said}");
-        let volume = format!("{VOLUME}=64MiB");
+        let volume = format!("{VOLUME}={size}");
         let store = pair.s3.url();
         pair.must(holder, &["set", "create", SET, "--store", &store, "--volume", &volume])?;
         Ok(pair)
@@ -256,7 +264,7 @@ impl Ledger {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let mut pair = Pair::start(lab, &lab.dir.join("flush"), "flush")?;
+    let mut pair = Pair::start(lab, &lab.dir.join("flush"), "flush", SMALL)?;
     let mut ledger = Ledger::default();
     for round in 0..if lab.long { 5 } else { 1 } {
         note(format!("round {}", round + 1));
@@ -270,8 +278,13 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     rounds::stopped(&mut pair, &mut ledger)?;
     rounds::anothers(&mut pair, &mut ledger)?;
     drop(pair);
-    let mut pair = Pair::start(lab, &lab.dir.join("write"), "write")?;
+    let mut pair = Pair::start(lab, &lab.dir.join("write"), "write", SMALL)?;
     rounds::every_write(&mut pair)
+}
+
+/// Scenario `agent-pair`.
+pub(super) fn run_agents(lab: &Lab) -> Result<()> {
+    agents::run(lab)
 }
 
 fn words(e: NbdError) -> anyhow::Error {

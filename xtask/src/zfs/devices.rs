@@ -26,8 +26,13 @@ const HURRY: Duration = Duration::from_secs(60);
 
 /// The command, as a unit would run it.
 pub fn command(guest: &Guest, set: &str, sockets: u8) -> String {
+    patient(guest, set, sockets, "2m")
+}
+
+/// The same with this `--dead-timeout`.
+pub fn patient(guest: &Guest, set: &str, sockets: u8, dead_timeout: &str) -> String {
     format!(
-        "holdfast attach {set} --owner {} --api {} --device kernel --ttl {TTL} --kernel-sockets {sockets} --dead-timeout 2m --timeout 2m \
+        "holdfast attach {set} --owner {} --api {} --device kernel --ttl {TTL} --kernel-sockets {sockets} --dead-timeout {dead_timeout} --timeout 2m \
          >> /var/log/attach-{set}.log 2>&1",
         guest.name,
         Lab::apis().join(",")
@@ -39,9 +44,18 @@ pub fn command(guest: &Guest, set: &str, sockets: u8) -> String {
 /// # Errors
 /// When the devices are not there within [`LIMIT`].
 pub fn start(guest: &Guest, set: &str, sockets: u8, again: bool) -> Result<f64> {
-    let (begun, command) = (Instant::now(), command(guest, set, sockets));
+    let command = command(guest, set, sockets);
     let looped = format!("while :; do\n  {command}\n  [ $? = 137 ] || break\ndone");
-    guest.leave_running(if again { &looped } else { &command })?;
+    launch(guest, set, if again { &looped } else { &command })
+}
+
+/// Attaches by this command; how long that took.
+///
+/// # Errors
+/// As [`start`].
+pub fn launch(guest: &Guest, set: &str, command: &str) -> Result<f64> {
+    let begun = Instant::now();
+    guest.leave_running(command)?;
     loop {
         let status = status(guest, set)?;
         if status["ready"] == true {

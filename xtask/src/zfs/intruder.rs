@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 const PART: &str = "intruder";
 
 /// Behind all that so small a pool has written: in MiB.
-const PLACE: u32 = 1500;
+pub(super) const PLACE: u32 = 1500;
 
 /// Bytes of the block in question, as text.
-fn block(a: &Guest, device: &str) -> Result<String> {
+pub(super) fn block(a: &Guest, device: &str) -> Result<String> {
     let said = a.run(
         &format!("dd if={device} iflag=direct bs=4096 count=1 skip={} 2>/dev/null | md5sum", PLACE * 256),
         LIMIT,

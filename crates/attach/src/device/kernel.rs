@@ -136,6 +136,14 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(DriverError::Answer(error.to_string())))
 }
 
+/// What the driver is asked for: a device of `size` bytes over these sockets.
+fn plan<'a>(options: KernelOptions, size: u64, backend: &'a str, sockets: &'a [u32]) -> Connect<'a> {
+    // To the driver 0 is "not at all": the death of this process would be an error at once.
+    let dead_s = options.dead_timeout.as_millis().div_ceil(1000).max(1);
+    let dead_s = u64::try_from(dead_s).unwrap_or(u64::MAX);
+    Connect { size, block: BLOCK_BYTES, flags: FLAGS, dead_s, backend, sockets }
+}
+
 /// Socket pairs: our ends, and the kernel's.
 fn pairs(count: u8) -> Result<(Vec<UnixStream>, Vec<std::os::unix::net::UnixStream>), DriverError> {
     let made = (0..count.max(1)).map(|_| {
@@ -207,13 +215,10 @@ impl Device {
     ) -> Result<Self, DriverError> {
         let (ours, theirs) = pairs(options.sockets)?;
         let (name, size) = (backend(dir, &facts.name), facts.size);
-        let asked = name.clone();
+        let told = name.clone();
         let index = blocking(move || {
-            let sockets = numbers(&theirs);
-            let (block, flags, dead_s) = (BLOCK_BYTES, FLAGS, options.dead_timeout.as_secs().max(1));
             let mut driver = Driver::open()?;
-            let plan = Connect { size, block, flags, dead_s, backend: &asked, sockets: &sockets };
-            let index = driver.connect(plan)?;
+            let index = driver.connect(plan(options, size, &told, &numbers(&theirs)))?;
             // From here on the kernel holds its ends itself; ours of them must go, or our death would not be seen.
             drop(theirs);
             driver::shows_backend(index).inspect_err(|_| drop(driver.disconnect(index)))?;
@@ -420,6 +425,19 @@ mod tests {
         ];
         let whose = (&Name::new("demo").unwrap(), &Owner::new("db1").unwrap());
         assert_eq!(judge(None, &others, dir, whose, true), Left::Orphans(vec![]));
+    }
+
+    /// K2: how long requests wait after the death of this process, then fail, is the kernel's to count. It is told whole seconds, never fewer than were asked for, and
+    /// never its word for "not at all".
+    #[test]
+    fn the_kernel_is_told_how_long_to_wait_for_the_next_process() {
+        let seconds = |millis| {
+            let options = KernelOptions { sockets: 1, dead_timeout: Duration::from_millis(millis) };
+            plan(options, 1 << 20, "holdfast /run/a/vol1", &[3]).dead_s
+        };
+        assert_eq!([300_000, 2_000, 1_500, 1_000, 20, 0].map(seconds), [300, 2, 2, 1, 1, 1]);
+        let options = KernelOptions { sockets: 1, dead_timeout: Duration::MAX };
+        assert_eq!(plan(options, 1 << 20, "", &[]).dead_s, u64::MAX);
     }
 
     #[test]

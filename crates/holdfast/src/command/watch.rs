@@ -1,16 +1,18 @@
 //! `holdfast watch`: sets, leases and gateways as they change. On a terminal a table that is drawn anew, elsewhere a line for each change.
 
-use super::{cluster, epoch_text, set};
+use super::{cluster, epoch_text};
 use crate::cli::{self, Common};
-use crate::door::Door;
+use crate::door::{Client, Door};
 use crate::duration;
 use crate::exit::CliError;
 use crate::moment;
 use crate::output;
+use crate::serve;
 use clap::Args;
+use futures_util::future::join_all;
 use holdfast_api::v1;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -20,9 +22,14 @@ Examples:
   holdfast watch --output json
   holdfast watch --every 200ms --count 10
 
-Ends with Ctrl-C. While no gateway answers it says so and goes on asking. With --output json, and wherever it does not write to a terminal, there is
-a line for the first look and one for each change after it.
+Ends with Ctrl-C, SIGTERM or SIGHUP, and 0 then. While no gateway answers it says so and goes
+on asking; of several that are named the others are asked where one is gone. With --output json,
+and wherever it does not write to a terminal, there is a line for the first look and one for each
+change after it.
 ";
+
+/// How long one gateway may take to say what it knows of all sets.
+const VIEWS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Clears a terminal and puts the cursor into its corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -81,17 +88,22 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
     let mut left = args.count;
     let mut ticks = tokio::time::interval(args.every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // One for all looks: a signal that came between two of them would be lost.
+    let stop = serve::stop_signal();
+    tokio::pin!(stop);
     loop {
         if left == Some(0) {
             return Ok(());
         }
         left = left.map(|left| left - 1);
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            biased;
+            told = &mut stop => return told.map(|_| ()),
             _ = ticks.tick() => {}
         }
         let seen = tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(()),
+            biased;
+            told = &mut stop => return told.map(|_| ()),
             seen = look(common) => seen,
         };
         let now = moment::now();
@@ -117,14 +129,49 @@ async fn look(common: &Common) -> Seen {
         Ok(status) => status,
         Err(error) => return Seen { error: Some(error.message), ..Seen::default() },
     };
-    let mut seen = Seen { gateways: gateways(&status), ..Seen::default() };
-    for summary in &status.sets {
-        // Any gateway's view: a set without a leader is worth seeing too.
-        if let Ok(status) = set::status(&mut door, &summary.name, true).await {
-            seen.sets.insert(summary.name.clone(), set_seen(&status));
+    let names: Vec<&str> = status.sets.iter().map(|summary| summary.name.as_str()).collect();
+    let addresses = status.members.iter().filter_map(|status| status.member.as_ref()?.addresses.as_ref());
+    let addresses: BTreeSet<&str> =
+        addresses.map(|addresses| addresses.api.as_str()).chain(common.api.iter().map(String::as_str)).collect();
+    let views: Vec<Views> = join_all(addresses.into_iter().map(|address| ask(common, address, &names))).await;
+    let sets = names.iter().filter_map(|name| {
+        let of_it: Vec<&v1::SetStatus> = views.iter().filter_map(|views| views.get(*name)).collect();
+        Some(((*name).to_string(), newest(&of_it)?))
+    });
+    Seen { error: None, gateways: gateways(&status), sets: sets.collect() }
+}
+
+/// What one gateway knows of each set.
+type Views = BTreeMap<String, v1::SetStatus>;
+
+/// Asks one gateway. A set without a leader is worth seeing too: it is not asked for what it has confirmed with others.
+async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
+    let mut door = Door::new(&common.dialer, &[], VIEWS_LIMIT.min(common.timeout()));
+    let mut views = Views::new();
+    for name in names {
+        let request = v1::GetSetRequest { set: (*name).to_string(), any_view: true };
+        let call = async |mut client: Client| client.get_set(request.clone()).await;
+        if let Some(view) = door.once(address, call).await {
+            views.insert((*name).to_string(), view);
         }
     }
-    seen
+    views
+}
+
+/// A set by what several gateways know of it. One that is cut off, or has only just started, tells of the past: the lease is what the latest entry says that any
+/// of them has applied, and who leads the latest term.
+fn newest(views: &[&v1::SetStatus]) -> Option<SetSeen> {
+    let leads = |view: &v1::SetStatus| view.leader.as_ref().is_some_and(|leader| leader.id == view.answered_by);
+    let of_lease = views.iter().max_by_key(|view| (view.epoch, view.applied_index, leads(view)))?;
+    let of_leader = views.iter().max_by_key(|view| (view.term, view.leader.is_some()))?;
+    let lease = of_lease.lease.clone().unwrap_or_default();
+    Some(SetSeen {
+        gateway: of_leader.leader.as_ref().map(|leader| leader.name.clone()).unwrap_or_default(),
+        owner: lease.owner,
+        epoch: if of_lease.lease.is_some() { lease.epoch } else { of_lease.epoch },
+        remaining_ms: lease.remaining_ms,
+        ttl_ms: lease.ttl_ms,
+    })
 }
 
 fn gateways(status: &v1::ClusterStatusReply) -> BTreeMap<String, String> {
@@ -138,17 +185,6 @@ fn gateways(status: &v1::ClusterStatusReply) -> BTreeMap<String, String> {
         (name, state)
     });
     of.collect()
-}
-
-fn set_seen(status: &v1::SetStatus) -> SetSeen {
-    let lease = status.lease.clone().unwrap_or_default();
-    SetSeen {
-        gateway: status.leader.as_ref().map(|leader| leader.name.clone()).unwrap_or_default(),
-        owner: lease.owner,
-        epoch: if status.lease.is_some() { lease.epoch } else { status.epoch },
-        remaining_ms: lease.remaining_ms,
-        ttl_ms: lease.ttl_ms,
-    }
 }
 
 /// A line for everything that is other than before, or for everything.
@@ -228,6 +264,40 @@ mod tests {
             changes(Some(&moved), &fewer),
             ["gateway g2: no member any more", "set demo: nobody says anything of it"]
         );
+    }
+
+    #[test]
+    fn a_gateway_that_tells_of_the_past_is_not_believed() {
+        let member = |id: u64| v1::Member { id, name: format!("g{id}"), ..v1::Member::default() };
+        let lease = |owner: &str, epoch| Some(v1::Lease { owner: owner.into(), epoch, ..v1::Lease::default() });
+        let old = v1::SetStatus {
+            leader: Some(member(1)),
+            term: 3,
+            lease: lease("db1", 17),
+            epoch: 17,
+            applied_index: 40,
+            answered_by: 1,
+            ..v1::SetStatus::default()
+        };
+        let new = v1::SetStatus {
+            leader: Some(member(2)),
+            term: 4,
+            lease: lease("db2", 45),
+            epoch: 45,
+            applied_index: 46,
+            answered_by: 2,
+            ..v1::SetStatus::default()
+        };
+        // Started a moment ago: it has the term from its disk, and has heard of nobody yet.
+        let fresh = v1::SetStatus { leader: None, term: 4, answered_by: 3, ..old.clone() };
+        let seen = |views: &[&v1::SetStatus]| newest(views).map(|set| set.words());
+        for views in [[&old, &new, &fresh], [&fresh, &new, &old]] {
+            assert_eq!(seen(&views).as_deref(), Some("served by g2, held by db2 under e45"));
+        }
+        assert_eq!(seen(&[&old]).as_deref(), Some("served by g1, held by db1 under e17"));
+        let released = v1::SetStatus { lease: None, applied_index: 50, ..new.clone() };
+        assert_eq!(seen(&[&new, &released, &old]).as_deref(), Some("served by g2, free"));
+        assert_eq!(seen(&[]), None);
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! The units of deploy/: their commands as this program's command line takes them, all of each as systemd reads it.
+
+use super::*;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Stdio;
+
+/// Where units are, from the top of the tree.
+const DIRS: &[&str] = &["deploy/systemd", "deploy/examples/standby"];
+
+/// This program, as units name it.
+const PROGRAM: &str = "/usr/bin/holdfast";
+
+/// In place of programs that are not on this machine: systemd looks whether they are there.
+const STAND_IN: &str = "/bin/true";
+
+/// What a person writes into the file that the unit of attach reads its options from.
+const OPTIONS: &str = "HOLDFAST_ATTACH_OPTIONS";
+
+struct Unit {
+    name: String,
+    text: String,
+}
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All of them, by name.
+fn units() -> Vec<Unit> {
+    let mut units = Vec::new();
+    for dir in DIRS {
+        for entry in std::fs::read_dir(top().join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "service") {
+                let name = path.file_name().unwrap().to_str().unwrap().to_string();
+                units.push(Unit { name, text: std::fs::read_to_string(&path).unwrap() });
+            }
+        }
+    }
+    units.sort_by(|a, b| a.name.cmp(&b.name));
+    units
+}
+
+impl Unit {
+    /// Words of each line that names a program to run, with the setting's name.
+    fn commands(&self) -> Vec<(&str, Vec<&str>)> {
+        let lines = self.text.lines().filter(|line| !line.starts_with('#'));
+        assert!(lines.clone().all(|line| !line.ends_with('\\')), "{}: a line that goes on is not read here", self.name);
+        let settings = lines.filter_map(|line| line.split_once('=')).filter(|(key, _)| key.starts_with("Exec"));
+        settings.map(|(key, command)| (key, command.split_whitespace().collect())).collect()
+    }
+
+    /// The arguments that this program is started with, where it is: of an instance `demo`, with these options of its file.
+    fn arguments(&self, options: &str) -> Option<Vec<String>> {
+        let commands = self.commands();
+        let starts: Vec<_> = commands.iter().filter(|(key, _)| *key == "ExecStart").collect();
+        assert_eq!(starts.len(), 1, "{}: found {starts:?}, expected one ExecStart", self.name);
+        let (program, arguments) = starts[0].1.split_first().unwrap();
+        let of_options = format!("${OPTIONS}");
+        let expanded = arguments.iter().flat_map(|word| match *word {
+            "%i" => vec!["demo".to_string()],
+            // As systemd does it: without quotes or braces, a word for each word of the value.
+            word if word == of_options => options.split_whitespace().map(str::to_string).collect(),
+            word => {
+                assert!(!word.contains(['%', '$']), "{}: {word} is not read here", self.name);
+                vec![word.to_string()]
+            }
+        });
+        (*program == PROGRAM).then(|| expanded.collect())
+    }
+}
+
+fn parse(unit: &Unit, options: &str) -> Option<String> {
+    let arguments = unit.arguments(options)?;
+    let parsed = Cli::try_parse_from(std::iter::once("holdfast".to_string()).chain(arguments.iter().cloned()));
+    parsed.unwrap_or_else(|error| panic!("{}: {arguments:?}: {error}", unit.name));
+    Some(arguments[..2].join(" "))
+}
+
+#[test]
+fn what_units_start_is_a_command_line_of_this_program() {
+    let page = std::fs::read_to_string(top().join("docs/operating/attach.md")).unwrap();
+    let documented = page.lines().find_map(|line| line.strip_prefix(OPTIONS)?.strip_prefix('=')).unwrap();
+    let mut started = Vec::new();
+    for unit in units() {
+        assert_eq!(parse(&unit, ""), parse(&unit, documented), "{}", unit.name);
+        started.extend(parse(&unit, "").map(|command| format!("{}: {command}", unit.name)));
+    }
+    let expected = [
+        "holdfast-agent.service: agent run",
+        "holdfast-attach@.service: attach demo",
+        "holdfast-gateway.service: gateway run",
+        "holdfast-standby.service: standby run",
+    ];
+    assert_eq!(started, expected);
+}
+
+/// What `systemd-analyze verify` has against a unit of that name; `None` without that program.
+fn verified(dir: &Path, name: &str, text: &str) -> Option<Result<(), String>> {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    let mut command = std::process::Command::new("systemd-analyze");
+    // Of the unit alone: what is wrong with those of this machine is no matter here, nor which manual pages it has.
+    command.args(["--man=no", "--recursive-errors=no", "verify"]).arg(&path).stdin(Stdio::null());
+    let output = match command.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        output => output.unwrap(),
+    };
+    let said = format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    Some(if output.status.success() { Ok(()) } else { Err(said) })
+}
+
+#[test]
+fn systemd_has_nothing_against_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let units = units();
+    assert_eq!(units.len(), 5, "{:?}", units.iter().map(|unit| &unit.name).collect::<Vec<_>>());
+    for unit in &units {
+        let programs: Vec<&str> = unit.commands().into_iter().filter_map(|(_, words)| words.first().copied()).collect();
+        let missing = programs.into_iter().filter(|program| !Path::new(program).exists());
+        let text = missing
+            .fold(unit.text.clone(), |text, program| text.replace(&format!("={program} "), &format!("={STAND_IN} ")));
+        match verified(dir.path(), &unit.name, &text) {
+            None => return holdfast_testkit::skipped("systemd-analyze is not on PATH"),
+            Some(found) => assert_eq!(found, Ok(()), "{}", unit.name),
+        }
+        // That it would find something.
+        let wrong = format!("{text}\n[Service]\nNoSuchSetting=yes\n");
+        let found = verified(dir.path(), &unit.name, &wrong).unwrap().unwrap_err();
+        assert!(found.contains("NoSuchSetting"), "{}: {found}", unit.name);
+    }
+}
