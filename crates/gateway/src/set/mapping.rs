@@ -67,6 +67,7 @@ pub use crate::set::set_key::SetKey;
 mod opened;
 
 pub(super) use opened::aside;
+pub(crate) use opened::{span, together};
 
 /// What finds extents.
 #[derive(Clone)]
