@@ -87,6 +87,7 @@ pub(super) async fn start_set(
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
     let store = (node.seams.store)(config, &entry.store_url, health.clone())
+        .await
         .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
