@@ -210,6 +210,11 @@ impl Mapping {
         self.tops.note_current(at);
     }
 
+    /// A part of what differs between these two is looked for, and perhaps the next one soon.
+    pub(super) fn note_compared(&self, roots: [RootRef; 2]) {
+        self.roots.note_compared(roots);
+    }
+
     /// Whether a root is in memory.
     pub(super) fn has_root(&self, at: RootRef) -> bool {
         self.roots.get(at).is_some()
