@@ -169,7 +169,8 @@ pub(super) async fn start_set(
     let note = scrub_note(&config.data_dir, id);
     let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
     tasks.push(tokio::spawn(scrubber.run()));
-    tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
+    let repairer = Repairer::new(server.clone(), mapping.clone(), stop.clone());
+    tasks.push(tokio::spawn(repairer.within(config.space.repair_bytes_per_second.0).run()));
     if node.warmth.is_wanted() {
         let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop.clone());
         tasks.push(tokio::spawn(warmer.run()));

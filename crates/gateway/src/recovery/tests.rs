@@ -82,22 +82,13 @@ async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     let stores: [Arc<Memory>; 3] = std::array::from_fn(|_| Arc::new(Memory::new()));
     let all = Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
     let set = found(world).await.set;
-    let mut after: Option<String> = None;
-    loop {
-        let page = world.store.list(&keys::of_set(set), after.as_deref()).await.unwrap();
-        for listed in page.objects {
-            let body = world.store.get(&listed.key).await.unwrap();
-            if listed.key == keys::head(set) {
-                all.swap(&listed.key, None, body).await.unwrap();
-                continue;
-            }
-            for store in &stores {
-                store.put_new(&listed.key, body.clone()).await.unwrap();
-            }
+    for (key, body) in world.objects().await {
+        if key == keys::head(set) {
+            all.swap(&key, None, body).await.unwrap();
+            continue;
         }
-        after = page.more;
-        if after.is_none() {
-            break;
+        for store in &stores {
+            store.put_new(&key, body.clone()).await.unwrap();
         }
     }
     let read = read("three", Arc::new(all), &world.key, set).await.unwrap();
