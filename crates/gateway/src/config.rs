@@ -127,7 +127,7 @@ settings! {
         in_flight: InFlightConfig = InFlightConfig::default();
         /// The way from the journal to the store.
         upload: UploadConfig = UploadConfig::default();
-        /// What of the store is given back, and when.
+        /// What of the store is given back, and when; how fast several stores are filled.
         space: SpaceConfig = SpaceConfig::default();
         /// Reading everything that a set has in its store, slowly, so that damage is found before it is needed.
         scrub: ScrubConfig = ScrubConfig::default();
@@ -273,7 +273,7 @@ settings! {
 }
 
 settings! {
-    /// What of the store is given back, and when.
+    /// What of the store is given back, and when; how fast several stores are filled.
     pub struct SpaceConfig {
         /// Bytes in segments for each 100 that are in use, 105 to 1000, before checkpoints empty the segments that hold the least. Lower: a smaller
         /// store, more bytes copied.
@@ -283,6 +283,9 @@ settings! {
         move_bytes_per_second: ByteSize = ByteSize(0);
         /// Segments read and written for that a second and set at most, over a minute or so, 0 to 10000; 0: no limit. A store may charge for each.
         move_requests_per_second: u32 = 0;
+        /// Of a set in several stores: bytes copied a second at most to those that lack something, all of them together, over a minute or so; 0B: no limit.
+        /// Too low: a store that was lost or added is filled for longer, and while it is, the loss of another one is a danger.
+        repair_bytes_per_second: ByteSize = ByteSize(0);
         /// How long a read that has begun may still need an object that was replaced, in milliseconds, 100 to 86400000. Deleted no earlier than that.
         grace_ms: u64 = 60_000;
         /// Deletions a second and set at most, 1 to 10000.

@@ -7,7 +7,7 @@ use holdfast_control::cluster::SetEntry;
 use holdfast_seal::{
     ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by, split_ring, wrapped_by,
 };
-use holdfast_store::{Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
+use holdfast_store::{BoxFuture, Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
 use std::collections::BTreeMap;
@@ -257,14 +257,18 @@ pub(crate) fn store_options(config: &GatewayConfig) -> StoreOptions {
     }
 }
 
-/// Opens the store at `url` with this gateway's settings. `health` is told of every attempt.
+/// Opens the store at `url` with this gateway's settings, off the runtime's threads. `health` is told of every attempt.
 pub(crate) fn open_store(
     config: &GatewayConfig,
     url: &str,
     health: Arc<Health>,
-) -> Result<Arc<dyn ObjectStore>, StoreError> {
+) -> BoxFuture<'static, Result<Arc<dyn ObjectStore>, StoreError>> {
     let options = store_options(config).filled_from(|name| std::env::var(name).ok());
-    holdfast_store::open_observed(url, &options, health)
+    let url = url.to_owned();
+    Box::pin(async move {
+        let open = move |url: &str| holdfast_store::open_observed(url, &options, health);
+        holdfast_store::open_aside(&url, open).await
+    })
 }
 
 #[cfg(test)]

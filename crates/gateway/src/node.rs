@@ -487,7 +487,7 @@ async fn reconcile_loop(node: Arc<Node>, adopted: Adopted) {
             let waits = healing.get(id).is_some_and(|task: &tokio::task::JoinHandle<bool>| !task.is_finished());
             if let Some(set) = node.set(&entry.name).filter(|set| set.id == *id) {
                 follow_keys(&node, &set, entry);
-                placing::follow(&node, &set, &entry.store_url);
+                placing::follow(&node, &set, &entry.store_url).await;
                 continue;
             }
             // Ended here already: group 0 is behind on this gateway.

@@ -23,7 +23,7 @@ use crate::broken::Broken;
 use crate::client::SET;
 use crate::host::{self, lock};
 use crate::libc;
-use crate::net::{Link, Net};
+use crate::net::{CutOff, Link, Net};
 use crate::rng::Rng;
 use crate::slices::Slices;
 use crate::world::{MS, World};
@@ -233,11 +233,7 @@ impl Agents {
     }
 
     fn links(&self, station: usize, link: impl Fn(usize, bool) -> Link, net: &Net) {
-        let at = self.stations[station].at;
-        for gateway in 0..self.gateways {
-            net.set(at, gateway, link(gateway, true));
-            net.set(gateway, at, link(gateway, false));
-        }
+        net.set_around(self.stations[station].at, self.gateways, link);
     }
 
     fn peer_links(&self, station: usize, cut: bool, net: &Net) {
@@ -327,25 +323,17 @@ impl Agents {
             Fault::Cut | Fault::CutOneWay => {
                 // Mostly so, and mostly for longer than a lease: the others take over while this one has to see that by itself.
                 let all = rng.chance(750) || long;
-                let cut: Vec<bool> = (0..self.gateways).map(|_| all || rng.chance(500)).collect();
-                let (out, back) = match (fault, rng.chance(500)) {
-                    (Fault::Cut, _) => (true, true),
-                    (_, out) => (out, !out),
-                };
+                let cut = CutOff::drawn(rng, self.gateways, all, fault == Fault::CutOneWay);
                 let until = now + lasts(rng, &[300, 2_500, 4_000, 8_000], long) * MS;
-                world.note(format!("{name} is cut off: {cut:?}, there {out}, back {back}"));
-                let link = |gateway: usize, there: bool| Link {
-                    cut: cut[gateway] && if there { out } else { back },
-                    ..Link::CALM
-                };
-                self.links(at, link, &world.net);
+                world.note(format!("{name} is cut off: {cut}"));
+                self.links(at, |gateway, there| cut.link(gateway, there), &world.net);
                 self.calm_at.insert(at, until);
             }
             Fault::Lossy => {
-                let (delay, loss) = (rng.pick(&[2, 10, 60]), rng.pick(&[5, 30, 150]));
+                let (link, words) = Link::lossy(rng);
                 let until = now + rng.range(500, 6_000) * MS;
-                world.note(format!("links of {name}: up to {delay} ms, {loss} of 1000 lost"));
-                self.links(at, |_, _| Link { cut: false, delay: (MS / 5, delay * MS), loss }, &world.net);
+                world.note(format!("links of {name}: {words}"));
+                self.links(at, |_, _| link, &world.net);
                 self.calm_at.insert(at, until);
             }
             Fault::CutPeers => {

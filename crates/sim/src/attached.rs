@@ -10,7 +10,7 @@ pub mod wires;
 
 use crate::broken::Broken;
 use crate::client::Client;
-use crate::net::{Link, Net};
+use crate::net::{CutOff, Link, Net};
 use crate::rng::Rng;
 use crate::world::{MS, World};
 use anyhow::{Result, anyhow};
@@ -68,11 +68,7 @@ impl Attached {
     }
 
     fn links(&self, owner: usize, link: impl Fn(usize, bool) -> Link, net: &Net) {
-        let at = self.owners[owner].at;
-        for gateway in 0..self.gateways {
-            net.set(at, gateway, link(gateway, true));
-            net.set(gateway, at, link(gateway, false));
-        }
+        net.set_around(self.owners[owner].at, self.gateways, link);
     }
 
     fn trouble(&mut self, world: &mut World) {
@@ -111,23 +107,15 @@ impl Attached {
             }
             Fault::Cut | Fault::CutOneWay => {
                 let all = self.rng.chance(400);
-                let cut: Vec<bool> = (0..self.gateways).map(|_| all || self.rng.chance(500)).collect();
-                let (out, back) = match (fault, self.rng.chance(500)) {
-                    (Fault::Cut, _) => (true, true),
-                    (_, out) => (out, !out),
-                };
-                world.note(format!("{name} is cut off: {cut:?}, there {out}, back {back}"));
-                let link = |gateway: usize, there: bool| Link {
-                    cut: cut[gateway] && if there { out } else { back },
-                    ..Link::CALM
-                };
-                self.links(owner, link, &world.net);
+                let cut = CutOff::drawn(&mut self.rng, self.gateways, all, fault == Fault::CutOneWay);
+                world.note(format!("{name} is cut off: {cut}"));
+                self.links(owner, |gateway, there| cut.link(gateway, there), &world.net);
                 self.calm_at.insert(owner, now + self.rng.range(200, 6_000) * MS);
             }
             Fault::Lossy => {
-                let (delay, loss) = (self.rng.pick(&[2, 10, 60]), self.rng.pick(&[5, 30, 150]));
-                world.note(format!("links of {name}: up to {delay} ms, {loss} of 1000 lost"));
-                self.links(owner, |_, _| Link { cut: false, delay: (MS / 5, delay * MS), loss }, &world.net);
+                let (link, words) = Link::lossy(&mut self.rng);
+                world.note(format!("links of {name}: {words}"));
+                self.links(owner, |_, _| link, &world.net);
                 self.calm_at.insert(owner, now + self.rng.range(500, 6_000) * MS);
             }
         }

@@ -355,7 +355,9 @@ impl Host {
         };
         Seams {
             journal: Arc::new(journal),
-            store: Arc::new(move |_, stores, health| open(&ways, stores, &policy, &health, broken)),
+            store: Arc::new(move |_, stores, health| {
+                Box::pin(std::future::ready(open(&ways, stores, &policy, &health, broken)))
+            }),
             dialer: Some(Dialer::over(Arc::new(move |endpoint| {
                 endpoint.connect_with_connector_lazy(connector.clone())
             }))),

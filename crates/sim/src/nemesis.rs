@@ -248,9 +248,9 @@ impl Nemesis {
                 self.after(world, 200, 6_000, Later::Links);
             }
             Fault::Lossy => {
-                let (delay, loss) = (self.rng.pick(&[2, 10, 60]), self.rng.pick(&[5, 30, 150]));
-                world.note(format!("links: up to {delay} ms, {loss} of 1000 lost"));
-                all_links(world, Link { cut: false, delay: (MS / 5, delay * MS), loss });
+                let (link, words) = Link::lossy(&mut self.rng);
+                world.note(format!("links: {words}"));
+                all_links(world, link);
                 self.after(world, 500, 6_000, Later::Links);
             }
             Fault::SlowDisk => {

@@ -6,6 +6,7 @@
 
 use crate::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,41 @@ pub struct Link {
 impl Link {
     /// A quiet local network.
     pub const CALM: Link = Link { cut: false, delay: (MS / 5, MS), loss: 0 };
+
+    /// A slow one that loses some of what it carries; also in words.
+    pub fn lossy(rng: &mut Rng) -> (Link, String) {
+        let (delay, loss) = (rng.pick(&[2, 10, 60]), rng.pick(&[5, 30, 150]));
+        (Link { cut: false, delay: (MS / 5, delay * MS), loss }, format!("up to {delay} ms, {loss} of 1000 lost"))
+    }
+}
+
+/// How a host is cut off from gateways: from all of them or from some, in both directions or in one.
+#[derive(Debug)]
+pub struct CutOff {
+    from: Vec<bool>,
+    there: bool,
+    back: bool,
+}
+
+impl CutOff {
+    /// From all gateways, or from each by chance.
+    pub fn drawn(rng: &mut Rng, gateways: usize, all: bool, one_way: bool) -> Self {
+        let from = (0..gateways).map(|_| all || rng.chance(500)).collect();
+        let out = rng.chance(500);
+        let (there, back) = if one_way { (out, !out) } else { (true, true) };
+        Self { from, there, back }
+    }
+
+    /// One direction of the host's link with a gateway.
+    pub fn link(&self, gateway: usize, there: bool) -> Link {
+        Link { cut: self.from[gateway] && if there { self.there } else { self.back }, ..Link::CALM }
+    }
+}
+
+impl fmt::Display for CutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, there {}, back {}", self.from, self.there, self.back)
+    }
 }
 
 /// What a machine listens for.
@@ -208,6 +244,14 @@ impl Net {
     /// Sets one direction.
     pub fn set(&self, from: usize, to: usize, link: Link) {
         self.lock().links.insert((from, to), link);
+    }
+
+    /// Sets both directions between a host beside the gateways and each of these: `true` is the way there.
+    pub fn set_around(&self, host: usize, gateways: usize, link: impl Fn(usize, bool) -> Link) {
+        for gateway in 0..gateways {
+            self.set(host, gateway, link(gateway, true));
+            self.set(gateway, host, link(gateway, false));
+        }
     }
 
     /// One direction as it is.

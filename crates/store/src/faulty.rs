@@ -38,6 +38,8 @@ pub struct Faults {
     pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
+    /// No fault: each request lets others go first, once, before anything happens. Those that one task makes at the same time are under way at the same time.
+    pub gives_way: bool,
 }
 
 /// How often each fault was played.
@@ -99,6 +101,7 @@ impl State {
 
 /// What is to happen to one request, drawn before it starts.
 struct Plan {
+    gives_way: bool,
     slow_by: Option<Duration>,
     before: bool,
     after: bool,
@@ -152,7 +155,8 @@ impl<S: ObjectStore> Faulty<S> {
         state.counts.slowed += u64::from(slow);
         state.counts.failed_before += u64::from(before);
         state.counts.failed_after += u64::from(after);
-        Plan { slow_by: slow.then_some(faults.slow_by), before, after, deny, full, own_conflict }
+        let (gives_way, slow_by) = (faults.gives_way, slow.then_some(faults.slow_by));
+        Plan { gives_way, slow_by, before, after, deny, full, own_conflict }
     }
 
     fn failed(&self, op: Op, key: &str, unknown: bool, text: &str) -> StoreError {
@@ -171,6 +175,9 @@ impl<S: ObjectStore> Faulty<S> {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let plan = self.plan(op);
+        if plan.gives_way {
+            tokio::task::yield_now().await;
+        }
         if let Some(wait) = plan.slow_by {
             tokio::time::sleep(wait).await;
         }

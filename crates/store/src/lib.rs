@@ -27,6 +27,7 @@ mod faulty;
 pub mod health;
 pub mod keys;
 mod memory;
+mod opening;
 mod options;
 mod quorum;
 pub mod retry;
@@ -50,6 +51,7 @@ pub use error::{At, Cause, Disposition, Op, StoreError};
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use health::{Health, Kind, Standing, Trouble};
 pub use memory::Memory;
+pub use opening::open_aside;
 pub use options::{Location, Secret, StoreOptions, StoreUrlError};
 pub use quorum::{
     Backlog, Observed, Part, Quorum, RepairError, ReplicaStanding, SeatSeen, Wanted, head_of_several, moved_to,
@@ -182,8 +184,8 @@ pub trait ObjectStore: Send + Sync + fmt::Debug {
 
 /// Opens the stores that `url` names ([`Stores`]): `s3://BUCKET[/PREFIX]` or `file:///DIRECTORY`, or several of them with their write quorum.
 ///
-/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does. A file that its keys come from is read.
-/// A directory is created when it is missing.
+/// Opening asks nothing of an S3 store, so that a gateway starts while its store is down (R8); [`check()`] does. A file that its keys come from is read
+/// ([`open_aside`] is for who must not wait for that). A directory is created when it is missing.
 ///
 /// # Errors
 /// When the URL or the options cannot be used, or the directory cannot be.

@@ -177,6 +177,10 @@ async fn opening_refuses_what_has_no_such_keys() {
     keys.replace("[east]\naws_access_key_id = e\n");
     let error = open(EAST, &options).expect_err("no secret").to_string();
     assert!(error.contains("profile [east]: found no aws_secret_access_key"), "{error}");
+    // All of it is as it must be, but that no such file is so long.
+    keys.replace(&format!("{}# {}\n", profile("east", "e"), "x".repeat(1 << 20)));
+    let error = open(EAST, &options).expect_err("too long").to_string();
+    assert!(error.contains("expected at most 1048576"), "{error}");
     std::fs::remove_file(keys.path()).expect("remove");
     let error = open(EAST, &options).expect_err("no file").to_string();
     assert!(error.contains(&path) && error.contains("cannot be read"), "{error}");

@@ -3,6 +3,7 @@
 
 use super::AdminDoor;
 use super::member::invalid;
+use super::stores::not_opened;
 use crate::node::Adopted;
 use bytes::Bytes;
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -121,7 +122,8 @@ impl AdminDoor {
         let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
         let note = format!("{:032x}\n", self.node.cluster.state().cluster_id);
         for url in to.urls().iter().filter(|url| !from.urls().contains(url)) {
-            let store = self.node.open_place(url, set).map_err(|e| invalid(format!("store {url}: {e}")))?;
+            let opened = self.node.open_place(url, set).await;
+            let store = opened.map_err(|e| not_opened(&e, format!("store {url}: {e}")))?;
             let looked = tokio::time::timeout(LOOK_LIMIT, look_at(&*store, set, &note, only_look)).await;
             match looked {
                 Ok(Ok(None)) => {}

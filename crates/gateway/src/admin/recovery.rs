@@ -2,6 +2,7 @@
 
 use super::AdminDoor;
 use super::placement::check_profiles;
+use super::stores::not_opened;
 use crate::keyring::open_store;
 use crate::node::Adopted;
 use crate::recovery::{Found, ReadError, is_in_leaves, read};
@@ -63,8 +64,8 @@ impl AdminDoor {
             return Err(invalid("set: found 0, expected a set's number".to_string()));
         }
         let health = Arc::new(Health::new(format!("group {set}")));
-        let store =
-            open_store(&self.node.config, &request.store, health).map_err(|e| invalid(format!("store: {e}")))?;
+        let opened = open_store(&self.node.config, &request.store, health).await;
+        let store = opened.map_err(|e| not_opened(&e, format!("store: {e}")))?;
         let state = self.node.cluster.state();
         let created = !state.sets.contains_key(&set);
         // What is restored is what this gateway itself reads and opens, not what the caller says.

@@ -171,17 +171,23 @@ pub(super) const OPEN_LIMIT: Duration = Duration::from_secs(10);
 const OPENING_MAX: usize = 2;
 static OPENING: Semaphore = Semaphore::const_new(OPENING_MAX);
 
+/// Why a store is not opened, as an answer: what may pass, or what has to be asked for otherwise.
+pub(super) fn not_opened(error: &StoreError, words: String) -> Refusal {
+    Refusal::new(if error.may_pass() { RefusalCode::Busy } else { RefusalCode::Invalid }, words)
+}
+
 /// Opens what a new set names. What hangs is given up, not waited for; its thread stays with it until the file system answers.
 pub(super) async fn open_within(
     url: &str,
     options: StoreOptions,
     limit: Duration,
 ) -> Result<Arc<dyn ObjectStore>, Refusal> {
-    let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
     if !url.contains("file:") {
-        // Nothing is asked of it.
-        return holdfast_store::open(url, &options).map_err(bad);
+        // Nothing is asked of it, but the file with its keys is read.
+        let opened = holdfast_store::open_aside(url, move |url| holdfast_store::open(url, &options)).await;
+        return opened.map_err(|e| not_opened(&e, format!("store: {e}")));
     }
+    let bad = |e: StoreError| Refusal::new(RefusalCode::Invalid, format!("store: {e}"));
     let until = Instant::now() + limit;
     let Ok(Ok(place)) = tokio::time::timeout_at(until, OPENING.acquire()).await else {
         let message = "store: directories of earlier requests do not answer yet: are their file systems there?";
@@ -208,6 +214,7 @@ mod tests {
     use super::*;
     use std::fs::{self, File};
     use std::path::Path;
+    use std::task::Poll;
 
     /// As a file system that is away: a pipe that nobody reads keeps whoever opens it for writing.
     fn hangs(dir: &Path) -> std::path::PathBuf {
@@ -240,5 +247,28 @@ mod tests {
         drop(ended.expect("the threads are free again").expect("open"));
         let opened = open_within(&url(whole.path()), StoreOptions::default(), Duration::from_secs(60)).await;
         opened.expect("and this is opened");
+    }
+
+    /// The one thread that may block is taken: what is done there waits, and what is done on the runtime's own is done at once.
+    #[test]
+    fn the_keys_of_a_bucket_are_read_where_that_may_take_its_time() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let keys = dir.path().join("credentials");
+        fs::write(&keys, "[east]\naws_access_key_id = id\naws_secret_access_key = secret\n").expect("write");
+        let options = StoreOptions {
+            endpoint: Some("http://127.0.0.1:1".to_owned()),
+            credentials_file: Some(keys),
+            ..StoreOptions::default()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        runtime.expect("runtime").block_on(async {
+            let (free, taken) = std::sync::mpsc::channel::<()>();
+            let _busy = tokio::task::spawn_blocking(move || taken.recv());
+            let mut opening = std::pin::pin!(open_within("s3://bucket/pre?profile=east", options, OPEN_LIMIT));
+            let waits = std::future::poll_fn(|cx| Poll::Ready(opening.as_mut().poll(cx).is_pending())).await;
+            free.send(()).expect("the thread waits for it");
+            assert!(waits, "it was opened on the runtime's own thread");
+            opening.await.expect("opened");
+        });
     }
 }

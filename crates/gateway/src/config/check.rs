@@ -118,6 +118,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("space.target_percent", config.space.target_percent.into(), 105, 1000);
     out.size("space.move_bytes_per_second", config.space.move_bytes_per_second, 0, 1024 * GIB);
     out.number("space.move_requests_per_second", config.space.move_requests_per_second.into(), 0, 10_000);
+    out.size("space.repair_bytes_per_second", config.space.repair_bytes_per_second, 0, 1024 * GIB);
     out.number("space.grace_ms", config.space.grace_ms, 100, 86_400_000);
     out.number("space.deletes_per_second", config.space.deletes_per_second.into(), 1, 10_000);
     out.number("space.sweep_interval_ms", config.space.sweep_interval_ms, 1000, 604_800_000);

@@ -153,6 +153,10 @@ fn relations_between_fields() {
         ("journal.reserve: found 5GiB, expected 4MiB to 4GiB", problems_of(|c| c.journal.reserve = mib(5120))),
         ("upload.bytes: found 3GiB, expected 1MiB to 2GiB", problems_of(|c| c.upload.bytes = mib(3072))),
         ("upload.whole_root: found 17MiB, expected 0B to 16MiB", problems_of(|c| c.upload.whole_root = Some(mib(17)))),
+        (
+            "space.repair_bytes_per_second: found 2TiB, expected 0B to 1TiB",
+            problems_of(|c| c.space.repair_bytes_per_second = mib(2 << 20)),
+        ),
         ("cache.disk: found 1MiB, expected 0B, or 64MiB and more", problems_of(|c| c.cache.disk = mib(1))),
         (
             "cache.warm_bytes_per_second: found 2GiB, expected 0B to 1GiB",

@@ -216,18 +216,18 @@ impl Removal {
         Ok(())
     }
 
-    fn store(&mut self, deletion: &Deletion) -> Result<Arc<dyn ObjectStore>, RemovalError> {
+    async fn store(&mut self, deletion: &Deletion) -> Result<Arc<dyn ObjectStore>, RemovalError> {
         if let Some(store) = &self.store {
             return Ok(store.clone());
         }
         let health = Arc::new(Health::new(deletion.entry.name.to_string()));
-        let store = (self.node.seams.store)(&self.node.config, &deletion.entry.store_url, health)?;
+        let store = (self.node.seams.store)(&self.node.config, &deletion.entry.store_url, health).await?;
         Ok(self.store.insert(store).clone())
     }
 
     /// Puts the tombstone in the place of the head, unless another cluster has taken the set over, which is answered by `true`.
     async fn bury(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
-        let (store, entry) = (self.store(deletion)?, &deletion.entry);
+        let (store, entry) = (self.store(deletion).await?, &deletion.entry);
         let life = SetLife { cluster: self.state().cluster_id, generation: entry.generation };
         // A set whose key never opened has no head of ours. What nobody can open fences nobody, and there is nobody to be fenced.
         let none = || SetKey::of(self.id, entry.key_id, DataKey::from_bytes(rand::random()));
@@ -291,7 +291,7 @@ impl Removal {
 
     /// One look at the store, and what it showed deleted. `true`: it showed nothing.
     async fn sweep(&mut self, deletion: &Deletion) -> Result<bool, RemovalError> {
-        let store = self.store(deletion)?;
+        let store = self.store(deletion).await?;
         let per_second = self.node.config.space.deletes_per_second;
         let deleted = || {
             lock(&self.node.deletions).entry(self.id).or_default().objects_deleted += 1;

@@ -23,12 +23,12 @@ pub(super) fn placer(node: Weak<Node>) -> Placer {
 }
 
 /// Opens what a set's stores are from now on, if that has changed. What is under way goes on where it was asked for.
-pub(super) fn follow(node: &Node, set: &SetServer, text: &str) {
+pub(super) async fn follow(node: &Node, set: &SetServer, text: &str) {
     if set.switch.text() == text {
         return;
     }
     let name = set.name.to_string();
-    match (node.seams.store)(&node.config, text, set.health.clone()) {
+    match (node.seams.store)(&node.config, text, set.health.clone()).await {
         Ok(store) => {
             tracing::info!(set = %set.name, from = %set.switch.text(), to = text, "the set's stores are changed");
             set.switch.set(text, store);
@@ -50,8 +50,8 @@ impl Node {
     ///
     /// # Errors
     /// What cannot be opened.
-    pub(crate) fn open_place(&self, url: &str, set: SetId) -> Result<Arc<dyn ObjectStore>, StoreError> {
-        (self.seams.store)(&self.config, url, Arc::new(Health::new(set.to_string())))
+    pub(crate) async fn open_place(&self, url: &str, set: SetId) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        (self.seams.store)(&self.config, url, Arc::new(Health::new(set.to_string()))).await
     }
 }
 

@@ -5,7 +5,7 @@ use crate::config::GatewayConfig;
 use crate::keyring::open_store;
 use crate::pair::Authority;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
-use holdfast_store::{Health, ObjectStore, StoreError};
+use holdfast_store::{BoxFuture, Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
 use holdfast_volume::map::LeafShape;
 use std::sync::Arc;
@@ -15,9 +15,11 @@ use std::time::Duration;
 pub type OpenJournal =
     Arc<dyn Fn(LogConfig, Identity, Option<Sealing>) -> Result<(NodeLog, RecoveryReport), OpenError> + Send + Sync>;
 
-/// Opens the store at a URL.
-pub type OpenStore =
-    Arc<dyn Fn(&GatewayConfig, &str, Arc<Health>) -> Result<Arc<dyn ObjectStore>, StoreError> + Send + Sync>;
+/// A store, or why there is none, once it is known.
+pub type Opening = BoxFuture<'static, Result<Arc<dyn ObjectStore>, StoreError>>;
+
+/// Opens the store at a URL. What may block is done on threads where that is allowed.
+pub type OpenStore = Arc<dyn Fn(&GatewayConfig, &str, Arc<Health>) -> Opening + Send + Sync>;
 
 /// A copy of a disk that is older than this is found out at its start. Each renewal is a few hundred bytes on the disk, and an entry of group 0.
 const RENEW: Duration = Duration::from_secs(60);

@@ -87,6 +87,7 @@ pub(super) async fn start_set(
     })?;
     let health = Arc::new(Health::new(entry.name.to_string()));
     let store = (node.seams.store)(config, &entry.store_url, health.clone())
+        .await
         .map_err(|e| NodeError::Refused(format!("its store: {e}")))?;
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
@@ -168,7 +169,8 @@ pub(super) async fn start_set(
     let note = scrub_note(&config.data_dir, id);
     let scrubber = Scrubber::new(server.clone(), mapping.clone(), pace, scrub, note, stop.clone());
     tasks.push(tokio::spawn(scrubber.run()));
-    tasks.push(tokio::spawn(Repairer::new(server.clone(), mapping.clone(), stop.clone()).run()));
+    let repairer = Repairer::new(server.clone(), mapping.clone(), stop.clone());
+    tasks.push(tokio::spawn(repairer.within(config.space.repair_bytes_per_second.0).run()));
     if node.warmth.is_wanted() {
         let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop.clone());
         tasks.push(tokio::spawn(warmer.run()));

@@ -105,7 +105,8 @@ impl Takeover {
     async fn take_once(&self) -> Result<Vec<Found>, PairError> {
         let mut all: Vec<Found> = Vec::new();
         for url in &self.config.pair.stores {
-            let store = open_store(&self.config, url, Arc::new(Health::new("pair"))).map_err(RecoveryError::Store)?;
+            let opened = open_store(&self.config, url, Arc::new(Health::new("pair"))).await;
+            let store = opened.map_err(RecoveryError::Store)?;
             let survey = recovery::survey(url, store, self.node.keys()).await?;
             for (set, why) in &survey.bad {
                 tracing::error!(%set, url, why, "a set of the pair's store cannot be opened: it is left as it is, and not served");

@@ -1,6 +1,6 @@
 use super::*;
 use crate::verify::tests::World;
-use holdfast_store::Faults;
+use holdfast_store::{Faults, Memory, Quorum};
 use holdfast_volume::map::LeafShape;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
@@ -75,4 +75,76 @@ async fn a_store_that_is_away_is_no_obstacle() {
         assert!(error.may_pass(), "{error}");
     }
     assert!(is_in_leaves(&set).await.unwrap_err().may_pass());
+}
+
+/// The same set in three stores, each of which has all of it.
+async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
+    let stores: [Arc<Memory>; 3] = std::array::from_fn(|_| Arc::new(Memory::new()));
+    let all = Quorum::new(stores.iter().map(|store| (store.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
+    let set = found(world).await.set;
+    for (key, body) in world.objects().await {
+        if key == keys::head(set) {
+            all.swap(&key, None, body).await.unwrap();
+            continue;
+        }
+        for store in &stores {
+            store.put_new(&key, body.clone()).await.unwrap();
+        }
+    }
+    let read = read("three", Arc::new(all), &world.key, set).await.unwrap();
+    (read.unwrap(), stores)
+}
+
+/// Spoils the copies of an object in all stores but one.
+async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change: fn(&mut Vec<u8>)) {
+    for (_, store) in stores.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
+        let mut bytes = store.get(key).await.unwrap().to_vec();
+        change(&mut bytes);
+        store.delete(key).await.unwrap();
+        store.put_new(key, bytes.into()).await.unwrap();
+    }
+}
+
+/// R9: a spoilt copy is none, whichever store is asked first. Those of the root and of its leaves are met one by one, and are more than a single store is asked
+/// anew for.
+#[tokio::test]
+async fn a_set_is_raised_where_one_of_its_stores_has_each_object_whole() {
+    let (world, pack) = (World::made(IN_LEAVES).await, World::leaves());
+    let (flip, cut): (fn(&mut Vec<u8>), fn(&mut Vec<u8>)) = (|bytes| bytes[110] ^= 1, |bytes| bytes.truncate(120));
+    // Where leaves are not read, only that their pack is too short is seen.
+    for (leaves, change) in [(Leaves::Read, flip), (Leaves::There, cut)] {
+        for whole in 0..3 {
+            let (set, stores) = in_three(&world).await;
+            let root = keys::root(set.set, set.head.content.root.unwrap().object);
+            spoil(&stores, &root, Some(whole), flip).await;
+            spoil(&stores, &pack, Some(whole), change).await;
+            let found = obstacle(&set, leaves, &mut Vec::new()).await.unwrap();
+            assert_eq!(found, None, "{leaves:?}: store {whole} has all of it");
+        }
+        let (set, stores) = in_three(&world).await;
+        spoil(&stores, &pack, None, change).await;
+        match obstacle(&set, leaves, &mut Vec::new()).await.unwrap() {
+            Some(Obstacle::Root(why)) => assert!(why.contains(&pack), "{leaves:?}: {why}"),
+            other => panic!("{leaves:?}: no store has the leaves whole, and found {other:?}"),
+        }
+    }
+}
+
+/// Bytes of a single store may be spoilt on their way.
+#[tokio::test]
+async fn one_reading_that_was_spoilt_is_no_obstacle() {
+    for shape in [None, IN_LEAVES] {
+        let world = World::made(shape).await;
+        let set = found(&world).await;
+        world.store.set(Faults { flip_bit: 1000, gives_way: true, ..Faults::default() });
+        let is_over = async {
+            while world.store.counts().flipped == 0 {
+                tokio::task::yield_now().await;
+            }
+            world.store.set(Faults::default());
+        };
+        let mut silent = Vec::new();
+        let (outcome, ()) = tokio::join!(obstacle(&set, Leaves::Read, &mut silent), is_over);
+        assert_eq!(outcome.unwrap(), None, "{shape:?}");
+    }
 }

@@ -466,4 +466,4 @@ impl Exports for NodeExports {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -40,8 +40,12 @@ pub async fn part(
 ) -> Result<Part, MapError> {
     // What lies behind the later one's end is no part of it any more.
     let size = later.volumes.get(&volume).map_or(Sectors(0), |found| found.size);
+    let earlier = earlier.filter(|earlier| earlier.volumes.contains_key(&volume));
+    if let Some(earlier) = earlier {
+        mapping.note_compared([earlier.root, later.root]);
+    }
     let b = mapping.root(later.root).await?;
-    let a = match earlier.filter(|earlier| earlier.volumes.contains_key(&volume)) {
+    let a = match earlier {
         Some(earlier) => mapping.root(earlier.root).await?,
         None => Arc::new(Root::new(b.upto)),
     };

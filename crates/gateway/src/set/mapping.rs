@@ -67,6 +67,7 @@ pub use crate::set::set_key::SetKey;
 mod opened;
 
 pub(super) use opened::aside;
+pub(crate) use opened::{span, together};
 
 /// What finds extents.
 #[derive(Clone)]
@@ -207,6 +208,11 @@ impl Mapping {
     pub(super) fn note_current(&self, at: RootRef) {
         self.roots.note_current(at);
         self.tops.note_current(at);
+    }
+
+    /// A part of what differs between these two is looked for, and perhaps the next one soon.
+    pub(super) fn note_compared(&self, roots: [RootRef; 2]) {
+        self.roots.note_compared(roots);
     }
 
     /// Whether a root is in memory.

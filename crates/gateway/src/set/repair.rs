@@ -8,7 +8,7 @@
 //!   the scrub read a copy that does not open ─────────────────────────────────────────────────────┘
 //! ```
 //! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
-//! only: the heads, the names and each store's copies have turns of their own.
+//! only: the heads, the names and each store's copies have turns of their own. What may be copied a second, where that is limited, the stores share.
 
 use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, named};
 use crate::set::mapping::{MapError, Mapping};
@@ -19,8 +19,9 @@ use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
 use holdfast_volume::map::Root;
+use holdfast_volume::space::{MoveBudget, MoveLimits};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -86,13 +87,28 @@ pub struct Repairer {
     led: std::sync::Mutex<Option<(Term, Instant)>>,
     /// Locked for moments only: a root is read without it.
     shelf: Mutex<Shelf>,
+    /// Of what is copied, over all stores; its moments are those since `begun`.
+    budget: std::sync::Mutex<MoveBudget>,
+    begun: Instant,
 }
 
 impl Repairer {
     /// For `server`'s set.
     pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, stop: CancellationToken) -> Self {
         let shelf = Mutex::new(Shelf::new(mapping.clone()));
-        Self { server, mapping, stop, led: std::sync::Mutex::default(), shelf }
+        let budget = std::sync::Mutex::new(MoveBudget::new(MoveLimits::default()));
+        Self { server, mapping, stop, led: std::sync::Mutex::default(), shelf, budget, begun: Instant::now() }
+    }
+
+    /// Copies so many bytes a second at most; 0: no limit.
+    #[must_use]
+    pub fn within(self, bytes_per_second: u64) -> Self {
+        let budget = MoveBudget::new(MoveLimits { bytes_per_second, requests_per_second: 0 });
+        Self { budget: std::sync::Mutex::new(budget), ..self }
+    }
+
+    fn budget(&self) -> MutexGuard<'_, MoveBudget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs until told to stop.
@@ -240,13 +256,20 @@ impl Repairer {
         let check = move |object: &str, bytes: &Bytes| check_object(&key, object, bytes);
         let mut outcome = Ok(());
         for wanted in several.wanted(at, is_kept, COPIES_PER_TURN) {
+            // The next turns go on, as it is paid for.
+            if !self.budget().allows(self.begun.elapsed()) {
+                break;
+            }
             // What nothing names any more may be deleted by now: it must not come back (G1).
             if !self.names_now(wanted.by) {
                 continue;
             }
             let began = Instant::now();
             match several.copy(at, &wanted, &check).await {
-                Ok(written) => copied += u64::from(written),
+                Ok(written) => {
+                    copied += u64::from(written > 0);
+                    self.budget().took(self.begun.elapsed(), written, 1);
+                }
                 Err(RepairError::Store(error)) => {
                     outcome = Err(error.into());
                     break;
@@ -319,3 +342,6 @@ impl Repairer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,8 @@ const ROOTS_BYTES_MAX: u64 = 15 << 20;
 /// What was not used for so long goes.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
-/// Roots that stay however many bytes they have, and however long nobody has asked: beside the current one, the one before for reads under way.
+/// Roots that stay however many bytes they have, and however long nobody has asked: beside the current one, the one before for reads under way. Two that are
+/// compared stay beside these: above some 3 TiB there is no room for them otherwise, and each part of a comparison would push out what its next one needs.
 const ROOTS_MIN: usize = 2;
 
 /// What can be kept of a root: all of it, or its top.
@@ -131,12 +132,15 @@ pub(super) struct Roots<V> {
     kept: Mutex<VecDeque<Kept<V>>>,
     /// What reads of the set go by; it never goes. While the store is away, it could not be had again (R8).
     current: Mutex<Option<RootRef>>,
+    /// Two that are compared with one another, a part at a time, and when the last part began.
+    compared: Mutex<Option<([RootRef; 2], Instant)>>,
     loads: Flights<Arc<V>>,
 }
 
 impl<V> Default for Roots<V> {
     fn default() -> Self {
-        Self { kept: Mutex::default(), current: Mutex::default(), loads: Flights::default() }
+        let (kept, current, compared) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { kept, current, compared, loads: Flights::default() }
     }
 }
 
@@ -152,6 +156,20 @@ impl<V: Rooted> Roots<V> {
     /// Reads of the set go by this one.
     pub(super) fn note_current(&self, at: RootRef) {
         *self.current() = Some(at);
+    }
+
+    /// A part of these two is compared: for a while they do not go for how large they are. One comparison at a time has that.
+    pub(super) fn note_compared(&self, roots: [RootRef; 2]) {
+        self.note_compared_at(roots, Instant::now());
+    }
+
+    fn note_compared_at(&self, roots: [RootRef; 2], now: Instant) {
+        *self.compared.lock().unwrap_or_else(PoisonError::into_inner) = Some((roots, now));
+    }
+
+    fn compared_at(&self, now: Instant) -> Option<[RootRef; 2]> {
+        let noted = *self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.filter(|(_, at)| now.saturating_duration_since(*at) <= UNUSED_MAX).map(|(roots, _)| roots)
     }
 
     /// Those that are in memory.
@@ -180,9 +198,12 @@ impl<V: Rooted> Roots<V> {
         // Every read of a clone goes through all of its origins' roots.
         let origins = if kept.iter().any(|one| one.root.is_over()) { CLONE_DEPTH_MAX as usize } else { 0 };
         let mut bytes: u64 = kept.iter().map(|one| one.bytes).sum();
-        let current = *self.current();
-        while kept.len() > ROOTS_MIN + origins
-            && let Some(place) = kept.iter().position(|one| Some(one.at) != current)
+        let (current, compared) = (*self.current(), self.compared_at(now));
+        let is_current = |one: &Kept<V>| Some(one.at) == current;
+        let is_compared = |one: &Kept<V>| compared.is_some_and(|two| two.contains(&one.at));
+        let beside = kept.iter().filter(|one| is_compared(one) && !is_current(one)).count();
+        while kept.len() > ROOTS_MIN + origins + beside
+            && let Some(place) = kept.iter().position(|one| !is_current(one) && !is_compared(one))
             && let Some(oldest) = kept.get(place)
             && (kept.len() > ROOTS_MAX
                 || bytes > ROOTS_BYTES_MAX
@@ -318,6 +339,28 @@ mod tests {
         roots.keep_at(at(5), root(), later + UNUSED_MAX);
         let left: Vec<u128> = roots.kept().iter().map(|kept| kept.at.object.random).collect();
         assert_eq!(left, [1, 5], "the one before, and the new one");
+    }
+
+    /// Two snapshots of many TiB are compared a part at a time while the set goes on: no part reads anew what the one before it had.
+    #[test]
+    fn two_that_are_compared_stay_for_as_long_as_they_are() {
+        let (roots, mut now) = (Roots::default(), Instant::now());
+        let huge = |random| RootRef { bytes: ROOTS_BYTES_MAX, ..at(random) };
+        for checkpoint in 10..20 {
+            now += UNUSED_MAX / 2;
+            roots.note_current(huge(checkpoint));
+            roots.keep_at(huge(checkpoint), root(), now);
+            roots.note_compared_at([huge(1), huge(2)], now);
+            for one in [huge(2), huge(1)] {
+                let has_gone = used(&mut roots.kept(), one, now).is_none();
+                assert_eq!(has_gone, checkpoint == 10, "{one:?} beside the checkpoint {checkpoint}");
+                roots.keep_at(one, root(), now);
+            }
+        }
+        assert_eq!(roots.kept().len(), ROOTS_MIN + 2, "the current one, the one before, and these");
+        roots.keep_at(huge(30), root(), now + 2 * UNUSED_MAX);
+        let left: Vec<u128> = roots.kept().iter().map(|kept| kept.at.object.random).collect();
+        assert_eq!(left, [19, 30], "nobody compares them any more");
     }
 
     #[tokio::test]

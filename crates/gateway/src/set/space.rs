@@ -197,17 +197,17 @@ impl SpaceKeeper {
         let looked = waits_if_full(self.look_through_dropped(term).await);
         let swept = waits_if_full(self.sweep(term).await);
         let deleted = self.delete_retired(term).await;
-        self.have_leaves().await;
+        self.have_leaves(LEAVES_LIMIT).await;
         shown.and(keys).and(looked).and(swept).and(deleted)
     }
 
-    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway. Within the
-    /// limit of one turn: what was read by then stays in the cache of pages.
-    async fn have_leaves(&mut self) {
+    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway. Within
+    /// `limit`: what was read by then stays in the cache of pages.
+    async fn have_leaves(&mut self, limit: Duration) {
         let current = self.host.with(|m| m.state().current_root());
         let Some(current) = current.filter(|current| self.had != Some(*current)) else { return };
         if !self.mapping.has_root(current) {
-            match tokio::time::timeout(LEAVES_LIMIT, self.mapping.root(current)).await {
+            match tokio::time::timeout(limit, self.mapping.root(current)).await {
                 Ok(Ok(_)) => {}
                 // The next checkpoint says so as well.
                 Ok(Err(error)) => {
@@ -529,25 +529,4 @@ fn waits_if_full(done: Result<(), SpaceError>) -> Result<(), SpaceError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_control::set::Snapshot;
-    use holdfast_types::{Epoch, LogId, MemberId, Name, RequestId};
-
-    #[test]
-    fn who_names_a_root_in_use_is_told_by_name() -> Result<(), Box<dyn std::error::Error>> {
-        let at =
-            |random| RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }, bytes: 9 };
-        let mut state = SetState::new(Epoch(0));
-        for (name, random) in [("monday", 1), ("tuesday", 1), ("wednesday", 2)] {
-            let (upto, root, request) = (LogId::new(1, 5), at(random), RequestId(1));
-            let snapshot =
-                Snapshot { upto, root, volumes: Default::default(), request, at_unix_ms: 0, scheduled: false };
-            state.snapshots.insert(Name::new(name)?, snapshot);
-        }
-        assert_eq!(named_by(&state, at(1)), "snapshot monday, snapshot tuesday");
-        assert_eq!(named_by(&state, at(2)), "snapshot wednesday");
-        assert_eq!(named_by(&state, at(3)), "");
-        Ok(())
-    }
-}
+mod tests;

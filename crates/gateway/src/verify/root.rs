@@ -1,22 +1,16 @@
 //! A root as its store has it: the object, and where that is a top all of the leaves that it names (ADR 0034).
 
 use super::{Damage, Subject, bounds, is_damage};
+use crate::set::mapping::{span, together};
 use futures_util::{StreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, StoreError, keys};
 use holdfast_types::ObjectId;
 use holdfast_volume::map::{Leaf, LeafOf, LeafRef, Opened, PAGE_SECTORS, Root, open_leaf, open_top};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Requests for leaves that are under way at once; what each brings is in memory.
 const RUNS: usize = 16;
-
-/// Leaves of one pack are fetched together up to so many bytes …
-const RUN_BYTES_MAX: u64 = 1 << 20;
-
-/// … with what lies between them, where that is no more than this.
-const GAP_BYTES_MAX: u64 = 32 << 10;
 
 /// Packs of leaves that are asked for at once, where only their lengths are wanted.
 const PACKS: usize = 64;
@@ -164,61 +158,5 @@ impl Subject {
         };
         let (key, store) = (keys::map_pack(self.set, leaf.at.object), self.copy.clone());
         Damage { part: "leaf", key, object_bytes: bounds(&leaf.at.range()), volume, lba, sectors, reason, store }
-    }
-}
-
-/// The bytes of a pack from its first leaf to its last.
-fn span(run: &[LeafRef]) -> Range<u64> {
-    let begin = run.iter().map(|leaf| leaf.at.range().start).min().unwrap_or(0);
-    begin..run.iter().map(|leaf| leaf.at.range().end).max().unwrap_or(begin)
-}
-
-/// Leaves that are fetched in one request each: neighbours of one pack.
-fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
-    leaves.sort_unstable_by_key(|leaf| (leaf.at.object, leaf.at.offset));
-    let mut runs: Vec<Vec<LeafRef>> = Vec::new();
-    for leaf in leaves {
-        let joins = runs.last().is_some_and(|run| {
-            let (all, next) = (span(run), leaf.at.range());
-            run.first().is_some_and(|first| first.at.object == leaf.at.object)
-                && next.start.saturating_sub(all.end) <= GAP_BYTES_MAX
-                && next.end - all.start <= RUN_BYTES_MAX
-        });
-        match runs.last_mut() {
-            Some(run) if joins => run.push(leaf),
-            _ => runs.push(vec![leaf]),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_types::{MemberId, Term};
-    use holdfast_volume::map::PageRef;
-
-    fn leaf(random: u128, offset: u32, sealed_len: u32) -> LeafRef {
-        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random };
-        let at = PageRef { object, number: offset, offset, sealed_len, raw_len: sealed_len - 16 };
-        LeafRef { at, of: LeafOf::Segments, key_id: 1 }
-    }
-
-    /// A root of 10 TiB has some ten thousand leaves.
-    #[test]
-    fn neighbours_of_one_pack_are_one_request() {
-        let (gap, most) = (GAP_BYTES_MAX as u32, RUN_BYTES_MAX as u32);
-        let far = 304 + gap + gap + 1;
-        let leaves = vec![
-            leaf(2, 104, 100),
-            leaf(1, 204 + gap, 100),
-            leaf(1, 104, 100),
-            leaf(1, far, most - 100),
-            leaf(1, far + most - 100, 101),
-        ];
-        let offsets = |run: &Vec<LeafRef>| run.iter().map(|leaf| leaf.at.offset).collect::<Vec<_>>();
-        let found: Vec<Vec<u32>> = together(leaves).iter().map(offsets).collect();
-        assert_eq!(found, [vec![104, 204 + gap], vec![far], vec![far + most - 100], vec![104]]);
-        assert!(together(Vec::new()).is_empty());
     }
 }

@@ -87,6 +87,22 @@ impl World {
         verify(&survey.sets[0], &survey.sets, sample, None, &|_, _| ()).await.unwrap()
     }
 
+    /// All that is in the store, by key.
+    pub(crate) async fn objects(&self) -> Vec<(String, Bytes)> {
+        let (mut objects, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let page = self.store.list("", after.as_deref()).await.unwrap();
+            for listed in page.objects {
+                let body = self.store.get(&listed.key).await.unwrap();
+                objects.push((listed.key, body));
+            }
+            after = page.more;
+            if after.is_none() {
+                return objects;
+            }
+        }
+    }
+
     /// Where its leaves are, if it has any.
     pub(crate) fn leaves() -> String {
         keys::map_pack(SET, id(31))

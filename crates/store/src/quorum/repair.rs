@@ -326,8 +326,8 @@ impl Quorum {
         wanted
     }
 
-    /// Gives store `at` an object that it lacks, from another store that has a copy that `check` opens. Whether it was written: a listing is a hint, and
-    /// a PUT whose answer was lost may have been done. What is there already and does not open is replaced, once a copy that does is at hand.
+    /// Gives store `at` an object that it lacks, from another store that has a copy that `check` opens. How many bytes were written, 0 where it has one: a
+    /// listing is a hint, and a PUT whose answer was lost may have been done. What is there already and does not open is replaced, once a copy that does is at hand.
     ///
     /// # Errors
     /// [`RepairError`]; the object stays noted.
@@ -336,14 +336,14 @@ impl Quorum {
         at: usize,
         wanted: &Wanted,
         check: &(dyn Fn(&str, &Bytes) -> Result<(), String> + Sync),
-    ) -> Result<bool, RepairError> {
-        let Some(replica) = self.replicas.get(at) else { return Ok(false) };
+    ) -> Result<u64, RepairError> {
+        let Some(replica) = self.replicas.get(at) else { return Ok(0) };
         let (key, bytes) = (wanted.key.as_str(), wanted.bytes);
         let right = |len: u64| bytes == 0 || len == bytes;
         let mut there = match replica.store.head(key).await {
             Ok(head) if right(head.bytes) && !wanted.damaged => {
                 replica.forget(key);
-                return Ok(false);
+                return Ok(0);
             }
             Ok(_) => true,
             Err(error) if error.disposition() == Disposition::NotFound => false,
@@ -354,7 +354,7 @@ impl Quorum {
             match replica.store.get(key).await {
                 Ok(body) if right(body.len() as u64) && check(key, &body).is_ok() => {
                     replica.forget(key);
-                    return Ok(false);
+                    return Ok(0);
                 }
                 Ok(_) => {}
                 Err(error) if matches!(error.disposition(), Disposition::NotFound | Disposition::Corrupt) => {}
@@ -382,7 +382,7 @@ impl Quorum {
             }
         }
         replica.forget(key);
-        Ok(true)
+        Ok(body.len() as u64)
     }
 
     /// The object from any other store, as it must be.

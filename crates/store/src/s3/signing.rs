@@ -16,7 +16,7 @@ use crate::retry::unix_ms;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{Builder, Credentials, IdentityCache};
 use std::fs::{File, Metadata};
-use std::io::Read as _;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -122,17 +122,23 @@ fn stamp(path: &Path) -> Result<Stamp, CredentialsProblem> {
     Ok(Stamp::of(&meta))
 }
 
+/// All of it. However long it was when it was looked at, no more is read than it takes to know that it is too much.
+fn bounded(file: impl Read) -> Result<Vec<u8>, CredentialsProblem> {
+    let mut bytes = Vec::new();
+    file.take(CREDENTIALS_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
+    match bytes.len() as u64 {
+        found_bytes if found_bytes > CREDENTIALS_BYTES_MAX => Err(CredentialsProblem::TooLarge { found_bytes }),
+        _ => Ok(bytes),
+    }
+}
+
 /// What is in it, and what it was like meanwhile.
 fn read(path: &Path) -> Result<(Stamp, String), CredentialsProblem> {
     stamp(path)?;
     let file = File::open(path).map_err(|e| unreadable(&e))?;
     let like = || file.metadata().map(|meta| Stamp::of(&meta)).map_err(|e| unreadable(&e));
     let before = like()?;
-    let mut bytes = Vec::new();
-    (&file).take(CREDENTIALS_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
-    if bytes.len() as u64 > CREDENTIALS_BYTES_MAX {
-        return Err(CredentialsProblem::TooLarge { found_bytes: bytes.len() as u64 });
-    }
+    let bytes = bounded(&file)?;
     if like()? != before {
         return Err(CredentialsProblem::Changing);
     }

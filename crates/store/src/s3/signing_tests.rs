@@ -120,6 +120,16 @@ fn a_file_that_is_gone_a_pipe_a_folder_no_text_or_too_long_is_told() {
     assert_eq!(room.trouble(), None);
 }
 
+/// Somebody may write to it between the look at its length and the reading.
+#[test]
+fn a_file_that_grows_while_it_is_read_is_read_no_further_than_its_bound() {
+    let bytes = |count| std::io::repeat(b'#').take(count);
+    let whole = bounded(bytes(CREDENTIALS_BYTES_MAX)).expect("as long as one may be");
+    assert_eq!(whole.len() as u64, CREDENTIALS_BYTES_MAX);
+    let found_bytes = CREDENTIALS_BYTES_MAX + 1;
+    assert_eq!(bounded(bytes(CREDENTIALS_BYTES_MAX * 4)), Err(CredentialsProblem::TooLarge { found_bytes }));
+}
+
 #[test]
 fn who_looks_no_more_leaves_no_trouble_behind() {
     let room = Room::new();

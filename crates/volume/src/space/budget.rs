@@ -1,14 +1,14 @@
-//! What collection may take of the store, in bytes and in requests: filled by time, paid afterwards.
+//! What collection, or the repair of several stores, may take of a store, in bytes and in requests: filled by time, paid afterwards.
 
 use std::time::Duration;
 
 /// What may be taken at once after a long rest, in time: longer than from one checkpoint to the next as a rule, so that what one does not take the next one may.
 const REST: Duration = Duration::from_secs(60);
 
-/// Limits of collection; 0 is none.
+/// Limits of either; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveLimits {
-    /// Bytes of segments read and written a second.
+    /// Bytes read and written a second: of collection's segments, or of the repair's copies.
     pub bytes_per_second: u64,
     /// Segments read and written a second.
     pub requests_per_second: u32,

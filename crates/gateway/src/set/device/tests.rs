@@ -10,7 +10,7 @@ use crate::set::reader::Reader;
 use crate::set::server::SetParts;
 use holdfast_control::cluster::{ClusterState, Member, MemberRole, SetEntry, Standing};
 use holdfast_control::serve::Timing;
-use holdfast_control::set::{Links, Restored, Volume};
+use holdfast_control::set::{Links, Restored, RootRef, Volume};
 use holdfast_log::{Identity, LogConfig, NodeLog};
 use holdfast_nbd::HeaderStyle;
 use holdfast_nbd::client::{Aim, ClientError};
@@ -189,9 +189,9 @@ impl Script for Seat {
 }
 
 /// What a gateway has of one set, over a [`Seat`].
-struct World {
+pub(crate) struct World {
     seat: Arc<Seat>,
-    server: Arc<SetServer>,
+    pub(crate) server: Arc<SetServer>,
     exports: Arc<NodeExports>,
     stop: CancellationToken,
     _dir: tempfile::TempDir,
@@ -218,6 +218,11 @@ fn other() -> Member {
 
 impl World {
     async fn new(leads: bool) -> Self {
+        Self::over(leads, None).await
+    }
+
+    /// With this root as the one of the last checkpoint; it is in another store than this set's.
+    pub(crate) async fn over(leads: bool, root: Option<RootRef>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Volume { name: name("vol1"), size: Sectors(2048) };
         let entry = SetEntry {
@@ -229,7 +234,7 @@ impl World {
             initial_members: vec![ME],
             base_epoch: Epoch(0),
             generation: 1,
-            restored: Some(Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root: None }),
+            restored: Some(Restored { volumes: vec![(VolumeId(1), volume)], next_volume: 2, root }),
         };
         let host = Arc::new(SetHost::new(&entry, &Links::default()));
         let seat = Seat::new(host.clone(), leads);

@@ -299,13 +299,13 @@ impl Mapping {
 }
 
 /// The bytes of a pack from its first leaf to its last.
-fn span(run: &[LeafRef]) -> Range<u64> {
+pub(crate) fn span(run: &[LeafRef]) -> Range<u64> {
     let begin = run.iter().map(|leaf| leaf.at.range().start).min().unwrap_or(0);
     begin..run.iter().map(|leaf| leaf.at.range().end).max().unwrap_or(begin)
 }
 
 /// Leaves that are fetched in one request each: neighbours of one pack.
-fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
+pub(crate) fn together(mut leaves: Vec<LeafRef>) -> Vec<Vec<LeafRef>> {
     leaves.sort_unstable_by_key(|leaf| (leaf.at.object, leaf.at.offset));
     let mut runs: Vec<Vec<LeafRef>> = Vec::new();
     for leaf in leaves {

@@ -2,7 +2,7 @@ use super::*;
 use crate::cache::{Cache, MEMORY_BYTES_MIN};
 use crate::set::bases::At;
 use holdfast_seal::DataKey;
-use holdfast_store::{Health, Memory, ObjectStore};
+use holdfast_store::{Faults, Faulty, Health, Memory, ObjectStore};
 use holdfast_types::{GroupId, Lba, LogId, MemberId, Sectors, Term};
 use holdfast_volume::map::{LeafOf, LeafShape, Live, MapExtent, PAGE_SECTORS, PackBuilder, Page, seal_root};
 use holdfast_volume::segment::{Codec, ExtentPlace};
@@ -40,7 +40,7 @@ fn neighbours_of_one_pack_are_one_request() {
 /// A set of one volume, in a store.
 struct World {
     key: SetKey,
-    store: Arc<Memory>,
+    store: Arc<Faulty<Memory>>,
     mapping: Mapping,
     drawn: u128,
 }
@@ -48,7 +48,8 @@ struct World {
 impl World {
     async fn new() -> Self {
         let key = SetKey::of(GroupId(3), 1, DataKey::from_bytes([6; 32]));
-        let (store, health) = (Arc::new(Memory::new()), Arc::new(Health::new("set".to_string())));
+        let store = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
+        let health = Arc::new(Health::new("set".to_string()));
         let cache = Cache::open(MEMORY_BYTES_MIN, None).await.unwrap();
         let stop = CancellationToken::new();
         let mapping =
@@ -113,8 +114,11 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     assert_eq!((world.shows(at, 3).await, world.fetched()), (3, 2), "both are in memory");
     assert_eq!((world.shows(at, 0).await, world.fetched()), (0, 2), "no leaf has anything of it");
     assert_eq!((world.shows(at, 300).await, world.fetched()), (300, 4));
-    let both = tokio::join!(world.shows(at, 5), world.shows(at, 5), world.shows(at, 5));
-    assert_eq!((both, world.fetched()), ((5, 5, 5), 6), "one request for all who wait");
+    // All of them ask before the first is answered.
+    world.store.set(Faults { gives_way: true, ..Faults::default() });
+    let all = tokio::join!(world.shows(at, 5), world.shows(at, 5), world.shows(at, 5));
+    assert_eq!((all, world.fetched()), ((5, 5, 5), 6), "one request for all who wait");
+    assert!(world.mapping.pages.stats().shared >= 2, "what is tested is not there: nobody had to wait");
     assert!(world.mapping.roots.get(at).is_none() && world.mapping.tops.get(at).is_some());
     // What a leader shows needs no leaf.
     let known = world.mapping.known_once(at).await.unwrap();
