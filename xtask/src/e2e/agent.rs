@@ -48,12 +48,19 @@ pub(super) const WRITERS: usize = 4;
 /// PostgreSQL's settings beside those of the agent's command line.
 const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
+/// The agents' beside those of each host.
+pub(super) const AGENT: &str = "[watchdog]\ntimeout_ms = 3000\n";
+
+/// The same; who gave way stands by sooner, which is waited for.
+const AGENT_SOON: &str = "[watchdog]\ntimeout_ms = 3000\n[takeover]\nswitchover_hold_s = 5\n";
+
 fn host(
     lab: &Lab,
     cluster: &Cluster,
     (name, address): (&'static str, &str),
     peer: (&'static str, &str),
     way: Way,
+    settings: &str,
 ) -> Result<Host> {
     let dir = lab.dir.join(name);
     Host::new(Plan {
@@ -69,7 +76,7 @@ fn host(
         token: None,
         way,
         database: "",
-        settings: "[watchdog]\ntimeout_ms = 3000\n",
+        settings,
     })
 }
 
@@ -90,12 +97,12 @@ pub(super) struct Pair {
     pub db2: Host,
 }
 
-pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
+pub(super) fn pair(lab: &Lab, way: Way, settings: &str) -> Result<Pair> {
     setup::must_be_able_to_mount()?;
     let cluster = lab.cluster("1GiB")?;
     let (one, two) = (("db1", "127.0.0.2"), ("db2", "127.0.0.3"));
-    let mut db1 = host(lab, &cluster, one, two, way)?;
-    let mut db2 = host(lab, &cluster, two, one, way)?;
+    let mut db1 = host(lab, &cluster, one, two, way, settings)?;
+    let mut db2 = host(lab, &cluster, two, one, way, settings)?;
     let first = First {
         bin: &lab.bin,
         set: SET,
@@ -119,7 +126,7 @@ pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
 }
 
 fn run_on(lab: &Lab, way: Way) -> Result<()> {
-    let Pair { cluster, mut db1, mut db2 } = pair(lab, way)?;
+    let Pair { cluster, mut db1, mut db2 } = pair(lab, way, AGENT_SOON)?;
     let mut doors = Doors::open(lab, &db1, &db2)?;
     doors.lead_to(&db1)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;

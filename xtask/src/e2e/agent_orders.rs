@@ -8,7 +8,7 @@
 //!    is done and the old primary is fenced. What was acknowledged is there (R1).
 
 use super::Lab;
-use super::agent::{Pair, TAKEOVER, WRITERS, pair, under_load, whole};
+use super::agent::{AGENT, Pair, TAKEOVER, WRITERS, pair, under_load, whole};
 use crate::cluster::{Cluster, SET};
 use crate::hosts::{Host, Way};
 use crate::ledger::{Ledger, unix_ms};
@@ -28,10 +28,10 @@ const LEFT_ALONE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// When a switchover is asked for, ahead of time.
-const AHEAD: &str = "20s";
+const AHEAD: &str = "10s";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let Pair { cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
+    let Pair { cluster, mut db1, mut db2 } = pair(lab, Way::Ext4, AGENT)?;
     health_checks(&db1, &db2)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
     let restart = killed(&cluster, &mut ledger, &db1, &db2)?;
