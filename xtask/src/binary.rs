@@ -2,6 +2,7 @@
 
 use crate::say;
 use anyhow::{Context, Result};
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,7 +58,7 @@ fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
 fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     say::step(format!("Building {name} ({profile} profile)"));
     let begun = Instant::now();
-    let mut child = Command::new(cargo())
+    let mut child = cargo()
         .arg("build")
         .args(what)
         .args(["--message-format=json-render-diagnostics", "--profile", profile])
@@ -79,9 +80,20 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     found.with_context(|| format!("cargo built no program called {name}"))
 }
 
-/// The cargo that runs us.
-pub fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+/// The cargo that runs us, but for what that has told this program of itself. A build script that watches such a variable, as `ring`'s does, would run anew after
+/// each build that a person makes by hand, and once more there after one of ours; and every crate above it would be built again.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_program(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Whether cargo sets this for the program that it runs, and no person does.
+fn is_of_this_program(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
 /// The repository's top folder.
@@ -124,4 +136,22 @@ pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
     std::fs::create_dir_all(&dir)?;
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
     Ok((dir, guard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_not_told_of_the_program_that_asks() {
+        for name in ["CARGO_HOME", "CARGO_INCREMENTAL", "CARGO_PROFILE_DEV_DEBUG", "CARGO_TARGET_DIR"] {
+            assert!(!is_of_this_program(OsStr::new(name)), "{name} is a person's");
+        }
+        let command = cargo();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(std::env::var_os(name).is_some(), "{name}: expected to be run by cargo");
+            let gone = command.get_envs().any(|(found, value)| found == OsStr::new(name) && value.is_none());
+            assert!(gone, "{name} is handed on");
+        }
+    }
 }

@@ -63,6 +63,12 @@ pub struct Cluster {
     dev: Proc,
 }
 
+/// How long `holdfast dev` may take until all its gateways run.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Between two looks meanwhile at whether that can still be.
+const HOPE_LOOK: Duration = Duration::from_millis(100);
+
 /// How long one attempt to reach a gateway may wait. A gateway that is there answers in far less.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -77,10 +83,10 @@ impl Cluster {
     /// When `holdfast dev` ends, announces nothing within a minute, or nobody serves after another.
     pub fn start(options: Options) -> Result<Self> {
         let port = free_ports(options.gateways)?;
-        Self::start_at(options, port)
+        Self::start_at(options, port, &|| None)
     }
 
-    fn start_at(options: Options, port: u16) -> Result<Self> {
+    fn start_at(options: Options, port: u16, hopeless: &dyn Fn() -> Option<String>) -> Result<Self> {
         std::fs::create_dir_all(&options.dir)?;
         let log = options.dir.with_extension("log");
         let mut command = cmd(&options.bin).args(["dev", "--output", "json", "--dir"]).arg(&options.dir);
@@ -104,13 +110,21 @@ impl Cluster {
             // Whatever comes later is read away, so that a full pipe cannot stop it.
             lines.for_each(drop);
         });
-        let line = match told.recv_timeout(Duration::from_secs(60)) {
-            Ok(Some(line)) => line?,
-            Ok(None) => {
-                let _ = dev.wait(Duration::from_secs(2));
-                bail!("holdfast dev ended without announcing itself: {}", tail_of(&log, 8));
+        let begun = Instant::now();
+        let line = loop {
+            match told.recv_timeout(HOPE_LOOK) {
+                Ok(Some(line)) => break line?,
+                Ok(None) => {
+                    let _ = dev.wait(Duration::from_secs(2));
+                    bail!("holdfast dev ended without announcing itself: {}", tail_of(&log, 8));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() < ANNOUNCED_WITHIN => {
+                    if let Some(why) = hopeless() {
+                        bail!("holdfast dev announces nothing, and will not: {why}");
+                    }
+                }
+                Err(_) => bail!("holdfast dev announced nothing for {ANNOUNCED_WITHIN:?}: {}", tail_of(&log, 8)),
             }
-            Err(_) => bail!("holdfast dev announced nothing for 60 s: {}", tail_of(&log, 8)),
         };
         let said: Announcement = serde_json::from_str(&line).with_context(|| format!("holdfast dev said: {line}"))?;
         let n = options.gateways;
@@ -397,7 +411,15 @@ impl Stopped {
     /// # Errors
     /// As [`Cluster::start`].
     pub fn start(self) -> Result<Cluster> {
-        Cluster::start_at(self.options, self.port)
+        self.start_unless(&|| None)
+    }
+
+    /// The same, given up as soon as `hopeless` says why.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_unless(self, hopeless: &dyn Fn() -> Option<String>) -> Result<Cluster> {
+        Cluster::start_at(self.options, self.port, hopeless)
     }
 }
 

@@ -482,13 +482,23 @@ impl Lab {
 
     /// On a store, with no checkpoint but those that are asked for.
     fn cluster_quiet(&self, size: &str, store: String, env: Vec<(String, String)>) -> Result<Cluster> {
-        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
-        let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB"].map(String::from).into();
-        Cluster::start(Options { bin, dir, gateways: 3, store: Some(store), size: size.into(), settings, env })
+        self.cluster_as(size, Some(store), &["upload.interval_ms=3600000", "upload.bytes=1GiB"], env)
     }
 
     fn cluster_with(&self, size: &str, store: Option<String>, env: Vec<(String, String)>) -> Result<Cluster> {
+        self.cluster_as(size, store, &[], env)
+    }
+
+    /// With settings of every gateway.
+    fn cluster_as(
+        &self,
+        size: &str,
+        store: Option<String>,
+        settings: &[&str],
+        env: Vec<(String, String)>,
+    ) -> Result<Cluster> {
         let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings: Vec::new(), env })
+        let settings = settings.iter().copied().map(String::from).collect();
+        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
     }
 }

@@ -10,7 +10,7 @@ mod scratch;
 mod seen;
 
 use crate::binary::{cargo, root};
-use crate::cmd::cmd;
+use crate::cmd::{Cmd, cmd};
 use crate::process::Proc;
 use crate::say::{Count, line, note, step};
 use crate::verify::counted;
@@ -30,6 +30,10 @@ const SIM_SEED_SECONDS: u64 = 600;
 /// How long one test may run. One that has not ended by then has found nothing and has not passed: that is no verdict.
 const TEST_LIMIT: Duration = Duration::from_secs(1500);
 const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
+
+/// Selected beside the package of a test, and nothing of them is built for it. For that package alone cargo would choose other features of what it depends on than
+/// for the whole tree, and build all of that once more; these depend on everything.
+const WHOLE: [&str; 3] = ["holdfast", "holdfast-sim", "xtask"];
 
 /// How long a build may take: a scenario's is that of nearly everything.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
@@ -219,7 +223,10 @@ impl Ran {
 fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
     match test {
         Test::Cargo { package, target, filter, .. } => {
-            let mut args = vec!["test", "--locked", "--quiet", "-p", *package];
+            let mut args = vec!["test", "--locked", "--quiet"];
+            for selected in WHOLE.into_iter().filter(|other| other != package).chain([*package]) {
+                args.extend(["-p", selected]);
+            }
             args.extend(*target);
             let build = scratch.spawn("build", scratch.cargo(&args).arg("--no-run"), BUILD_LIMIT)?;
             if !build.success {
@@ -257,9 +264,9 @@ struct Ended {
 }
 
 impl Scratch {
-    fn cargo(&self, args: &[&str]) -> crate::cmd::Cmd {
+    fn cargo(&self, args: &[&str]) -> Cmd {
         // A failure file that one run leaves would make the next find the bug at once.
-        cmd(cargo())
+        Cmd::of(cargo())
             .args(args)
             .dir(self.tree())
             .env("CARGO_TARGET_DIR", root().join("target"))
@@ -268,7 +275,7 @@ impl Scratch {
     }
 
     /// With a folder of its own for what is built: the program `holdfast` of the tree must not be replaced by one with a bug in it.
-    fn apart(&self, command: crate::cmd::Cmd) -> crate::cmd::Cmd {
+    fn apart(&self, command: Cmd) -> Cmd {
         command.env("CARGO_TARGET_DIR", root().join("target/mutations-build"))
     }
 
@@ -276,7 +283,7 @@ impl Scratch {
         root().join("target/mutations-build/debug/holdfast")
     }
 
-    fn spawn(&self, name: &str, command: crate::cmd::Cmd, limit: Duration) -> Result<Ended> {
+    fn spawn(&self, name: &str, command: Cmd, limit: Duration) -> Result<Ended> {
         let log = self.log(name)?;
         let begun = Instant::now();
         let mut proc = Proc::spawn(name, command.into_command(), &log)?;
@@ -313,6 +320,27 @@ mod tests {
         assert!(matches!(Ran::of(ended(true, true), 0), Ran::Red { .. }), "nothing ran");
         assert!(matches!(Ran::of(ended(true, false), 3), Ran::Red { .. }));
         assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
+    }
+
+    /// Else it would be built, and asked.
+    #[test]
+    fn what_is_selected_as_well_has_no_test_of_that_name() {
+        let folder = |package: &str| match package.strip_prefix("holdfast-") {
+            Some(room) => root().join("crates").join(room),
+            None if package == "xtask" => root().join(package),
+            None => root().join("crates").join(package),
+        };
+        for test in MUTATIONS.iter().copied().flatten().flat_map(|mutation| mutation.tests) {
+            let Test::Cargo { package, target, .. } = test else { continue };
+            let file = match *target {
+                &["--test", name] => format!("tests/{name}.rs"),
+                _ => "src/lib.rs".to_string(),
+            };
+            for other in WHOLE.into_iter().filter(|other| other != package) {
+                let path = folder(other).join(&file);
+                assert!(!path.exists(), "{}: {} is there as well", test.command(), path.display());
+            }
+        }
     }
 
     /// What the limit is reckoned from is what the simulation has.

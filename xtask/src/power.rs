@@ -26,6 +26,7 @@ use anyhow::{Context, Result};
 use disk::Losses;
 use mount::Mounted;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,9 @@ const FIRST_COMMITS: u64 = 20;
 
 /// Part of every error of what the cut left.
 const AFTER: &str = "after the cut";
+
+/// What a gateway says of a group whose log is damaged where it was synced (R9), up to the group's name.
+const KEPT_OUT: &str = "the group does not start here before it is healed group=";
 
 /// A WAL that fits a small volume; checkpoints of its own every now and then; no restart on a device that is dead.
 const SETTINGS: &str = "shared_buffers = '64MB'\nmax_wal_size = '128MB'\ncheckpoint_timeout = 30s\nsynchronous_commit = on\nrestart_after_crash = off\n";
@@ -145,6 +149,8 @@ pub fn run(run: &Run) -> Result<()> {
     // Before the cluster, so that they go after it.
     let disks = ["g1", "g2", "g3", "store"].map(|name| Mounted::new(&cluster_dir.join(name)));
     let mut disks = disks.into_iter().collect::<Result<Vec<_>>>()?;
+    // Not on those disks.
+    let logs = ["g1.log", "g2.log", "g3.log"].map(|name| cluster_dir.join(name));
     let settings = [
         // In memory here, four times.
         "journal.bound=\"512MiB\"",
@@ -186,7 +192,13 @@ pub fn run(run: &Run) -> Result<()> {
         let (stopped, commits) = acknowledged;
         let losses = disks.iter_mut().map(|disk| disk.switch_on(&mut chance)).collect::<Result<Vec<_>>>()?;
         let begun = Instant::now();
-        cluster = stopped.start().with_context(|| format!("round {round}: {AFTER}"))?;
+        let before = logs.each_ref().map(|log| std::fs::read(log).map_or(0, |bytes| bytes.len()));
+        // What disks that lie have lost may be more than gateways can mend among them. Once they have said so, nobody waits for them.
+        let hopeless = || {
+            let said: Vec<String> = logs.iter().zip(before).map(|(log, from)| said_since(log, from)).collect();
+            closed_for_good(&said).filter(|_| run.lie)
+        };
+        cluster = stopped.start_unless(&hopeless).with_context(|| format!("round {round}: {AFTER}"))?;
         let verdict = come_back(&mut host, &mut cluster, &ledger)
             .with_context(|| format!("round {round}, seed {}: {AFTER}", run.seed))?;
         sum.add(&losses, verdict);
@@ -252,6 +264,26 @@ fn load_until_the_cut(
     Ok((stopped, commits))
 }
 
+/// What was written to a log behind its first `from` bytes.
+fn said_since(log: &Path, from: usize) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
+}
+
+/// A group that most gateways keep closed until the others have let them in again: none is left who could (R9). By what each has said.
+fn closed_for_good(said: &[String]) -> Option<String> {
+    let mut kept_out: BTreeMap<&str, usize> = BTreeMap::new();
+    for one in said {
+        let names = one.split(KEPT_OUT).skip(1).filter_map(|rest| rest.split_whitespace().next());
+        for group in names.collect::<BTreeSet<_>>() {
+            *kept_out.entry(group).or_default() += 1;
+        }
+    }
+    let (group, count) = kept_out.into_iter().max_by_key(|(_, count)| *count)?;
+    let all = said.len();
+    (2 * count > all).then(|| format!("R9: {count} of {all} gateways keep group {group} closed until it is healed"))
+}
+
 /// Everything up again, and checked.
 fn come_back(host: &mut OneHost, cluster: &mut Cluster, ledger: &Ledger) -> Result<Verdict> {
     let serving = cluster.serving(START_LIMIT)?;
@@ -278,5 +310,30 @@ impl Sum {
             self.blocks_torn += loss.torn;
             self.names_undone += loss.names;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_most_keep_closed_is_closed_for_good() {
+        let line = |group: &str| format!("R9: what was synced does not read back; {KEPT_OUT}{group} file=x\n");
+        let said = |groups: [&[&str]; 3]| groups.map(|of| of.iter().map(|group| line(group)).collect::<String>());
+        assert_eq!(closed_for_good(&said([&[], &[], &[]])), None);
+        assert_eq!(closed_for_good(&said([&["g1"], &[], &[]])), None, "the other two let it in");
+        assert_eq!(closed_for_good(&said([&["g1", "g1"], &[], &[]])), None, "said twice");
+        assert_eq!(closed_for_good(&said([&["g1"], &["g0"], &[]])), None, "either group has two");
+        let why = closed_for_good(&said([&["g0", "g1"], &[], &["g1"]])).unwrap();
+        assert!(why.starts_with("R9: 2 of 3 gateways keep group g1 closed"), "{why}");
+    }
+
+    /// The words are the product's.
+    #[test]
+    fn gateways_say_it_like_that() {
+        let source = std::fs::read_to_string(crate::binary::root().join("crates/raft/src/readmit.rs")).unwrap();
+        let (words, field) = KEPT_OUT.split_once(" group=").unwrap();
+        assert!(field.is_empty() && source.contains(words), "crates/raft/src/readmit.rs does not say: {words}");
     }
 }

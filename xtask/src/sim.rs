@@ -5,7 +5,7 @@ use crate::proof;
 use crate::say::line;
 use anyhow::{Context, Result};
 use std::io::BufRead;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,7 +70,7 @@ impl Args {
 pub fn chore(args: &Args) -> Result<()> {
     let mut words = vec!["run".to_string(), "--quiet".into(), "-p".into(), "holdfast-sim".into(), "--".into()];
     words.extend(arguments(args));
-    let mut child = Command::new(cargo()).args(words).current_dir(root()).stdout(Stdio::piped()).spawn()?;
+    let mut child = cargo().args(words).current_dir(root()).stdout(Stdio::piped()).spawn()?;
     let mut said = String::new();
     for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let text = text?;

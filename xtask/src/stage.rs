@@ -42,6 +42,9 @@ const SETTINGS: &str = "shared_buffers = 128MB\nmax_connections = 40\n";
 /// Many takeovers are the point here: no limit against flapping.
 const AGENT: &str = "[takeover]\nper_hour_max = 1000\n";
 
+/// The same where nothing but the one fault of a round is in the way of a switchover: who gave way stands by sooner, and the next round begins.
+const AGENT_SOON: &str = "[takeover]\nper_hour_max = 1000\nswitchover_hold_s = 5\n";
+
 /// Of the gateways: a run shall fit any machine.
 const GATEWAY: &str =
     "[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n[cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
@@ -55,6 +58,8 @@ pub struct Below {
     pub env: Vec<(String, String)>,
     /// Further sections of every gateway's settings.
     pub settings: &'static str,
+    /// The same of both agents'.
+    pub agent: &'static str,
     /// What each has of its own.
     pub own: [Own; GATEWAYS],
 }
@@ -63,7 +68,7 @@ impl Below {
     /// A folder as the store, and nothing else.
     pub fn usual(dir: &Path) -> Self {
         let store = format!("file://{}/store", cluster(dir).display());
-        Self { store, env: Vec::new(), settings: GATEWAY, own: Default::default() }
+        Self { store, env: Vec::new(), settings: GATEWAY, agent: AGENT, own: Default::default() }
     }
 }
 
@@ -100,7 +105,7 @@ impl Stage {
     /// # Errors
     /// When something does not come up.
     pub fn start(bin: &Path, dir: &Path) -> Result<Self> {
-        Self::on(Self::net(dir)?, bin, dir, Below::usual(dir))
+        Self::on(Self::net(dir)?, bin, dir, Below { agent: AGENT_SOON, ..Below::usual(dir) })
     }
 
     /// The network alone, for what has to be there before the gateways are; and their folder.
@@ -118,7 +123,7 @@ impl Stage {
     /// # Errors
     /// When something does not come up.
     pub fn on(net: Net, bin: &Path, dir: &Path, below: Below) -> Result<Self> {
-        let Below { store, env, settings, own } = below;
+        let Below { store, env, settings, agent, own } = below;
         let plan = gateways::Plan { set: SET, size: VOLUME_BYTES, store: &store, env, settings, own };
         let gateways = Gateways::start(&net, bin, &cluster(dir), plan)?;
 
@@ -142,7 +147,7 @@ impl Stage {
                 token: Some(token.clone()),
                 way: Way::Ext4,
                 database: "",
-                settings: AGENT,
+                settings: agent,
             })
         };
         let mut hosts = [host(0)?, host(1)?];

@@ -1,7 +1,7 @@
 //! The chores that look at the tree: `verify`, `fix`, `test`; and `dev`.
 
 use crate::binary::{Build, cargo, fresh_dir, root};
-use crate::cmd::{Cmd, cmd, on_path};
+use crate::cmd::{Cmd, on_path};
 use crate::say::{Count, line, note, step};
 use crate::setup::{self, For};
 use crate::{chaos, e2e, mutations, room, tidy};
@@ -32,7 +32,7 @@ pub struct DevArgs {
 }
 
 fn cargo_cmd() -> Cmd {
-    cmd(cargo()).dir(root())
+    Cmd::of(cargo()).dir(root())
 }
 
 /// Format, clippy, tidy, docs. Writes nothing but build products.
@@ -104,7 +104,7 @@ pub fn test(args: &TestArgs) -> Result<()> {
 fn cargo_tests() -> Result<Count> {
     let mut count = Count::default();
     let noted = fresh_dir("tests")?.join("skipped");
-    let mut child = Command::new(cargo())
+    let mut child = cargo()
         // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
         .args(["test", "--workspace", "--tests", "--locked", "--no-fail-fast"])
         .env("HOLDFAST_TEST_SKIPPED", &noted)

@@ -224,9 +224,8 @@ pub(crate) fn grant_of(api: &str, reply: &v1::GrantReply) -> Option<(Grant, Vec<
 
 /// Volumes as a gateway names them; `None` where a name is none.
 pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
-    let facts = |v: &v1::Volume| {
-        Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes })
-    };
+    let facts =
+        |v: &v1::Volume| Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes });
     volumes.iter().map(facts).collect()
 }
 

@@ -20,7 +20,7 @@ struct Course {
 /// Many short ones, and some in which one thing leads to another: docs/proof/simulation.md compares them. Sets in three stores; sets that are attached, with disks that are full now and
 /// then; sets for which hosts with agents fight.
 const COURSES: [Course; 5] = [
-    Course { modes: "", length: "4", seeds: 1800, seconds: 410, least: 200 },
+    Course { modes: "", length: "4", seeds: 1800, seconds: 300, least: 200 },
     Course { modes: "", length: "20", seeds: 100, seconds: 110, least: 10 },
     Course { modes: "--several", length: "4", seeds: 100, seconds: 60, least: 10 },
     Course { modes: "--attach --full", length: "4", seeds: 100, seconds: 60, least: 10 },

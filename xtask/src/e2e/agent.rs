@@ -48,12 +48,19 @@ pub(super) const WRITERS: usize = 4;
 /// PostgreSQL's settings beside those of the agent's command line.
 pub(super) const SETTINGS: &str = "shared_buffers = 64MB\nmax_connections = 30\n";
 
+/// The agents' beside those of each host.
+pub(super) const AGENT: &str = "[watchdog]\ntimeout_ms = 3000\n";
+
+/// The same; who gave way stands by sooner, which is waited for.
+const AGENT_SOON: &str = "[watchdog]\ntimeout_ms = 3000\n[takeover]\nswitchover_hold_s = 5\n";
+
 fn host(
     lab: &Lab,
     gateways: &[String],
     (name, address): (&'static str, &str),
     peer: (&'static str, &str),
     way: Way,
+    settings: &str,
 ) -> Result<Host> {
     let dir = lab.dir.join(name);
     Host::new(Plan {
@@ -69,7 +76,7 @@ fn host(
         token: None,
         way,
         database: "",
-        settings: "[watchdog]\ntimeout_ms = 3000\n",
+        settings,
     })
 }
 
@@ -90,9 +97,9 @@ pub(super) struct Pair {
     pub db2: Host,
 }
 
-pub(super) fn pair(lab: &Lab, way: Way) -> Result<Pair> {
+pub(super) fn pair(lab: &Lab, way: Way, settings: &str) -> Result<Pair> {
     let cluster = lab.cluster("1GiB")?;
-    let [db1, db2] = hosts(lab, &cluster.apis(), way, |pg| pg.initdb(SETTINGS))?;
+    let [db1, db2] = hosts(lab, &cluster.apis(), way, settings, |pg| pg.initdb(SETTINGS))?;
     Ok(Pair { cluster, db1, db2 })
 }
 
@@ -101,12 +108,13 @@ pub(super) fn hosts(
     lab: &Lab,
     gateways: &[String],
     way: Way,
+    settings: &str,
     initdb: impl FnOnce(&Postgres) -> Result<()>,
 ) -> Result<[Host; 2]> {
     setup::must_be_able_to_mount()?;
     let (one, two) = (("db1", "127.0.0.2"), ("db2", "127.0.0.3"));
-    let mut db1 = host(lab, gateways, one, two, way)?;
-    let mut db2 = host(lab, gateways, two, one, way)?;
+    let mut db1 = host(lab, gateways, one, two, way, settings)?;
+    let mut db2 = host(lab, gateways, two, one, way, settings)?;
     let first = First {
         bin: &lab.bin,
         set: SET,
@@ -130,7 +138,7 @@ pub(super) fn hosts(
 }
 
 fn run_on(lab: &Lab, way: Way) -> Result<()> {
-    let Pair { cluster, mut db1, mut db2 } = pair(lab, way)?;
+    let Pair { cluster, mut db1, mut db2 } = pair(lab, way, AGENT_SOON)?;
     let mut doors = Doors::open(lab, &db1, &db2)?;
     doors.lead_to(&db1)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;

@@ -13,7 +13,7 @@
 mod watch;
 
 use super::Lab;
-use super::agent::{Pair, TAKEOVER, WRITERS, pair, under_load, whole};
+use super::agent::{AGENT, Pair, TAKEOVER, WRITERS, pair, under_load, whole};
 use crate::cluster::{Cluster, SET};
 use crate::hosts::{Host, Way};
 use crate::ledger::{Ledger, unix_ms};
@@ -34,10 +34,10 @@ const LEFT_ALONE: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// When a switchover is asked for, ahead of time.
-const AHEAD: &str = "20s";
+const AHEAD: &str = "10s";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let Pair { mut cluster, mut db1, mut db2 } = pair(lab, Way::Ext4)?;
+    let Pair { mut cluster, mut db1, mut db2 } = pair(lab, Way::Ext4, AGENT)?;
     let asked = not_serving(&cluster)?;
     let mut watch = Watch::start(&cluster, asked, &lab.dir.join("watch.log"))?;
     watch.shows("db1 as the owner", |seen| held_by(seen, "db1"))?;

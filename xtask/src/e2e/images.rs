@@ -24,6 +24,8 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// Not whole sectors, on purpose.
 const IMAGE: u64 = 448 * MIB + 777;
+/// Larger than the image; each export is read to its end and more than once.
+const VOLUME: u64 = 512 * MIB;
 /// Of the image that becomes a qcow2, whose length is in whole sectors.
 const SMALL: u64 = 96 * MIB;
 const LIMIT: Duration = Duration::from_secs(180);
@@ -54,7 +56,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         dir,
         gateways: 3,
         store: None,
-        size: "1GiB".into(),
+        size: format!("{}MiB", VOLUME / MIB),
         settings: vec![],
         env: vec![],
     })?;
@@ -77,7 +79,7 @@ fn import(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     let args = ["volume", "import", text(image)?, "demo/vol1", "--state", text(&state)?, "--timeout", "60s"];
     // Other data is there: none of it may be left.
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
-    for at in (0..1024 * MIB).step_by(16 << 20) {
+    for at in (0..VOLUME).step_by(16 << 20) {
         client.write(at, &pattern(9, at, 4096))?;
     }
     client.disconnect();
@@ -122,7 +124,7 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     anyhow::ensure!(!part.exists(), "the part is left");
     // The volume is larger than the image: zeroes behind it.
     let plain = File::options().write(true).open(image)?;
-    plain.set_len(1024 * MIB)?;
+    plain.set_len(VOLUME)?;
     let whole = sha256(image)?;
     anyhow::ensure!(
         said["sha256"] == whole.as_str() && sha256(&out)? == whole,
@@ -132,7 +134,7 @@ fn export(lab: &Lab, cluster: &mut Cluster, image: &Path, digest: &str) -> Resul
     anyhow::ensure!(used < IMAGE * 3 / 4, "{} MiB on the disk for an image of holes", used / MIB);
     plain.set_len(IMAGE)?;
     anyhow::ensure!(sha256(image)? == digest, "the image is what it was");
-    note(format!("exported through kill -9: the same bytes, {} MiB of 1024 on the disk", used / MIB));
+    note(format!("exported through kill -9: the same bytes, {} MiB of {} on the disk", used / MIB, VOLUME / MIB));
     Ok(())
 }
 

@@ -17,6 +17,9 @@ const BLOCKS_EACH: u64 = 2 * 1024;
 /// No single answer may take longer than this while S3 is away: writers are slowed by a filling journal, not stopped (R8).
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Between two checkpoints. One begins before S3 is stopped, or is tried without it; and the last, for which the drain waits, soon after the last write.
+const INTERVAL: &str = "upload.interval_ms=4000";
+
 /// Until nothing waits for the store any more: the interval between two checkpoints, and one.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// Between two questions: each is a process.
@@ -24,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;
-    let mut cluster = lab.cluster_with("512MiB", Some(s3.url()), s3.env())?;
+    let mut cluster = lab.cluster_as("512MiB", Some(s3.url()), &[INTERVAL], s3.env())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
     let outage = Duration::from_secs(if lab.long { 120 } else { 15 });
     let (before, during, stored, waiting) = load.run(&cluster.exports(), |progress| {

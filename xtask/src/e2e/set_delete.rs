@@ -34,7 +34,8 @@ const NEEDLE_BYTES: usize = 32;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let store = format!("file://{}", folder.display());
-    let mut cluster = lab.cluster_with("64MiB", Some(store.clone()), Vec::new())?;
+    // Every byte of the cache's files is searched in the end, and they are as long as it may be: all that is written fits into this.
+    let mut cluster = lab.cluster_as("64MiB", Some(store.clone()), &["cache.disk=128MiB"], Vec::new())?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let level = || {
         let status = cluster.holdfast(&["cluster", "status"]);

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 const WRITERS: u64 = 4;
 const BLOCKS_EACH: u64 = 1024;
+/// Readers' grace beyond the time for which a store is away: its death, three checkpoints, its start.
+const GRACE_LONGER: Duration = Duration::from_secs(4);
 /// No single answer may take longer than this while a store is away.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(120);
@@ -64,10 +66,12 @@ fn shows(say: impl Fn(&[&str]) -> Result<Value>, at: usize, what: &str, is: impl
 
 fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
     let env = servers[0].env();
-    let mut cluster = lab.cluster_with("256MiB", Some(stores.into()), env.clone())?;
+    let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
+    // What was replaced while a store was away is lacked there until it is deleted everywhere: no sooner than the store is back, and soon after that.
+    let grace = format!("space.grace_ms={}", (outage + GRACE_LONGER).as_millis());
+    let mut cluster = lab.cluster_as("256MiB", Some(stores.into()), &[grace.as_str()], env.clone())?;
     let known = Known::on(&cluster, stores.into(), env.clone())?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);
-    let outage = Duration::from_secs(if lab.long { 60 } else { 12 });
     // The first is the one that reads go to; the second is emptied, and has to stand in for the first afterwards.
     let (during, lacked) = load.run(&cluster.exports(), |progress| {
         wait_until(Duration::from_secs(3), || false);
@@ -164,8 +168,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
             std::fs::rename(known.dir.join(name), aside.join(name))?;
         }
         server.stop()?;
-        let clean = holdfast(&lab, &known.env, &known.doors, &["verify", "--store", &stores, "--key-file", &key])?;
-        must(clean, "verify with one of three stores missing")?;
+        let verify = ["verify", "--store", &stores, "--key-file", &key];
         let new = Hand::start(&lab, &known, &format!("new{missing}-"), &known.args(&known.dir))?;
         let recover = [
             "cluster",
@@ -184,7 +187,15 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
         let lost = stores.split(' ').nth(missing + 1).context("a store")?;
         let there = stores.split(' ').nth((missing + 1) % 3 + 1).context("a store")?;
         let wrong = stores.replace(lost, &there.replace("/lost?", "/elsewhere?"));
-        let (code, said) = new.holdfast(&recover.map(|arg| if arg == stores { &wrong[..] } else { arg }))?;
+        // At once: either waits for the store that is silent, and changes nothing.
+        let (clean, refused) = std::thread::scope(|scope| {
+            let clean = scope.spawn(|| holdfast(&lab, &known.env, &known.doors, &verify));
+            let refused = new.holdfast(&recover.map(|arg| if arg == stores { &wrong[..] } else { arg }));
+            (clean.join(), refused)
+        });
+        let clean = clean.map_err(|_| anyhow::anyhow!("verify panicked"))??;
+        must(clean, "verify with one of three stores missing")?;
+        let (code, said) = refused?;
         let named = said.to_string().contains("found nothing of it");
         anyhow::ensure!(code == REFUSED && named, "recover from {wrong}: exit code {code}, {said}");
         let said = must(new.holdfast(&recover)?, "recover")?;

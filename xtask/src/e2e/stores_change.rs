@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const WRITERS: u64 = 4;
-const BLOCKS_EACH: u64 = 2048;
+/// 20 MiB in all, more than a segment holds: it is copied, and read back cold, several times.
+const BLOCKS_EACH: u64 = 1280;
 const LIMIT: Duration = Duration::from_secs(180);
 const WAIT: &str = "--wait=3m";
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -47,7 +47,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 }
 
 fn start(lab: &Lab, dir: &Path, seal: bool) -> Result<Cluster> {
-    let settings = vec!["upload.interval_ms=3600000".to_string(), format!("journal.seal={seal}")];
+    // Every byte of the cache's files is searched, and they are as long as it may be: all that is written fits into this many times.
+    let cache = "cache.disk=128MiB".to_string();
+    let settings = vec!["upload.interval_ms=3600000".to_string(), cache, format!("journal.seal={seal}")];
     let (bin, dir, size) = (lab.bin.clone(), dir.to_path_buf(), "64MiB".to_string());
     Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env: Vec::new() })
 }

@@ -1,7 +1,7 @@
 //! Crate arrows: which of our crates may know which, and which may know the outside. From `cargo metadata`.
 
 use crate::binary::{cargo, root};
-use crate::cmd::cmd;
+use crate::cmd::Cmd;
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
@@ -68,7 +68,8 @@ pub(super) fn room(package: &str) -> &str {
 }
 
 pub(super) fn check() -> Result<()> {
-    let out = cmd(cargo()).dir(root()).args(["metadata", "--no-deps", "--format-version=1", "--locked"]).out()?;
+    let asked = Cmd::of(cargo()).args(["metadata", "--no-deps", "--format-version=1", "--locked"]);
+    let out = asked.dir(root()).out()?;
     let metadata: Metadata = serde_json::from_str(&out)?;
     let problems = problems(&metadata);
     if problems.is_empty() { Ok(()) } else { bail!("\n    {}", problems.join("\n    ")) }

@@ -8,7 +8,7 @@
 
 use super::{Gateway, Lab, Pair, TAKEOVER_LIMIT};
 use crate::cluster::SET;
-use crate::e2e::agent::{SETTINGS, TAKEOVER, WRITERS, after_commits, hosts, whole};
+use crate::e2e::agent::{AGENT, SETTINGS, TAKEOVER, WRITERS, after_commits, hosts, whole};
 use crate::hosts::{Host, Way};
 use crate::ledger::Ledger;
 use crate::process::{Signal, wait_until};
@@ -31,7 +31,7 @@ const LET_GO: &[&str] = &["fenced", "cut-off"];
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut pair = Pair::start(lab, &lab.dir.join("pair"), "flush", SIZE)?;
     let apis: Vec<String> = pair.gateways.iter().map(|gateway| gateway.api.clone()).collect();
-    let mut hosts = hosts(lab, &apis, Way::Ext4, |pg| pg.initdb_unsynced(SETTINGS))?;
+    let mut hosts = hosts(lab, &apis, Way::Ext4, AGENT, |pg| pg.initdb_unsynced(SETTINGS))?;
     let mut ledger = Ledger::create(&hosts[0].pg, &lab.dir.join("ledger"), WRITERS)?;
     let killed = |gateway: &mut Gateway| gateway.kill().map(drop);
     let mut primary = gateway_lost(&mut pair, (&hosts, 0), &mut ledger, "killed", killed)?;
