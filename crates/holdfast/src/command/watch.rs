@@ -28,7 +28,7 @@ and wherever it does not write to a terminal, there is a line for the first look
 change after it.
 ";
 
-/// How long one gateway may take to say what it knows of all sets.
+/// How long one gateway may take to say what it knows of one set; from the first that it does not tell in time, it is asked for no more.
 const VIEWS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Clears a terminal and puts the cursor into its corner.
@@ -57,6 +57,9 @@ struct Seen {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct SetSeen {
+    /// Of a name, more than one may come after another.
+    #[serde(skip)]
+    id: u64,
     gateway: String,
     owner: String,
     epoch: u64,
@@ -106,6 +109,7 @@ pub async fn run(common: &Common, args: &WatchArgs) -> Result<(), CliError> {
             told = &mut stop => return told.map(|_| ()),
             seen = look(common) => seen,
         };
+        let seen = not_the_past(before.as_ref(), seen);
         let now = moment::now();
         match (live, common.output) {
             (true, _) => output::say(&format!("{CLEAR}{now}\n\n{}", table(&seen))),
@@ -146,16 +150,30 @@ type Views = BTreeMap<String, v1::SetStatus>;
 
 /// Asks one gateway. A set without a leader is worth seeing too: it is not asked for what it has confirmed with others.
 async fn ask(common: &Common, address: &str, names: &[&str]) -> Views {
-    let mut door = Door::new(&common.dialer, &[], VIEWS_LIMIT.min(common.timeout()));
+    let mut door = Door::new(&common.dialer, &[], common.timeout());
     let mut views = Views::new();
     for name in names {
         let request = v1::GetSetRequest { set: (*name).to_string(), any_view: true };
         let call = async |mut client: Client| client.get_set(request.clone()).await;
-        if let Some(view) = door.once(address, call).await {
-            views.insert((*name).to_string(), view);
+        match tokio::time::timeout(VIEWS_LIMIT, door.once(address, call)).await {
+            Ok(Some(view)) => drop(views.insert((*name).to_string(), view)),
+            // It may not know this one yet.
+            Ok(None) => {}
+            Err(_) => break,
         }
     }
     views
+}
+
+/// What was seen of a set stays where this look, to which fewer may have answered, was told only of what was before that: a lease of an earlier epoch.
+fn not_the_past(before: Option<&Seen>, mut now: Seen) -> Seen {
+    let Some(before) = before else { return now };
+    for (name, set) in &mut now.sets {
+        if let Some(known) = before.sets.get(name).filter(|known| known.id == set.id && known.epoch > set.epoch) {
+            *set = known.clone();
+        }
+    }
+    now
 }
 
 /// A set by what several gateways know of it. One that is cut off, or has only just started, tells of the past: the lease is what the latest entry says that any
@@ -166,6 +184,7 @@ fn newest(views: &[&v1::SetStatus]) -> Option<SetSeen> {
     let of_leader = views.iter().max_by_key(|view| (view.term, view.leader.is_some()))?;
     let lease = of_lease.lease.clone().unwrap_or_default();
     Some(SetSeen {
+        id: of_lease.set.as_ref().map_or(0, |summary| summary.id),
         gateway: of_leader.leader.as_ref().map(|leader| leader.name.clone()).unwrap_or_default(),
         owner: lease.owner,
         epoch: if of_lease.lease.is_some() { lease.epoch } else { of_lease.epoch },
@@ -237,7 +256,8 @@ mod tests {
     use super::*;
 
     fn seen(gateway: &str, owner: &str, epoch: u64, g2: &str) -> Seen {
-        let set = SetSeen { gateway: gateway.into(), owner: owner.into(), epoch, remaining_ms: 1700, ttl_ms: 3000 };
+        let (gateway, owner) = (gateway.to_string(), owner.to_string());
+        let set = SetSeen { id: 1, gateway, owner, epoch, remaining_ms: 1700, ttl_ms: 3000 };
         Seen {
             error: None,
             gateways: BTreeMap::from([("g1".into(), "ready".into()), ("g2".into(), g2.into())]),
@@ -298,6 +318,19 @@ mod tests {
         let released = v1::SetStatus { lease: None, applied_index: 50, ..new.clone() };
         assert_eq!(seen(&[&new, &released, &old]).as_deref(), Some("served by g2, free"));
         assert_eq!(seen(&[]), None);
+    }
+
+    /// The gateways that know it do not answer in time, and one that is behind does.
+    #[test]
+    fn no_look_goes_back_behind_the_one_before() {
+        let (past, present) = (seen("g1", "db1", 17, "ready"), seen("g2", "db2", 45, "ready"));
+        assert_eq!(not_the_past(Some(&present), past.clone()), present);
+        assert_eq!(not_the_past(Some(&past), present.clone()), present);
+        assert_eq!(not_the_past(None, past.clone()), past);
+        // Deleted, and made anew under its name.
+        let mut anew = past;
+        anew.sets.get_mut("demo").unwrap().id = 2;
+        assert_eq!(not_the_past(Some(&present), anew.clone()), anew);
     }
 
     #[test]
