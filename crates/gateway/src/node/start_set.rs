@@ -5,7 +5,7 @@ use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock}
 use crate::config::Compression;
 use crate::set::bases::KeyOf;
 use crate::set::clones;
-use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
+use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts, MayList};
 use crate::set::host::SetHost;
 use crate::set::mapping::Mapping;
 use crate::set::mover::Mover;
@@ -21,7 +21,7 @@ use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use crate::set::warm::Warmer;
 use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
-use holdfast_control::set::{GIVEN_UP_LEVEL, Links};
+use holdfast_control::set::{GIVEN_UP_LEVEL, Links, SNAPSHOTS_LEVEL};
 use holdfast_store::{Health, Switch};
 use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
@@ -70,6 +70,12 @@ fn in_leaves(level: u32, shape: Option<LeafShape>) -> Option<LeafShape> {
     shape.filter(|_| level >= LEAVES_LEVEL)
 }
 
+/// Heads list snapshots from feature level [`SNAPSHOTS_LEVEL`] on. No level says what the other gateway of a pair opens: there they never do.
+fn may_list(node: &Node) -> MayList {
+    let (cluster, in_pair) = (node.cluster.clone(), node.pair().is_some());
+    Arc::new(move || !in_pair && cluster.level() >= SNAPSHOTS_LEVEL)
+}
+
 /// Starts what group 0 says should run here.
 pub(super) async fn start_set(
     node: &Arc<Node>,
@@ -103,6 +109,7 @@ pub(super) async fn start_set(
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
         by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
+        may_list: may_list(node),
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
