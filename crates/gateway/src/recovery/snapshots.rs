@@ -60,7 +60,8 @@ async fn lacking(found: &Found) -> Result<Vec<LeftOut>, RecoveryError> {
 }
 
 async fn list(found: &Found, kind: keys::Kind) -> Result<Shown, StoreError> {
-    let (mut shown, mut after) = (Shown::new(), None);
+    let mut shown = Shown::new();
+    let mut after: Option<String> = None;
     for _ in 0..LIST_PAGES_MAX {
         let piece = Piece::list(&*found.store, found.set, kind, after.as_deref(), 0).await?;
         shown.extend(piece.shown);

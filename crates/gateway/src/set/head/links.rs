@@ -26,7 +26,7 @@ impl HeadKeeper {
         self.note_pins(state);
         let (applied, lists) = (applied.map_or(LogIndex(0), |applied| applied.index), (self.parts.may_list)());
         let more = self.listing().note(state, applied, led, lists);
-        if let Some(more) = more.filter(|_| led.is_some()) {
+        if let Some(more) = more {
             tracing::warn!(set = %self.parts.name, snapshots = more, "so many snapshots, the oldest, do not fit the set's head: a recovery would not find them");
         }
     }
