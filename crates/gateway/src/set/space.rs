@@ -324,7 +324,7 @@ impl SpaceKeeper {
         // Linearizable: the state below is not older than this leadership's confirmation.
         self.server.confirm_leadership().await?;
         let state = self.state_of(term)?;
-        // A recovery would keep what the head still pins for a clone that is gone.
+        // A recovery would keep what the head still pins for a clone that is gone, or lists as a snapshot that is.
         let settled = self.server.head.links_settled(&state, term);
         if !state.dropped.is_empty() || !may_retire(state.retired.len()) || !settled {
             return Ok(());
