@@ -228,11 +228,14 @@ impl Listing {
         self.ahead = Some((begin, root));
     }
 
-    /// What a head is to list that lists `stored` now (S16).
-    pub fn for_head(&self, stored: &SnapshotList) -> SnapshotList {
+    /// What a head is to list that lists `stored` now (S16). `commits`: it is written for a checkpoint, also where it lists what it did. Then it says so as of that
+    /// checkpoint's begin or later, and whoever led before cannot have a list of the same entry.
+    pub fn for_head(&self, stored: &SnapshotList, commits: bool) -> SnapshotList {
         match &self.noted {
             // The same once more would be another head for nothing, unless somebody waits for it to be known as of a later entry.
-            Some(Noted::List { list, since, .. }) if list.lists_as(stored) && stored.as_of >= *since => stored.clone(),
+            Some(Noted::List { list, since, .. }) if !commits && list.lists_as(stored) && stored.as_of >= *since => {
+                stored.clone()
+            }
             Some(Noted::List { list, .. }) if list.as_of >= stored.as_of => list.clone(),
             _ => stored.clone(),
         }

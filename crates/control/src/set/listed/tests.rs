@@ -214,8 +214,9 @@ struct At {
     listing: Listing,
     /// What it last saw in the head.
     stored: SnapshotList,
-    /// The head that it is about to replace: by its version.
+    /// The head that it is about to replace: by its version, and whether for a checkpoint.
     read: Option<u64>,
+    commits: bool,
     under_way: Option<(LogId, RootRef)>,
     /// What its head names.
     named: Option<(LogId, RootRef)>,
@@ -245,6 +246,7 @@ impl World {
             listing: Listing::default(),
             stored: SnapshotList::default(),
             read: None,
+            commits: false,
             under_way: None,
             named: None,
             ended: None,
@@ -267,10 +269,10 @@ impl World {
         self.catch_up(self.leader);
     }
 
-    fn note_and_read(&mut self, who: usize) {
+    fn note_and_read(&mut self, who: usize, commits: bool) {
         let at = &mut self.at[who];
         at.listing.note(&at.state, LogIndex(at.applied as u64), at.leads.map(Term), true);
-        (at.read, at.stored) = (Some(self.head.0), self.head.1.clone());
+        (at.read, at.commits, at.stored) = (Some(self.head.0), commits, self.head.1.clone());
     }
 
     fn step(&mut self, op: u8, who: usize) {
@@ -314,14 +316,14 @@ impl World {
                 self.roots.push(root);
                 at.under_way = Some((begin.at, root));
                 at.listing.note_root(begin.at, root);
-                self.note_and_read(who);
+                self.note_and_read(who, true);
             }
             // … or a head is replaced for what it lists alone.
-            7 if self.at[who].leads.is_some() => self.note_and_read(who),
+            7 if self.at[who].leads.is_some() => self.note_and_read(who, false),
             8 | 9 => {
                 let at = &mut self.at[who];
                 if at.read.take() == Some(self.head.0) {
-                    self.head = (self.head.0 + 1, at.listing.for_head(&at.stored));
+                    self.head = (self.head.0 + 1, at.listing.for_head(&at.stored, at.commits));
                     (at.stored, at.named) = (self.head.1.clone(), at.under_way);
                 }
             }

@@ -49,14 +49,14 @@ impl HeadKeeper {
         }
     }
 
-    /// What the head is to say where it says `stored` now. Before anything is known here, that.
-    pub(super) fn links(&self, stored: &Links) -> Links {
+    /// What the head is to say where it says `stored` now, and whether it is written for a checkpoint. Before anything is known here, that.
+    pub(super) fn links(&self, stored: &Links, commits: bool) -> Links {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let links = match &*known {
             Some(known) => Links::for_head(stored, known),
             None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
         };
-        Links { snapshots: self.listing().for_head(&stored.snapshots), ..links }
+        Links { snapshots: self.listing().for_head(&stored.snapshots, commits), ..links }
     }
 
     /// Whether the head in the store names none of the pins and snapshots that this set had let go of by `state`, and never will again: it was seen with those
@@ -85,7 +85,7 @@ impl HeadKeeper {
 
     /// Whether the head in the store is known to have another keyring, or other links, than it should.
     pub(super) fn behind(&self) -> bool {
-        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links) != links)
+        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links, false) != links)
     }
 
     /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
@@ -100,7 +100,7 @@ impl HeadKeeper {
             if !self.behind() {
                 return Ok(());
             }
-            let (keyring, links) = (self.keyring(), self.links(&head.links));
+            let (keyring, links) = (self.keyring(), self.links(&head.links, false));
             let head = Head { links, ..head };
             let body = self.seal(&head, &keyring, term);
             self.parts.store.swap(&self.key(), Some(&version), body).await?;
