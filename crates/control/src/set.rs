@@ -18,9 +18,10 @@
 //!     `REQUESTS_REMEMBERED` granted requests are part of the state.
 //!
 //! S6 to S9 and S11, snapshots and garbage: see `set/space.rs`. S12, rollback: see `set/rollback.rs`. Volumes, V1 to V4: see
-//! `set/volumes.rs`. S13 and S14, what clones need: see `set/pins.rs`.
+//! `set/volumes.rs`. S13 and S14, what clones need: see `set/pins.rs`. S15 and S16, what a recovery brings back of snapshots: see `set/listed.rs`.
 
 mod command;
+mod listed;
 mod pins;
 mod restored;
 mod rollback;
@@ -33,6 +34,7 @@ pub use command::{
     Admit, Judged, REQUESTS_REMEMBERED, RootRef, SEGMENT_NOTES_MAX, SetAnswer, SetCommand, SetRefusal, TTL_DEFAULT,
     TTL_MS_MAX, TTL_MS_MIN,
 };
+pub use listed::{LIST_BYTES_MAX, Listing, SNAPSHOTS_LEVEL, SnapshotList};
 pub use pins::{CLONE_DEPTH_MAX, CLONES_LEVEL, CloneOf, Links, PINS_MAX, Pin, PinStanding};
 pub use restored::{FIRST_GENERATION, GENERATION_MAX, Restored, epoch_base};
 pub use schedule::{KEPT_MAX, RULES_MAX, Rule, Schedule, ScheduleError, Taken, name_at, taken};

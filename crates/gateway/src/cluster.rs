@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, SetEntry};
+use holdfast_control::set::SnapshotList;
 use holdfast_raft::{Group, ProposeError, StateMachine, Unfit};
 use holdfast_types::{LogId, MemberId, Name, SetId, Term};
+use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -17,6 +19,8 @@ const LATER: [u8; 20] = [0xFF; 20];
 const DELETIONS: u8 = 1;
 /// … how sets hang together by clones.
 const LINKS: u8 = 2;
+/// … the snapshots that recovered sets began with.
+const SNAPSHOTS: u8 = 3;
 
 /// A state as a snapshot has it: in the form that it always had, then a section for each thing that came later and is there: its mark, its length
 /// (4 bytes, little-endian), its content. A build that does not know a section knows no entry that could have led to it (C4).
@@ -28,17 +32,22 @@ fn image(state: &ClusterState) -> Result<Vec<u8>, postcard::Error> {
         bytes.extend_from_slice(&LATER);
     }
     bytes.extend(postcard::to_stdvec(state)?);
-    if !state.deletions.is_empty() {
-        let section = postcard::to_stdvec(&state.deletions)?;
-        bytes.push(DELETIONS);
+    let mut append = |mark: u8, section: Vec<u8>| {
+        bytes.push(mark);
         bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(&section);
+    };
+    if !state.deletions.is_empty() {
+        append(DELETIONS, postcard::to_stdvec(&state.deletions)?);
     }
     if !state.links.is_empty() {
-        let section = postcard::to_stdvec(&state.links)?;
-        bytes.push(LINKS);
-        bytes.extend_from_slice(&u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
-        bytes.extend_from_slice(&section);
+        append(LINKS, postcard::to_stdvec(&state.links)?);
+    }
+    // Behind the links of the same sets, which are written without them.
+    let listed = state.links.iter().filter(|(_, links)| !links.snapshots.is_blank());
+    let listed: BTreeMap<&SetId, &SnapshotList> = listed.map(|(set, links)| (set, &links.snapshots)).collect();
+    if !listed.is_empty() {
+        append(SNAPSHOTS, postcard::to_stdvec(&listed)?);
     }
     Ok(bytes)
 }
@@ -56,9 +65,15 @@ fn of_image(data: &[u8]) -> Result<ClusterState, String> {
         match *mark {
             DELETIONS => state.deletions = postcard::from_bytes(section).map_err(|e| e.to_string())?,
             LINKS => state.links = postcard::from_bytes(section).map_err(|e| e.to_string())?,
+            SNAPSHOTS => {
+                let listed: BTreeMap<SetId, SnapshotList> = postcard::from_bytes(section).map_err(|e| e.to_string())?;
+                for (set, snapshots) in listed {
+                    state.links.entry(set).or_default().snapshots = snapshots;
+                }
+            }
             other => {
                 return Err(format!(
-                    "found section {other}, expected {DELETIONS} or {LINKS}: written by a newer build"
+                    "found section {other}, expected {DELETIONS} to {SNAPSHOTS}: written by a newer build"
                 ));
             }
         }
@@ -110,6 +125,11 @@ impl Cluster {
     /// A copy of the whole state.
     pub fn state(&self) -> ClusterState {
         self.read(ClusterState::clone)
+    }
+
+    /// Its feature level.
+    pub fn level(&self) -> u32 {
+        self.read(|s| s.level)
     }
 
     /// A member by id.
@@ -172,7 +192,7 @@ impl Cluster {
         command: &ClusterCommand,
     ) -> Result<ClusterAnswer, ClusterError> {
         // C4: a member of an older build could not read it.
-        let (needed, found) = (command.level(), self.read(|s| s.level));
+        let (needed, found) = (command.level(), self.level());
         if needed > found {
             return Err(ClusterRefusal::LevelNeeded { needed, found }.into());
         }
@@ -232,7 +252,7 @@ impl StateMachine for Cluster {
 mod tests {
     use super::*;
     use holdfast_control::cluster::{Deletion, DeletionStage};
-    use holdfast_control::set::{CloneOf, Links, RootRef};
+    use holdfast_control::set::{CloneOf, Links, RootRef, Snapshot};
     use holdfast_types::{Epoch, GroupId, ObjectId, RequestId, Term};
     use std::collections::BTreeSet;
 
@@ -285,6 +305,29 @@ mod tests {
         assert_eq!(of_image(&image(&state)?)?, state);
         let cut = image(&state)?;
         assert!(of_image(&cut[..cut.len() - 1]).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn the_snapshots_that_a_recovered_set_began_with_are_kept() -> Result<(), Box<dyn std::error::Error>> {
+        let mut state = ClusterState::new();
+        state.links.insert(GroupId(2), Links::default());
+        let without = image(&state)?;
+        let object = ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: 9 };
+        let snapshot = Snapshot {
+            upto: LogId::default(),
+            root: RootRef { object, bytes: 7 },
+            volumes: Default::default(),
+            request: RequestId(3),
+            at_unix_ms: 4,
+            scheduled: true,
+        };
+        let links = state.links.entry(GroupId(2)).or_default();
+        links.snapshots.snapshots.insert(Name::new("monday")?, snapshot);
+        let whole = image(&state)?;
+        assert_eq!(of_image(&whole)?, state);
+        assert_eq!((&whole[..without.len()], whole[without.len()]), (&without[..], SNAPSHOTS), "behind the rest");
+        assert!(of_image(&whole[..whole.len() - 1]).is_err());
         Ok(())
     }
 

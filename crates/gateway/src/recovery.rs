@@ -10,17 +10,20 @@ use crate::set::head::open;
 use crate::set::mapping::SetKey;
 use crate::verify::{Damage, Subject};
 use futures_util::{StreamExt, stream};
-use holdfast_control::set::GENERATION_MAX;
+use holdfast_control::set::{GENERATION_MAX, RootRef};
 use holdfast_store::{Disposition, ObjectStore, SeatSeen, StoreError, StoreOptions, Version, keys};
 
 pub use holdfast_control::cluster::{LEAVES_LEVEL, PROFILE_LEVEL, names_profile};
+pub use holdfast_control::set::SNAPSHOTS_LEVEL;
 pub use holdfast_store::Stores;
 use holdfast_types::{GroupId, MemberId, ObjectId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, is_tombstone, read_keyring, seal_head};
-use holdfast_volume::map::{Opened, open_top};
+use holdfast_volume::map::{Opened, Root, open_top};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+
+pub mod snapshots;
 
 /// Set numbers below and above those of the listing that are asked for by key: a stale listing may lack the newest sets.
 const NUMBERS_PROBED: u64 = 32;
@@ -276,29 +279,34 @@ pub async fn obstacle(
         }
     }
     let Some(root) = found.head.content.root else { return Ok(None) };
+    match look_at_root(found, root, leaves).await {
+        Ok(Ok(_)) => Ok(None),
+        Ok(Err(Damage { part, key, reason, .. })) => Ok(Some(Obstacle::Root(format!("{part} {key}: {reason}")))),
+        Err(e) if e.may_pass() => Err(e.into()),
+        Err(e) => Ok(Some(Obstacle::Root(e.to_string()))),
+    }
+}
+
+/// Looks at a root until it is whole, or was found damaged so often that it counts as damaged. What was read of it, where all of it was.
+async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Result<Option<Root>, Damage>, StoreError> {
     let subject = Subject::of(found, None);
     let several = found.store.several();
     let most = if several.is_some() { SPOILT_COPIES_MAX } else { DAMAGED_TRIES };
     let mut tries = 0;
     loop {
-        let damage = match leaves {
-            Leaves::Read => subject.check_root(root).await.map(|(root, _)| root.err()),
-            Leaves::There => subject.glance_at_root(root).await,
+        let looked = match leaves {
+            Leaves::Read => subject.check_root(at).await?.0.map(Some),
+            Leaves::There => subject.glance_at_root(at).await?.map_or(Ok(None), Err),
         };
         tries += 1;
-        match damage {
+        match looked {
             // One copy may be spoilt, or one reading of it: of several stores another one is asked first from now on.
-            Ok(Some(damage)) if tries < most => {
+            Err(damage) if tries < most => {
                 if let (Some(several), Some((_, _, object))) = (&several, keys::parse(&damage.key)) {
                     several.doubt(object);
                 }
             }
-            Ok(damage) => {
-                let found = |Damage { part, key, reason, .. }| Obstacle::Root(format!("{part} {key}: {reason}"));
-                return Ok(damage.map(found));
-            }
-            Err(e) if e.may_pass() => return Err(e.into()),
-            Err(e) => return Ok(Some(Obstacle::Root(e.to_string()))),
+            looked => return Ok(looked),
         }
     }
 }

@@ -7,6 +7,7 @@
 //!                                          journal: one order ◀┘──▶ SetHost::apply ─▶ model: the volumes as flat lists
 //! ```
 //! H1  Every read shows what the model has: of the volumes now, of each snapshot as of its begin, and, at the end, of what a recovery would find.
+//!     A recovery brings every snapshot back that was there, and shows the same of it.
 //! H2  At each step everything is in the store that the state or the head names. At rest nothing else is.
 //!     Of a clone that is also what its origin keeps for it; a clone's content is the snapshot's, and from then on its own.
 //! H3  A seed decides everything, so that a failing one repeats. What a thread or a process keeps by itself (tokio's choices) follows from the part
@@ -100,10 +101,10 @@ pub struct PartArgs {
 
 /// What the histories of a run did, in all. As one line of numbers between processes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums([u64; 31]);
+struct Sums([u64; 32]);
 
 impl Sums {
-    const NAMES: [&str; 31] = [
+    const NAMES: [&str; 32] = [
         "histories",
         "steps",
         "reads",
@@ -135,6 +136,7 @@ impl Sums {
         "data keys dropped",
         "roots in leaves",
         "pairs of snapshots compared",
+        "snapshots that came back",
     ];
 
     fn of(stats: Stats, counts: Counts, played: [u64; 8]) -> Self {
@@ -174,6 +176,7 @@ impl Sums {
             stats.keys_dropped,
             stats.roots_in_leaves,
             stats.compared,
+            stats.came_back,
         ])
     }
 

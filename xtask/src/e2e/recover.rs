@@ -1,6 +1,6 @@
 //! All gateways and all their disks are lost. A new cluster is made of what the S3 server has, up to the index that is printed; the old disks,
-//! found again, serve nothing; and a recovery from a cluster that still runs takes its set away from it. On the way: a recovery that is killed
-//! in the middle, and a flipped byte that `verify` names.
+//! found again, serve nothing; and a recovery from a cluster that still runs takes its set away from it. Its snapshots and its schedule come back with it, each
+//! time. On the way: a recovery that is killed in the middle, and a flipped byte that `verify` names.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET, VOLUME, free_ports};
@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_secs(90);
 pub(super) const REFUSED: i32 = 3;
 const DAMAGED: i32 = 8;
 pub(super) const GONE: &str = "--i-know-the-old-cluster-is-gone";
+/// A snapshot that a person took, and the schedule, which takes one at once and none after it.
+const KEPT: &str = "kept";
+const SCHEDULE: &str = "300dx3";
 
 /// One writer's writes, numbered; write `n` goes to block `n % BLOCKS`.
 pub(super) struct Ledger {
@@ -87,10 +90,21 @@ impl<'a> Hand<'a> {
 
     /// A connection to whichever serves the volume.
     pub(super) fn connect(&self) -> Result<Client> {
+        self.connect_to(&self.exports)
+    }
+
+    /// The number of the last write that a snapshot shows.
+    fn shown_by(&self, snapshot: &str) -> Result<u64> {
+        let export = format!("{SET}/{VOLUME}@{snapshot}");
+        let exports: Vec<Uri> = self.exports.iter().map(|uri| uri.with_export(&export)).collect();
+        Ledger::prefix(&mut self.connect_to(&exports)?).with_context(|| format!("snapshot {snapshot}"))
+    }
+
+    fn connect_to(&self, exports: &[Uri]) -> Result<Client> {
         let begun = Instant::now();
         let mut last = String::new();
         while begun.elapsed() < TAKEOVER_LIMIT {
-            for uri in &self.exports {
+            for uri in exports {
                 match Client::connect(uri, Duration::from_secs(30)) {
                     Ok(client) => return Ok(client),
                     Err(e) => last = e.to_string(),
@@ -98,7 +112,8 @@ impl<'a> Hand<'a> {
             }
             std::thread::sleep(POLL);
         }
-        bail!("nobody serves {SET}/{VOLUME} after {TAKEOVER_LIMIT:?}: {last}")
+        let asked = exports.first().map_or_else(String::new, Uri::to_string);
+        bail!("nobody serves {asked}, or the same elsewhere, after {TAKEOVER_LIMIT:?}: {last}")
     }
 
     pub(super) fn kill(mut self) -> Result<()> {
@@ -191,16 +206,21 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut ledger = Ledger { written: 0 };
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     ledger.write(&mut client, BLOCKS + 300)?;
-    let covered = ledger.written;
-    let asked = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
-    let index = number(&asked["checkpoint_index"], "checkpoint_index")?;
-    anyhow::ensure!(number(&asked["at_index"], "at_index")? <= index, "the checkpoint is older than the call: {asked}");
+    checkpoint(&cluster)?;
     let store = known.store.as_str();
     let key = known.key();
     let verify = ["verify", "--store", store, "--key-file", &key];
     let clean = must(holdfast(lab, &known.env, &known.doors, &verify)?, "verify")?;
-    note(format!("checkpoint up to index {index}; verify: {} extents clean", clean["sets"][0]["extents"]));
+    note(format!("verify: {} extents clean", clean["sets"][0]["extents"]));
     flipped_byte(lab, &known, &s3, &verify)?;
+    let snapshots = take_snapshots(&cluster)?;
+    let shown = ledger.written;
+    ledger.write(&mut client, 200)?;
+    let covered = ledger.written;
+    let index = checkpoint(&cluster)?;
+    note(format!(
+        "checkpoint up to index {index}; snapshots {snapshots:?} show the first {shown} of its {covered} writes"
+    ));
     ledger.write(&mut client, 700)?;
     drop(client);
     note(format!("{covered} writes in the checkpoint, {} after it; all gateways killed, all disks gone", 700));
@@ -224,6 +244,12 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         set["index"] == index && set["generation"] == 2,
         "R4: restored {set}, expected index {index}, generation 2"
     );
+    let back: Vec<&str> = set["snapshots"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let none_left_out = set["snapshots_left_out"].as_array().is_some_and(Vec::is_empty);
+    anyhow::ensure!(
+        back == snapshots && none_left_out && set["snapshot_schedule"] == SCHEDULE,
+        "S15: of the snapshots {snapshots:?} and the schedule {SCHEDULE} came back: {set}"
+    );
     let again = must(new.holdfast(&recover)?, "recover once more")?;
     anyhow::ensure!(
         again["sets"][0]["generation"] == 2 && again["sets"][0]["raised"] == false,
@@ -232,6 +258,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut client = new.connect()?;
     let found = Ledger::prefix(&mut client)?;
     anyhow::ensure!(found == covered, "R4: the volume shows writes up to {found}, the checkpoint had {covered}");
+    for snapshot in &snapshots {
+        let found = new.shown_by(snapshot)?;
+        anyhow::ensure!(found == shown, "R4: snapshot {snapshot} shows writes up to {found}, it was taken at {shown}");
+    }
     note(format!(
         "recovered: index {}, generation {}, writes 1 to {found}, none after",
         set["index"], set["generation"]
@@ -251,10 +281,41 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut client = new.connect()?;
     let found = Ledger::prefix(&mut client)?;
     anyhow::ensure!(found == second, "the second life shows writes up to {found}, expected {second}");
-    taken_while_it_serves(lab, &known, &mut client, second)?;
+    // Checkpoints and a restart later, and in the third life.
+    let found = new.shown_by(KEPT)?;
+    anyhow::ensure!(
+        found == shown,
+        "R4: snapshot {KEPT} shows writes up to {found} in the second life, expected {shown}"
+    );
+    taken_while_it_serves(lab, &known, &mut client, second, shown)?;
     let (code, said) = new.holdfast(&["lease", "acquire", SET, "--owner", "db9", "--timeout", "30s"])?;
     anyhow::ensure!(code == REFUSED && said.to_string().contains("fenced in its store"), "exit code {code}: {said}");
     new.kill()
+}
+
+/// Index of a checkpoint that has all that was acknowledged before.
+fn checkpoint(cluster: &Cluster) -> Result<u64> {
+    let asked = cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    let index = number(&asked["checkpoint_index"], "checkpoint_index")?;
+    anyhow::ensure!(number(&asked["at_index"], "at_index")? <= index, "the checkpoint is older than the call: {asked}");
+    Ok(index)
+}
+
+/// One by hand and one by a schedule, by name.
+fn take_snapshots(cluster: &Cluster) -> Result<Vec<String>> {
+    cluster.holdfast(&["snapshot", "create", &format!("{SET}@{KEPT}"), "--timeout", "90s"])?;
+    cluster.holdfast(&["set", "schedule", SET, SCHEDULE])?;
+    let mut last = Value::Null;
+    let taken = wait_until(LIMIT, || {
+        last = cluster.holdfast(&["snapshot", "list", SET]).unwrap_or(Value::Null);
+        let all = last["snapshots"].as_array().cloned().unwrap_or_default();
+        all.len() > 1 && all.iter().all(|one| one["pending"] == false)
+    });
+    anyhow::ensure!(taken, "the schedule takes no snapshot: {last}");
+    let names = last["snapshots"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort();
+    Ok(names)
 }
 
 /// A byte of a segment is flipped: verify names it, and is clean again when it is flipped back.
@@ -309,7 +370,8 @@ fn refused_without_its_root(new: &Hand<'_>, s3: &S3, recover: &[&str]) -> Result
 /// Refused without the flag; with it, killed once the generation was raised.
 fn recover_with_a_crash(lab: &Lab, new: &Hand<'_>, recover: &[&str]) -> Result<()> {
     let (code, said) = new.holdfast(recover)?;
-    anyhow::ensure!(code == REFUSED, "recover without {GONE}: exit code {code}, {said}");
+    let told = said.to_string().contains(&format!("{SET}@{KEPT}"));
+    anyhow::ensure!(code == REFUSED && told, "recover without {GONE}: exit code {code}, {said}");
     let mut command = cmd(&lab.bin).args(recover).args([GONE, "--api", &new.doors.join(",")]);
     for (key, value) in &new.env {
         command = command.env(key, value);
@@ -350,7 +412,7 @@ fn old_disks_serve_nothing(lab: &Lab, known: &Known, aside: &Path) -> Result<()>
 }
 
 /// A third life begins at one other gateway while the second one serves: its client is let go, and let in by none of its gateways again.
-fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: u64) -> Result<()> {
+fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: u64, shown: u64) -> Result<()> {
     let port = free_ports(4)?;
     let address = |at: u16| format!("127.0.0.1:{}", port + at);
     let third = Known {
@@ -381,6 +443,15 @@ fn taken_while_it_serves(lab: &Lab, known: &Known, client: &mut Client, second: 
     let mut new = gateway.connect()?;
     let found = Ledger::prefix(&mut new)?;
     anyhow::ensure!(found == second, "the third life shows writes up to {found}, expected {second}");
+    let found = gateway.shown_by(KEPT)?;
+    anyhow::ensure!(
+        found == shown,
+        "R4: snapshot {KEPT} shows writes up to {found} in the third life, expected {shown}"
+    );
+    must(
+        gateway.holdfast(&["snapshot", "delete", &format!("{SET}@{KEPT}"), "--yes"])?,
+        "delete a snapshot of another life",
+    )?;
     note(format!(
         "a third life took the set from a serving one, which answered not one write after that ({})",
         late.err().map_or_else(String::new, |e| e.to_string())

@@ -3,7 +3,7 @@
 use super::command::{ClusterAnswer, SETS_MAX};
 use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, Made, SetEntry};
-use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links};
+use crate::set::{CLONE_DEPTH_MAX, CloneOf, Links, SnapshotList};
 use holdfast_types::{GroupId, Placement, SetId};
 
 impl ClusterState {
@@ -42,11 +42,13 @@ impl ClusterState {
         Ok(answer)
     }
 
+    /// What `links` has of snapshots does not get through the log: `snapshots` counts, at whoever proposed it as well.
     pub(super) fn restore_linked_set(
         &mut self,
         set: SetId,
         entry: SetEntry,
         links: &Links,
+        snapshots: SnapshotList,
     ) -> Result<ClusterAnswer, ClusterRefusal> {
         let there = self.sets.contains_key(&set);
         if let Some(CloneOf { origin, root, request, .. }) = links.clone_of.as_ref().filter(|_| !there) {
@@ -62,7 +64,7 @@ impl ClusterState {
         }
         let answer = self.restore_set(set, entry)?;
         if !there {
-            self.links.insert(set, links.inherited());
+            self.links.insert(set, Links { snapshots, ..links.clone() }.inherited());
         }
         Ok(answer)
     }

@@ -4,7 +4,7 @@ use super::deletion::GroupVoters;
 use super::placement::was_changed;
 use super::refusal::ClusterRefusal;
 use super::state::{Member, Standing};
-use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored};
+use crate::set::{CLONES_LEVEL, CloneOf, Links, Restored, SNAPSHOTS_LEVEL, SnapshotList};
 use holdfast_types::{Epoch, MemberId, Name, RequestId, SetId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub const STORE_URL_BYTES_MAX: usize = 2048;
 /// What every build knows.
 pub const FIRST_LEVEL: u32 = 1;
 /// The newest feature level that this build knows. Whoever adds an entry, or another meaning of one, raises it.
-pub const FEATURE_LEVEL: u32 = 7;
+pub const FEATURE_LEVEL: u32 = 8;
 /// The feature level from which on sets are deleted.
 pub const DELETION_LEVEL: u32 = 3;
 /// The feature level from which on a running gateway renews its life: its disk's counter goes ahead of that of its starts, which a build of before would begin with.
@@ -238,9 +238,40 @@ pub enum ClusterCommand {
         /// Where it is from now on.
         placement: String,
     },
+    /// `RestoreLinkedSet` of a set, alone or not, whose head lists snapshots (ADR 0035).
+    RestoreListedSet {
+        /// As in `RestoreSet`.
+        set: SetId,
+        /// As in `RestoreSet`.
+        name: Name,
+        /// As in `RestoreSet`.
+        store: String,
+        /// As in `RestoreSet`.
+        wrapped_key: Vec<u8>,
+        /// As in `RestoreSet`.
+        key_id: u32,
+        /// As in `RestoreSet`.
+        created_by: MemberId,
+        /// As in `RestoreSet`.
+        generation: u64,
+        /// As in `RestoreSet`.
+        restored: Restored,
+        /// As in `RestoreLinkedSet`; what it has of snapshots is not written.
+        links: Links,
+        /// Its snapshots and its schedule.
+        snapshots: SnapshotList,
+    },
 }
 
 impl ClusterCommand {
+    /// What a restored set begins with of snapshots.
+    pub(super) fn snapshots(&self) -> SnapshotList {
+        match self {
+            ClusterCommand::RestoreListedSet { snapshots, .. } => snapshots.clone(),
+            _ => SnapshotList::default(),
+        }
+    }
+
     /// The feature level from which on it may be proposed: a build of a level before does not know it.
     pub fn level(&self) -> u32 {
         match self {
@@ -268,6 +299,7 @@ impl ClusterCommand {
             | ClusterCommand::PassSets { .. } => DELETION_LEVEL,
             ClusterCommand::CloneSet { .. } | ClusterCommand::RestoreLinkedSet { .. } => CLONES_LEVEL,
             ClusterCommand::PlaceSet { .. } => PLACEMENT_LEVEL,
+            ClusterCommand::RestoreListedSet { .. } => SNAPSHOTS_LEVEL,
         }
     }
 }

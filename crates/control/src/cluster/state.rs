@@ -130,8 +130,8 @@ pub struct ClusterState {
     /// Sets that go or went. Not part of the form above: a snapshot has it behind that, where there is anything.
     #[serde(skip)]
     pub deletions: Deletions,
-    /// How sets hang together: those that are clones, and what recovered sets began with. Not written with the rest: a build that knows no clones reads
-    /// that still; whoever writes a snapshot appends this where there is any.
+    /// How sets hang together: those that are clones, and what recovered sets began with, of snapshots too. Not written with the rest: a build that knows no
+    /// clones reads that still; whoever writes a snapshot appends this where there is any.
     #[serde(skip)]
     pub links: BTreeMap<SetId, Links>,
 }
@@ -253,6 +253,18 @@ impl ClusterState {
                 generation,
                 restored,
                 links,
+            }
+            | ClusterCommand::RestoreListedSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+                ..
             } => {
                 let entry = SetEntry {
                     name: name.clone(),
@@ -265,7 +277,7 @@ impl ClusterState {
                     generation: *generation,
                     restored: Some(restored.clone()),
                 };
-                self.restore_linked_set(*set, entry, links)
+                self.restore_linked_set(*set, entry, links, cmd.snapshots())
             }
         };
         result.unwrap_or_else(ClusterAnswer::Refused)

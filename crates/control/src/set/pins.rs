@@ -10,6 +10,7 @@
 
 use super::FIRST_GENERATION;
 use super::command::{RootRef, SetAnswer, SetRefusal};
+use super::listed::SnapshotList;
 use super::space::SnapshotId;
 use super::state::SetState;
 use crate::cluster::ClusterState;
@@ -90,7 +91,7 @@ pub struct CloneOf {
     pub request: RequestId,
 }
 
-/// How a set hangs together with others: what a recovery needs beside its content.
+/// What a recovery needs beside a set's content: how it hangs together with others, and its snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Links {
     /// Its pins, by the request that made each.
@@ -99,10 +100,13 @@ pub struct Links {
     pub pins_at: LogId,
     /// What it is a clone of.
     pub clone_of: Option<CloneOf>,
+    /// Its snapshots and its schedule. Written behind the rest, where there is anything: a build that lists none reads that still.
+    #[serde(skip)]
+    pub snapshots: SnapshotList,
 }
 
 impl Links {
-    /// Whether the set stands alone: then nothing of this is written anywhere.
+    /// Whether the set stands alone: then nothing of this is written anywhere, but for its snapshots.
     pub fn is_empty(&self) -> bool {
         // Also none where there were some: an older head must not come after it.
         self.pins.is_empty() && self.pins_at == LogId::default() && self.clone_of.is_none()
@@ -113,11 +117,12 @@ impl Links {
     pub fn inherited(&self) -> Self {
         let pins =
             self.pins.iter().map(|(request, pin)| (*request, Pin { at: LogId::default(), ..pin.clone() })).collect();
-        Self { pins, pins_at: LogId::default(), clone_of: self.clone_of.clone() }
+        let (clone_of, snapshots) = (self.clone_of.clone(), self.snapshots.inherited());
+        Self { pins, pins_at: LogId::default(), clone_of, snapshots }
     }
 
-    /// What the store's head is to say where it says `stored` now, and a state of the same life says `known`: the newer of the two, as a whole. Who was
-    /// cut off takes no pin out of the head that a newer leader made, and brings none back that it let go of: that one's objects may be gone.
+    /// What the store's head is to say of clones where it says `stored` now, and a state of the same life says `known`: the newer of the two, as a whole. Who was
+    /// cut off takes no pin out of the head that a newer leader made, and brings none back that it let go of: that one's objects may be gone. (Of snapshots: `Listing`.)
     #[must_use]
     pub fn for_head(stored: &Links, known: &Links) -> Self {
         let newer = if stored.pins_at.index > known.pins_at.index { stored } else { known };
@@ -131,10 +136,11 @@ impl SetState {
         self.pins.iter().map(|(request, pin)| (*request, pin))
     }
 
-    /// A state that begins with the pins of an earlier life.
+    /// A state that begins with the pins and the snapshots of an earlier life.
     #[must_use]
-    pub fn with_pins(self, links: &Links) -> Self {
-        Self { pins: links.inherited().pins, pins_at: LogId::default(), ..self }
+    pub fn with_links(self, links: &Links) -> Self {
+        let state = Self { pins: links.inherited().pins, pins_at: LogId::default(), ..self };
+        state.with_snapshots(&links.snapshots)
     }
 
     pub(super) fn pin(

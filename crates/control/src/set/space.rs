@@ -223,15 +223,11 @@ impl SetState {
     /// At the end of the checkpoint that began at `begin` over `base`: what it pinned becomes snapshots, and the root that it
     /// replaced is dropped unless a snapshot or a clone keeps it.
     pub(super) fn root_replaced(&mut self, begin: LogId, base: Option<RootRef>, root: RootRef) {
-        let pinned: Vec<Name> =
-            self.pending.iter().filter(|(_, p)| p.pinned_at(begin)).map(|(n, _)| n.clone()).collect();
-        for name in pinned {
-            let Some(PendingSnapshot { request, at_unix_ms, sealed: Some((upto, volumes)), scheduled }) =
-                self.pending.remove(&name)
-            else {
-                continue;
-            };
-            self.snapshots.insert(name, Snapshot { upto, root, volumes, request, at_unix_ms, scheduled });
+        let pinned = self.pending.iter().filter_map(|(name, p)| Some((name.clone(), p.finished(begin, root)?)));
+        let pinned: Vec<(Name, Snapshot)> = pinned.collect();
+        for (name, snapshot) in pinned {
+            self.pending.remove(&name);
+            self.snapshots.insert(name, snapshot);
         }
         if let Some(base) = base
             && base != root
@@ -332,8 +328,11 @@ impl SetState {
 }
 
 impl PendingSnapshot {
-    fn pinned_at(&self, begin: LogId) -> bool {
-        self.sealed.as_ref().is_some_and(|(at, _)| *at == begin)
+    /// The snapshot that it is once the checkpoint that began at `begin` has ended with `root`; `None` where it waits for another one.
+    pub(super) fn finished(&self, begin: LogId, root: RootRef) -> Option<Snapshot> {
+        let (upto, volumes) = self.sealed.clone().filter(|(at, _)| *at == begin)?;
+        let PendingSnapshot { request, at_unix_ms, scheduled, .. } = *self;
+        Some(Snapshot { upto, root, volumes, request, at_unix_ms, scheduled })
     }
 }
 

@@ -10,7 +10,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, DATA_KEYS_LEVEL, LEAVES_LEVEL, PLACEMENT_LEVEL, was_changed,
 };
-use holdfast_control::set::{CLONES_LEVEL, SetState};
+use holdfast_control::set::{CLONES_LEVEL, SNAPSHOTS_LEVEL, SetState};
 use holdfast_store::Health;
 use holdfast_types::{GroupId, Placement, PlacementPhase, Term};
 use std::sync::Arc;
@@ -121,7 +121,29 @@ impl AdminDoor {
         let links = found.head.links;
         let (store, wrapped_key, key_id) = (placement, found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
-        let command = if links.is_empty() {
+        let command = if !links.snapshots.is_empty() {
+            // As below.
+            if state.level < SNAPSHOTS_LEVEL {
+                let message = format!(
+                    "the cluster is at feature level {}, expected {SNAPSHOTS_LEVEL} for a set whose head lists snapshots",
+                    state.level
+                );
+                return Err(Refusal::new(RefusalCode::Busy, message));
+            }
+            let snapshots = links.snapshots.clone();
+            ClusterCommand::RestoreListedSet {
+                set,
+                name,
+                store,
+                wrapped_key,
+                key_id,
+                created_by,
+                generation,
+                restored,
+                links,
+                snapshots,
+            }
+        } else if links.is_empty() {
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }
         } else {
             // A new cluster begins at the first level, and is raised by itself once its gateways have said what they know.

@@ -138,7 +138,10 @@ impl AdminDoor {
         });
         let mut snapshots: Vec<v1::Snapshot> =
             names.iter().filter_map(|name| message(&set, name)).map(|(_, snapshot)| snapshot).collect();
-        snapshots.sort_by(|a, b| (a.pending, a.index, &a.name).cmp(&(b.pending, b.index, &b.name)));
+        // Those of an earlier life have no place in this log: they come in the order in which they were asked for.
+        let earlier = |of: &v1::Snapshot| if of.index == 0 && !of.pending { of.created_unix_ms } else { 0 };
+        let place = |of: &v1::Snapshot| (of.pending, of.index, earlier(of));
+        snapshots.sort_by(|a, b| (place(a), &a.name).cmp(&(place(b), &b.name)));
         Ok(v1::ListSnapshotsReply { snapshots })
     }
 

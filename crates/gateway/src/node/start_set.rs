@@ -5,7 +5,7 @@ use super::{Adopted, Node, NodeError, PAGE_MEMORY_SHARE, READ_AHEAD_SHARE, lock}
 use crate::config::Compression;
 use crate::set::bases::KeyOf;
 use crate::set::clones;
-use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts};
+use crate::set::head::{ByOwnKeyring, HeadKeeper, HeadParts, MayList};
 use crate::set::host::SetHost;
 use crate::set::mapping::Mapping;
 use crate::set::mover::Mover;
@@ -21,7 +21,7 @@ use crate::set::told::Told;
 use crate::set::uploader::{UploadSettings, Uploader};
 use crate::set::warm::Warmer;
 use holdfast_control::cluster::{LEAVES_LEVEL, SetEntry};
-use holdfast_control::set::{GIVEN_UP_LEVEL, Links};
+use holdfast_control::set::{GIVEN_UP_LEVEL, Links, SNAPSHOTS_LEVEL};
 use holdfast_store::{Health, Switch};
 use holdfast_types::{ByteSize, SECTOR_BYTES, Sectors, SetId};
 use holdfast_volume::head::{SetLife, read_keyring};
@@ -70,6 +70,11 @@ fn in_leaves(level: u32, shape: Option<LeafShape>) -> Option<LeafShape> {
     shape.filter(|_| level >= LEAVES_LEVEL)
 }
 
+/// Whether heads list snapshots: builds of before [`SNAPSHOTS_LEVEL`] open no such head (C4). No level says what the other gateway of a pair opens: there they never do.
+fn may_list(level: u32, in_pair: bool) -> bool {
+    !in_pair && level >= SNAPSHOTS_LEVEL
+}
+
 /// Starts what group 0 says should run here.
 pub(super) async fn start_set(
     node: &Arc<Node>,
@@ -92,6 +97,8 @@ pub(super) async fn start_set(
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let boot = node.identity().boot;
+    let (cluster, in_pair) = (node.cluster.clone(), node.pair().is_some());
+    let may_list: MayList = Arc::new(move || may_list(cluster.level(), in_pair));
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
@@ -104,6 +111,7 @@ pub(super) async fn start_set(
         clone_of: state.links.get(&id).and_then(|links| links.clone_of.clone()),
         by_own_keyring: Some(by_own_keyring(node, id)),
         pair: node.pair().cloned(),
+        may_list,
     });
     // What is read ahead must be there when its reader comes.
     let read_ahead = Sectors(config.cache.read_ahead.0.min(config.cache.memory.0 / READ_AHEAD_SHARE) / SECTOR_BYTES);
@@ -223,6 +231,16 @@ mod tests {
         assert_eq!(in_leaves(LEAVES_LEVEL, shape), shape);
         assert_eq!(in_leaves(LEAVES_LEVEL + 1, shape), shape);
         assert_eq!(in_leaves(LEAVES_LEVEL, None), None);
+    }
+
+    /// R11: a build that knows no such head takes it for another cluster's, or for a damaged one.
+    #[test]
+    fn heads_list_snapshots_from_their_level_on_and_never_in_a_pair() {
+        for level in FIRST_LEVEL..SNAPSHOTS_LEVEL {
+            assert!(!may_list(level, false), "level {level}");
+        }
+        assert!(may_list(SNAPSHOTS_LEVEL, false) && may_list(SNAPSHOTS_LEVEL + 1, false));
+        assert!(!may_list(SNAPSHOTS_LEVEL + 1, true));
     }
 
     /// Each tenure of a pair is a cluster of its own, which comes to the newest level whatever the other gateway's build is.

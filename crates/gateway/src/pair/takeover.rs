@@ -18,6 +18,7 @@ use crate::recovery::{self, Found, Leaves, RecoveryError};
 use crate::run::{Begin, RunError};
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::pair::Whose;
+use holdfast_control::set::SnapshotList;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
 use std::sync::Arc;
@@ -131,7 +132,7 @@ impl Takeover {
     }
 
     /// `None`: not this pair's to touch, or of no use.
-    async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
+    async fn take(&self, mut found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
         let leaves = match id.judge(found.head.life.cluster, self.adopted()) {
             // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
@@ -158,6 +159,8 @@ impl Takeover {
             tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left as it is, and not served");
             return Ok(None);
         }
+        // In a pair no head lists any (ADR 0035), so from its first checkpoint on nobody would know of what comes back here. A cluster that was given up may have had some.
+        found.head.links.snapshots = SnapshotList::default();
         // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {

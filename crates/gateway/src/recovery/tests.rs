@@ -1,6 +1,8 @@
 use super::*;
 use crate::verify::tests::World;
+use holdfast_control::set::Snapshot;
 use holdfast_store::{Faults, Memory, Quorum};
+use holdfast_types::{LogId, Name, RequestId};
 use holdfast_volume::map::LeafShape;
 
 const IN_LEAVES: Option<LeafShape> = Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 });
@@ -147,4 +149,91 @@ async fn one_reading_that_was_spoilt_is_no_obstacle() {
         let (outcome, ()) = tokio::join!(obstacle(&set, Leaves::Read, &mut silent), is_over);
         assert_eq!(outcome.unwrap(), None, "{shape:?}");
     }
+}
+
+/// A set whose head lists three snapshots: two of its last checkpoint, and one whose root is gone.
+async fn with_snapshots(world: &World) -> Found {
+    let mut set = found(world).await;
+    let root = set.head.content.root.unwrap();
+    let gone = RootRef { object: ObjectId { random: 999, ..root.object }, ..root };
+    for (name, root) in [("gone", gone), ("monday", root), ("twin", root)] {
+        let (upto, volumes, request) = (LogId::new(2, 9), Default::default(), RequestId(7));
+        let snapshot = Snapshot { upto, root, volumes, request, at_unix_ms: 8, scheduled: false };
+        set.head.links.snapshots.snapshots.insert(Name::new(name).unwrap(), snapshot);
+    }
+    set
+}
+
+fn listed(set: &Found) -> Vec<&str> {
+    set.head.links.snapshots.snapshots.keys().map(Name::as_str).collect()
+}
+
+/// The reasons for those that are left out, by name. Each is left out or listed.
+async fn left_out(world: &World) -> Vec<(String, String)> {
+    let mut set = with_snapshots(world).await;
+    let left_out = snapshots::leave_out(&mut set).await.unwrap();
+    let mut all: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).chain(listed(&set)).collect();
+    all.sort_unstable();
+    assert_eq!(all, ["gone", "monday", "twin"]);
+    left_out.iter().map(|one| (one.name.to_string(), one.reason.clone())).collect()
+}
+
+/// One that lacks something keeps neither the set nor the others from coming back; what is not there is named.
+#[tokio::test]
+async fn a_snapshot_of_which_something_is_gone_is_left_out() {
+    for shape in [None, IN_LEAVES] {
+        let world = World::made(shape).await;
+        let mut set = with_snapshots(&world).await;
+        let root = set.head.content.root.unwrap().object;
+        let id = |random| ObjectId { random, ..root };
+        let only_gone = |left_out: &[(String, String)]| {
+            let [(name, reason)] = left_out else { panic!("{left_out:?}") };
+            assert!(name == "gone" && reason.contains(&keys::root(set.set, id(999))), "{reason}");
+            assert!(reason.contains("found no object"), "{reason}");
+        };
+        only_gone(&left_out(&world).await);
+        let mut objects =
+            vec![keys::segment(set.set, id(10)), keys::segment(set.set, id(11)), keys::map_pack(set.set, id(20))];
+        objects.extend(shape.map(|_| World::leaves()));
+        for key in &objects {
+            let whole = world.store.get(key).await.unwrap();
+            world.replace(key, |bytes| bytes.truncate(whole.len() - 1)).await;
+            let short = left_out(&world).await;
+            world.store.delete(key).await.unwrap();
+            let none = left_out(&world).await;
+            world.store.put_new(key, whole.clone()).await.unwrap();
+            for (found, what) in
+                [(short, format!("found {} bytes", whole.len() - 1)), (none, "found no object".to_string())]
+            {
+                let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+                assert_eq!(names, ["gone", "monday", "twin"], "{key}");
+                for (name, reason) in found.iter().filter(|(name, _)| name != "gone") {
+                    assert!(reason.contains(key) && reason.contains(&what), "{name}: {reason}");
+                }
+            }
+        }
+        only_gone(&left_out(&world).await);
+        // The next life lists what came back, and nothing else.
+        snapshots::leave_out(&mut set).await.unwrap();
+        raise(&set, 8, 99).await.unwrap();
+        let raised = found(&world).await;
+        assert_eq!(listed(&raised), ["monday", "twin"]);
+        let mut back = raised.head.links.snapshots.snapshots.values();
+        assert!(back.all(|snapshot| snapshot.upto == LogId::default()), "a place in a log that is no more");
+    }
+}
+
+/// R7: what a listing does not show may be there all the same. And a store that does not answer has lost nothing yet.
+#[tokio::test]
+async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
+    let world = World::made(IN_LEAVES).await;
+    let mut set = with_snapshots(&world).await;
+    world.store.set(Faults { stale_list: 1000, ..Faults::default() });
+    let left_out = snapshots::leave_out(&mut set).await.unwrap();
+    assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
+    assert!(world.store.counts().stale > 0);
+    world.store.set(Faults { down: true, ..Faults::default() });
+    let error = snapshots::leave_out(&mut set).await.unwrap_err();
+    assert!(error.may_pass(), "{error}");
+    assert_eq!(listed(&set), ["monday", "twin"]);
 }

@@ -11,10 +11,11 @@
 use crate::pair::Authority;
 use crate::set::mapping::SetKey;
 use crate::set::server::{SetServer, unix_ms};
+pub use links::MayList;
 pub use looks::NOTICED_AFTER;
 
 use bytes::Bytes;
-use holdfast_control::set::{CloneOf, Links, Restored, RootRef, SetState};
+use holdfast_control::set::{CloneOf, Links, Listing, Restored, RootRef, SetState};
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, Health, ObjectStore, Op, StoreError, Version, keys, moved_to};
 use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, Term};
@@ -72,6 +73,8 @@ pub struct HeadParts {
     pub by_own_keyring: Option<ByOwnKeyring>,
     /// The tenure under which answers leave, in a gateway pair (ADR 0031).
     pub pair: Option<Arc<Authority>>,
+    /// Whether every gateway opens a head that lists snapshots (ADR 0035).
+    pub may_list: MayList,
 }
 
 /// Why a head was not read or not replaced.
@@ -171,8 +174,9 @@ pub struct HeadKeeper {
     covered: watch::Sender<Option<Covered>>,
     /// Which keyring and which links the head in the store has, as last read or written here.
     stored: Mutex<Option<(Keyring, Links)>>,
-    /// The set's pins, as of what is applied here; see [`HeadKeeper::note_pins`].
+    /// The set's pins, and its snapshots, as of what is applied here; see [`HeadKeeper::note`].
     known: Mutex<Option<Links>>,
+    listing: Mutex<Listing>,
     /// The last term whose checkpoint the head was made to name here.
     committed: Mutex<Option<Term>>,
     looks: Looks,
@@ -203,6 +207,7 @@ impl HeadKeeper {
             covered: watch::channel(None).0,
             stored: Mutex::new(None),
             known: Mutex::new(None),
+            listing: Mutex::default(),
             committed: Mutex::new(None),
             looks: Looks::default(),
             wake: Notify::new(),
@@ -491,7 +496,7 @@ impl HeadKeeper {
         let mut tried = None;
         while self.fenced().is_none() {
             let led = server.leading_ready();
-            server.host.with(|m| self.note_pins(m.state()));
+            self.note_here(&server, led);
             let begins = led.is_some() && led != led_in;
             led_in = led.or(led_in);
             let due = led.is_some() && self.looks.due(boot_now(), chance);
@@ -508,6 +513,8 @@ impl HeadKeeper {
                     self.begin(&server, term).await;
                 }
                 if let (Some(Ok(Some(_))), Some(term)) = (&looked, server.leading_ready()) {
+                    // The look took its time.
+                    self.note_here(&server, Some(term));
                     self.replace_around(term).await;
                 }
                 chance = rand::random::<f64>();
@@ -531,7 +538,7 @@ impl HeadKeeper {
             self.want_checkpoint();
             return;
         }
-        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default()));
+        let head = self.head(Epoch(0), None, Restored::default(), self.links(&Links::default(), true));
         let body = self.seal(&head, &self.keyring(), term);
         let key = self.key();
         match tokio::time::timeout(LOOK_LIMIT, self.parts.store.swap(&key, None, body)).await {

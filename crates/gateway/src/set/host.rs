@@ -67,7 +67,7 @@ impl SetHost {
             None => SetState::new(entry.base_epoch),
             Some(restored) => SetState::restored(entry.base_epoch, restored),
         };
-        let machine = SetMachine::new(state.with_pins(links));
+        let machine = SetMachine::new(state.with_links(links));
         let (changed, checkpoint, unfinished) = (Notify::new(), Notify::new(), Mutex::default());
         Self { inner: Mutex::new(Inner { machine, grant: None }), changed, checkpoint, unfinished }
     }

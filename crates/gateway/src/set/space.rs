@@ -236,8 +236,8 @@ impl SpaceKeeper {
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
             let state = self.state_of(term)?;
-            // What the head still names for a clone that is gone stays so long.
-            if !self.server.head.links_settled(&state) {
+            // What the head still names, for a clone that is gone or as a snapshot that is, stays so long (S15).
+            if !self.server.head.links_settled(&state, term) {
                 return Ok(());
             }
             let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
@@ -324,8 +324,9 @@ impl SpaceKeeper {
         // Linearizable: the state below is not older than this leadership's confirmation.
         self.server.confirm_leadership().await?;
         let state = self.state_of(term)?;
-        // A recovery would keep what the head still pins for a clone that is gone.
-        if !state.dropped.is_empty() || !may_retire(state.retired.len()) || !self.server.head.links_settled(&state) {
+        // A recovery would keep what the head still pins for a clone that is gone, or lists as a snapshot that is.
+        let settled = self.server.head.links_settled(&state, term);
+        if !state.dropped.is_empty() || !may_retire(state.retired.len()) || !settled {
             return Ok(());
         }
         self.swept = Some((term, Instant::now()));

@@ -489,8 +489,9 @@ impl Uploader {
         let covered = Covered { upto: at, generation: self.server.head.life().generation, at_unix_ms };
         let place = self.place();
         let mut pause = Duration::from_millis(100);
+        self.server.head.note_root(at, root);
         loop {
-            self.host.with(|m| self.server.head.note_pins(m.state()));
+            self.server.head.note_here(&self.server, Some(term));
             let outcome = tokio::select! {
                 outcome = self.server.head.commit(&*place, term, covered, epoch, content.clone()) => outcome,
                 () = self.stop.cancelled() => return Err(UploadError::Stopping),

@@ -57,7 +57,9 @@ impl World {
             let place = pack.push(page);
             root.replace_page(V, page.number(), Some(place), &Live::new(), &page.live()).unwrap();
         }
-        store.put_new(&keys::map_pack(SET, id(20)), pack.finish()).await.unwrap();
+        let body = pack.finish();
+        root.add_pack(id(20), body.len() as u64);
+        store.put_new(&keys::map_pack(SET, id(20)), body).await.unwrap();
         if let Some(shape) = shape {
             for pack in root.write_leaves(&shape, || set_key.sealer(id(31))) {
                 store.put_new(&keys::map_pack(SET, pack.object), pack.body).await.unwrap();

@@ -17,14 +17,18 @@ use crate::output;
 use bootstrap::Plan;
 use clap::Args;
 use holdfast_api::{hex128, v1};
+use holdfast_gateway::recovery::snapshots::LeftOut;
 use holdfast_gateway::recovery::{
-    self, Found, LEAVES_LEVEL, Leaves, Obstacle, PROFILE_LEVEL, RecoveryError, names_profile,
+    self, Found, LEAVES_LEVEL, Leaves, Obstacle, PROFILE_LEVEL, RecoveryError, SNAPSHOTS_LEVEL, names_profile,
 };
 use holdfast_gateway::set::head::NOTICED_AFTER;
 use holdfast_types::SetId;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+mod snapshots;
 
 /// The whole command, where `--timeout` says nothing: founding a cluster, the wait, a store that is far away.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -59,8 +63,9 @@ Examples:
   holdfast cluster recover --from-store s3://b/p --config new.toml --key-file key --i-know-the-old-cluster-is-gone
 
 The plan lists new gateways with empty data directories, which run and have the same cluster key. Each set comes back as of its last
-checkpoint, which is printed: every write up to it, none after. The old gateways are fenced in the store. As long as a majority of the old
-gateways' disks is left, do not use this: start them, nothing is lost then.
+checkpoint, which is printed: every write up to it, none after. Its snapshots and its snapshot schedule come back with it; one of which
+something is gone from the store is left out, and named with what is missing. The old gateways are fenced in the store. As long as a majority
+of the old gateways' disks is left, do not use this: start them, nothing is lost then.
 Run it again after a failure: what is done already is left alone.
 
 A set whose stores were changed is in its new ones: `c=2 ...` is their text, and the old ones name it when they are asked. While a change is ending, either
@@ -82,6 +87,11 @@ struct Restored {
     /// What was acknowledged before is there.
     at_unix_ms: Option<u64>,
     volumes: Vec<Volume>,
+    /// Snapshots that came back, by name.
+    snapshots: Vec<String>,
+    /// Those that this run left out, and what is missing of them.
+    snapshots_left_out: Vec<LeftOut>,
+    snapshot_schedule: String,
     /// It was raised by this run, not by an earlier one.
     raised: bool,
     served_by: String,
@@ -109,7 +119,7 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         let error = CliError::usage(format!("{}: found set {}, expected none", args.config.display(), set.name));
         return Err(error.next("sets come from the store; take them out of the plan"));
     }
-    let (found, bad) = survey(&args.key, &args.access, &args.from_store).await?;
+    let (mut found, bad) = survey(&args.key, &args.access, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
         return Err(error.next(if why.contains(MOVED) {
@@ -145,11 +155,17 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let cluster = choose(&found, &gateways)?;
     let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
     check_level(common, &plan, &found, &raise, &gateways, total).await?;
+    let mut left_out: BTreeMap<SetId, Vec<LeftOut>> = BTreeMap::new();
+    for one in found.iter_mut().filter(|f| raise.contains(&f.set)) {
+        left_out.insert(one.set, snapshots::look(common, one).await?);
+    }
     if !raise.is_empty() {
         if !args.i_know_the_old_cluster_is_gone {
-            let error = CliError::refused(
-                "the old cluster may still live: what it acknowledged after the moments above would be given up. Nothing was changed",
-            );
+            let sets = found.iter().filter_map(|f| Some((f, left_out.get(&f.set)?.as_slice())));
+            let error = CliError::refused(format!(
+                "the old cluster may still live: what it acknowledged after the moments above would be given up. {}Nothing was changed",
+                snapshots::planned(sets)
+            ));
             return Err(error.next(
                 "if a majority of its gateways' disks is left, start those; else add --i-know-the-old-cluster-is-gone",
             ));
@@ -165,7 +181,8 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let mut door = Door::new(&common.dialer, &addresses, total);
     let mut restored = Vec::new();
     for found in &found {
-        restored.push(restore(&mut door, found, raise.contains(&found.set)).await?);
+        let left_out = left_out.remove(&found.set).unwrap_or_default();
+        restored.push(restore(&mut door, found, raise.contains(&found.set), left_out).await?);
     }
     let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
     output::show(common.output, &json, || table(&found, &restored))
@@ -306,6 +323,7 @@ async fn check_level(
         let needs = [
             (in_leaves, LEAVES_LEVEL, "its map is in leaves"),
             (names_profile(&found.url), PROFILE_LEVEL, "its store's URL names a profile"),
+            (!found.head.links.snapshots.is_empty(), SNAPSHOTS_LEVEL, "its head lists snapshots"),
         ];
         for (_, level, what) in needs.into_iter().filter(|(needed, ..)| *needed) {
             if let Some((why, next)) = too_old(&gateways.nodes, cluster, level) {
@@ -366,7 +384,12 @@ async fn raise_all(
 }
 
 /// Step 4, one set.
-async fn restore(door: &mut Door, found: &Found, raised: bool) -> Result<Restored, CliError> {
+async fn restore(
+    door: &mut Door,
+    found: &Found,
+    raised: bool,
+    snapshots_left_out: Vec<LeftOut>,
+) -> Result<Restored, CliError> {
     let request = v1::RestoreSetRequest {
         store: found.url.clone(),
         set: found.set.0,
@@ -390,6 +413,9 @@ async fn restore(door: &mut Door, found: &Found, raised: bool) -> Result<Restore
         index_generation: covered.map(|c| c.generation),
         at_unix_ms: covered.map(|c| c.at_unix_ms),
         volumes: status.volumes.into_iter().map(|v| Volume { name: v.name, size_bytes: v.size_bytes }).collect(),
+        snapshots: snapshots::names(found),
+        snapshots_left_out,
+        snapshot_schedule: status.snapshot_schedule,
         raised,
         served_by: leader.name,
     })
@@ -403,11 +429,16 @@ fn table(found: &[Found], restored: &[Restored]) -> String {
             set.index.map_or(String::new(), |index| index.to_string()),
             set.at_unix_ms.map_or(String::new(), super::history::time),
             set.volumes.len().to_string(),
+            match set.snapshots_left_out.len() {
+                0 => set.snapshots.len().to_string(),
+                out => format!("{} of {}", set.snapshots.len(), set.snapshots.len() + out),
+            },
             set.served_by.clone(),
             found.url.clone(),
         ]
     });
-    let header = ["SET", "GENERATION", "RESTORED-TO-INDEX", "ACKNOWLEDGED-BEFORE", "VOLUMES", "SERVED-BY", "STORE"];
+    let header =
+        ["SET", "GENERATION", "RESTORED-TO-INDEX", "ACKNOWLEDGED-BEFORE", "VOLUMES", "SNAPSHOTS", "SERVED-BY", "STORE"];
     output::table(header, rows)
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!   origin: its steps ─▶ a snapshot ─▶ pin ─▶ the head names it ─▶ root, group 0 ─▶ clone: its steps, from the snapshot's content on
 //!                                       └─▶ nothing more comes of it: the pin is let go once its number is passed
-//!   all is lost ─▶ each set goes on from its head, in a new group 0, with a new log; pins and clones as before
+//!   all is lost ─▶ each set goes on from its head, in a new group 0, with a new log; pins, clones and snapshots as before
 //! ```
 
 use super::gateway::{Common, Others, name};
@@ -15,13 +15,15 @@ use super::world::{PATIENCE, World};
 use super::{STEP, STEPS, Sums};
 use crate::rng::Rng;
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
-use holdfast_control::set::{CLONES_LEVEL, CloneOf, PinStanding, Restored, RootRef, SetAnswer, SetCommand, SnapshotId};
+use holdfast_control::set::{
+    CloneOf, PinStanding, Restored, RootRef, SNAPSHOTS_LEVEL, SetAnswer, SetCommand, Snapshot, SnapshotId,
+};
 use holdfast_gateway::set::clones::first_root;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::mapping::SetKey;
 use holdfast_seal::ring_ids;
 use holdfast_store::{Health, StoreError, keys};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, SetId, Term};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, SetId, Term};
 use holdfast_volume::head::{Head, Keyring, read_keyring, seal_head};
 use holdfast_volume::map::seal_root;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ struct Pair {
     clone_term: Term,
     clones: u64,
     recoveries: u64,
+    came_back: u64,
     sums: Sums,
 }
 
@@ -76,7 +79,7 @@ pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) ->
 
 fn first_state() -> ClusterState {
     let mut state = ClusterState::new();
-    state.level = CLONES_LEVEL;
+    state.level = SNAPSHOTS_LEVEL;
     for id in (1..=super::GATEWAYS).map(MemberId) {
         let member = Member {
             id,
@@ -123,6 +126,21 @@ async fn raise(world: &World, rng: &mut Rng) -> Result<(Head, Head, Keyring, Set
     Err(format!("set {set} is not raised in {RAISE_TRIES} tries"))
 }
 
+/// The snapshots that a head lists, and what each shows: all that were there, and perhaps one that was on its way, or let go of, at the end.
+fn listed(world: &World, head: &Head) -> Result<Vec<(Name, RequestId, Volumes)>, String> {
+    let order = world.common.journal.order();
+    let list = &head.links.snapshots.snapshots;
+    for (name, asked) in &order.model.snapshots {
+        if list.get(name).is_none_or(|found| found.request != asked.request) {
+            return Err(format!("S15: snapshot {name} was there, and the head does not list it"));
+        }
+    }
+    let shown = |(name, found): (&Name, &Snapshot)| {
+        (name.clone(), found.request, order.model.shown(found.request, found.upto.index.0))
+    };
+    Ok(list.iter().map(shown).collect())
+}
+
 fn create(text: &str, request: u128) -> ClusterCommand {
     ClusterCommand::CreateSet {
         name: name(text),
@@ -160,6 +178,7 @@ impl Pair {
             clone_term: Term(1),
             clones: 0,
             recoveries: 0,
+            came_back: 0,
             sums: Sums::default(),
         }
     }
@@ -272,7 +291,7 @@ impl Pair {
         }
         self.others.note_key(key);
         self.clones += 1;
-        let then = self.origin.common.journal.order().model.at.get(&found.upto.index.0).cloned().unwrap_or_default();
+        let then = self.origin.common.journal.order().model.shown(found.request, found.upto.index.0);
         let common = self.origin.common.next(self.seed + 1, &self.others, clone, then);
         let mut world = self.begin(common, self.clone_term, CLONE_TAGS).await;
         world.set_weather(self.origin.weather);
@@ -287,7 +306,7 @@ impl Pair {
         world
     }
 
-    /// All gateways and disks are gone. What the heads name comes back, in a new cluster, with the pins of the heads.
+    /// All gateways and disks are gone. What the heads name comes back, in a new cluster, with the pins of the heads and the snapshots that they list.
     async fn lose_all(&mut self) -> Result<(), String> {
         let (Some(head), clone) = (self.origin.head()?, self.clone.as_mut()) else { return Ok(()) };
         if head.covered.is_none() {
@@ -318,9 +337,10 @@ impl Pair {
                 world.first.clone()
             };
             let set = world.common.set;
+            let snapshots = listed(world, &head)?;
             let key_id = key.ring().seals;
             others.note_key(key);
-            let command = ClusterCommand::RestoreLinkedSet {
+            let command = ClusterCommand::RestoreListedSet {
                 set,
                 name: raised.name.clone(),
                 store: "history".to_string(),
@@ -329,19 +349,22 @@ impl Pair {
                 created_by: MemberId(1),
                 generation: raised.life.generation,
                 restored: raised.content,
+                snapshots: raised.links.snapshots.clone(),
                 links: raised.links,
             };
             let answer = others.apply(&command);
             if answer != (ClusterAnswer::SetCreated { set }) {
                 return Err(format!("R4: set {set} does not come back: {answer:?}"));
             }
-            begins.push((set, then, world.term().0 + 1, world.tag));
+            self.came_back += snapshots.len() as u64;
+            begins.push((set, then, snapshots, world.term().0 + 1, world.tag));
         }
         // What is left of the life before ends here.
         self.others = others;
         let (seed, mut worlds) = (self.seed + 2 + self.recoveries, Vec::new());
-        for (set, then, term, tag) in begins {
+        for (set, then, snapshots, term, tag) in begins {
             let common = self.origin.common.next(seed, &self.others, set, then);
+            common.journal.order().model.inherit(snapshots);
             worlds.push(self.begin(common, Term(term), tag).await);
         }
         let mut worlds = worlds.into_iter();
@@ -366,7 +389,7 @@ impl Pair {
             let (cluster, state) = (self.others.state(), self.origin.state());
             let standings: Vec<PinStanding> =
                 state.pins().map(|(request, pin)| pin.standing(&cluster, self.origin.common.set, request)).collect();
-            let settled = self.origin.gateway.server.head.links_settled(&state);
+            let settled = self.origin.gateway.server.head.links_settled(&state, self.origin.term());
             if settled && standings.iter().all(|standing| *standing == PinStanding::Needed) {
                 break;
             }
@@ -386,7 +409,7 @@ impl Pair {
 
     fn sums(&mut self) -> Sums {
         let mut stats = self.origin.stats;
-        (stats.clones, stats.recoveries) = (self.clones, self.recoveries);
+        (stats.clones, stats.recoveries, stats.came_back) = (self.clones, self.recoveries, self.came_back);
         self.sums.add(Sums::of(stats, self.origin.counts(), self.origin.common.store.played()));
         if let Some(clone) = &self.clone {
             self.sums.add(Sums::of(clone.stats, clone.counts(), [0; 8]));

@@ -42,7 +42,7 @@ impl World {
         let (Some(a), Some(b)) = (state.snapshots.get(earlier), state.snapshots.get(later)) else { return Ok(true) };
         let [before, after] = {
             let order = self.common.journal.order();
-            [a, b].map(|snapshot| order.model.at.get(&snapshot.upto.index.0).cloned().unwrap_or_default())
+            [a, b].map(|snapshot| order.model.shown(snapshot.request, snapshot.upto.index.0))
         };
         let (images, expected) = (by_name(&before), by_name(&after));
         let told = compared::Volumes::compare(&listed(a), &listed(b));

@@ -7,6 +7,7 @@
 
 use super::gateway::SET;
 use super::journal::lock;
+use super::rest::roots_of;
 use super::world::World;
 use crate::rng::Rng;
 use holdfast_control::keys::data::{Needs, Next, Ring, Said, next, next_key};
@@ -249,7 +250,7 @@ impl World {
             }
             let alone = set_key(set, &ids, header.key_id);
             let head = holdfast_gateway::set::head::open(&alone, &bytes).map_err(|e| format!("K2: the head: {e}"))?;
-            for root in head.content.root.into_iter().chain(head.links.pins.values().map(|pin| pin.root)) {
+            for root in roots_of(&head) {
                 let key = keys::root(set, root.object);
                 let Some(bytes) = self.common.store.objects(&key).pop() else { continue };
                 let opened = open_top(&alone.opener(root.object), &bytes).map_err(|e| format!("K2: {key}: {e}"))?;

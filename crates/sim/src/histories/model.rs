@@ -46,6 +46,8 @@ pub struct Model {
     pub at: BTreeMap<u64, Volumes>,
     pub waiting: BTreeMap<Name, Asked>,
     pub snapshots: BTreeMap<Name, Asked>,
+    /// What snapshots of earlier lives show, by the request that made each: no place in this life's log says it.
+    kept: BTreeMap<RequestId, Volumes>,
     /// Writes that took effect.
     pub applied: BTreeSet<Tag>,
     lease: Option<Epoch>,
@@ -85,6 +87,8 @@ pub struct Stats {
     pub rotten: u64,
     pub clones: u64,
     pub recoveries: u64,
+    /// Snapshots that came back with them.
+    pub came_back: u64,
     /// Data keys that came, and that went.
     pub keys_made: u64,
     pub keys_dropped: u64,
@@ -201,6 +205,19 @@ impl Model {
         Self { now: volumes, ..Self::default() }
     }
 
+    /// The set begins with these snapshots of an earlier life.
+    pub fn inherit(&mut self, snapshots: Vec<(Name, RequestId, Volumes)>) {
+        for (name, request, then) in snapshots {
+            self.snapshots.insert(name, Asked { request, upto: Some(0) });
+            self.kept.insert(request, then);
+        }
+    }
+
+    /// What the snapshot shows that `request` made, as of the begin at `upto` or of an earlier life.
+    pub fn shown(&self, request: RequestId, upto: u64) -> Volumes {
+        self.kept.get(&request).or_else(|| self.at.get(&upto)).cloned().unwrap_or_default()
+    }
+
     /// An entry was committed, and `answer` is what applying it gave.
     ///
     /// # Panics
@@ -307,11 +324,12 @@ impl Model {
                 self.once(id, request);
                 assert_eq!(self.lease, None, "S12: {id}: rolled back under a lease");
                 let of = |name: &Name| {
-                    let upto = self.snapshots.get(name).and_then(|asked| asked.upto);
-                    upto.and_then(|upto| self.at.get(&upto))
+                    let asked = self.snapshots.get(name)?;
+                    asked.upto.map(|upto| self.shown(asked.request, upto))
                 };
-                assert_eq!(of(&safety.name), Some(&self.now), "S12: {id}: what no snapshot shows is rolled back over");
-                let Some(then) = of(&to.name).cloned() else { panic!("S12: {id}: no snapshot {}", to.name) };
+                let safe = of(&safety.name);
+                assert_eq!(safe.as_ref(), Some(&self.now), "S12: {id}: what no snapshot shows is rolled back over");
+                let Some(then) = of(&to.name) else { panic!("S12: {id}: no snapshot {}", to.name) };
                 self.now = then;
                 self.counts.rollbacks += 1;
             }
@@ -333,10 +351,8 @@ impl Model {
         match change {
             VolumeChange::Create { name, size } => {
                 let before = self.now.insert(volume, Volume::new(name, size.0));
-                assert!(
-                    before.is_none() && self.at.values().all(|then| !then.contains_key(&volume)),
-                    "V1: {id}: {volume}"
-                );
+                let mut ever = self.at.values().chain(self.kept.values());
+                assert!(before.is_none() && ever.all(|then| !then.contains_key(&volume)), "V1: {id}: {volume}");
             }
             VolumeChange::Grow { size, .. } => self.of(id, volume).size = size.0,
             VolumeChange::Shrink { to, .. } => {

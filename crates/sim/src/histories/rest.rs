@@ -37,6 +37,14 @@ fn key_of(set: SetId, stored: StoredObject) -> String {
     keys::object(set, kind, stored.object)
 }
 
+/// What a recovery would keep by this head: its checkpoint, what it pins, and the snapshots that it lists.
+pub fn roots_of(head: &Head) -> Vec<RootRef> {
+    let links = &head.links;
+    let pinned = links.pins.values().map(|pin| pin.root);
+    let listed = links.snapshots.snapshots.values().map(|snapshot| snapshot.root);
+    head.content.root.into_iter().chain(pinned).chain(listed).collect()
+}
+
 impl World {
     /// All that a root names, itself too.
     fn named_by(&mut self, root: RootRef) -> Result<Vec<String>, String> {
@@ -104,9 +112,9 @@ impl World {
         for root in self.state().kept_roots() {
             named.extend(self.named_by(root)?);
         }
-        // A recovery would keep what the head pins, also what was let go of meanwhile.
+        // A recovery would keep what the head pins and lists, also what was let go of meanwhile.
         for head in self.heads()? {
-            for root in head.content.root.into_iter().chain(head.links.pins.values().map(|pin| pin.root)) {
+            for root in roots_of(&head) {
                 named.extend(self.named_by(root)?);
             }
         }
@@ -133,9 +141,7 @@ impl World {
     /// The head cannot be read.
     pub fn spoil_a_dropped_root(&mut self) -> Result<(), String> {
         let heads = self.heads()?;
-        let pinned = heads.iter().flat_map(|head| head.links.pins.values().map(|pin| pin.root.object));
-        let named: Vec<ObjectId> =
-            heads.iter().filter_map(|head| Some(head.content.root?.object)).chain(pinned).collect();
+        let named: Vec<ObjectId> = heads.iter().flat_map(roots_of).map(|root| root.object).collect();
         let dropped = self.state().dropped;
         let Some(object) = dropped.keys().copied().find(|object| !named.contains(object)) else { return Ok(()) };
         let key = keys::root(self.common.set, object);

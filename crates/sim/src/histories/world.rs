@@ -359,7 +359,7 @@ impl World {
     /// It differs.
     pub async fn read_whole_snapshot(&mut self, snapshot: &Name, all: bool) -> Result<bool, String> {
         let Some(found) = self.state().snapshots.get(snapshot).cloned() else { return Ok(true) };
-        let then = self.common.journal.order().model.at.get(&found.upto.index.0).cloned().unwrap_or_default();
+        let then = self.common.journal.order().model.shown(found.request, found.upto.index.0);
         for (id, volume) in &then {
             let Ok(open) = self.gateway.open(&volume.name, Some(snapshot)).await else {
                 return Err(format!("S6: {} is not in snapshot {snapshot}, which shows it", volume.name));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::object::tests::{OBJECT, assert_golden, framed, from_hex, object, opener, sealer};
-use holdfast_control::set::{CloneOf, Pin, RootRef, Volume};
-use holdfast_types::{GroupId, RequestId, Sectors, VolumeId};
+use holdfast_control::set::{CloneOf, Pin, RootRef, Snapshot, Volume};
+use holdfast_types::{GroupId, LogIndex, RequestId, Sectors, VolumeId};
 use proptest::prelude::*;
 
 fn keyring() -> Keyring {
@@ -32,9 +32,63 @@ fn linked() -> Head {
     let pin =
         Pin { clone: GroupId(9), root, upto: LogId::new(3, 40), snapshot: snapshot.clone(), at: LogId::new(3, 300) };
     let clone_of = CloneOf { origin: GroupId(1), snapshot, root, request: RequestId(12) };
-    let links =
-        Links { pins: [(request, pin)].into_iter().collect(), pins_at: LogId::new(3, 300), clone_of: Some(clone_of) };
-    Head { links, ..head() }
+    let (pins, pins_at) = ([(request, pin)].into_iter().collect(), LogId::new(3, 300));
+    Head { links: Links { pins, pins_at, clone_of: Some(clone_of), ..Links::default() }, ..head() }
+}
+
+/// Of a clone whose snapshots show the same volumes, and one other ones.
+fn listed() -> Head {
+    let volumes = |last: u32| {
+        let one = |id| (VolumeId(id), Volume { name: Name::new(format!("vol{id}")).unwrap(), size: Sectors(300) });
+        (1..=last).map(one).collect::<Vec<_>>()
+    };
+    let snapshot = |number: u64, last, scheduled| Snapshot {
+        upto: LogId::new(3, 100 + number),
+        root: RootRef { object: object(number.into()), bytes: 500 + number },
+        volumes: volumes(last).into_iter().collect(),
+        request: RequestId(number.into()),
+        at_unix_ms: 1000 * number,
+        scheduled,
+    };
+    let all = [("b", snapshot(1, 2, true)), ("c", snapshot(2, 2, false)), ("a", snapshot(3, 1, true))];
+    let snapshots = SnapshotList {
+        snapshots: all.into_iter().map(|(name, snapshot)| (Name::new(name).unwrap(), snapshot)).collect(),
+        schedule: "15mx8,1dx30".parse().unwrap(),
+        as_of: LogIndex(420),
+    };
+    Head { links: Links { snapshots, ..linked().links }, ..head() }
+}
+
+#[test]
+fn bytes_of_a_head_with_snapshots_are_pinned() {
+    let kept = include_str!("../../golden/head_snapshots.hex");
+    assert_golden("head_snapshots", &seal_head(&listed(), &keyring(), sealer(OBJECT)), kept);
+    assert_eq!(open_head(&opener(OBJECT), &from_hex(kept)).unwrap(), listed());
+}
+
+/// Once listed, the next head says so although nothing is left: one of before must not take its place. A set that never listed any is as it always was.
+#[test]
+fn an_empty_list_is_written_where_there_was_one() {
+    let with = |as_of| {
+        let snapshots = SnapshotList { as_of: LogIndex(as_of), ..SnapshotList::default() };
+        Head { links: Links { snapshots, ..Links::default() }, ..head() }
+    };
+    let written = |head: &Head| seal_head(head, &keyring(), sealer(OBJECT));
+    assert_eq!(written(&with(0)), written(&head()));
+    assert_eq!(open_head(&opener(OBJECT), &written(&with(7))).unwrap(), with(7));
+}
+
+/// What a snapshot's place in the log was means nothing in the next life, whose log begins anew.
+#[test]
+fn the_next_life_inherits_the_snapshots() {
+    let (before, raised) = (listed().links.snapshots, listed().raised(99, 5).links.snapshots);
+    assert_eq!((raised.as_of, &raised.schedule), (LogIndex(0), &before.schedule));
+    assert!(raised.snapshots.values().all(|snapshot| snapshot.upto == LogId::default()));
+    let rest = |list: &SnapshotList| {
+        let of = |(name, s): (&Name, &Snapshot)| (name.clone(), s.root, s.request, s.at_unix_ms, s.volumes.clone());
+        list.snapshots.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(rest(&raised), rest(&before));
 }
 
 #[test]

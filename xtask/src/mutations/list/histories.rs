@@ -5,6 +5,7 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 const SPACE: &str = "crates/gateway/src/set/space.rs";
 const CHOOSE: &str = "crates/volume/src/space/choose.rs";
 const UPLOADER: &str = "crates/gateway/src/set/uploader.rs";
+const LISTED: &str = "crates/control/src/set/listed.rs";
 
 const HISTORIES: Test = file(
     Layer::Property,
@@ -12,6 +13,8 @@ const HISTORIES: Test = file(
     &["--test", "histories"],
     &["volumes_read_as_written_and_the_store_holds_what_is_named"],
 );
+
+const LISTS: Test = lib(Layer::Unit, "holdfast-control", &["set::listed::"]);
 
 /// In three stores.
 const SEVERAL: Test = file(Layer::Property, "holdfast-sim", &["--test", "histories"], &["in_several_stores_too"]);
@@ -135,6 +138,66 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "        if self.mapping.store.several().is_some() {\n            self.commit_head(term, at, at_unix_ms, root_ref).await?;\n        }\n",
         }],
         tests: &[HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "listed-snapshot-retired",
+        bug: "what only a deleted snapshot named is deleted while the set's head lists it still: a recovery brings back what is gone",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "known && stored.lists_as(list) && stored.as_of >= *since",
+            new: "known || stored.lists_as(list) && stored.as_of >= *since",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "snapshot-listed-late",
+        bug: "the head lists a snapshot only some time after it is there: one that was just answered for is lost with all gateways",
+        rule: "R1",
+        edits: &[Edit {
+            file: LISTED,
+            old: "ahead.filter(|(begin, _)| under_way == Some(*begin))",
+            new: "ahead.filter(|(begin, _)| under_way.is_none() && begin.index.0 == 0)",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "head-gets-a-snapshot-back",
+        bug: "a gateway that was cut off writes a head with a snapshot that a newer leader has let go of, and whose objects are gone",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "Some(Noted::List { list, .. }) if list.as_of >= stored.as_of => list.clone(),",
+            new: "Some(Noted::List { list, .. }) => list.clone(),",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "recovered-snapshots-unnamed",
+        bug: "the snapshots of a recovered set are not part of its state: a sweep of the new life deletes what only they name",
+        rule: "R7",
+        edits: &[Edit {
+            file: LISTED,
+            old: "(self.snapshots, self.schedule) = (snapshots, schedule);",
+            new: "self.schedule = schedule;",
+        }],
+        tests: &[LISTS, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "incomplete-snapshot-comes-back",
+        bug: "a recovery brings a snapshot back of which objects are gone: it cannot be read, and no garbage is collected as long as it is there",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/gateway/src/recovery/snapshots.rs",
+            old: "left_out.extend(reason.map(",
+            new: "left_out.extend(reason.filter(|_| false).map(",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["recovery::"])],
         smoke: false,
     },
 ];

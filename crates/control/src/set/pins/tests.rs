@@ -134,7 +134,7 @@ fn a_head_goes_back_to_no_older_pins() {
     let links = |pins: &[(u128, LogId)], at| Links {
         pins: pins.iter().map(|(request, at)| (RequestId(*request), pin(*request as u64, *at))).collect(),
         pins_at: LogId::new(1, at),
-        clone_of: None,
+        ..Links::default()
     };
     let (old, new) = ((4, LogId::new(1, 20)), (5, LogId::new(2, 40)));
     let (one, both, none) = (links(&[old], 20), links(&[old, new], 40), links(&[], 50));
@@ -277,7 +277,7 @@ fn a_recovered_clone_needs_its_origin_and_its_pin() {
     assert_eq!(restore(&mut state, 3, pinned(77, 1)), MADE(3));
     assert_eq!(restore(&mut state, 5, clone.clone()), MADE(5));
     assert_eq!(restore(&mut state, 5, clone), MADE(5), "R12");
-    let begins = SetState::restored(Epoch(0), &Restored::default()).with_pins(&state.links[&GroupId(3)]);
+    let begins = SetState::restored(Epoch(0), &Restored::default()).with_links(&state.links[&GroupId(3)]);
     assert!(begins.pins().all(|(request, pin)| request == RequestId(77) && pin.is_inherited()));
     assert!(begins.kept_roots().contains(&root(1)));
 }

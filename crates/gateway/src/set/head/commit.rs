@@ -25,7 +25,7 @@ impl HeadKeeper {
         epoch: Epoch,
         content: Restored,
     ) -> Result<(), KeepError> {
-        let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default()));
+        let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default(), true));
         let mut keyring = self.keyring();
         let mut sealed_under = self.parts.key.sealing().key_id;
         let mut body = self.seal(&head, &keyring, term);
@@ -47,7 +47,7 @@ impl HeadKeeper {
                 }
             }
             // What it says of clones is not the checkpoint's: what a newer leader has pinned, or let go, stands.
-            let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links));
+            let links = self.links(found.as_ref().map_or(&Links::default(), |(found, _)| &found.links), true);
             let version = found.map(|(_, version)| version);
             let sealing = self.parts.key.sealing().key_id;
             if keyring != self.keyring() || links != head.links || sealing != sealed_under {

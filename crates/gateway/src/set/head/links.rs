@@ -1,38 +1,71 @@
-//! What a head says beside the checkpoint: the keyring, and how the set hangs together with others (ADR 0028). It is replaced as soon as it differs
-//! from what this gateway knows, without a checkpoint.
+//! What a head says beside the checkpoint: the keyring, how the set hangs together with others (ADR 0028), and its snapshots (ADR 0035). It is replaced as
+//! soon as it differs from what this gateway knows, without a checkpoint.
 
 use super::looks::LOOK_LIMIT;
 use super::{HeadKeeper, KeepError};
-use holdfast_control::set::{Links, Pin, SetState};
-use holdfast_types::{RequestId, Term};
+use crate::set::server::SetServer;
+use holdfast_control::set::{Links, Listing, Pin, RootRef, SetState};
+use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
-use std::sync::PoisonError;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Whether heads may list snapshots by now.
+pub type MayList = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl HeadKeeper {
-    /// The set's pins as they are here. Heads are written with them from now on, whatever checkpoint they name: a recovery must find every pin that a
-    /// clone may rest on (ADR 0028).
-    pub fn note_pins(&self, state: &SetState) {
+    /// What is applied at this gateway, of the set's pins and snapshots. `led`: the term that it led in before.
+    pub fn note_here(&self, server: &SetServer, led: Option<Term>) {
+        let (state, applied) = server.host.with(|m| (m.state().clone(), m.applied()));
+        // Leading still, it led when it read that: a term has one leader.
+        self.note(&state, applied, led.filter(|_| server.leading_ready() == led));
+    }
+
+    /// The set's pins and snapshots as they are here: in a state that was applied up to `applied`, at the leader of term `led`, if this was one after it had read that.
+    /// Heads are written with them from now on, whatever checkpoint they name.
+    pub fn note(&self, state: &SetState, applied: Option<LogId>, led: Option<Term>) {
+        self.note_pins(state);
+        let (applied, lists) = (applied.map_or(LogIndex(0), |applied| applied.index), (self.parts.may_list)());
+        let more = self.listing().note(state, applied, led, lists);
+        if let Some(more) = more {
+            tracing::warn!(set = %self.parts.name, snapshots = more, "so many snapshots, the oldest, do not fit the set's head: a recovery would not find them");
+        }
+    }
+
+    /// The head is about to name this root, of the checkpoint that began at `begin`: it lists what waits for just that.
+    pub fn note_root(&self, begin: LogId, root: RootRef) {
+        self.listing().note_root(begin, root);
+    }
+
+    fn listing(&self) -> MutexGuard<'_, Listing> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A recovery must find every pin that a clone may rest on (ADR 0028).
+    fn note_pins(&self, state: &SetState) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_ref().is_none_or(|known| known.pins_at.index < state.pins_at.index) {
             let (pins, pins_at) = (state.pins.clone(), state.pins_at);
-            *known = Some(Links { pins, pins_at, clone_of: self.parts.clone_of.clone() });
+            *known = Some(Links { pins, pins_at, clone_of: self.parts.clone_of.clone(), ..Links::default() });
         }
     }
 
-    /// What the head is to say where it says `stored` now. Before anything is known here, that.
-    pub(super) fn links(&self, stored: &Links) -> Links {
+    /// What the head is to say where it says `stored` now, and whether it is written for a checkpoint. Before anything is known here, that.
+    pub(super) fn links(&self, stored: &Links, commits: bool) -> Links {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
+        let links = match &*known {
             Some(known) => Links::for_head(stored, known),
             None => Links { clone_of: self.parts.clone_of.clone(), ..stored.clone() },
-        }
+        };
+        Links { snapshots: self.listing().for_head(&stored.snapshots, commits), ..links }
     }
 
-    /// Whether the head in the store names none of the pins that this set had let go of by `state`, and never will again: it was seen with the pins of
-    /// `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin kept stays: a recovery would keep that root, and must
-    /// find it.
-    pub fn links_settled(&self, state: &SetState) -> bool {
-        self.stored().is_some_and(|(_, stored)| stored.pins_at.index >= state.pins_at.index)
+    /// Whether the head in the store names none of the pins and snapshots that this set had let go of by `state`, and never will again: it was seen with those
+    /// of `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin or snapshot kept stays: a recovery would keep that root,
+    /// and must find it. Asked by the leader of `term`.
+    pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
+        self.stored().is_some_and(|(_, stored)| {
+            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
+        })
     }
 
     /// Asks the store itself whether the head names this pin: a recovery would find it from now on.
@@ -52,7 +85,7 @@ impl HeadKeeper {
 
     /// Whether the head in the store is known to have another keyring, or other links, than it should.
     pub(super) fn behind(&self) -> bool {
-        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links) != links)
+        self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links, false) != links)
     }
 
     /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
@@ -67,7 +100,7 @@ impl HeadKeeper {
             if !self.behind() {
                 return Ok(());
             }
-            let (keyring, links) = (self.keyring(), self.links(&head.links));
+            let (keyring, links) = (self.keyring(), self.links(&head.links, false));
             let head = Head { links, ..head };
             let body = self.seal(&head, &keyring, term);
             self.parts.store.swap(&self.key(), Some(&version), body).await?;

@@ -7,6 +7,8 @@ use holdfast_store::{Faults, Faulty, Memory, Quorum, RetryPolicy, Retrying, Swit
 use holdfast_types::{GroupId, Placement, RequestId, Sectors, VolumeId};
 use holdfast_volume::head::Argon2id;
 
+mod snapshots;
+
 pub(crate) const SET: holdfast_types::SetId = GroupId(3);
 pub(crate) const FIRST: SetLife = SetLife { cluster: 7, generation: 1 };
 
@@ -41,6 +43,7 @@ pub(crate) fn keeper_of(
         clone_of: None,
         by_own_keyring: Some(by_own_keyring()),
         pair,
+        may_list: Arc::new(|| false),
     })
 }
 
@@ -84,7 +87,7 @@ fn know(keeper: &HeadKeeper, pins: &[(u128, LogId)], index: u64) -> SetState {
     let mut state = SetState::new(Epoch(0));
     state.pins_at = LogId::new(u64::from(index > 0), index);
     state.pins = pins.iter().map(|(request, at)| (RequestId(*request), pin(*request, *at))).collect();
-    keeper.note_pins(&state);
+    keeper.note(&state, None, Some(Term(2)));
     state
 }
 
@@ -101,10 +104,10 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     let (old, new) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
     let state = know(&old, &[], 0);
     commit(&old, 10).await.unwrap();
-    assert!(!old.behind() && old.links_settled(&state));
+    assert!(!old.behind() && old.links_settled(&state, Term(2)));
     let first = (5, LogId::new(2, 12));
     let state = know(&old, &[first], 12);
-    assert!(old.behind() && !old.links_settled(&state), "known here, and not in the store");
+    assert!(old.behind() && !old.links_settled(&state, Term(2)), "known here, and not in the store");
     assert!(!old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
     old.replace_around(Term(2)).await;
     assert!(!old.behind() && old.names_pin(RequestId(5), &pin(5, first.1)).await.unwrap());
@@ -119,9 +122,9 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     // The new one lets go of the first.
     let state = know(&new, &[second], 25);
     know(&new, &[first, second], 20);
-    assert!(!new.links_settled(&state));
+    assert!(!new.links_settled(&state, Term(2)));
     commit(&new, 25).await.unwrap();
-    assert!(new.links_settled(&state));
+    assert!(new.links_settled(&state, Term(2)));
     assert_eq!(pinned(&store).await, [6], "applied, and let go");
     // The old one brings nothing back, neither with a checkpoint nor without: it finds the head to be newer.
     know(&old, &[first, second], 20);
@@ -143,7 +146,7 @@ async fn a_head_names_pins_and_who_was_cut_off_changes_none() {
     third.commit(third.store(), Term(1), next, Epoch(5), content(30)).await.unwrap();
     assert_eq!(pinned(&store).await, [6], "before anything is known of the state");
     let state = know(&third, &[(6, LogId::default())], 0);
-    assert!(third.links_settled(&state));
+    assert!(third.links_settled(&state, Term(2)));
 }
 
 #[tokio::test]
@@ -487,6 +490,7 @@ fn parts(store: &Arc<dyn ObjectStore>, dir: &std::path::Path) -> HeadParts {
         clone_of: None,
         by_own_keyring: Some(by_own_keyring()),
         pair: None,
+        may_list: Arc::new(|| false),
     }
 }
 

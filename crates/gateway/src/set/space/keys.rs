@@ -71,7 +71,7 @@ impl SpaceKeeper {
         };
         let root_key = current.as_ref().map_or(0, |root| root.key_id());
         let head = &self.server.head;
-        let settled = state.rolled_back.is_none() && head.links_settled(&state) && head.committed_in(term);
+        let settled = state.rolled_back.is_none() && head.links_settled(&state, term) && head.committed_in(term);
         let newest = ring.newest();
         let old = |holder: &Holder| holder.keys.iter().copied().filter(|key| *key < newest).collect::<Vec<_>>();
         let named = found.iter().filter(|holder| !holder.what.is_empty());

@@ -1,0 +1,76 @@
+//! Which snapshots a head lists (ADR 0035).
+
+use super::*;
+use holdfast_control::set::{Begin, PendingSnapshot, Snapshot};
+
+/// A snapshot, of the checkpoint that began at `begin` and whose content is that of [`commit`].
+fn snapshot(begin: u64) -> Snapshot {
+    let root = content(begin.into()).root.unwrap();
+    let volumes = content(1).volumes.into_iter().collect();
+    Snapshot { upto: LogId::new(2, begin), root, volumes, request: RequestId(7), at_unix_ms: 8, scheduled: false }
+}
+
+async fn listed(store: &Arc<dyn ObjectStore>) -> Vec<(String, Snapshot)> {
+    let list = found(store).await.head.links.snapshots;
+    list.snapshots.iter().map(|(name, snapshot)| (name.to_string(), snapshot.clone())).collect()
+}
+
+/// S15, S16: a snapshot is listed before anybody hears that it is there; what it alone kept stays until no head lists it; and nobody brings it back.
+#[tokio::test]
+async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let lists = |life| {
+        let name = Name::new("demo").unwrap();
+        HeadKeeper::new(HeadParts { name, life, may_list: Arc::new(|| true), ..parts(&store, dir.path()) })
+    };
+    let at = |index| Some(LogId::new(2, index));
+    let (old, new) = (lists(FIRST), lists(FIRST));
+    let none = SetState::new(Epoch(0));
+    assert!(!old.links_settled(&none, Term(2)), "nobody has looked yet");
+    old.note(&none, at(9), Some(Term(2)));
+    commit(&old, 10).await.unwrap();
+    assert!(old.links_settled(&none, Term(2)) && !old.links_settled(&none, Term(3)), "of this leadership only");
+    let monday = Name::new("monday").unwrap();
+    let mut waits = none.clone();
+    let Snapshot { upto, root, volumes, request, at_unix_ms, scheduled } = snapshot(12);
+    let pending = PendingSnapshot { request, at_unix_ms, sealed: Some((upto, volumes)), scheduled };
+    waits.pending.insert(monday.clone(), pending);
+    waits.begin = Some(Begin { at: upto, base: None });
+    old.note_root(upto, root);
+    old.note(&waits, at(12), Some(Term(2)));
+    commit(&old, 12).await.unwrap();
+    let expected = [("monday".to_string(), snapshot(12))];
+    assert_eq!(listed(&store).await, expected, "as it will be, before its checkpoint ends");
+    let mut there = none.clone();
+    there.snapshots.insert(monday, snapshot(12));
+    old.note(&there, at(13), Some(Term(2)));
+    assert!(!old.behind(), "the same list, as of an earlier entry, is no other head");
+    // The next leader lets go of it.
+    new.read().await.unwrap();
+    new.note(&there, at(14), Some(Term(3)));
+    assert!(new.behind() && !new.links_settled(&there, Term(3)), "what was let go of before it led it has not noted");
+    new.replace_around(Term(3)).await;
+    assert!(!new.behind() && new.links_settled(&there, Term(3)));
+    assert!(!new.links_settled(&none, Term(3)), "let go of, and not noted yet");
+    new.note(&none, at(16), Some(Term(3)));
+    assert!(!new.links_settled(&none, Term(3)), "noted, and still listed");
+    new.replace_around(Term(3)).await;
+    assert!(new.links_settled(&none, Term(3)));
+    // The old one has not applied that.
+    commit(&old, 15).await.unwrap();
+    old.replace_around(Term(2)).await;
+    assert_eq!((listed(&store).await, old.behind()), (Vec::new(), false), "R7: its objects may be gone");
+    new.note(&there, at(20), Some(Term(3)));
+    new.replace_around(Term(3)).await;
+    // The next life begins with it, whatever its log says.
+    let raised = recovery::raise(&found(&store).await, 8, 99).await.unwrap();
+    let inherited = [("monday".to_string(), Snapshot { upto: LogId::default(), ..snapshot(12) })];
+    assert_eq!(listed(&store).await, inherited);
+    let third = lists(raised.head.life);
+    let next = Covered { upto: LogId::new(1, 3), generation: 2, at_unix_ms: 1 };
+    third.commit(third.store(), Term(1), next, Epoch(5), content(30)).await.unwrap();
+    assert_eq!(listed(&store).await, inherited, "before anything is known of the state");
+    third.note(&SetState::new(Epoch(0)).with_links(&raised.head.links), None, Some(Term(1)));
+    assert!(!third.behind());
+}
