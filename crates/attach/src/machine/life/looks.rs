@@ -40,7 +40,7 @@ impl Machine {
 
     /// Whether requests of `volume` are being answered, so that whoever waits for those on their way does not wait for long.
     pub fn flows(&self, now: Moment, volume: usize) -> bool {
-        let stuck = self.table.oldest_of(volume).is_some_and(|since| now.since(since) >= STUCK);
+        let stuck = self.table.oldest_of(volume).is_some_and(|came| now.since(came) >= STUCK);
         self.phase == Phase::Serving && !stuck
     }
 }
