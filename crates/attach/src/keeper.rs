@@ -140,8 +140,11 @@ enum News {
     Devices(Result<Devices, DeviceError>),
     DevicesStopped,
     DeviceEnded(String),
-    /// The set's volumes, as the gateway that serves named them just now.
-    Volumes(Vec<VolumeFacts>),
+    /// The set's volumes, as the gateway that serves named them just now, to the connections of this generation.
+    Volumes {
+        generation: u64,
+        volumes: Vec<VolumeFacts>,
+    },
     /// What the kernel said to a new size.
     Told(Growth, Result<(), DriverError>),
 }
@@ -290,7 +293,7 @@ impl Keeper {
                         self.ready = false;
                         tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
                     }
-                    News::Volumes(volumes) => self.follow(&volumes),
+                    News::Volumes { generation, volumes } => self.follow(generation, &volumes),
                     News::Told(growth, said) => self.told(&growth, said),
                 },
                 _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),

@@ -119,9 +119,10 @@ impl LeaseFile {
         let mut new = Lease::new(set, owner, token, volumes);
         if let Some(before) = &*lease {
             (new.sockets, new.devices) = (before.sockets, before.devices.clone());
-            // The grant may have been read before a growth that was kept meanwhile.
+            // The grant may have been read before a growth or a loss that was kept meanwhile.
             for (volume, before) in new.volumes.iter_mut().zip(&before.volumes) {
                 volume.size_bytes = volume.size_bytes.max(before.size_bytes);
+                volume.lost |= before.lost;
             }
         }
         self.write(lease.insert(new))
@@ -137,15 +138,35 @@ impl LeaseFile {
 
     /// Volumes, by their place in the lease, have grown (G1): to be called before the kernel is told.
     pub(crate) fn grew(&self, sizes: &[(usize, u64)]) -> io::Result<()> {
+        self.change(|volumes| {
+            for (place, size) in sizes {
+                if let Some(volume) = volumes.get_mut(*place) {
+                    volume.size_bytes = volume.size_bytes.max(*size);
+                }
+            }
+        })
+    }
+
+    /// Devices of volumes, by their place in the lease, fail for good from now on (M8), under the next process too.
+    pub(crate) fn lose(&self, places: impl IntoIterator<Item = usize>) -> io::Result<()> {
+        self.change(|volumes| {
+            for place in places {
+                if let Some(volume) = volumes.get_mut(place) {
+                    volume.lost = true;
+                }
+            }
+        })
+    }
+
+    /// What cannot be written is not adopted: the next grant goes by what is kept here, and would write it after all.
+    fn change(&self, change: impl FnOnce(&mut [Volume])) -> io::Result<()> {
         let mut lease = self.lock();
         // The devices are being let go of.
-        let Some(lease) = lease.as_mut() else { return Ok(()) };
-        for (place, size) in sizes {
-            if let Some(volume) = lease.volumes.get_mut(*place) {
-                volume.size_bytes = volume.size_bytes.max(*size);
-            }
-        }
-        self.write(lease)
+        let Some(mut new) = lease.clone() else { return Ok(()) };
+        change(&mut new.volumes);
+        self.write(&new)?;
+        *lease = Some(new);
+        Ok(())
     }
 
     /// Whole or not at all.
@@ -219,8 +240,13 @@ mod tests {
         let left = LeaseFile::open(dir.path()).lease().unwrap();
         let size = left.volumes().unwrap()[0].size;
         assert_eq!((left.token(), size, left.devices), (Some(Token(8)), 2 << 30, vec![3]));
+        file.lose([0]).unwrap();
+        file.granted(&set, &owner, Token(9), &volumes).unwrap();
+        let left = LeaseFile::open(dir.path()).lease().unwrap();
+        assert_eq!(left.lost().map(|(n, _)| n).collect::<Vec<_>>(), [0], "and so does a loss (M8)");
         file.close();
         file.grew(&[(0, 3 << 30)]).unwrap();
+        file.lose([0]).unwrap();
         assert!(!dir.path().join("lease.json").exists(), "what is being let go of is not kept");
     }
 }

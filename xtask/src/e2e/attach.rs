@@ -230,7 +230,7 @@ fn forced_away(cluster: &Cluster, mut second: Attached, bridge: &Bridge) -> Resu
     Ok(())
 }
 
-/// One of two volumes is deleted under its device: that device fails alone, at the next reconnect at the latest, and for good.
+/// One of two volumes is deleted under its device: that device fails alone, with the next renewal, and for good.
 fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     let other = format!("{SET}/vol2");
     cluster.holdfast(&["volume", "create", &other, "--size", "128MiB"])?;
@@ -242,6 +242,9 @@ fn one_lost(lab: &Lab, cluster: &Cluster, dir: &Path) -> Result<()> {
     grows(cluster, &attached, &other, &mut loser)?;
     cluster.holdfast(&["volume", "delete", &other, "--yes", "--force"])?;
     user.write(AT, &pattern(5, AT, BLOCK))?;
+    let known = wait_until(PATIENCE, || attached.look().is_ok_and(|now| now["volumes"][1]["lost"].is_string()));
+    anyhow::ensure!(known, "the loss is not known: {}", attached.look()?);
+    refused(&mut loser, "once that is known")?;
     let before = attached.look()?;
     switch_over(cluster, gateway_of(cluster, &before)?)?;
     let moved = wait_until(TAKEOVER_LIMIT, || attached.look().is_ok_and(|now| serves_anew(&now, &before)));

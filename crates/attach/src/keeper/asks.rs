@@ -3,7 +3,7 @@
 use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
 use crate::doors::{self, Doors, Said, call};
 use crate::lease_file::LeaseFile;
-use crate::machine::{Grant, VolumeFacts};
+use crate::machine::{Grant, Machine, VolumeFacts};
 use crate::shared::Shared;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
@@ -109,6 +109,13 @@ pub(super) async fn carry_on(
     }
 }
 
+/// The set's volumes, as the answer to renewal `number` names them. A late one says what was: a volume may have shrunk since.
+fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
+    let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
+    let generation = shared.look(counts)?;
+    Some(News::Volumes { generation, volumes: doors::volumes_of(&reply.volumes)? })
+}
+
 /// Renews it once. What volumes have by now comes with the answer.
 pub(super) async fn renew(
     shared: &Shared,
@@ -122,13 +129,10 @@ pub(super) async fn renew(
     let request = v1::RenewLeaseRequest { set: shared.set.to_string(), epoch: epoch.0, token: token.to_text() };
     let call = call!(renew_lease, request);
     let said = doors.ask(api, RENEW_LIMIT, &call).await;
-    // A late answer says what was: the volume may have shrunk since.
-    let counts = shared.look(|machine| machine.awaits_renewal(number));
     if let Said::Done(reply) = &said
-        && counts
-        && let Some(volumes) = doors::volumes_of(&reply.volumes)
+        && let Some(named) = named(shared, number, reply)
     {
-        let _ = news.send(News::Volumes(volumes));
+        let _ = news.send(named);
     }
     shared.act(|machine, now, out| match said {
         Said::Done(_) => machine.renewed(now, number, out),
@@ -158,7 +162,18 @@ pub(super) async fn holder(doors: &Doors, set: &Name) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Action, Bounds, Machine};
+    use crate::machine::{Action, Bounds, Lost};
+
+    fn grant(epoch: u64, token: u128) -> Grant {
+        Grant {
+            epoch: Epoch(epoch),
+            token: Token(token),
+            ttl: Duration::from_secs(3),
+            gateway: "g1".into(),
+            api: "127.0.0.1:1".into(),
+            nbd: "127.0.0.1:2".into(),
+        }
+    }
 
     #[test]
     fn a_late_grant_is_not_kept_for_the_next_process() {
@@ -169,14 +184,6 @@ mod tests {
         shared.act(|machine, now, out| machine.begin(now, false, out));
         let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
         let file = LeaseFile::open(dir.path());
-        let grant = |epoch, token| Grant {
-            epoch: Epoch(epoch),
-            token: Token(token),
-            ttl: Duration::from_secs(3),
-            gateway: "g1".into(),
-            api: "127.0.0.1:1".into(),
-            nbd: "127.0.0.1:2".into(),
-        };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
         let lost = Some("volume vol1 was deleted".to_string());
         let answer =
@@ -191,5 +198,36 @@ mod tests {
         answer(request, grant(1, 1), lost);
         assert_eq!(kept(), Some((Some(Token(2)), 0)));
         assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
+    }
+
+    #[test]
+    fn volumes_that_a_late_answer_to_a_renewal_names_are_not_told_of() {
+        let machine = Machine::new(RequestId(1), 1, Bounds::default());
+        let (shared, _actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+        shared.act(|machine, now, out| {
+            machine.begin(now, false, out);
+            machine.granted(now, RequestId(2), grant(1, 1), 1, out);
+            machine.tick(now, out);
+        });
+        let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
+        let reply = v1::RenewLeaseReply { lease: None, volumes };
+        let told = |number| match named(&shared, number, &reply) {
+            Some(News::Volumes { generation, volumes }) => Some((generation, volumes)),
+            _ => None,
+        };
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
+        assert_eq!(told(1), Some((1, vec![vol1])));
+        assert_eq!(told(2), None, "nobody asked");
+        shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
+        assert_eq!(told(1), None, "what it says is of before the loss");
+        shared.act(|machine, now, out| {
+            machine.tick(now.plus(Duration::from_secs(1)), out);
+            machine.granted(now, RequestId(3), grant(2, 2), 1, out);
+            machine.tick(now, out);
+        });
+        assert_eq!(told(1), None);
+        assert_eq!(told(2).map(|(generation, _)| generation), Some(2));
+        shared.act(|machine, now, out| machine.renewed(now, 2, out));
+        assert_eq!(told(2), None, "it was answered");
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes that grow under an attached set: a renewal's answer says what they have by now.
+//! Volumes that grow, or are lost, under an attached set: a renewal's answer says what they have by now.
 //!
 //! ```text
 //!   lease.json ─▶ requests of clients are taken ─▶ the kernel is told
@@ -7,13 +7,15 @@
 //!     beyond the end here or there, and no device is larger than what the next process knows of it (K3).
 //! G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
 //!     that is on its way to the device; what comes meanwhile waits too, and no device gets a new socket.
-//! G3  Nothing shrinks here. A volume that is smaller than its device is lost at the next grant (M8).
+//! G3  Nothing shrinks here. A volume that is smaller than its device is lost (M8), now and not at the next grant: it may have grown again by then, and what was
+//!     discarded is gone all the same. What shrinks and grows between two renewals is not seen.
+//! G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
 
 use super::{Keeper, News};
 use crate::device::{DeviceKind, DriverError, Growth};
-use crate::machine::VolumeFacts;
+use crate::machine::{Moment, VolumeFacts};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// After a size could not be kept, or the kernel refused it: until the next try.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -23,13 +25,33 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct Growing {
     /// The kernel is being told of one.
     telling: bool,
-    /// Something failed: nothing is tried before.
-    rests_until: Option<Instant>,
+    /// It refused these, by the volume's place: not told of before then.
+    refused: BTreeMap<usize, Moment>,
+    /// A size could not be kept: no other is before then.
+    unkept: Option<Moment>,
 }
 
 impl Growing {
-    fn rests(&self) -> bool {
-        self.rests_until.is_some_and(|until| Instant::now() < until)
+    /// Pure: of which of the volumes that are larger than their devices the kernel is told now. Those that it never refused come first, then those that
+    /// rested longest: a device that takes no size keeps no other waiting.
+    fn turn(&self, now: Moment, larger: impl Iterator<Item = usize>, flows: impl Fn(usize) -> bool) -> Option<usize> {
+        if self.telling {
+            return None;
+        }
+        let until = |volume: &usize| self.refused.get(volume).copied();
+        let mut rested: Vec<_> = larger.filter(|volume| until(volume).is_none_or(|until| until <= now)).collect();
+        rested.sort_by_key(until);
+        rested.into_iter().find(|volume| flows(*volume))
+    }
+
+    /// The kernel said of one whether it takes its size.
+    fn heard(&mut self, now: Moment, volume: usize, taken: bool) {
+        self.telling = false;
+        if taken {
+            self.refused.remove(&volume);
+        } else {
+            self.refused.insert(volume, now.plus(PAUSE));
+        }
     }
 }
 
@@ -39,13 +61,26 @@ fn grown(ours: &[VolumeFacts], lost: impl Fn(usize) -> bool, named: &[VolumeFact
     sizes.filter_map(|(volume, facts)| Some((volume, facts.grown_in(named)?))).collect()
 }
 
+/// Pure: which of our volumes, by their place, are not what their devices were made of any more, and why (M8).
+fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> {
+    ours.iter().enumerate().filter_map(|(volume, facts)| Some((volume, facts.lost_in(named)?))).collect()
+}
+
 impl Keeper {
-    /// G1, up to the kernel, which [`Self::tell_kernel`] tells.
-    pub(super) fn follow(&mut self, named: &[VolumeFacts]) {
-        if self.growing.rests() {
+    /// G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
+    pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
+        // G4. It waited in a queue. And a gateway of an older build names none.
+        if named.is_empty() || !self.shared.look(|machine| machine.stands(generation)) {
             return;
         }
         let ours = self.shared.all_facts();
+        let mut lost = gone(&ours, named);
+        self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
+        self.lose(lost);
+        let now = self.shared.now();
+        if self.growing.unkept.is_some_and(|until| now < until) {
+            return;
+        }
         let lost = self.shared.look(|machine| machine.lost_volumes().clone());
         let sizes = grown(&ours, |volume| lost.contains_key(&volume), named);
         if sizes.is_empty() {
@@ -56,7 +91,7 @@ impl Keeper {
             && let Err(error) = file.grew(&sizes)
         {
             tracing::error!(%set, %error, "volumes grew, and that could not be kept: their devices do not grow; tried again in {PAUSE:?}");
-            self.growing.rests_until = Some(Instant::now() + PAUSE);
+            self.growing.unkept = Some(now.plus(PAUSE));
             return;
         }
         for (volume, size) in sizes {
@@ -70,16 +105,32 @@ impl Keeper {
         }
     }
 
-    /// Tells the kernel of the next device that is smaller than its volume (G2).
-    pub(super) fn tell_kernel(&mut self) {
-        if self.growing.telling || self.growing.rests() {
+    /// M8, as at a grant: noted for the next process, and only then told to the machine.
+    fn lose(&self, lost: BTreeMap<usize, String>) {
+        if lost.is_empty() {
             return;
         }
+        let set = &self.options.set;
+        for why in lost.values() {
+            tracing::error!(%set, "{why}: its device fails from now on, the others go on; detach, then attach anew");
+        }
+        if let Some(file) = &self.kept
+            && let Err(error) = file.lose(lost.keys().copied())
+        {
+            tracing::error!(%set, %error, "that could not be kept: after the death of this process the next one may not know of it");
+        }
+        self.shared.act(|machine, _, out| machine.lose_volumes(lost, out));
+    }
+
+    /// Tells the kernel of the next device that is smaller than its volume (G2).
+    pub(super) fn tell_kernel(&mut self) {
         let Some(devices) = &self.devices else { return };
         let (facts, now) = (self.shared.all_facts(), self.shared.now());
-        let mut growths = facts.iter().enumerate().filter_map(|(volume, facts)| devices.growth(volume, facts.size));
-        let flows = |growth: &Growth| self.shared.look(|machine| machine.flows(now, growth.volume));
-        let Some(growth) = growths.find(flows) else { return };
+        let growths = facts.iter().enumerate().filter_map(|(volume, facts)| devices.growth(volume, facts.size));
+        let mut growths: BTreeMap<usize, Growth> = growths.map(|growth| (growth.volume, growth)).collect();
+        let flows = |volume| self.shared.look(|machine| machine.flows(now, volume));
+        let turn = self.growing.turn(now, growths.keys().copied(), flows);
+        let Some(growth) = turn.and_then(|volume| growths.remove(&volume)) else { return };
         self.growing.telling = true;
         let news = self.news.clone();
         self.spawn(async move {
@@ -90,7 +141,7 @@ impl Keeper {
 
     /// What it said.
     pub(super) fn told(&mut self, growth: &Growth, said: Result<(), DriverError>) {
-        self.growing.telling = false;
+        self.growing.heard(self.shared.now(), growth.volume, said.is_ok());
         // They are being let go of, and the kernel may have known no more of this one.
         let Some(devices) = &mut self.devices else { return };
         let device = devices.path(growth.volume).unwrap_or_default();
@@ -98,12 +149,49 @@ impl Keeper {
             Ok(()) => {
                 devices.grew(growth.volume, growth.size);
                 tracing::info!(set = %self.options.set, device, size = growth.size, "the device grew");
-                self.tell_kernel();
             }
             Err(error) => {
                 tracing::warn!(set = %self.options.set, device, %error, "the kernel does not take the new size; told again in {PAUSE:?}");
-                self.growing.rests_until = Some(Instant::now() + PAUSE);
             }
         }
+        self.tell_kernel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_takes_no_size_keeps_no_other_waiting() {
+        let mut growing = Growing::default();
+        let turn =
+            |growing: &Growing, now, volumes: &[usize]| growing.turn(Moment(now), volumes.iter().copied(), |_| true);
+        let pause = u64::try_from(PAUSE.as_millis()).unwrap();
+        assert_eq!(turn(&growing, 0, &[0, 1, 2]), Some(0));
+        growing.telling = true;
+        assert_eq!(turn(&growing, 0, &[0, 1, 2]), None, "G2: one at a time");
+        growing.heard(Moment(10), 0, false);
+        assert_eq!(turn(&growing, 10, &[0, 1, 2]), Some(1));
+        growing.heard(Moment(20), 1, false);
+        growing.heard(Moment(30), 2, true);
+        assert_eq!(turn(&growing, 9 + pause, &[0, 1]), None, "both rest");
+        assert_eq!(turn(&growing, 10 + pause, &[0, 1]), Some(0));
+        growing.heard(Moment(50 + pause), 0, false);
+        // Each try may take as long as the others rest: the one that was refused longest ago is next, and before it one that never was.
+        let late = 50 + 2 * pause;
+        assert_eq!(turn(&growing, late, &[0, 1]), Some(1));
+        assert_eq!(turn(&growing, late, &[0, 1, 2]), Some(2));
+        growing.heard(Moment(late), 1, true);
+        assert_eq!(turn(&growing, late, &[0, 1]), Some(1), "it grew again, and nothing speaks against it");
+    }
+
+    /// G2, M8: what is stuck or lost is passed over, and waits for nothing but that.
+    #[test]
+    fn a_volume_that_does_not_flow_is_passed_over() {
+        let growing = Growing::default();
+        assert_eq!(growing.turn(Moment(0), 0..3, |volume| volume > 0), Some(1));
+        assert_eq!(growing.turn(Moment(0), 0..3, |_| false), None);
+        assert_eq!(growing.turn(Moment(0), 0..3, |_| true), Some(0));
     }
 }

@@ -1,12 +1,14 @@
 //! The keeper's task, with a gateway that accepts connections and says nothing.
 
 use super::*;
-use crate::machine::{Grant, Intake, Lane, Ticket};
+use crate::machine::{Grant, Intake, Lane, Lost, Ticket};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::ReplyTo;
 use holdfast_types::{Epoch, Token};
 
 const LIMIT: Duration = Duration::from_secs(20);
+/// Where no gateway is.
+const NOBODY: &str = "127.0.0.1:1";
 
 type Heard<T> = mpsc::UnboundedReceiver<T>;
 
@@ -18,12 +20,55 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn vol1(size: u64) -> VolumeFacts {
-    VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size }
+fn vol(id: u32, size: u64) -> VolumeFacts {
+    VolumeFacts { id, name: Name::new(format!("vol{id}")).unwrap(), size }
 }
 
-/// A keeper of a set of one volume, and what it is told by.
-fn keeper(dir: &std::path::Path, address: &str) -> (Keeper, Heard<Action>, Heard<News>) {
+fn vol1(size: u64) -> VolumeFacts {
+    vol(1, size)
+}
+
+fn grant(epoch: u64, address: &str) -> Grant {
+    Grant {
+        epoch: Epoch(epoch),
+        token: Token(u128::from(epoch)),
+        ttl: Duration::from_secs(600),
+        gateway: "g1".into(),
+        api: address.into(),
+        nbd: address.into(),
+    }
+}
+
+/// The set is granted by its question of that number, and connected.
+fn serves(shared: &Shared, question: u128, epoch: u64) {
+    let volumes = shared.all_facts().len();
+    shared.act(|machine, now, out| {
+        if question == 101 {
+            machine.begin(now, false, out);
+        }
+        machine.granted(now, RequestId(question), grant(epoch, NOBODY), volumes, out);
+        let generation = machine.generation();
+        (0..volumes).for_each(|volume| machine.connected(now, Lane { generation, volume, slot: 0 }, out));
+    });
+    assert_eq!(shared.look(Machine::phase), Phase::Serving);
+}
+
+/// Where the lease of `keeper` is kept from now on.
+fn keep(keeper: &mut Keeper, dir: &std::path::Path) -> Arc<LeaseFile> {
+    let file = Arc::new(LeaseFile::open(dir));
+    let volumes: Vec<_> = keeper.shared.all_facts().into_iter().map(|facts| (facts, false)).collect();
+    file.granted(&keeper.options.set, &keeper.options.owner, Token(1), &volumes).unwrap();
+    keeper.kept = Some(file.clone());
+    file
+}
+
+/// Volumes, by their place, that are lost.
+fn lost(keeper: &Keeper) -> Vec<usize> {
+    keeper.shared.look(|machine| machine.lost_volumes().keys().copied().collect())
+}
+
+/// A keeper of a set of these volumes, and what it is told by.
+fn keeper(dir: &std::path::Path, address: &str, volumes: &[VolumeFacts]) -> (Keeper, Heard<Action>, Heard<News>) {
     let options = Options {
         set: Name::new("demo").unwrap(),
         owner: Owner::new("db1").unwrap(),
@@ -40,7 +85,7 @@ fn keeper(dir: &std::path::Path, address: &str) -> (Keeper, Heard<Action>, Heard
     };
     let machine = Machine::new(RequestId(100), 1, options.bounds);
     let (shared, actions) = Shared::new(options.set.clone(), machine, crate::seams::boot_ns);
-    shared.set_volumes(&[vol1(1 << 20)]);
+    shared.set_volumes(volumes);
     let doors = Arc::new(Doors::new(options.dialer.clone(), &options.api));
     let (news, told) = mpsc::unbounded_channel();
     let keeper = Keeper {
@@ -70,18 +115,11 @@ async fn a_set_that_is_fenced_while_it_detaches_says_so_at_once() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
-    let (keeper, actions, told) = keeper(dir.path(), &address);
+    let (keeper, actions, told) = keeper(dir.path(), &address, &[vol1(1 << 20)]);
     let shared = keeper.shared.clone();
     let (stop, (ready, is_ready)) = (CancellationToken::new(), tokio::sync::oneshot::channel());
     let running = tokio::spawn(keeper.run(actions, told, stop.clone(), move |_| assert!(ready.send(()).is_ok())));
-    let grant = Grant {
-        epoch: Epoch(1),
-        token: Token(1),
-        ttl: Duration::from_secs(600),
-        gateway: "g1".into(),
-        api: address.clone(),
-        nbd: address,
-    };
+    let grant = grant(1, &address);
     until("asks for the lease", || {
         shared.act(|machine, now, out| machine.granted(now, RequestId(101), grant.clone(), 1, out));
         shared.look(Machine::phase) == Phase::Connecting
@@ -109,32 +147,82 @@ async fn a_size_that_cannot_be_kept_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("kept");
     std::fs::create_dir(&kept).unwrap();
-    let (mut keeper, _actions, _told) = keeper(dir.path(), "127.0.0.1:1");
-    let file = LeaseFile::open(&kept);
-    file.granted(&keeper.options.set, &keeper.options.owner, Token(1), &[(vol1(1 << 20), false)]).unwrap();
-    keeper.kept = Some(Arc::new(file));
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol1(1 << 20)]);
+    let file = keep(&mut keeper, &kept);
+    serves(&keeper.shared, 101, 1);
+    let volumes = |file: &LeaseFile| file.lease().and_then(|lease| lease.volumes());
 
     std::fs::rename(&kept, dir.path().join("away")).unwrap();
-    keeper.follow(&[vol1(2 << 20)]);
+    keeper.follow(1, &[vol1(2 << 20)]);
     assert_eq!(keeper.shared.size(0), 1 << 20);
+    assert_eq!(volumes(&file), Some(vec![vol1(1 << 20)]), "nor is it what a grant would keep");
     std::fs::rename(dir.path().join("away"), &kept).unwrap();
-    keeper.follow(&[vol1(2 << 20)]);
+    keeper.follow(1, &[vol1(2 << 20)]);
     assert_eq!(keeper.shared.size(0), 1 << 20, "not asked for again at once");
     keeper.growing = Growing::default();
-    keeper.follow(&[vol1(2 << 20)]);
-    keeper.follow(&[vol1(1 << 20)]);
-    assert_eq!(keeper.shared.size(0), 2 << 20, "G3: it shrinks by nothing");
-    let next = LeaseFile::open(&kept).lease().and_then(|lease| lease.volumes());
-    assert_eq!(next, Some(vec![vol1(2 << 20)]));
+    keeper.follow(1, &[vol1(2 << 20)]);
+    assert_eq!(keeper.shared.size(0), 2 << 20);
+    assert_eq!(volumes(&LeaseFile::open(&kept)), Some(vec![vol1(2 << 20)]));
 }
 
 #[tokio::test]
 async fn a_lost_volume_does_not_grow() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut keeper, _actions, _told) = keeper(dir.path(), "127.0.0.1:1");
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol1(1 << 20)]);
+    serves(&keeper.shared, 101, 1);
     keeper.shared.act(|machine, _, out| machine.lose(0, "volume vol1 was shrunk".to_string(), out));
-    keeper.follow(&[vol1(2 << 20)]);
+    keeper.follow(1, &[vol1(2 << 20)]);
     assert_eq!(keeper.shared.size(0), 1 << 20, "M8");
+}
+
+/// G3: what was discarded is gone, whatever size the volume has by the next grant.
+#[tokio::test]
+async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol(1, 1 << 20), vol(2, 1 << 20)]);
+    let file = keep(&mut keeper, &kept);
+    serves(&keeper.shared, 101, 1);
+    keeper.follow(1, &[]);
+    assert!(lost(&keeper).is_empty(), "a gateway of an older build names none");
+
+    keeper.follow(1, &[vol(1, 1 << 19), vol(2, 1 << 20)]);
+    keeper.follow(1, &[vol(1, 2 << 20), vol(2, 2 << 20)]);
+    assert_eq!(lost(&keeper), [0]);
+    assert_eq!((keeper.shared.size(0), keeper.shared.size(1)), (1 << 20, 2 << 20), "the other one grows");
+    let next = || {
+        let lease = LeaseFile::open(&kept).lease().unwrap();
+        let lost: Vec<_> = lease.lost().map(|(volume, _)| volume).collect();
+        (lease.volumes().unwrap(), lost)
+    };
+    assert_eq!(next(), (vec![vol(1, 1 << 20), vol(2, 2 << 20)], vec![0]), "the next process knows of both");
+
+    // One that cannot be noted is lost all the same: what is answered from then on must be right.
+    std::fs::rename(&kept, dir.path().join("away")).unwrap();
+    keeper.follow(1, &[vol(1, 2 << 20)]);
+    assert_eq!((lost(&keeper), keeper.shared.look(Machine::phase)), (vec![0, 1], Phase::Fenced), "none is left");
+    assert_eq!(file.lease().map(|lease| lease.lost().count()), Some(1));
+}
+
+/// G4: an answer waits in a queue, and the set may be lost and granted anew meanwhile.
+#[tokio::test]
+async fn what_was_named_before_a_loss_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol1(1 << 20)]);
+    serves(&keeper.shared, 101, 1);
+    let unmoved = |keeper: &mut Keeper, when: &str| {
+        for size in [2 << 20, 1 << 19] {
+            keeper.follow(1, &[vol1(size)]);
+            assert_eq!((keeper.shared.size(0), lost(keeper)), (1 << 20, vec![]), "{when}: {size}");
+        }
+    };
+    keeper.shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
+    unmoved(&mut keeper, "while the lease is being continued");
+    serves(&keeper.shared, 102, 2);
+    unmoved(&mut keeper, "granted anew");
+    keeper.follow(2, &[vol1(2 << 20)]);
+    assert_eq!(keeper.shared.size(0), 2 << 20);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The life of an attached set: lease, generations, losses.
 
 mod looks;
+mod volumes;
 
 use super::table::{Bounds, Intake, Table};
 use super::{Action, Grant, Lane, Moment, Phase, Reply};
@@ -211,10 +212,8 @@ impl Machine {
         for (volume, why) in lost {
             self.lose(volume, why, out);
         }
-        if volumes > 0 && self.lost_volumes.len() >= volumes {
-            // Nobody took the set: who holds the lease says nothing of it.
-            let why = self.lost_volumes.values().next().map_or("", String::as_str);
-            return self.over(Some(format!("the loss of its last volume: {why}")), out);
+        if self.none_left(volumes, out) {
+            return;
         }
         let first = self.grant.is_none();
         if self.silent.take().is_some_and(|silent| silent == grant.api) {
@@ -232,20 +231,6 @@ impl Machine {
             self.go(if self.detach { Phase::Detaching } else { Phase::Connecting }, out);
         }
         self.connect(out);
-    }
-
-    /// M8. Nothing of it is on its way: its requests of this generation and of those before go no further.
-    pub(crate) fn lose(&mut self, volume: usize, why: String, out: &mut Vec<Action>) {
-        if self.lost_volumes.contains_key(&volume) {
-            return;
-        }
-        self.lost_volumes.insert(volume, why);
-        self.table.set_volumes(volume + 1);
-        for entry in self.table.drain_volume(volume) {
-            out.push(Action::Answer { ticket: entry.intake.ticket, outcome: Err(Errno::Io) });
-        }
-        out.push(Action::Room { volume });
-        out.push(Action::Show);
     }
 
     fn detach_waits(&self) -> bool {

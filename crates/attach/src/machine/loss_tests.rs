@@ -93,3 +93,49 @@ fn reads_of_a_client_that_left_are_dropped_and_its_writes_are_not() {
     step(|out| m.released(false, out));
     assert!(m.view().lease_left && m.phase() == Phase::Detached);
 }
+
+/// M8, learnt while everything is connected: what a renewal's answer says does not wait for the next grant.
+#[test]
+fn a_volume_that_is_lost_while_it_is_connected_fails_at_once() {
+    let connected = || {
+        let (mut m, mut out) = (Machine::new(RequestId(100), 1, Bounds::default()), Vec::new());
+        m.begin(Moment(0), false, &mut out);
+        m.granted(Moment(1), RequestId(101), grant(1), 2, &mut out);
+        (0..2).for_each(|volume| m.connected(Moment(2), Lane { generation: 1, volume, slot: 0 }, &mut out));
+        m.request(Moment(3), 1, write(1, 0, vec![1]), &mut out);
+        m
+    };
+    let lost = |volume| BTreeMap::from([(volume, "volume vol2 is gone".to_string())]);
+    let mut m = connected();
+    step(|out| m.request(Moment(3), 0, write(2, 0, vec![1]), out));
+    assert_eq!(step(|out| m.lose_volumes(lost(1), out)), ["answer 1 Io"]);
+    m.self_check();
+    assert!(m.flows(Moment(4), 0) && !m.flows(Moment(4), 1));
+    assert!(step(|out| m.answered(Moment(4), 1, 1, Ok(Reply::Done), out)).is_empty(), "late");
+    assert_eq!(step(|out| m.request(Moment(5), 1, write(3, 0, vec![1]), out)), ["answer 3 Io"]);
+    assert_eq!(step(|out| m.answered(Moment(6), 1, 2, Ok(Reply::Done), out)), ["answer 2 ok"], "the other goes on");
+    step(|out| m.lost(Moment(7), 1, &Lost::Connection("reset".into()), out));
+    let granted = step(|out| m.granted(Moment(8), RequestId(102), grant(2), 2, out));
+    assert_eq!(granted, ["connect gen=2 vol=0 slot=0 to h2:2"]);
+    assert_eq!(step(|out| m.lose_volumes(lost(0), out)), ["shut gen=2"]);
+    assert_eq!(m.phase(), Phase::Fenced, "none is left");
+    assert_eq!(m.view().fenced_by.as_deref(), Some("the loss of its last volume: volume vol2 is gone"));
+    assert!(step(|out| m.lose_volumes(lost(0), out)).is_empty());
+
+    // Nobody waits for what will not be answered.
+    let mut m = connected();
+    assert!(step(|out| m.detach(out)).is_empty());
+    assert_eq!(step(|out| m.lose_volumes(lost(1), out)), ["answer 1 Io", "shut gen=1", "release e1"]);
+    assert!(step(|out| m.lose_volumes(lost(0), out)).is_empty());
+    assert_eq!(m.phase(), Phase::Detaching, "it is being given back");
+}
+
+#[test]
+fn what_was_said_before_a_loss_stands_no_more() {
+    let mut m = serving(1);
+    assert!(m.stands(1) && !m.stands(0));
+    step(|out| m.lost(Moment(10), 1, &Lost::Connection("reset".into()), out));
+    assert!(!m.stands(1), "the lease is being continued");
+    step(|out| m.granted(Moment(20), RequestId(102), grant(2), 1, out));
+    assert!(!m.stands(1) && m.stands(2), "also before it is connected");
+}

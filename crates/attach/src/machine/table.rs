@@ -64,6 +64,8 @@ pub(super) struct Entry {
     pub(super) sent: Option<u64>,
     /// When it was sent last, or came.
     pub(super) since: Moment,
+    /// When it came. Sending it again makes it no younger: what cannot be answered stays so through any number of reconnects.
+    pub(super) came: Moment,
 }
 
 impl Entry {
@@ -133,7 +135,7 @@ impl Table {
                 place.held.push_back(number);
             }
         }
-        self.entries.insert(number, Entry { volume, intake, sent: None, since: now });
+        self.entries.insert(number, Entry { volume, intake, sent: None, since: now, came: now });
         (number, free)
     }
 
@@ -179,9 +181,9 @@ impl Table {
         self.entries.first_key_value().map(|(_, entry)| entry.since)
     }
 
-    /// The same of one volume.
+    /// When the oldest unanswered request of one volume came, however often it was sent since.
     pub(super) fn oldest_of(&self, volume: usize) -> Option<Moment> {
-        self.entries.values().filter(|entry| entry.volume == volume).map(|entry| entry.since).min()
+        self.entries.values().filter(|entry| entry.volume == volume).map(|entry| entry.came).min()
     }
 
     /// Takes out what is unanswered of one volume (M8).

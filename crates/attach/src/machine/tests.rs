@@ -584,4 +584,10 @@ fn a_volume_whose_oldest_request_waits_for_long_does_not_flow() {
     assert!(m.flows(Moment(5_100), 0));
     m.lost(Moment(5_200), 1, &Lost::Connection("reset".into()), &mut out);
     assert!(!m.flows(Moment(5_200), 0), "nobody serves");
+    m.granted(Moment(8_900), RequestId(102), grant(2), 1, &mut out);
+    let lane = Lane { generation: 2, volume: 0, slot: 0 };
+    assert_eq!(step(|out| m.connected(Moment(9_000), lane, out)), ["send 2 gen=2 slot=0"]);
+    assert!(m.flows(Moment(8_999), 0) && !m.flows(Moment(9_000), 0), "it is as old as before it was sent again");
+    m.answered(Moment(9_010), 2, 2, Ok(Reply::Done), &mut out);
+    assert!(m.flows(Moment(9_010), 0));
 }

@@ -38,9 +38,14 @@ impl Machine {
         self.outstanding.is_some_and(|asked| asked.number == number)
     }
 
-    /// Whether requests of `volume` are being answered, so that whoever waits for those on their way does not wait for long.
+    /// Whether requests of `volume` are being answered, so that whoever waits for those on their way does not wait for long. One that is lost has none.
     pub fn flows(&self, now: Moment, volume: usize) -> bool {
-        let stuck = self.table.oldest_of(volume).is_some_and(|since| now.since(since) >= STUCK);
-        self.phase == Phase::Serving && !stuck
+        let stuck = self.table.oldest_of(volume).is_some_and(|came| now.since(came) >= STUCK);
+        self.phase == Phase::Serving && !self.lost_volumes.contains_key(&volume) && !stuck
+    }
+
+    /// Whether what a gateway said over `generation` still counts: nothing was lost since, and nobody ends.
+    pub fn stands(&self, generation: u64) -> bool {
+        generation == self.generation && self.holds()
     }
 }
