@@ -97,8 +97,11 @@ async fn in_three(world: &World) -> (Found, [Arc<Memory>; 3]) {
     (read.unwrap(), stores)
 }
 
+/// What is done to the bytes of an object.
+type Change = fn(&mut Vec<u8>);
+
 /// Spoils the copies of an object in all stores but one.
-async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change: fn(&mut Vec<u8>)) {
+async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change: Change) {
     for (_, store) in stores.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
         let mut bytes = store.get(key).await.unwrap().to_vec();
         change(&mut bytes);
@@ -112,7 +115,8 @@ async fn spoil(stores: &[Arc<Memory>; 3], key: &str, but: Option<usize>, change:
 #[tokio::test]
 async fn a_set_is_raised_where_one_of_its_stores_has_each_object_whole() {
     let (world, pack) = (World::made(IN_LEAVES).await, World::leaves());
-    let (flip, cut): (fn(&mut Vec<u8>), fn(&mut Vec<u8>)) = (|bytes| bytes[110] ^= 1, |bytes| bytes.truncate(120));
+    let flip: Change = |bytes| bytes[110] ^= 1;
+    let cut: Change = |bytes| bytes.truncate(120);
     // Where leaves are not read, only that their pack is too short is seen.
     for (leaves, change) in [(Leaves::Read, flip), (Leaves::There, cut)] {
         for whole in 0..3 {
