@@ -162,6 +162,40 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     assert_eq!(new.dropped.keys().copied().collect::<Vec<_>>(), [root(4, 1).object]);
 }
 
+/// S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
+#[test]
+fn what_an_earlier_life_left_is_no_safety_snapshot() {
+    let left = list([("monday", snapshot(3, &["data"])), ("auto", snapshot(4, &["data"]))]);
+    let restored =
+        Restored { volumes: volumes(&["data"]).into_iter().collect(), next_volume: 2, root: Some(root(4, 9)) };
+    let links = Links { snapshots: left.clone(), ..Links::default() };
+    let mut new = SetState::restored(Epoch(1 << 48), &restored).with_links(&links);
+    assert_eq!((new.last_change, &new.volumes), (LogIndex(0), &volumes(&["data"])), "nothing but the place is left");
+    let mut index = 0;
+    let mut apply = |state: &mut SetState, command: SetCommand| {
+        index += 1;
+        let answer = state.apply(LogId::new(1, index), &command);
+        state.self_check();
+        answer
+    };
+    let id = |text: &str, made_by| SnapshotId { name: name(text), made_by };
+    let of = |text: &str| id(text, left.snapshots.get(&name(text)).unwrap().request);
+    let back = |safety| SetCommand::Rollback { to: of("monday"), safety, request: RequestId(20) };
+    let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(0) };
+    assert_eq!(apply(&mut new, back(of("auto"))), SetAnswer::Refused(changed));
+    assert_eq!(new.current_root(), Some(root(4, 9)), "R4: what the head named is nowhere else");
+    // With one of this life it goes back to what the life before took.
+    let ask =
+        SetCommand::SnapshotCreate { name: name("safe"), request: RequestId(21), at_unix_ms: 7, scheduled: false };
+    assert_eq!(apply(&mut new, ask), SetAnswer::SnapshotAsked);
+    apply(&mut new, SetCommand::CheckpointBegin { term: Term(1) });
+    let begin = new.begin.unwrap().at;
+    let end = SetCommand::CheckpointEnd { term: Term(1), begin, root: root(1, 10) };
+    assert_eq!(apply(&mut new, end), SetAnswer::CheckpointEnded);
+    assert_eq!(apply(&mut new, back(id("safe", RequestId(21)))), SetAnswer::RolledBack { now: true });
+    assert_eq!(new.current_root(), Some(root(1, 3)));
+}
+
 /// What a command's links have of snapshots is not written: what comes back must not hang on who applies it, the proposer or somebody else.
 #[test]
 fn group_0_keeps_what_a_set_began_with() {
