@@ -63,8 +63,9 @@ impl HeadKeeper {
     /// of `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin or snapshot kept stays: a recovery would keep that root,
     /// and must find it. Asked by the leader of `term`.
     pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
+        let lists = (self.parts.may_list)();
         self.stored().is_some_and(|(_, stored)| {
-            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
+            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots, lists)
         })
     }
 
