@@ -96,6 +96,20 @@ pub struct Found {
     version: Version,
 }
 
+impl Found {
+    /// Whether another head is in its place by now: then it is not raised.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn is_replaced(&self) -> Result<bool, StoreError> {
+        match self.store.get_object(&keys::head(self.set)).await {
+            Ok(object) => Ok(object.version != self.version),
+            Err(e) if e.disposition() == Disposition::NotFound => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 impl std::fmt::Debug for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Found({} at {}, {:?})", self.set, self.url, self.head)

@@ -96,6 +96,8 @@ pub struct Report {
     pub covered: Option<Covered>,
     /// Objects that the checkpoint names: its root, page packs and segments.
     pub objects: u64,
+    /// Its root is in leaves, as builds of before feature level 6 do not read it (ADR 0034).
+    pub in_leaves: bool,
     /// Pages of the map.
     pub pages: u64,
     /// Pages that were checked.
@@ -230,6 +232,7 @@ pub async fn verify(
                 return Ok(report);
             }
         };
+        report.in_leaves |= subject.set == found.set && root.is_in_leaves();
         report.objects += 1 + root.packs().len() as u64 + root.segments().count() as u64;
         check_pages(&subject, &root, sample, progress, &mut report).await?;
         if let Some(base) = root.base() {

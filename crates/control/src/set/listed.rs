@@ -106,13 +106,18 @@ impl SnapshotList {
     /// What `state`, applied up to `as_of`, has. `ahead` is the root of a checkpoint that the head is about to name, or names already, and that has not ended: what
     /// waits for just that one is listed with it (S15).
     pub fn of(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
+        Self::whole(state, as_of, ahead).bounded()
+    }
+
+    /// The same, of whatever length.
+    fn whole(state: &SetState, as_of: LogIndex, ahead: Option<(LogId, RootRef)>) -> Self {
         let mut snapshots = state.snapshots.clone();
         let under_way = state.begin.map(|begin| begin.at);
         if let Some((begin, root)) = ahead.filter(|(begin, _)| under_way == Some(*begin)) {
             let waits = state.pending.iter();
             snapshots.extend(waits.filter_map(|(name, waits)| Some((name.clone(), waits.finished(begin, root)?))));
         }
-        Self { snapshots, schedule: state.schedule.clone(), as_of }.bounded()
+        Self { snapshots, schedule: state.schedule.clone(), as_of }
     }
 
     /// Whether there is nothing to bring back.
@@ -201,18 +206,27 @@ enum Noted {
 
 impl Listing {
     /// Notes the state of the leader of term `led`, applied up to `applied`: it led in that term when it had read this state, and had applied that term's first entry
-    /// before. What a follower has is not noted: it may lack what the leader has listed ahead. `lists`: heads may list snapshots, from feature level [`SNAPSHOTS_LEVEL`]
-    /// on. Answers how many snapshots do not fit a head, where that is another number than before.
+    /// before. What a follower has is not noted: it may lack what the leader has listed ahead. A state is read before it is noted, by several who do not wait for each
+    /// other: one that comes late takes no later one's place. `lists`: heads may list snapshots, from feature level [`SNAPSHOTS_LEVEL`] on. Answers how many snapshots
+    /// do not fit a head, where that is another number than before.
     pub fn note(&mut self, state: &SetState, applied: LogIndex, led: Option<Term>, lists: bool) -> Option<usize> {
         if !lists {
-            self.noted = Some(Noted::Off);
+            // A level is never lowered: whoever says so after a list was noted asked before it was raised.
+            if self.noted.is_none() {
+                self.noted = Some(Noted::Off);
+            }
             return None;
         }
         let led_in = led?;
-        let list = SnapshotList::of(state, applied, self.ahead);
-        let left_out = state.snapshots.len().saturating_sub(list.snapshots.len());
+        let list = SnapshotList::whole(state, applied, self.ahead);
+        let all = list.snapshots.len();
+        let list = list.bounded();
+        let left_out = all - list.snapshots.len();
         let (mut since, mut told) = (applied, 0);
         if let Some(Noted::List { list: before, since: then, led_in: term, left_out }) = &self.noted {
+            if (before.as_of, *term) > (applied, led_in) {
+                return None;
+            }
             // A leader before may have let go of something that was never noted here.
             if led_in == *term && before.lists_as(&list) {
                 since = *then;
@@ -242,11 +256,11 @@ impl Listing {
     }
 
     /// S15: whether the head, which was seen to list `stored`, lists no snapshot that the leader of `term` had let go of by `state`, and never will again: a list of an
-    /// earlier entry does not take its place.
-    pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
+    /// earlier entry does not take its place. `lists`: heads may list snapshots by now, as in [`Self::note`]; what was noted before they might says nothing then.
+    pub fn settled(&self, state: &SetState, term: Term, stored: &SnapshotList, lists: bool) -> bool {
         match &self.noted {
             None => false,
-            Some(Noted::Off) => stored.is_blank(),
+            Some(Noted::Off) => !lists && stored.is_blank(),
             Some(Noted::List { list, since, led_in, .. }) => {
                 let known = *led_in == term && list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
                 known && stored.lists_as(list) && stored.as_of >= *since

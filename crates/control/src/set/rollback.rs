@@ -4,7 +4,7 @@
 //!   lease ended ─▶ safety snapshot (a checkpoint) ─▶ Rollback: root and volumes are the snapshot's ─▶ checkpoint: the store's head says so
 //!                     └── nothing was changed between the two, or it is refused ──┘
 //! ```
-//! S12 A rollback needs a free set and a finished snapshot that shows what the set holds at that entry. It takes the snapshot's root and
+//! S12 A rollback needs a free set and a finished snapshot of this life that shows what the set holds at that entry. It takes the snapshot's root and
 //!     volumes whole (R4), gives up a checkpoint under way, whose end would bring back what it sealed, and leaves no lease: whoever goes on
 //!     does so under a new epoch (R6). Its root is a kept one, so garbage stays garbage (G1). Until a checkpoint that began after it has
 //!     ended, the store's head may name the state before it: nothing is retired so long.
@@ -40,9 +40,16 @@ impl SetState {
         }
         let target = self.finished(to)?.clone();
         let safe = self.finished(safety)?;
-        if self.last_change > safe.upto.index || self.volumes != safe.volumes {
+        let refused = || {
             let (name, upto) = (safety.name.clone(), safe.upto.index);
-            return Err(SetRefusal::ChangedSinceSnapshot { name, upto, changed: self.last_change });
+            Err(SetRefusal::ChangedSinceSnapshot { name, upto, changed: self.last_change })
+        };
+        // Of an earlier life, whose last checkpoint may be another one. This life begins without a change, so its own log does not tell.
+        if safe.is_inherited() {
+            return refused();
+        }
+        if self.last_change > safe.upto.index || self.volumes != safe.volumes {
+            return refused();
         }
         let before = self.current_root();
         self.volumes = target.volumes;

@@ -327,6 +327,13 @@ impl SetState {
     }
 }
 
+impl Snapshot {
+    /// Whether an earlier life of the set made it: then its place is one in a log that is no more.
+    pub fn is_inherited(&self) -> bool {
+        self.upto == LogId::default()
+    }
+}
+
 impl PendingSnapshot {
     /// The snapshot that it is once the checkpoint that began at `begin` has ended with `root`; `None` where it waits for another one.
     pub(super) fn finished(&self, begin: LogId, root: RootRef) -> Option<Snapshot> {

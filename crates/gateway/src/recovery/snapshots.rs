@@ -24,36 +24,39 @@ pub struct LeftOut {
 /// Objects of one kind that the store's listing shows, and their lengths. A hint (R7): of what it does not show the store is asked by key.
 type Shown = BTreeMap<ObjectId, u64>;
 
+/// What earlier looks at a set found missing of each root, if anything: one that is listed still has what it had (S15).
+#[derive(Debug, Default)]
+pub struct Looked(BTreeMap<ObjectId, Option<String>>);
+
 /// Takes those snapshots out of what was found, before it is raised, of which something is not there; and says which and what. Roots are read with all of their leaves;
-/// of what they name it is looked only whether it is there, and as long as it should be. In memory are one root at a time, and what the listing shows.
+/// of what they name it is looked only whether it is there, and as long as it should be; a root that is in `looked` is not looked at again. In memory are one root at
+/// a time, and what the listing shows.
 ///
 /// # Errors
 /// [`RecoveryError`] where the store does not say what it has: then nothing is known of what is missing.
-pub async fn leave_out(found: &mut Found) -> Result<Vec<LeftOut>, RecoveryError> {
-    let left_out = lacking(found).await?;
+pub async fn leave_out(found: &mut Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
+    let left_out = lacking(found, looked).await?;
     let names: BTreeSet<Name> = left_out.iter().map(|one| one.name.clone()).collect();
     found.head.links.snapshots = found.head.links.snapshots.without(&names);
     Ok(left_out)
 }
 
-async fn lacking(found: &Found) -> Result<Vec<LeftOut>, RecoveryError> {
-    let snapshots = &found.head.links.snapshots.snapshots;
-    if snapshots.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut shown = Vec::new();
-    for (_, kind) in KINDS {
-        shown.push(list(found, kind).await?);
-    }
-    // Several may be of one checkpoint.
-    let mut known: BTreeMap<ObjectId, Option<String>> = BTreeMap::new();
-    let mut left_out = Vec::new();
-    for (name, snapshot) in snapshots.iter() {
-        let reason = match known.get(&snapshot.root.object) {
+async fn lacking(found: &Found, looked: &mut Looked) -> Result<Vec<LeftOut>, RecoveryError> {
+    let (mut shown, mut left_out) = (Vec::new(), Vec::new());
+    for (name, snapshot) in found.head.links.snapshots.snapshots.iter() {
+        // Several may be of one checkpoint.
+        let reason = match looked.0.get(&snapshot.root.object) {
             Some(reason) => reason.clone(),
-            None => missing(found, snapshot.root, &shown).await?,
+            None => {
+                if shown.is_empty() {
+                    for (_, kind) in KINDS {
+                        shown.push(list(found, kind).await?);
+                    }
+                }
+                missing(found, snapshot.root, &shown).await?
+            }
         };
-        known.insert(snapshot.root.object, reason.clone());
+        looked.0.insert(snapshot.root.object, reason.clone());
         left_out.extend(reason.map(|reason| LeftOut { name: name.clone(), reason }));
     }
     Ok(left_out)
@@ -109,7 +112,9 @@ async fn ask(found: &Found, kind: keys::Kind, object: ObjectId, bytes: u64) -> R
         let wrong = match found.store.head(&key).await {
             Ok(head) if bytes == 0 || head.bytes == bytes => return Ok(None),
             Ok(head) => format!("{key}: found {} bytes, expected {bytes}", head.bytes),
-            Err(e) if matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt) => e.to_string(),
+            // Each of several stores was asked for that.
+            Err(e) if e.disposition() == Disposition::NotFound => return Ok(Some(e.to_string())),
+            Err(e) if e.disposition() == Disposition::Corrupt => e.to_string(),
             Err(e) => return Err(e),
         };
         tries += 1;

@@ -1,3 +1,4 @@
+use super::snapshots::Looked;
 use super::*;
 use crate::verify::tests::World;
 use holdfast_control::set::Snapshot;
@@ -175,7 +176,7 @@ fn listed(set: &Found) -> Vec<&str> {
 /// The reasons for those that are left out, by name. Each is left out or listed.
 async fn left_out(world: &World) -> Vec<(String, String)> {
     let mut set = with_snapshots(world).await;
-    let left_out = snapshots::leave_out(&mut set).await.unwrap();
+    let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
     let mut all: Vec<&str> = left_out.iter().map(|one| one.name.as_str()).chain(listed(&set)).collect();
     all.sort_unstable();
     assert_eq!(all, ["gone", "monday", "twin"]);
@@ -218,7 +219,7 @@ async fn a_snapshot_of_which_something_is_gone_is_left_out() {
         }
         only_gone(&left_out(&world).await);
         // The next life lists what came back, and nothing else.
-        snapshots::leave_out(&mut set).await.unwrap();
+        snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
         raise(&set, 8, 99).await.unwrap();
         let raised = found(&world).await;
         assert_eq!(listed(&raised), ["monday", "twin"]);
@@ -233,11 +234,32 @@ async fn neither_a_stale_listing_nor_an_outage_leaves_a_snapshot_out() {
     let world = World::made(IN_LEAVES).await;
     let mut set = with_snapshots(&world).await;
     world.store.set(Faults { stale_list: 1000, ..Faults::default() });
-    let left_out = snapshots::leave_out(&mut set).await.unwrap();
+    let left_out = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap();
     assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
     assert!(world.store.counts().stale > 0);
     world.store.set(Faults { down: true, ..Faults::default() });
-    let error = snapshots::leave_out(&mut set).await.unwrap_err();
+    let error = snapshots::leave_out(&mut set, &mut Looked::default()).await.unwrap_err();
     assert!(error.may_pass(), "{error}");
     assert_eq!(listed(&set), ["monday", "twin"]);
+}
+
+/// Where the head was replaced while it was looked, it is looked at anew: what it listed before costs no time again, and what it lists since is asked for.
+#[tokio::test]
+async fn what_was_looked_at_is_not_looked_at_again() {
+    let world = World::made(IN_LEAVES).await;
+    let (mut set, mut looked) = (with_snapshots(&world).await, Looked::default());
+    assert!(!set.is_replaced().await.unwrap());
+    let left_out = snapshots::leave_out(&mut set, &mut looked).await.unwrap();
+    assert_eq!(left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["gone"]);
+    raise(&set, 8, 99).await.unwrap();
+    assert!(set.is_replaced().await.unwrap());
+    let mut again = with_snapshots(&world).await;
+    assert!(!again.is_replaced().await.unwrap());
+    world.store.set(Faults { down: true, ..Faults::default() });
+    assert_eq!(snapshots::leave_out(&mut again, &mut looked).await.unwrap(), left_out);
+    assert_eq!(listed(&again), ["monday", "twin"]);
+    let mut newest = again.head.links.snapshots.snapshots.get(&Name::new("monday").unwrap()).cloned().unwrap();
+    newest.root.object.random = 998;
+    again.head.links.snapshots.snapshots.insert(Name::new("newest").unwrap(), newest);
+    assert!(snapshots::leave_out(&mut again, &mut looked).await.unwrap_err().may_pass());
 }

@@ -177,8 +177,9 @@ pub struct HeadKeeper {
     /// The set's pins, and its snapshots, as of what is applied here; see [`HeadKeeper::note`].
     known: Mutex<Option<Links>>,
     listing: Mutex<Listing>,
-    /// The last term whose checkpoint the head was made to name here.
+    /// The last term whose checkpoint the head was made to name here; and whether one is being committed now.
     committed: Mutex<Option<Term>>,
+    committing: AtomicBool,
     looks: Looks,
     /// Somebody waits for a look.
     wake: Notify,
@@ -209,6 +210,7 @@ impl HeadKeeper {
             known: Mutex::new(None),
             listing: Mutex::default(),
             committed: Mutex::new(None),
+            committing: AtomicBool::new(false),
             looks: Looks::default(),
             wake: Notify::new(),
             looked: watch::channel(0).0,
@@ -525,7 +527,7 @@ impl HeadKeeper {
                 () = tokio::time::sleep(IDLE_LOOK) => false,
             };
             let waits = tried.is_none_or(|at: Instant| at.elapsed() >= REPLACE_EVERY);
-            if waits && self.behind() && server.leading_ready().is_some() {
+            if waits && self.to_replace() && server.leading_ready().is_some() {
                 tried = Some(Instant::now());
                 waited_for = true;
             }

@@ -122,7 +122,7 @@ impl World {
 async fn a_whole_set_is_clean() {
     let report = World::new().await.verify(Sample::ALL).await;
     assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
-    assert_eq!((report.damaged, report.damaged_total), (Vec::new(), 0));
+    assert_eq!((report.damaged, report.damaged_total, report.in_leaves), (Vec::new(), 0, false));
 }
 
 /// R9: whichever byte of a segment's extents is flipped, exactly the sectors of its extent are named.
@@ -180,7 +180,7 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
     let world = World::made(Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 })).await;
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
-    assert_eq!((report.damaged, report.damaged_total, report.objects), (Vec::new(), 0, 5));
+    assert_eq!((report.damaged, report.damaged_total, report.objects, report.in_leaves), (Vec::new(), 0, 5, true));
     let key = World::leaves();
     let bytes = world.store.get(&key).await.unwrap().len();
     let mut found = std::collections::BTreeSet::new();

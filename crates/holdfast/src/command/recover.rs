@@ -33,6 +33,9 @@ mod snapshots;
 /// The whole command, where `--timeout` says nothing: founding a cluster, the wait, a store that is far away.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// So often it is looked again, where heads are replaced meanwhile. The second look is a short one.
+const LOOKS_MAX: u32 = 3;
+
 /// `holdfast cluster recover`.
 #[derive(Debug, Args)]
 #[command(after_long_help = with_codes(RECOVER))]
@@ -111,6 +114,17 @@ struct Gateways {
     cluster: Option<String>,
 }
 
+/// What a look came to; nothing was changed by it.
+struct Looked {
+    found: Vec<Found>,
+    gateways: Gateways,
+    cluster: String,
+    /// Those that are not this cluster's yet.
+    raise: Vec<SetId>,
+    /// Of each of them the snapshots that do not come back.
+    left_out: BTreeMap<SetId, Vec<LeftOut>>,
+}
+
 /// `holdfast cluster recover`.
 pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     let total = common.timeout.unwrap_or(TIMEOUT);
@@ -119,6 +133,79 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
         let error = CliError::usage(format!("{}: found set {}, expected none", args.config.display(), set.name));
         return Err(error.next("sets come from the store; take them out of the plan"));
     }
+    let Looked { found, gateways, cluster, raise, mut left_out } =
+        look_until_it_stands(common, args, &plan, total).await?;
+    if !raise.is_empty() {
+        if !args.i_know_the_old_cluster_is_gone {
+            let sets = found.iter().filter_map(|f| Some((f, left_out.get(&f.set)?.as_slice())));
+            let error = CliError::refused(format!(
+                "the old cluster may still live: what it acknowledged after the moments above would be given up. {}Nothing was changed",
+                snapshots::planned(sets)
+            ));
+            return Err(error.next(
+                "if a majority of its gateways' disks is left, start those; else add --i-know-the-old-cluster-is-gone",
+            ));
+        }
+        check_room(common, &plan, &found, &raise, &gateways, total).await?;
+    }
+    let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
+    let mut show = |step: &bootstrap::Step| {
+        tell(common, &format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
+    };
+    bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await?;
+    let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
+    let mut door = Door::new(&common.dialer, &addresses, total);
+    let mut restored = Vec::new();
+    for found in &found {
+        let left_out = left_out.remove(&found.set).unwrap_or_default();
+        restored.push(restore(&mut door, found, raise.contains(&found.set), left_out).await?);
+    }
+    let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
+    output::show(common.output, &json, || table(&found, &restored))
+}
+
+/// Looking at snapshots may take minutes, in which somebody who lives still replaces a head: what was found is not raised then. It is looked at anew, where only what
+/// is listed since takes time.
+async fn look_until_it_stands(
+    common: &Common,
+    args: &RecoverArgs,
+    plan: &Plan,
+    total: Duration,
+) -> Result<Looked, CliError> {
+    let mut known = BTreeMap::new();
+    let mut looks = 1;
+    loop {
+        let looked = look_at_all(common, args, plan, total, &mut known).await?;
+        let mut replaced = Vec::new();
+        for found in looked.found.iter().filter(|found| looked.raise.contains(&found.set)) {
+            let is_replaced = found.is_replaced().await;
+            if is_replaced.map_err(|error| of_recovery(&RecoveryError::from(error)))? {
+                replaced.push(found.head.name.to_string());
+            }
+        }
+        // The last one is refused where it is raised, by name.
+        if replaced.is_empty() || looks >= LOOKS_MAX {
+            return Ok(looked);
+        }
+        looks += 1;
+        let replaced = replaced.join(", ");
+        tell(
+            common,
+            &format!(
+                "the head in the store changed while this looked ({replaced}): its own gateways are at work, or another recovery; looking again"
+            ),
+        );
+    }
+}
+
+/// Step 1. Of snapshots in `known`, by set, it is known what is missing.
+async fn look_at_all(
+    common: &Common,
+    args: &RecoverArgs,
+    plan: &Plan,
+    total: Duration,
+    known: &mut BTreeMap<SetId, recovery::snapshots::Looked>,
+) -> Result<Looked, CliError> {
     let (mut found, bad) = survey(&args.key, &args.access, &args.from_store).await?;
     if let Some((set, why)) = bad.first() {
         let error = CliError::refused(format!("set {set} cannot be opened: {why}"));
@@ -151,41 +238,15 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
     for found in &found {
         check_stored(common, found, args.fill_empty_stores).await?;
     }
-    let gateways = look(common, &plan, total).await?;
+    let gateways = look(common, plan, total).await?;
     let cluster = choose(&found, &gateways)?;
     let raise: Vec<SetId> = found.iter().filter(|f| hex128(f.head.life.cluster) != cluster).map(|f| f.set).collect();
-    check_level(common, &plan, &found, &raise, &gateways, total).await?;
+    check_level(common, plan, &found, &raise, &gateways, total).await?;
     let mut left_out: BTreeMap<SetId, Vec<LeftOut>> = BTreeMap::new();
     for one in found.iter_mut().filter(|f| raise.contains(&f.set)) {
-        left_out.insert(one.set, snapshots::look(common, one).await?);
+        left_out.insert(one.set, snapshots::look(common, one, known.entry(one.set).or_default()).await?);
     }
-    if !raise.is_empty() {
-        if !args.i_know_the_old_cluster_is_gone {
-            let sets = found.iter().filter_map(|f| Some((f, left_out.get(&f.set)?.as_slice())));
-            let error = CliError::refused(format!(
-                "the old cluster may still live: what it acknowledged after the moments above would be given up. {}Nothing was changed",
-                snapshots::planned(sets)
-            ));
-            return Err(error.next(
-                "if a majority of its gateways' disks is left, start those; else add --i-know-the-old-cluster-is-gone",
-            ));
-        }
-        check_room(common, &plan, &found, &raise, &gateways, total).await?;
-    }
-    let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
-    let mut show = |step: &bootstrap::Step| {
-        tell(common, &format!("{} {:<24} {}", if step.changed { "+" } else { "=" }, step.subject, step.what));
-    };
-    bootstrap::carry_out_as(&common.dialer, &plan, Some(&cluster), total, &mut show).await?;
-    let addresses: Vec<String> = plan.gateways.iter().map(|gateway| gateway.api.clone()).collect();
-    let mut door = Door::new(&common.dialer, &addresses, total);
-    let mut restored = Vec::new();
-    for found in &found {
-        let left_out = left_out.remove(&found.set).unwrap_or_default();
-        restored.push(restore(&mut door, found, raise.contains(&found.set), left_out).await?);
-    }
-    let json = serde_json::json!({ "cluster_id": cluster, "sets": restored });
-    output::show(common.output, &json, || table(&found, &restored))
+    Ok(Looked { found, gateways, cluster, raise, left_out })
 }
 
 /// Nothing is raised that could not be opened afterwards, nor with a place that is not the set's.

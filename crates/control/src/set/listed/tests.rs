@@ -3,7 +3,8 @@
 use super::*;
 use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
 use crate::set::{
-    Links, Restored, RetireOf, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SnapshotId, VolumeChange,
+    Begin, Links, PendingSnapshot, Restored, RetireOf, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SnapshotId,
+    VolumeChange,
 };
 use holdfast_types::{Epoch, GroupId, MemberId, ObjectId, Sectors};
 use proptest::collection::vec;
@@ -83,6 +84,17 @@ fn a_list_is_bounded_and_the_oldest_are_left_out() {
     let mut listing = Listing::default();
     assert_eq!(listing.note(&state, LogIndex(9), Some(Term(1)), true), Some(left_out));
     assert_eq!(listing.note(&state, LogIndex(10), Some(Term(2)), true), None, "told once");
+    // One that is listed ahead, for the checkpoint that a head is about to name, takes the place of another.
+    let (begin, ahead) = (LogId::new(1, 900), snapshot(900, &[]));
+    let names: Vec<String> = (0..VOLUMES_PER_SET_MAX).map(|volume| text(900, volume)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let Snapshot { root: to, request, at_unix_ms, scheduled, .. } = ahead;
+    let waits = PendingSnapshot { request, at_unix_ms, sealed: Some((begin, volumes(&names))), scheduled };
+    state.pending.insert(name("new"), waits);
+    state.begin = Some(Begin { at: begin, base: None });
+    listing.note_root(begin, to);
+    assert_eq!(listing.note(&state, LogIndex(900), Some(Term(2)), true), Some(left_out + 1));
+    state.pending.remove(&name("new"));
     // With the same volumes all of them fit.
     let same = state.snapshots.values().next().unwrap().volumes.clone();
     let same =
@@ -160,6 +172,81 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
         assert_eq!(apply(&mut new, delete), SetAnswer::SnapshotDeleted { existed });
     }
     assert_eq!(new.dropped.keys().copied().collect::<Vec<_>>(), [root(4, 1).object]);
+}
+
+/// S16 within one gateway: several note what is applied here, each some time after it has read that, and none waits for the others.
+#[test]
+fn a_note_that_comes_late_takes_no_later_ones_place() {
+    let none = SetState::new(Epoch(0));
+    let mut before = none.clone();
+    before.snapshots.insert(name("monday"), snapshot(3, &[]));
+    let stored = SnapshotList::of(&before, LogIndex(9), None);
+    let mut listing = Listing::default();
+    listing.note(&none, LogIndex(12), Some(Term(4)), true);
+    let expected = SnapshotList::of(&none, LogIndex(12), None);
+    // An earlier entry; as the leader of an earlier term; before the level was raised.
+    let late = [
+        (&before, 10, Some(Term(4)), true),
+        (&before, 10, Some(Term(3)), true),
+        (&none, 12, Some(Term(3)), true),
+        (&before, 10, None, false),
+    ];
+    for (number, (state, applied, led, lists)) in late.into_iter().enumerate() {
+        assert_eq!(listing.note(state, LogIndex(applied), led, lists), None);
+        assert_eq!(listing.for_head(&stored, false), expected, "note {number}");
+        assert!(listing.settled(&none, Term(4), &expected, true), "note {number}");
+    }
+    // What comes in its turn does.
+    listing.note(&before, LogIndex(13), Some(Term(4)), true);
+    assert_eq!(listing.for_head(&expected, false), SnapshotList::of(&before, LogIndex(13), None));
+}
+
+/// As a follower it noted that heads list nothing, and of what they may list later nothing: as a new leader it may be asked before it has noted what it has.
+#[test]
+fn what_was_noted_before_heads_might_list_settles_nothing_then() {
+    let (none, blank) = (SetState::new(Epoch(0)), SnapshotList::default());
+    let mut listing = Listing::default();
+    listing.note(&none, LogIndex(5), None, false);
+    assert!(listing.settled(&none, Term(2), &blank, false), "no head lists anything, nor will");
+    listing.note(&none, LogIndex(6), None, true);
+    assert!(!listing.settled(&none, Term(2), &blank, true), "S15: another leader may have listed something");
+    listing.note(&none, LogIndex(7), Some(Term(2)), true);
+    assert!(!listing.settled(&none, Term(2), &blank, true), "noted, and not seen in the head");
+    assert!(listing.settled(&none, Term(2), &listing.for_head(&blank, false), true));
+}
+
+/// S12: a life begins without a change, and so do its volumes: the log says nothing against a snapshot of before, whose root may be an older one.
+#[test]
+fn what_an_earlier_life_left_is_no_safety_snapshot() {
+    let left = list([("monday", snapshot(3, &["data"])), ("auto", snapshot(4, &["data"]))]);
+    let restored =
+        Restored { volumes: volumes(&["data"]).into_iter().collect(), next_volume: 2, root: Some(root(4, 9)) };
+    let links = Links { snapshots: left.clone(), ..Links::default() };
+    let mut new = SetState::restored(Epoch(1 << 48), &restored).with_links(&links);
+    assert_eq!((new.last_change, &new.volumes), (LogIndex(0), &volumes(&["data"])), "nothing but the place is left");
+    let mut index = 0;
+    let mut apply = |state: &mut SetState, command: SetCommand| {
+        index += 1;
+        let answer = state.apply(LogId::new(1, index), &command);
+        state.self_check();
+        answer
+    };
+    let id = |text: &str, made_by| SnapshotId { name: name(text), made_by };
+    let of = |text: &str| id(text, left.snapshots.get(&name(text)).unwrap().request);
+    let back = |safety| SetCommand::Rollback { to: of("monday"), safety, request: RequestId(20) };
+    let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(0) };
+    assert_eq!(apply(&mut new, back(of("auto"))), SetAnswer::Refused(changed));
+    assert_eq!(new.current_root(), Some(root(4, 9)), "R4: what the head named is nowhere else");
+    // With one of this life it goes back to what the life before took.
+    let ask =
+        SetCommand::SnapshotCreate { name: name("safe"), request: RequestId(21), at_unix_ms: 7, scheduled: false };
+    assert_eq!(apply(&mut new, ask), SetAnswer::SnapshotAsked);
+    apply(&mut new, SetCommand::CheckpointBegin { term: Term(1) });
+    let begin = new.begin.unwrap().at;
+    let end = SetCommand::CheckpointEnd { term: Term(1), begin, root: root(1, 10) };
+    assert_eq!(apply(&mut new, end), SetAnswer::CheckpointEnded);
+    assert_eq!(apply(&mut new, back(id("safe", RequestId(21)))), SetAnswer::RolledBack { now: true });
+    assert_eq!(new.current_root(), Some(root(1, 3)));
 }
 
 /// What a command's links have of snapshots is not written: what comes back must not hang on who applies it, the proposer or somebody else.
@@ -344,7 +431,7 @@ impl World {
     fn retire(&mut self) {
         let (at, term) = (&self.at[self.leader], self.term);
         let state = at.state.clone();
-        if !at.listing.settled(&state, Term(term), &at.stored) {
+        if !at.listing.settled(&state, Term(term), &at.stored, true) {
             return;
         }
         if at.ended == Some(term) {

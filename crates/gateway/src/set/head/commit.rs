@@ -7,9 +7,26 @@ use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, ObjectStore};
 use holdfast_types::{Epoch, Term};
 use holdfast_volume::head::Covered;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Times that a commit reads and swaps anew before its caller hears of it: each time another gateway was quicker.
 const SWAPS_MAX: u32 = 8;
+
+/// A commit that is under way, until it ends or nobody waits for it any more. What the head is to say beside the checkpoint it says as well.
+struct Committing<'a>(&'a AtomicBool);
+
+impl<'a> Committing<'a> {
+    fn begin(under_way: &'a AtomicBool) -> Self {
+        under_way.store(true, Ordering::Release);
+        Self(under_way)
+    }
+}
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl HeadKeeper {
     /// Makes `content` what a recovery starts from. Everything that its root names must be in `store`, which is the set's as it was when that was put there: where the
@@ -25,6 +42,7 @@ impl HeadKeeper {
         epoch: Epoch,
         content: Restored,
     ) -> Result<(), KeepError> {
+        let _committing = Committing::begin(&self.committing);
         let mut head = self.head(epoch, Some(covered), content, self.links(&Links::default(), true));
         let mut keyring = self.keyring();
         let mut sealed_under = self.parts.key.sealing().key_id;

@@ -1,12 +1,15 @@
 //! What a head says beside the checkpoint: the keyring, how the set hangs together with others (ADR 0028), and its snapshots (ADR 0035). It is replaced as
 //! soon as it differs from what this gateway knows, without a checkpoint.
 
-use super::looks::LOOK_LIMIT;
+use super::looks::{LOOK_LIMIT, Word};
 use super::{HeadKeeper, KeepError};
 use crate::set::server::SetServer;
 use holdfast_control::set::{Links, Listing, Pin, RootRef, SetState};
+use holdfast_raft::boot_now;
+use holdfast_store::Disposition;
 use holdfast_types::{LogId, LogIndex, RequestId, Term};
 use holdfast_volume::head::Head;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Whether heads may list snapshots by now.
@@ -63,8 +66,9 @@ impl HeadKeeper {
     /// of `state` or newer ones, and is replaced by newer ones only. Before that, what only such a pin or snapshot kept stays: a recovery would keep that root,
     /// and must find it. Asked by the leader of `term`.
     pub fn links_settled(&self, state: &SetState, term: Term) -> bool {
+        let lists = (self.parts.may_list)();
         self.stored().is_some_and(|(_, stored)| {
-            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots)
+            stored.pins_at.index >= state.pins_at.index && self.listing().settled(state, term, &stored.snapshots, lists)
         })
     }
 
@@ -88,32 +92,48 @@ impl HeadKeeper {
         self.stored().is_some_and(|(keyring, links)| keyring != self.keyring() || self.links(&links, false) != links)
     }
 
+    /// Whether it is to be replaced for that alone. Not while a checkpoint is being committed here: its head says all of it, and of two that replace the same head one
+    /// is refused.
+    pub(super) fn to_replace(&self) -> bool {
+        !self.committing.load(Ordering::Acquire) && self.behind()
+    }
+
     /// The head in the store as it is, with the keyring that group 0 has and the links that the set has. What another gateway wrote meanwhile stays: it
     /// is looked at again.
     pub(super) async fn replace_around(&self, term: Term) {
-        if !self.behind() {
+        if !self.to_replace() {
             return;
         }
         let replace = async {
-            let Some((head, version)) = self.read().await? else { return Ok(()) };
+            let sent = boot_now();
+            let Some((head, version)) = self.read().await? else { return Ok(false) };
             self.judge(&head)?;
-            if !self.behind() {
-                return Ok(());
+            // As good as a look, as in a commit; what it replaces is this life's.
+            self.looks.told(sent, Word::Ours);
+            if !self.to_replace() {
+                return Ok(false);
             }
             let (keyring, links) = (self.keyring(), self.links(&head.links, false));
             let head = Head { links, ..head };
             let body = self.seal(&head, &keyring, term);
+            let sent = boot_now();
             self.parts.store.swap(&self.key(), Some(&version), body).await?;
+            self.looks.told(sent, Word::Ours);
             self.note_stored(keyring, head.links);
-            Ok::<(), KeepError>(())
+            Ok::<bool, KeepError>(true)
         };
         match tokio::time::timeout(LOOK_LIMIT, replace).await {
-            Ok(Ok(())) => {
-                tracing::info!(set = %self.parts.name, "the head in the store has the keys and the pins that the cluster has")
+            Ok(Ok(true)) => {
+                tracing::info!(set = %self.parts.name, "the head in the store has the keys, the pins and the snapshots that the cluster has")
+            }
+            Ok(Ok(false)) => {}
+            // Somebody was quicker, a checkpoint for instance: the next look says what is there.
+            Ok(Err(KeepError::Store(error))) if error.disposition() == Disposition::Conflict => {
+                tracing::debug!(set = %self.parts.name, %error, "the head was replaced by another one meanwhile")
             }
             // R12: the next look says what is there.
             Ok(Err(error)) => {
-                tracing::warn!(set = %self.parts.name, %error, "keys or pins in the head are not replaced yet; tried again")
+                tracing::warn!(set = %self.parts.name, %error, "keys, pins or snapshots in the head are not replaced yet; tried again")
             }
             Err(_) => {}
         }

@@ -5,21 +5,27 @@ use crate::command::stored::of_recovery;
 use crate::command::tell;
 use crate::exit::CliError;
 use holdfast_gateway::recovery::Found;
-use holdfast_gateway::recovery::snapshots::{LeftOut, leave_out};
+use holdfast_gateway::recovery::snapshots::{LeftOut, Looked, leave_out};
 
-/// Looks for all that the set's snapshots need, and leaves those out of which something is gone: they keep the set from nothing.
-pub(super) async fn look(common: &Common, found: &mut Found) -> Result<Vec<LeftOut>, CliError> {
+/// Said where the head is of a version that they read. The raised one is as well; those that the new cluster writes are not, and who cannot read a head takes it for no word
+/// (R8).
+const OLD_BUILDS: &str = "an old gateway of a build of before feature level 8 that does not see the store now cannot read what the new cluster writes there later, and goes \
+     on answering: stop all of them, and wipe their data directories";
+
+/// Looks for all that the set's snapshots need, as far as it is not `known`, and leaves those out of which something is gone: they keep the set from nothing.
+pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked) -> Result<Vec<LeftOut>, CliError> {
     let name = found.head.name.clone();
-    if found.head.links.snapshots.is_blank() && found.head.covered.is_some() {
-        tell(
-            common,
-            &format!(
-                "set {name}: its head lists no snapshots, as below feature level 8 and in a pair: if it had any, they do not come back"
-            ),
-        );
+    if found.head.links.snapshots.is_blank() {
+        if found.head.covered.is_some() {
+            tell(
+                common,
+                &format!("set {name}: its head lists no snapshots, {}", blank_where(found.head.raised_for != 0)),
+            );
+        }
+        tell(common, &format!("set {name}: {OLD_BUILDS}"));
         return Ok(Vec::new());
     }
-    let left_out = leave_out(found).await.map_err(|error| of_recovery(&error))?;
+    let left_out = leave_out(found, known).await.map_err(|error| of_recovery(&error))?;
     let listed = names(found);
     let schedule = &found.head.links.snapshots.schedule;
     tell(common, &format!("set {name}: snapshots that come back: {}; schedule: {schedule}", in_words(&listed)));
@@ -27,6 +33,14 @@ pub(super) async fn look(common: &Common, found: &mut Found) -> Result<Vec<LeftO
         tell(common, &format!("set {name}: snapshot {snapshot} does not come back: {reason}"));
     }
     Ok(left_out)
+}
+
+/// Where heads that list nothing come from. `as_raised`: an earlier recovery wrote it, and nothing was noted in it since.
+fn blank_where(as_raised: bool) -> &'static str {
+    match as_raised {
+        true => "as the recovery before left it: none came back then, and none was listed since",
+        false => "as below feature level 8 and in a pair: if it had any, they do not come back",
+    }
 }
 
 /// Those that the head lists.

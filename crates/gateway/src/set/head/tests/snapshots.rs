@@ -74,3 +74,37 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     third.note(&SetState::new(Epoch(0)).with_links(&raised.head.links), None, Some(Term(1)));
     assert!(!third.behind());
 }
+
+/// Of two that replace one head one is refused: beside a commit under way, which says all of it, nobody else does. What was read and swapped counts as a look.
+#[tokio::test]
+async fn a_commit_replaces_the_head_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let faulty = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
+    let store: Arc<dyn ObjectStore> = faulty.clone();
+    let (ours, next) = (keeper(store.clone(), FIRST, dir.path()), keeper(store.clone(), FIRST, dir.path()));
+    commit(&ours, 10).await.unwrap();
+    know(&ours, &[(5, LogId::new(2, 12))], 12);
+    assert!(ours.to_replace());
+    faulty.set(Faults { slow: 1000, slow_by: Duration::from_secs(3600), ..Faults::default() });
+    tokio::select! {
+        biased;
+        done = commit(&ours, 15) => panic!("{done:?}"),
+        () = async { assert!(ours.behind() && !ours.to_replace()) } => {}
+    }
+    assert!(ours.to_replace(), "it was given up");
+    faulty.set(Faults::default());
+    ours.committing.store(true, Ordering::Release);
+    ours.replace_around(Term(2)).await;
+    assert_eq!(pinned(&store).await, [0; 0]);
+    assert!(commit(&ours, 9).await.is_err(), "H2");
+    assert!(ours.to_replace(), "it was refused");
+    ours.replace_around(Term(2)).await;
+    assert_eq!(pinned(&store).await, [5]);
+    // The next leader, which has looked at the head and was not told of that.
+    next.read().await.unwrap();
+    know(&next, &[(5, LogId::new(2, 12)), (6, LogId::new(3, 20))], 20);
+    assert!(!next.looks.may_answer(boot_now()));
+    next.replace_around(Term(3)).await;
+    assert_eq!(pinned(&store).await, [5, 6]);
+    assert!(next.looks.may_answer(boot_now()), "the head was this life's, as of now");
+}
