@@ -270,6 +270,8 @@ impl Scratch {
             .args(args)
             .dir(self.tree())
             .env("CARGO_TARGET_DIR", root().join("target"))
+            // The same few crates are built over and over, with a line or two changed: here it pays, on a clean checkout as well.
+            .env("CARGO_INCREMENTAL", "1")
             .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
             .env("HOLDFAST_SIM_SECONDS", SIM_COURSE_SECONDS.to_string())
     }
