@@ -84,10 +84,15 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
 /// each build that a person makes by hand, and once more there after one of ours; and every crate above it would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    unsaid(&mut command);
+    command
+}
+
+/// Hands on to `command` nothing of what cargo has told this program of itself.
+pub fn unsaid(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_program(name)) {
         command.env_remove(name);
     }
-    command
 }
 
 /// Whether cargo sets this for the program that it runs, and no person does.

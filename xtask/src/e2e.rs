@@ -56,6 +56,7 @@ use crate::cluster::{Cluster, Options};
 use crate::room;
 use crate::say::{Count, note, step};
 use crate::setup::{self, For};
+use crate::times::Times;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -416,14 +417,17 @@ const SCENARIOS: &[Scenario] = &[
 /// When a scenario failed or is not known.
 pub fn chore(args: &Args) -> Result<()> {
     setup::setup(For::Tests)?;
-    run(args)?.close()
+    let mut times = Times::begin();
+    let count = run(args, &mut times)?;
+    times.say();
+    count.close()
 }
 
-/// Runs the scenarios asked for.
+/// Runs the scenarios asked for, and notes how long each took.
 ///
 /// # Errors
 /// When `holdfast` does not build, or a name is not known.
-pub fn run(args: &Args) -> Result<Count> {
+pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     for name in &args.names {
         let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
         anyhow::ensure!(all.contains(&name.as_str()), "no scenario {name:?}; there are: {}", all.join(", "));
@@ -443,7 +447,9 @@ pub fn run(args: &Args) -> Result<Count> {
         let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
         let lab = Lab { bin: bin.clone(), dir, long: args.long, older };
         let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
-        note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
+        let took = begun.elapsed();
+        note(format!("{:.0} s", took.as_secs_f64()));
+        times.single(scenario.name, took);
         // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
         let looked_into = result.is_err() && !args.names.is_empty();
         count.check(scenario.name, result);

@@ -1,5 +1,6 @@
 //! What a person sees while a chore runs: numbered-by-time steps, notes below them, and one closing count.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,15 +15,36 @@ fn stamp() -> String {
     format!("{:02}:{:02}", s / 60, s % 60)
 }
 
+thread_local! {
+    /// What this thread has said since it was told to keep it.
+    static HELD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs something that says what it does beside something else that does: its lines are kept and returned, to be said in one piece. Those of this thread
+/// only, and each step with the time at which it began.
+pub fn held<T>(run: impl FnOnce() -> T) -> (T, Vec<String>) {
+    HELD.set(Some(Vec::new()));
+    let result = run();
+    (result, HELD.take().unwrap_or_default())
+}
+
+/// Keeps a line if this thread was told to; gives it back otherwise.
+fn keep(text: String) -> Option<String> {
+    HELD.with_borrow_mut(|held| match held {
+        Some(lines) => {
+            lines.push(text);
+            None
+        }
+        None => Some(text),
+    })
+}
+
 /// A step begins. Everything goes to stdout and is flushed, so that a log file shows where a run hangs.
 pub fn step(text: impl AsRef<str>) {
+    let Some(text) = keep(format!("[{}] {}", stamp(), text.as_ref())) else { return };
     let mut out = std::io::stdout().lock();
     // A closed pipe (`| head`) is no reason to stop a run that holds mounts.
-    let _ = if out.is_terminal() {
-        writeln!(out, "\x1b[1m[{}] {}\x1b[0m", stamp(), text.as_ref())
-    } else {
-        writeln!(out, "[{}] {}", stamp(), text.as_ref())
-    };
+    let _ = if out.is_terminal() { writeln!(out, "\x1b[1m{text}\x1b[0m") } else { writeln!(out, "{text}") };
     let _ = out.flush();
 }
 
@@ -33,8 +55,9 @@ pub fn note(text: impl AsRef<str>) {
 
 /// A plain line: results and tables.
 pub fn line(text: impl AsRef<str>) {
+    let Some(text) = keep(text.as_ref().to_owned()) else { return };
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{}", text.as_ref());
+    let _ = writeln!(out, "{text}");
     let _ = out.flush();
 }
 
@@ -102,5 +125,26 @@ impl Count {
 impl std::fmt::Display for Count {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_says_is_kept_for_it_alone() {
+        let (result, said) = held(|| {
+            step("begins");
+            note("a detail");
+            let other = std::thread::spawn(|| keep("another".into())).join().expect("no panic");
+            assert_eq!(other, Some("another".into()), "of another thread");
+            7
+        });
+        assert_eq!(result, 7);
+        assert_eq!(said.len(), 2, "found {said:?}");
+        assert!(said[0].starts_with('[') && said[0].ends_with("] begins"), "found {:?}", said[0]);
+        assert_eq!(said[1], "        a detail");
+        assert_eq!(keep("later".into()), Some("later".into()), "it is said as ever afterwards");
     }
 }

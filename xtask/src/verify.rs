@@ -2,14 +2,14 @@
 
 use crate::binary::{Build, cargo, fresh_dir, root};
 use crate::cmd::{Cmd, on_path};
-use crate::say::{Count, line, note, step};
+use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
-use crate::{chaos, e2e, mutations, room, tidy};
+use crate::times::Times;
+use crate::{chaos, e2e, mutations, room, suite, tidy};
 use anyhow::{Context, Result};
-use std::io::BufRead;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// What a person can turn in `test`.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,14 +66,12 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// Everything: verify, cargo's tests, end-to-end scenarios, chaos, a few known bugs; one closing line.
+/// Everything: verify, cargo's tests, end-to-end scenarios, chaos, a few known bugs; where the time went; one closing line.
 ///
 /// # Errors
 /// When anything failed.
 pub fn test(args: &TestArgs) -> Result<()> {
-    if !args.no_setup {
-        setup::setup(For::Tests)?;
-    }
+    let mut times = Times::begin();
     let free = room::free(root())?;
     if free < room::WANTED {
         note(format!(
@@ -82,59 +80,41 @@ pub fn test(args: &TestArgs) -> Result<()> {
             room::WANTED >> 30
         ));
     }
-    let mut count = verify()?;
-    step("cargo test");
-    count.add(cargo_tests()?);
-    match e2e::run(&args.e2e) {
+    let mut count = times.part("verify, and setup beside it", |_| ready(args))?;
+    match suite::run(&mut times) {
+        Ok(found) => count.add(found),
+        Err(e) => count.check("cargo test", Err(e)),
+    }
+    match times.part("end-to-end scenarios", |times| e2e::run(&args.e2e, times)) {
         Ok(found) => count.add(found),
         Err(e) => count.check("end-to-end scenarios", Err(e)),
     }
     step("chaos, the short form");
-    if let Err(e) = chaos::short(&args.e2e.build, &mut count) {
+    if let Err(e) = times.part("chaos", |_| chaos::short(&args.e2e.build, &mut count)) {
         count.check("chaos", Err(e));
     }
     // Last: it makes cargo forget what it has built of our own crates.
-    if let Err(e) = mutations::smoke(&mut count) {
+    if let Err(e) = times.part("known bugs", |_| mutations::smoke(&mut count)) {
         count.check("known bugs", Err(e));
     }
+    times.say();
     count.close()
 }
 
-/// Runs `cargo test`, shows what it prints, and adds up its `test result:` lines.
-fn cargo_tests() -> Result<Count> {
-    let mut count = Count::default();
-    let noted = fresh_dir("tests")?.join("skipped");
-    let mut child = cargo()
-        // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
-        .args(["test", "--workspace", "--tests", "--locked", "--no-fail-fast"])
-        .env("HOLDFAST_TEST_SKIPPED", &noted)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
-        let text = text?;
-        count.add(counted(&text));
-        // A line for each of some hundred passed tests hides the ones that matter.
-        if !(text.ends_with(" ... ok") || text.trim().is_empty()) {
-            line(text);
-        }
+/// Looks at the tree and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its time, and
+/// neither needs what the other makes.
+fn ready(args: &TestArgs) -> Result<Count> {
+    if args.no_setup {
+        return verify();
     }
-    let ended = child.wait()?;
-    pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
-    if !ended.success() && count.failed == 0 {
-        count.check("cargo test", Err(anyhow::anyhow!("{ended}, and no test was reported as failed")));
-    }
-    Ok(count)
-}
-
-/// Tests that found nothing to ask say so in a file, a line each: cargo counts them as passed, we do not.
-fn pass_over(count: &mut Count, noted: &str) {
-    for text in noted.lines() {
-        let (name, why) = text.split_once(": ").unwrap_or((text, ""));
-        count.passed = count.passed.saturating_sub(1);
-        count.skip(name, why);
-    }
+    std::thread::scope(|scope| {
+        let setup = scope.spawn(|| held(|| setup::setup(For::Tests)));
+        let count = verify();
+        let (installed, said) = setup.join().map_err(|_| anyhow::anyhow!("the thread of setup panicked"))?;
+        said.iter().for_each(line);
+        installed?;
+        count
+    })
 }
 
 /// What a line `test result: …` of cargo says; nothing for any other line.
@@ -187,13 +167,6 @@ pub fn scenario_dir(name: &str) -> Result<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_test_that_had_nothing_to_ask_is_skipped_and_not_passed() {
-        let mut count = Count { passed: 12, failed: 1, skipped: 0 };
-        pass_over(&mut count, "s3: versitygw is not on PATH\nrefusals_say_what_to_do: versitygw is not on PATH\n");
-        assert_eq!(count, Count { passed: 10, failed: 1, skipped: 2 });
-    }
 
     #[test]
     fn cargo_result_lines_are_added_up() {

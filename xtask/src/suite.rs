@@ -1,0 +1,316 @@
+//! Cargo's tests: built by cargo, run by us, program by program, as `cargo test` runs them.
+//!
+//! ```text
+//!  cargo test --no-run ─▶ programs ─┬▶ one after the other ──────────────────────────────┐
+//!                                   └▶ beside them, at the lowest priority: what reckons ─┴▶ last: what does as much as fits
+//!                                      all the time, on a clock of its own                   into the time that it is given
+//! ```
+//! One after the other, most of them leave the processors to themselves: they wait for real clocks, sockets and disks. Two of these at once would be in each
+//! other's way; what never looks at a real clock, and stands back for everybody, is not.
+//!
+//! Owns: which programs there are, their order, what of their words is shown. Does not own: the tests.
+
+use crate::binary::{cargo, fresh_dir, root, unsaid};
+use crate::cmd::on_path;
+use crate::say::{Count, line, step};
+use crate::times::Times;
+use crate::verify::counted;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// When a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Usual,
+    Beside,
+    Last,
+}
+
+/// Package and source of what does not run in its usual turn. Histories: a fixed number of them, each on a clock of its own, so that how fast they are changes
+/// nothing that they find. Seeds: the first course is as long as its time, and has both processors in it.
+const TURNS: [(&str, &str, Turn); 2] =
+    [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
+
+/// A program that cargo has made of tests. Ordered as they run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Program {
+    package: String,
+    /// Its first source file, from the package's folder on.
+    source: String,
+    /// How cargo is told to run this one alone.
+    target: String,
+    /// The package's folder, in which its tests run.
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+/// What a program came to.
+struct Ended {
+    count: Count,
+    status: ExitStatus,
+    took: Duration,
+}
+
+/// Builds all tests and runs them.
+///
+/// # Errors
+/// When they do not build, or a program does not start. A test that failed is in the count.
+pub fn run(times: &mut Times) -> Result<Count> {
+    step("cargo test: build");
+    let programs = times.part("build of all tests", |_| built())?;
+    step(format!("cargo test: {} programs", programs.len()));
+    let noted = fresh_dir("tests")?.join("skipped");
+    let mut count = times.part("tests", |times| all(&programs, &noted, times))?;
+    pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
+    Ok(count)
+}
+
+fn built() -> Result<Vec<Program>> {
+    let mut child = cargo()
+        // Without those in comments: `tidy` sees to it that there are none, and finding that out takes rustdoc a while in each crate.
+        .args(["test", "--workspace", "--tests", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut programs = Vec::new();
+    for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let Ok(message) = serde_json::from_str::<Value>(&text?) else { continue };
+        programs.extend(program_of(&message));
+    }
+    anyhow::ensure!(child.wait()?.success(), "the tests do not build");
+    anyhow::ensure!(!programs.is_empty(), "found no program in what cargo built, expected those of all tests");
+    programs.sort();
+    Ok(programs)
+}
+
+/// The program of tests that a message of cargo's tells of; nothing for any other message.
+fn program_of(message: &Value) -> Option<Program> {
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let file = PathBuf::from(message["executable"].as_str()?);
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+    let source = Path::new(message["target"]["src_path"].as_str()?);
+    let source = source.strip_prefix(&folder).unwrap_or(source).display().to_string();
+    let name = message["target"]["name"].as_str()?;
+    let target = match message["target"]["kind"][0].as_str()? {
+        kind @ ("bin" | "test" | "example") => format!("--{kind} {name}"),
+        _ => "--lib".to_owned(),
+    };
+    let package = package_of(message["package_id"].as_str()?)?.to_owned();
+    Some(Program { package, source, target, folder, file })
+}
+
+/// The name in a package's id: `path+file:///crates/agent#holdfast-agent@0.1.0`, or that of the folder where both are the same: `path+file:///xtask#0.1.0`.
+fn package_of(id: &str) -> Option<&str> {
+    let (place, named) = id.rsplit_once('#')?;
+    match named.split_once('@') {
+        Some((name, _)) => Some(name),
+        None => place.rsplit('/').next(),
+    }
+}
+
+fn of(programs: &[Program], turn: Turn) -> impl Iterator<Item = &Program> {
+    programs.iter().filter(move |program| program.turn() == turn)
+}
+
+fn all(programs: &[Program], noted: &Path, times: &mut Times) -> Result<Count> {
+    let mut count = Count::default();
+    let beside = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(noted)).collect::<Vec<_>>());
+        for program in of(programs, Turn::Usual) {
+            program.judge(program.shown(noted)?, &mut count, times);
+        }
+        beside.join().map_err(|_| anyhow::anyhow!("the thread of what runs beside the other tests panicked"))
+    })?;
+    for (program, kept) in of(programs, Turn::Beside).zip(beside) {
+        let (ended, said) = kept?;
+        // All of it in one piece, as if it had run here.
+        program.say_name();
+        said.iter().for_each(line);
+        program.judge(ended, &mut count, times);
+    }
+    for program in of(programs, Turn::Last) {
+        program.judge(program.shown(noted)?, &mut count, times);
+    }
+    Ok(count)
+}
+
+impl Program {
+    fn turn(&self) -> Turn {
+        let own = TURNS.iter().find(|(package, source, _)| *package == self.package && *source == self.source);
+        own.map_or(Turn::Usual, |(.., turn)| *turn)
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.package, self.source)
+    }
+
+    fn say_name(&self) {
+        line(format!("     Running {}", self.name()));
+    }
+
+    fn command(&self, noted: &Path) -> Command {
+        let mut command = Command::new(&self.file);
+        if self.turn() == Turn::Beside && on_path("nice") {
+            command = Command::new("nice");
+            command.args(["-n", "19"]).arg(&self.file);
+        }
+        unsaid(&mut command);
+        // What cargo says to a test, as far as one of ours may ask.
+        command.env("CARGO_MANIFEST_DIR", &self.folder).env("CARGO_PKG_NAME", &self.package);
+        command.env("HOLDFAST_TEST_SKIPPED", noted).current_dir(&self.folder).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it and shows what it says while it does.
+    fn shown(&self, noted: &Path) -> Result<Ended> {
+        self.say_name();
+        let begun = Instant::now();
+        let mut command = self.command(noted);
+        let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| self.file.display().to_string())?;
+        let mut count = Count::default();
+        for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+            let text = text?;
+            count.add(counted(&text));
+            if telling(&text) {
+                line(text);
+            }
+        }
+        Ok(Ended { count, status: child.wait()?, took: begun.elapsed() })
+    }
+
+    /// Runs it and keeps what it says.
+    fn kept(&self, noted: &Path) -> Result<(Ended, Vec<String>)> {
+        let begun = Instant::now();
+        let output = self.command(noted).output().with_context(|| self.file.display().to_string())?;
+        let mut ended = Ended { count: Count::default(), status: output.status, took: begun.elapsed() };
+        let mut said = Vec::new();
+        // The harness reports on stdout; the other is for what gets past it.
+        for text in String::from_utf8_lossy(&output.stdout).lines() {
+            ended.count.add(counted(text));
+            said.extend(telling(text).then(|| text.to_owned()));
+        }
+        said.extend(String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned));
+        Ok((ended, said))
+    }
+
+    fn judge(&self, ended: Ended, count: &mut Count, times: &mut Times) {
+        times.single(&self.name(), ended.took);
+        if ended.count.failed > 0 {
+            line(format!("error: test failed, to rerun: cargo test -p {} {}", self.package, self.target));
+        } else if !ended.status.success() {
+            let why = anyhow::anyhow!("{}, and no test was reported as failed", ended.status);
+            count.check(&self.name(), Err(why));
+        }
+        count.add(ended.count);
+    }
+}
+
+/// A line for each of some hundred passed tests hides the ones that matter.
+fn telling(text: &str) -> bool {
+    !(text.ends_with(" ... ok") || text.trim().is_empty())
+}
+
+/// Tests that found nothing to ask say so in a file, a line each: cargo counts them as passed, we do not.
+fn pass_over(count: &mut Count, noted: &str) {
+    for text in noted.lines() {
+        let (name, why) = text.split_once(": ").unwrap_or((text, ""));
+        count.passed = count.passed.saturating_sub(1);
+        count.skip(name, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::say::held;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_test_that_had_nothing_to_ask_is_skipped_and_not_passed() {
+        let mut count = Count { passed: 12, failed: 1, skipped: 0 };
+        pass_over(&mut count, "s3: versitygw is not on PATH\nrefusals_say_what_to_do: versitygw is not on PATH\n");
+        assert_eq!(count, Count { passed: 10, failed: 1, skipped: 2 });
+    }
+
+    fn artifact(id: &str, folder: &str, kind: &str, source: &str, test: bool) -> Value {
+        serde_json::json!({
+            "reason": "compiler-artifact",
+            "package_id": id,
+            "manifest_path": format!("{folder}/Cargo.toml"),
+            "target": { "kind": [kind], "name": "dev", "src_path": format!("{folder}/{source}") },
+            "profile": { "test": test },
+            "executable": "/target/debug/deps/dev-0",
+        })
+    }
+
+    fn program(package: &str, source: &str, target: &str, folder: &str) -> Program {
+        let [package, source, target] = [package, source, target].map(String::from);
+        Program { package, source, target, folder: folder.into(), file: "/target/debug/deps/dev-0".into() }
+    }
+
+    #[test]
+    fn programs_are_read_from_what_cargo_says() {
+        let agent = "path+file:///tree/crates/agent#holdfast-agent@0.1.0";
+        for (message, expected) in [
+            (
+                artifact(agent, "/tree/crates/agent", "lib", "src/lib.rs", true),
+                Some(program("holdfast-agent", "src/lib.rs", "--lib", "/tree/crates/agent")),
+            ),
+            (
+                artifact(
+                    "path+file:///tree/crates/holdfast#0.1.0",
+                    "/tree/crates/holdfast",
+                    "test",
+                    "tests/dev.rs",
+                    true,
+                ),
+                Some(program("holdfast", "tests/dev.rs", "--test dev", "/tree/crates/holdfast")),
+            ),
+            (
+                artifact("path+file:///tree/xtask#0.1.0", "/tree/xtask", "bin", "src/main.rs", true),
+                Some(program("xtask", "src/main.rs", "--bin dev", "/tree/xtask")),
+            ),
+            // The same file as a program and not as a test.
+            (artifact("path+file:///tree/xtask#0.1.0", "/tree/xtask", "bin", "src/main.rs", false), None),
+            (serde_json::json!({ "reason": "build-finished", "success": true }), None),
+        ] {
+            assert_eq!(program_of(&message), expected, "{message}");
+        }
+    }
+
+    /// Else it would run in its usual turn, and nobody would notice but by the clock.
+    #[test]
+    fn what_has_a_turn_of_its_own_is_there() {
+        for (package, source, turn) in TURNS {
+            let folder = root().join("crates").join(package.trim_start_matches("holdfast-"));
+            assert!(folder.join(source).is_file(), "{package} {source} is not there");
+            let found = program(package, source, "--test dev", "/").turn();
+            assert_eq!(found, turn, "{package} {source}");
+        }
+        assert_eq!(program("holdfast-store", "tests/seeds.rs", "--test seeds", "/").turn(), Turn::Usual);
+    }
+
+    #[test]
+    fn a_program_that_dies_without_a_word_has_failed() {
+        let mut times = Times::begin();
+        let ended = |raw, failed| Ended {
+            count: Count { passed: 3, failed, skipped: 0 },
+            status: ExitStatus::from_raw(raw),
+            took: Duration::from_secs(1),
+        };
+        for (raw, failed, expected) in [(0, 0, 0), (101 << 8, 2, 2), (9, 0, 1)] {
+            let mut count = Count::default();
+            let program = program("holdfast", "tests/dev.rs", "--test dev", "/");
+            let ((), said) = held(|| program.judge(ended(raw, failed), &mut count, &mut times));
+            assert_eq!(said.len(), usize::from(raw != 0), "wait status {raw}: {said:?}");
+            assert_eq!(count, Count { passed: 3, failed: expected, skipped: 0 }, "wait status {raw}");
+        }
+    }
+}
