@@ -340,6 +340,9 @@ settings! {
         read_timeout_ms: u64 = 10_000;
         /// The same for a write: a segment of 16 MiB has to get through in it. 100 to 120000.
         write_timeout_ms: u64 = 60_000;
+        /// How long a store that a set leaves may take to let go of the set's head, in milliseconds, 1000 to 3600000. A change of stores waits so long for one that
+        /// is dead, and then ends without it; what it holds is to be emptied by hand.
+        let_go_ms: u64 = 60_000;
     }
 }
 

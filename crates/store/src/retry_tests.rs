@@ -279,12 +279,10 @@ async fn the_whole_call_is_bounded_in_time() {
     let mut store = store([Step::Hang; 100]);
     store.policy.attempts_max = 100;
     store.policy.operation_timeout_ms = 100;
-    let began = std::time::Instant::now();
     assert_eq!(disposition(store.put_new("k", OURS).await), Disposition::Unknown);
     let asked = store.asked().len();
+    // Without the bound all hundred are made.
     assert!((1..=4).contains(&asked), "{asked} attempts of 30 ms in 100 ms");
-    // Generous: the machine may be busy; without the bound it would be 3 s and more.
-    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
 }
 
 proptest! {

@@ -21,11 +21,13 @@ const BLOCKS_EACH: u64 = 1280;
 const LIMIT: Duration = Duration::from_secs(180);
 const WAIT: &str = "--wait=3m";
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For a dead store that is left nobody waits for a minute, but longer than requests to it are tried.
+const LET_GO: &str = "store.let_go_ms=15000";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let servers = (1..=5).map(|at| S3::start(&lab.dir.join(format!("store{at}")))).collect::<Result<Vec<_>>>()?;
     let urls: Vec<String> = servers.iter().map(S3::url).collect();
-    let cluster = lab.cluster_with("64MiB", Some(urls[0].clone()), servers[0].env())?;
+    let cluster = lab.cluster_as("64MiB", Some(urls[0].clone()), &[LET_GO], servers[0].env())?;
     let known = Known::on(&cluster, urls[0].clone(), servers[0].env())?;
     let mut stage = Stage { lab, cluster, known, servers, urls, load: Load::new(WRITERS, BLOCKS_EACH).reading() };
     stage.filled()?;

@@ -126,6 +126,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     out.number("scrub.interval_ms", config.scrub.interval_ms, 1000, 31_536_000_000);
     out.number("store.read_timeout_ms", config.store.read_timeout_ms, 100, 120_000);
     out.number("store.write_timeout_ms", config.store.write_timeout_ms, 100, 120_000);
+    out.number("store.let_go_ms", config.store.let_go_ms, 1000, 3_600_000);
     if let Some(path) = &config.store.credentials_file {
         out.need(path.is_absolute(), "store.credentials_file", format!("{path:?}"), "an absolute path");
     }

@@ -185,6 +185,7 @@ fn relations_between_fields() {
             "store.credentials_file: found \"keys\", expected an absolute path",
             problems_of(|c| c.store.credentials_file = Some("keys".into())),
         ),
+        ("store.let_go_ms: found 999, expected 1000 to 3600000", problems_of(|c| c.store.let_go_ms = 999)),
         ("key: found 2 sources", problems_of(|c| c.key.passphrase_env = Some("X".into()))),
     ];
     for (expected, found) in cases {

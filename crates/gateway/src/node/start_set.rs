@@ -183,7 +183,9 @@ pub(super) async fn start_set(
         let warmer = Warmer::new(server.clone(), mapping.clone(), node.warmth.clone(), stop.clone());
         tasks.push(tokio::spawn(warmer.run()));
     }
-    tasks.push(tokio::spawn(Mover::new(server.clone(), mapping.clone(), switch, stop.clone()).run()));
+    let lets_go_within = Duration::from_millis(config.store.let_go_ms);
+    let mover = Mover::new(server.clone(), mapping.clone(), switch, lets_go_within, stop.clone());
+    tasks.push(tokio::spawn(mover.run()));
     let cluster = node.cluster.clone();
     let may_give_up = Arc::new(move || cluster.state().level >= GIVEN_UP_LEVEL);
     let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).giving_up(may_give_up);

@@ -33,8 +33,6 @@ const PAUSE: Duration = Duration::from_secs(3);
 const HOLD: Duration = Duration::from_secs(60);
 /// … up to this. The journal takes the writes meanwhile; where it fills, the hold ends at once.
 const HOLD_MAX: Duration = Duration::from_secs(900);
-/// The stores that are left may take so long to let go of the head.
-const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
 /// Between two holds that came to nothing.
 const HOLD_AGAIN: Duration = Duration::from_secs(20);
 
@@ -109,13 +107,21 @@ pub struct Mover {
     server: Arc<SetServer>,
     mapping: Arc<Mapping>,
     switch: Arc<Switch>,
+    /// The stores that are left may take so long to let go of the head.
+    lets_go_within: Duration,
     stop: CancellationToken,
 }
 
 impl Mover {
-    /// For `server`'s set, whose stores `switch` has.
-    pub fn new(server: Arc<SetServer>, mapping: Arc<Mapping>, switch: Arc<Switch>, stop: CancellationToken) -> Self {
-        Self { server, mapping, switch, stop }
+    /// For `server`'s set, whose stores `switch` has; those that are left may take so long to let go of the head.
+    pub fn new(
+        server: Arc<SetServer>,
+        mapping: Arc<Mapping>,
+        switch: Arc<Switch>,
+        lets_go_within: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { server, mapping, switch, lets_go_within, stop }
     }
 
     /// Runs until told to stop.
@@ -203,14 +209,14 @@ impl Mover {
                 several.mend_left_heads(set).await
             };
             // A store that hangs is waited for by its own patience, and no longer than that.
-            let let_go = tokio::time::timeout(LETS_GO_WITHIN, let_go).await;
+            let let_go = tokio::time::timeout(self.lets_go_within, let_go).await;
             let why = match let_go {
                 Ok(Ok(true)) => return Ok(Ok(())),
                 Ok(Ok(false)) => "not all of the stores that are left have let go of the head".to_owned(),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "the stores that are left do not answer".to_owned(),
             };
-            if since.elapsed() < LETS_GO_WITHIN {
+            if since.elapsed() < self.lets_go_within {
                 return Ok(Err(why));
             }
             if !std::mem::replace(&mut work.warned, true) {
