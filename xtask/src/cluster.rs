@@ -11,7 +11,7 @@ use serde::Deserialize;
 use std::io::BufRead;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -467,10 +467,12 @@ fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
 /// # Errors
 /// When there is no such row.
 pub fn free_ports(n: usize) -> Result<u16> {
-    // Two runs at once begin at different places.
+    // Two runs at once begin at different places. And no row is given out again before all others were: between the look and the use a second scenario may look.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let spread = u16::try_from(std::process::id() % 440).unwrap_or(0);
-    for step in 0..440 {
-        let first = 11_000 + (spread + step) % 440 * 20;
+    for _ in 0..440 {
+        let row = NEXT.fetch_add(1, Ordering::Relaxed) % 440;
+        let first = 11_000 + (spread + row) % 440 * 20;
         let row: Option<Vec<_>> =
             (0..u16::try_from(n)?).map(|i| TcpListener::bind(("127.0.0.1", first + i)).ok()).collect();
         if row.is_some() {

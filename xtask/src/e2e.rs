@@ -54,12 +54,12 @@ mod witness;
 use crate::binary::{Build, root};
 use crate::cluster::{Cluster, Options};
 use crate::room;
-use crate::say::{Count, note, step};
+use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What a person can turn.
@@ -129,9 +129,15 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "stores",
-        shows: "one of three S3 servers killed under load: no client error, checkpoints go on, it catches up; recovery with any one missing (R8)",
+        shows: "one of three S3 servers killed under load: no client error, checkpoints go on, it catches up; another is emptied, and counts again (R8)",
         needs: &["versitygw"],
         run: stores::run,
+    },
+    Scenario {
+        name: "stores-lost",
+        shows: "all gateways and disks lost: recovered from three S3 servers with any one of them missing (R4, R8)",
+        needs: &["versitygw"],
+        run: stores::run_lost,
     },
     Scenario {
         name: "stores-change",
@@ -437,28 +443,73 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     let older = older.transpose()?;
     step("End-to-end scenarios");
     let mut count = Count::default();
-    for scenario in SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name)) {
+    let chosen = SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name));
+    let chosen: Vec<&Scenario> = chosen.collect();
+    let mut done = Vec::new();
+    for &scenario in &chosen {
+        if done.contains(&scenario.name) {
+            continue;
+        }
         if let Some(why) = lacking(scenario.needs, args) {
             count.skip(scenario.name, &why);
             continue;
         }
-        step(format!("{}: {}", scenario.name, scenario.shows));
-        let begun = Instant::now();
-        let (dir, older) = (scenario_dir(scenario.name)?, older.clone());
-        let lab = Lab { bin: bin.clone(), dir, long: args.long, older };
-        let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
-        let took = begun.elapsed();
-        note(format!("{:.0} s", took.as_secs_f64()));
-        times.single(scenario.name, took);
-        // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
-        let looked_into = result.is_err() && !args.names.is_empty();
-        count.check(scenario.name, result);
-        if !looked_into && let Err(e) = room::thin_out(&lab.dir) {
-            note(format!("not tidied up: {e:#}"));
+        let beside = beside(scenario.name, &chosen).filter(|other| lacking(other.needs, args).is_none());
+        let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
+        let (ran, other) = std::thread::scope(|scope| {
+            let other = beside.map(|other| scope.spawn(move || held(|| play(other))));
+            (play(scenario), other.map(|other| other.join()))
+        });
+        judge(scenario, ran?, args, &mut count, times);
+        if let (Some(scenario), Some(other)) = (beside, other) {
+            let (ran, said) =
+                other.map_err(|_| anyhow::anyhow!("the thread of scenario {} panicked", scenario.name))?;
+            said.iter().for_each(line);
+            judge(scenario, ran?, args, &mut count, times);
+            done.push(scenario.name);
         }
-        room::say_free(root());
     }
     Ok(count)
+}
+
+/// Scenarios of which the second runs beside the first. Each has a folder, ports and servers of its own, and neither has anything else of the machine: no device, mount or
+/// network namespace. And each mostly waits: the first for stores that are silent, and for a former life to have noticed its end; the second for half a minute in which nothing is
+/// to happen, and it looks again where an election came into that. Neither judges how long an answer takes.
+const BESIDE: [(&str, &str); 1] = [("stores-lost", "idle")];
+
+/// What of these runs beside the one of that name.
+fn beside<'a>(name: &str, chosen: &[&'a Scenario]) -> Option<&'a Scenario> {
+    let (_, other) = BESIDE.iter().find(|(first, _)| *first == name)?;
+    chosen.iter().copied().find(|scenario| scenario.name == *other)
+}
+
+/// What a scenario came to.
+struct Ran {
+    result: Result<()>,
+    took: Duration,
+    dir: PathBuf,
+}
+
+fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Result<Ran> {
+    step(format!("{}: {}", scenario.name, scenario.shows));
+    let begun = Instant::now();
+    let (bin, dir) = (bin.to_path_buf(), scenario_dir(scenario.name)?);
+    let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
+    let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
+    let took = begun.elapsed();
+    note(format!("{:.0} s", took.as_secs_f64()));
+    Ok(Ran { result, took, dir: lab.dir })
+}
+
+fn judge(scenario: &Scenario, ran: Ran, args: &Args, count: &mut Count, times: &mut Times) {
+    times.single(scenario.name, ran.took);
+    // What failed on its own is there to be looked into; in a run of everything it would take the room of those that follow.
+    let looked_into = ran.result.is_err() && !args.names.is_empty();
+    count.check(scenario.name, ran.result);
+    if !looked_into && let Err(e) = room::thin_out(&ran.dir) {
+        note(format!("not tidied up: {e:#}"));
+    }
+    room::say_free(root());
 }
 
 /// Among what a scenario needs: not a program, but network namespaces with bridge, links and packet rules.
@@ -506,5 +557,34 @@ impl Lab {
         let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
         let settings = settings.iter().copied().map(String::from).collect();
         Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> &'static Scenario {
+        SCENARIOS.iter().find(|scenario| scenario.name == name).expect(name)
+    }
+
+    #[test]
+    fn what_runs_beside_another_is_chosen_comes_later_and_has_none_beside_it() {
+        let all: Vec<&Scenario> = SCENARIOS.iter().collect();
+        let at = |name: &str| all.iter().position(|scenario| scenario.name == name).expect(name);
+        for (first, second) in BESIDE {
+            assert_eq!(beside(first, &all).map(|other| other.name), Some(second));
+            assert!(beside(first, &[named(first)]).is_none(), "{second} was not chosen");
+            assert!(at(first) < at(second), "{second} would run twice");
+            assert!(beside(second, &all).is_none(), "{second} is run by itself");
+        }
+    }
+
+    #[test]
+    fn scenarios_that_run_at_the_same_time_share_nothing_of_the_machine() {
+        for scenario in BESIDE.iter().flat_map(|(first, second)| [named(first), named(second)]) {
+            // What mounts, makes devices or namespaces names the programs that do.
+            assert_eq!(scenario.needs, ["versitygw"], "{}", scenario.name);
+        }
     }
 }

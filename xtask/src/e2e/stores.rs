@@ -1,7 +1,7 @@
 //! A set in three S3 servers, two of which must have an object. One is killed under load: clients notice nothing, checkpoints go on, and it gets what
 //! it missed when it is back. Another loses everything that it has, its part of the head as well, still under load: it is filled and counts again, which the
-//! loss of the first one then shows. Each store's own copies are read. Then all gateways and disks are lost, three times, each time with another one of the
-//! three servers missing.
+//! loss of the first one then shows. Each store's own copies are read. And in a scenario of its own, `stores-lost`: all gateways and disks are lost, three times,
+//! each time with another one of the three servers missing.
 
 use super::blocks::Load;
 use super::recover::{BLOCKS, GONE, Hand, Known, Ledger, REFUSED, holdfast, must};
@@ -23,14 +23,25 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
+    let (mut servers, stores) = three(lab)?;
+    killed_and_emptied_under_load(lab, &mut servers, &stores)
+}
+
+/// Scenario `stores-lost`.
+pub(super) fn run_lost(lab: &Lab) -> Result<()> {
+    let (mut servers, stores) = three(lab)?;
+    recovered_without_one(lab, &mut servers, &stores)
+}
+
+/// Three servers, and how a set in all of them is written.
+fn three(lab: &Lab) -> Result<(Vec<S3>, String)> {
     let mut servers = Vec::new();
     for at in 1..=3 {
         servers.push(S3::start(&lab.dir.join(format!("store{at}")))?);
     }
     let urls: Vec<String> = servers.iter().map(S3::url).collect();
     let stores = format!("w=2 {}", urls.join(" "));
-    killed_and_emptied_under_load(lab, &mut servers, &stores)?;
-    recovered_without_one(lab, &mut servers, &stores)
+    Ok((servers, stores))
 }
 
 fn checkpoint(say: impl Fn(&[&str]) -> Result<Value>) -> Result<()> {
@@ -143,13 +154,9 @@ fn killed_and_emptied_under_load(lab: &Lab, servers: &mut [S3], stores: &str) ->
 }
 
 fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<()> {
-    // A prefix of its own: the first part's set has the other.
-    let stores = stores.replace("/e2e?", "/lost?");
-    let lab = Lab { bin: lab.bin.clone(), dir: lab.dir.join("lost"), long: lab.long, older: None };
-    std::fs::create_dir_all(&lab.dir)?;
     let env = servers[0].env();
-    let mut cluster = lab.cluster_quiet("64MiB", stores.clone(), env.clone())?;
-    let known = Known::on(&cluster, stores.clone(), env)?;
+    let mut cluster = lab.cluster_quiet("64MiB", stores.into(), env.clone())?;
+    let known = Known::on(&cluster, stores.into(), env)?;
     let mut ledger = Ledger { written: 0 };
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     ledger.write(&mut client, BLOCKS + 100)?;
@@ -168,13 +175,13 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
             std::fs::rename(known.dir.join(name), aside.join(name))?;
         }
         server.stop()?;
-        let verify = ["verify", "--store", &stores, "--key-file", &key];
-        let new = Hand::start(&lab, &known, &format!("new{missing}-"), &known.args(&known.dir))?;
+        let verify = ["verify", "--store", stores, "--key-file", &key];
+        let new = Hand::start(lab, &known, &format!("new{missing}-"), &known.args(&known.dir))?;
         let recover = [
             "cluster",
             "recover",
             "--from-store",
-            &stores,
+            stores,
             "--config",
             &plan,
             "--key-file",
@@ -186,10 +193,10 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
         // A place that is not the set's, in place of the one that is missing: by its text alone it would be taken for an emptied store.
         let lost = stores.split(' ').nth(missing + 1).context("a store")?;
         let there = stores.split(' ').nth((missing + 1) % 3 + 1).context("a store")?;
-        let wrong = stores.replace(lost, &there.replace("/lost?", "/elsewhere?"));
+        let wrong = stores.replace(lost, &there.replace("/e2e?", "/elsewhere?"));
         // At once: either waits for the store that is silent, and changes nothing.
         let (clean, refused) = std::thread::scope(|scope| {
-            let clean = scope.spawn(|| holdfast(&lab, &known.env, &known.doors, &verify));
+            let clean = scope.spawn(|| holdfast(lab, &known.env, &known.doors, &verify));
             let refused = new.holdfast(&recover.map(|arg| if arg == stores { &wrong[..] } else { arg }));
             (clean.join(), refused)
         });
@@ -221,7 +228,7 @@ fn recovered_without_one(lab: &Lab, servers: &mut [S3], stores: &str) -> Result<
     }
     // One of them alone is refused, by name.
     let alone = stores.split(' ').nth(1).context("a store")?;
-    let (code, said) = holdfast(&lab, &known.env, &known.doors, &["verify", "--store", alone, "--key-file", &key])?;
+    let (code, said) = holdfast(lab, &known.env, &known.doors, &["verify", "--store", alone, "--key-file", &key])?;
     anyhow::ensure!(code != 0 && said.to_string().contains("store 1 of 3"), "exit code {code}: {said}");
     Ok(())
 }
