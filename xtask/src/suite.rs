@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// When a program runs.
+/// When a program runs: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Usual,
@@ -36,7 +36,7 @@ const TURNS: [(&str, &str, Turn); 2] =
     [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
 
 /// A program that cargo has made of tests. Ordered as they run.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Program {
     package: String,
     /// Its first source file, from the package's folder on.
@@ -80,7 +80,7 @@ fn built() -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let Ok(message) = serde_json::from_str::<Value>(&text?) else { continue };
-        programs.extend(program_of(&message));
+        programs.extend(program_of(&message)?);
     }
     anyhow::ensure!(child.wait()?.success(), "the tests do not build");
     anyhow::ensure!(!programs.is_empty(), "found no program in what cargo built, expected those of all tests");
@@ -89,21 +89,30 @@ fn built() -> Result<Vec<Program>> {
 }
 
 /// The program of tests that a message of cargo's tells of; nothing for any other message.
-fn program_of(message: &Value) -> Option<Program> {
+///
+/// # Errors
+/// When it tells of one and not where it is: a test that is not run must not go unnoticed.
+fn program_of(message: &Value) -> Result<Option<Program>> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-        return None;
+        return Ok(None);
     }
-    let file = PathBuf::from(message["executable"].as_str()?);
-    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
-    let source = Path::new(message["target"]["src_path"].as_str()?);
-    let source = source.strip_prefix(&folder).unwrap_or(source).display().to_string();
-    let name = message["target"]["name"].as_str()?;
-    let target = match message["target"]["kind"][0].as_str()? {
-        kind @ ("bin" | "test" | "example") => format!("--{kind} {name}"),
+    let text = |value: &Value| -> Result<String> {
+        let found = value.as_str().map(str::to_owned);
+        found.with_context(|| format!("found {value}, expected a text, in what cargo says of a test: {message}"))
+    };
+    let file = PathBuf::from(text(&message["executable"])?);
+    let manifest = PathBuf::from(text(&message["manifest_path"])?);
+    let folder = manifest.parent().context("found a manifest without a folder")?.to_path_buf();
+    let source = PathBuf::from(text(&message["target"]["src_path"])?);
+    let source = source.strip_prefix(&folder).unwrap_or(&source).display().to_string();
+    let (name, kind) = (text(&message["target"]["name"])?, text(&message["target"]["kind"][0])?);
+    let target = match kind.as_str() {
+        "bin" | "test" | "example" => format!("--{kind} {name}"),
         _ => "--lib".to_owned(),
     };
-    let package = package_of(message["package_id"].as_str()?)?.to_owned();
-    Some(Program { package, source, target, folder, file })
+    let id = text(&message["package_id"])?;
+    let package = package_of(&id).with_context(|| format!("found no name in the package id {id:?}"))?.to_owned();
+    Ok(Some(Program { package, source, target, folder, file }))
 }
 
 /// The name in a package's id: `path+file:///crates/agent#holdfast-agent@0.1.0`, or that of the folder where both are the same: `path+file:///xtask#0.1.0`.
@@ -281,8 +290,12 @@ mod tests {
             (artifact("path+file:///tree/xtask#0.1.0", "/tree/xtask", "bin", "src/main.rs", false), None),
             (serde_json::json!({ "reason": "build-finished", "success": true }), None),
         ] {
-            assert_eq!(program_of(&message), expected, "{message}");
+            assert_eq!(program_of(&message).expect("told in full"), expected, "{message}");
         }
+        let mut lost = artifact(agent, "/tree/crates/agent", "lib", "src/lib.rs", true);
+        lost["executable"] = Value::Null;
+        let error = program_of(&lost).expect_err("a test without a program").to_string();
+        assert!(error.starts_with("found null, expected a text"), "{error}");
     }
 
     /// Else it would run in its usual turn, and nobody would notice but by the clock.
