@@ -31,7 +31,7 @@ enum Turn {
 }
 
 /// Package and source of what does not run in its usual turn. Histories: a fixed number of them, each on a clock of its own, so that how fast they are changes
-/// nothing that they find. Seeds: the first course is as long as its time, and has both processors in it.
+/// nothing that they find (what counts as one that hangs is a hundred times as slow). Seeds: the first course is as long as its time, and has both processors in it.
 const TURNS: [(&str, &str, Turn); 2] =
     [("holdfast-sim", "tests/histories.rs", Turn::Beside), ("holdfast-sim", "tests/seeds.rs", Turn::Last)];
 
