@@ -17,6 +17,7 @@ mod guest;
 mod intruder;
 mod lab;
 mod mirror;
+mod multihost;
 mod pool;
 mod report;
 
@@ -71,6 +72,8 @@ enum Part {
     Agents,
     /// Two guests with agents: the primary is cut off from everybody, and heard again
     CutOff,
+    /// Two guests with agents and a pool with multihost=on: switchovers, host ids that are missing or two hosts', the primary killed
+    Multihost,
     /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
     Mirror,
 }
@@ -179,13 +182,19 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             intruder::act(lab, report, &a, args.sockets)?;
             expired::act(report, &a, args.sockets)?;
         }
-        if part.runs(Part::Agents) || part == Part::CutOff {
+        if part.runs(Part::Agents) || matches!(part, Part::CutOff | Part::Multihost) {
             let mut pair = agents::pair(lab, report, a)?;
             if part.runs(Part::Agents) {
                 pair = agents::acts(lab, report, args, pair)?;
             }
+            let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {
-                cut_off::act(lab, report, (&pair.0, 0), &pair.1)?;
+                cut_off::act(lab, report, (&primary.0, primary.1), &standby.0)?;
+                std::mem::swap(&mut primary, &mut standby);
+            }
+            // Last: it changes the pool, and what a takeover takes.
+            if part.runs(Part::Multihost) {
+                multihost::acts(lab, report, args, primary, standby)?;
             }
         }
     }
