@@ -145,6 +145,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     let writers = lab.writers(&a)?;
     go_on(&writers, 20)?;
     std::thread::sleep(Duration::from_secs(args.load));
+    report.fault();
     let killed = a.kill()?;
     let since = unix_ms();
     becomes_primary(&b)?;
@@ -163,6 +164,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     go_on(&writers, 20)?;
     let mut stale = Lab::session(&b)?;
     stale.query("create table if not exists stale (n int)").context("before the pause")?;
+    report.fault();
     let paused = b.pause()?;
     becomes_primary(&a)?;
     report.add(PART, "b paused: a primary", Some(paused.elapsed().as_secs_f64()), phases(&a)?);

@@ -166,6 +166,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
     go_on(&writers, 20)?;
     let serving = lab.serving()?;
     let since = unix_ms();
+    report.fault();
     lab.gateways.kill(serving)?;
     go_on(&writers, 50)?;
     let (gap, lost) = lab.take_back(writers, since)?;
@@ -182,6 +183,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
     let writers = lab.writers(a)?;
     go_on(&writers, 20)?;
     let since = unix_ms();
+    report.fault();
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
     go_on(&writers, 50)?;
     let (gap, lost) = lab.take_back(writers, since)?;

@@ -140,6 +140,7 @@ fn lost(
     go_on(&writers, 20)?;
     std::thread::sleep(Duration::from_secs(args.load));
     let before = watches(standby)?.len();
+    report.fault();
     let killed = primary.kill()?;
     let since = unix_ms();
     becomes_primary(standby)?;
