@@ -4,7 +4,7 @@ use super::{AgentConfig, DatabaseKind, PoolKind, WatchdogKind, WatchdogMode};
 use std::fmt;
 use std::path::PathBuf;
 
-/// With `pool.multihost`: ZFS's watch over the pool of a lost host takes up to 25 s by its defaults (twice its ten intervals of a second, and up to a quarter more),
+/// With `pool.multihost`: ZFS's activity check of a lost host's pool takes up to 25 s by its defaults (twice its ten intervals of a second, and up to a quarter more),
 /// and an import that is ended before that is never done, however often it is begun.
 const MULTIHOST_IMPORT_MIN_S: u64 = 30;
 
@@ -116,7 +116,7 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
         say(
             "pool.import_timeout_s",
             format!(
-                "found {found}, expected {MULTIHOST_IMPORT_MIN_S} or more with pool.multihost: ZFS watches the pool of a lost host first, for up to 25 s by its defaults"
+                "found {found}, expected {MULTIHOST_IMPORT_MIN_S} or more with pool.multihost: ZFS's activity check of a lost host's pool takes up to 25 s by its defaults"
             ),
         );
     }

@@ -4,7 +4,7 @@
 //! still write is the lease's business: it cannot (R2), or these devices would not be here. What -f also passes over is another host's id on the pool; so where
 //! `multihost` is wanted as a second line, the ids have to be right (`hostid`, H1).
 //!
-//! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of: `zpool import` watches it for writes first, for
+//! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
 //! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.
 
 use crate::config::PoolConfig;
@@ -21,7 +21,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 const SET_LIMIT: Duration = Duration::from_secs(20);
 
 /// What an import that took too long may have been at.
-const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported, by ZFS's defaults for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
+const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
 
 /// Parameters of the ZFS module, below the root.
 const PARAMETERS: &str = "sys/module/zfs/parameters";
