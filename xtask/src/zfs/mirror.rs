@@ -7,7 +7,7 @@
 //! ```
 
 use super::Args;
-use super::devices::{paths, start, status};
+use super::devices::{paths, start_after, status};
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab, go_on};
 use super::pool;
@@ -52,7 +52,7 @@ impl Side {
     }
 
     fn attach(&self, report: &mut Report, guest: &Guest, sockets: u8) -> Result<()> {
-        let seconds = start(guest, self.set, sockets, false)?;
+        let seconds = start_after(guest, self.set, sockets)?;
         let device = paths(&status(guest, self.set)?).into_iter().next().context("a device")?;
         guest.run(&format!("mkdir -p {NAMES} && ln -sfn {device} {}", self.name()), LIMIT)?;
         report.add(PART, &format!("attach {}", self.set), Some(seconds), device);
