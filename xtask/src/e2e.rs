@@ -303,7 +303,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-orders",
-        shows: "PostgreSQL killed and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
+        shows: "PostgreSQL killed, then hung, and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
     },
@@ -316,7 +316,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "standby",
         shows: "a read-only PostgreSQL on a local copy of a snapshot: consistent, renewed, through a gateway's death, and the primary does not notice",
-        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
+        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
         run: standby::run,
     },
     Scenario {

@@ -17,12 +17,14 @@ mod guest;
 mod intruder;
 mod lab;
 mod mirror;
+mod multihost;
 mod pool;
 mod report;
 
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
 use crate::net;
+use crate::proof::{Run as Proof, Verdict};
 use crate::say::{Failed, line, note, step};
 use crate::setup;
 use crate::verify::missing;
@@ -71,6 +73,8 @@ enum Part {
     Agents,
     /// Two guests with agents: the primary is cut off from everybody, and heard again
     CutOff,
+    /// Two guests with agents and a pool with multihost=on: switchovers, host ids that are missing or two hosts', the primary killed
+    Multihost,
     /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
     Mirror,
 }
@@ -110,9 +114,37 @@ pub fn chore(args: &Args) -> Result<()> {
     let again = again.args(["--part", part.get_name(), "--load", &args.load.to_string()]);
     let again = again.args(["--scale", &args.scale.to_string(), "--sockets", &args.sockets.to_string()]);
     let again = again.arg("--bin").arg(&bin).arg("--image").arg(&image).arg("--inside").arg(&dir);
+    let begun = Instant::now();
     let ran = again.show();
+    noted(&dir, part.get_name(), begun.elapsed().as_secs(), ran.is_ok());
     line(format!("Logs: {}", dir.display()));
     ran.map_err(|_| Failed.into())
+}
+
+/// Notes the run among those that are counted; one that came to no figures has shown nothing.
+fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
+    let read = std::fs::read(dir.join(report::FILE)).ok();
+    let figures = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let verdict = match (&figures, held) {
+        (Some(_), true) => Verdict::Held,
+        (Some(_), false) => Verdict::Broken,
+        (None, _) => Verdict::Unknown,
+    };
+    let figure = |name: &str| figures.as_ref().and_then(|figures| figures[name].as_u64()).unwrap_or_default();
+    let mut proof = Proof::now("PostgreSQL on ZFS in virtual machines", seconds, verdict);
+    (proof.under, proof.faults) = (part.to_owned(), figure("faults"));
+    if verdict == Verdict::Broken {
+        proof.note = "the end of its output says what".into();
+    }
+    proof.did("commits", figure("commits_acknowledged")).note();
+}
+
+/// Commits that were acknowledged, by the ledgers that lie in a run's folder.
+fn commits(dir: &Path) -> u64 {
+    let files = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let ledgers = files(dir).flat_map(|folder| files(&folder).collect::<Vec<_>>());
+    let ledgers = ledgers.filter(|file| file.extension().is_some_and(|extension| extension == "ledger"));
+    ledgers.map(|file| std::fs::read_to_string(file).unwrap_or_default().lines().count() as u64).sum()
 }
 
 /// Builds the image where it is missing, or was built by other scripts.
@@ -160,6 +192,7 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
     let mut lab = Lab::start(&bin, dir, parts)?;
     let ran = run(args, &mut lab, &mut report);
     report.took_s = begun.elapsed().as_secs();
+    report.commits_acknowledged = commits(dir);
     report.save(dir)?;
     line(report.table());
     lab.stop()?;
@@ -179,13 +212,19 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
             intruder::act(lab, report, &a, args.sockets)?;
             expired::act(report, &a, args.sockets)?;
         }
-        if part.runs(Part::Agents) || part == Part::CutOff {
+        if part.runs(Part::Agents) || matches!(part, Part::CutOff | Part::Multihost) {
             let mut pair = agents::pair(lab, report, a)?;
             if part.runs(Part::Agents) {
                 pair = agents::acts(lab, report, args, pair)?;
             }
+            let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {
-                cut_off::act(lab, report, (&pair.0, 0), &pair.1)?;
+                cut_off::act(lab, report, (&primary.0, primary.1), &standby.0)?;
+                std::mem::swap(&mut primary, &mut standby);
+            }
+            // Last: it changes the pool, and what a takeover takes.
+            if part.runs(Part::Multihost) {
+                multihost::acts(lab, report, args, primary, standby)?;
             }
         }
     }

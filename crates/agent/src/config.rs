@@ -220,9 +220,10 @@ settings! {
         /// Name of the ZFS pool.
         name: Option<String> = None, sample "tank";
         /// The ZFS pool has `multihost=on`, and gets it where it has not: ZFS's own guard, behind the lease. Not imported on a host without a host id
-        /// (`zgenhostid`) or with that of a peer. Writes all the time.
+        /// (`zgenhostid`) or with that of a peer. Writes all the time, makes takeovers longer, and wants parameters of the module zfs (docs/zfs.md).
         multihost: bool = false;
-        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some seconds more.
+        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` whose last host was lost takes 20 to 25 s more with ZFS's
+        /// defaults: with `multihost` at least 30.
         import_timeout_s: u64 = 60;
         /// To unmount or export, in seconds, 1 to 3600.
         export_timeout_s: u64 = 20;

@@ -143,8 +143,19 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
 /// # Errors
 /// Those too.
 pub async fn run(command: Command, limit: Duration) -> Result<String, String> {
+    run_explained(command, limit, "").await
+}
+
+/// The same; `late`, if it is not empty, is what a program that took too long may have been at, and goes with the error.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_explained(command: Command, limit: Duration, late: &str) -> Result<String, String> {
     let name = shown(&command);
-    let ran = ran(command, limit).await?;
+    let ran = ran(command, limit).await.map_err(|not| match not {
+        NotRan::Late(why) if !late.is_empty() => format!("{why} ({late})"),
+        not => not.to_string(),
+    })?;
     match ran.code {
         Some(0) => Ok(ran.out),
         code => {
@@ -389,6 +400,10 @@ mod tests {
         let error = run(sh("sleep 60"), Duration::from_millis(100)).await.unwrap_err();
         assert!(error.contains("not within 100 ms"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(30));
+        let late = run_explained(sh("sleep 61"), Duration::from_millis(100), "it sleeps").await.unwrap_err();
+        assert!(late.contains("not within 100 ms") && late.ends_with("(it sleeps)"), "{late}");
+        let failed = run_explained(sh("exit 3"), Duration::from_secs(10), "it sleeps").await.unwrap_err();
+        assert!(failed.contains("exit code 3") && !failed.contains("it sleeps"), "{failed}");
     }
 
     #[tokio::test]

@@ -234,3 +234,25 @@ impl Wire {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+    use tokio::net::TcpListener;
+
+    /// A gateway's machine that vanished without a word is noticed by the kernel alone, also while nothing is asked of it.
+    #[tokio::test]
+    async fn a_connection_is_set_up_to_notice_a_silent_peer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(!sockopt::socket_keepalive(&socket).unwrap(), "it is on by itself: nothing is tested");
+        set_up(&socket).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), KEEPALIVE_PROBES);
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(&socket).unwrap()), USER_TIMEOUT.as_millis());
+    }
+}

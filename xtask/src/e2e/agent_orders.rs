@@ -2,9 +2,10 @@
 //!
 //! 1. Every path of the health checks, by HEAD, GET and OPTIONS, on the primary and on the host that stands by.
 //! 2. PostgreSQL is killed under writers: restarted in its place. The lease's epoch is the same, the other host does nothing.
-//! 3. Paused, and killed: it stays dead, for longer than the restart took and the lease lasts. Resumed, it is started; the epoch is the same.
-//! 4. A switchover in some seconds is kept and begins in time, not earlier; another is cancelled.
-//! 5. A forced failover away from a primary that is well: a dry run says what would be lost and does nothing, without the words it is refused, with them it
+//! 3. Each of its processes stands still (SIGSTOP): it lives and answers nobody. Ended and started in its place once it was silent for `database.health_timeout_s`.
+//! 4. Paused, and killed: it stays dead, for longer than the restart took and the lease lasts. Resumed, it is started; the epoch is the same.
+//! 5. A switchover in some seconds is kept and begins in time, not earlier; another is cancelled.
+//! 6. A forced failover away from a primary that is well: a dry run says what would be lost and does nothing, without the words it is refused, with them it
 //!    is done and the old primary is fenced. What was acknowledged is there (R1).
 //!
 //! `holdfast watch` runs through all of it: it shows each change of the owner, under a later epoch each time, goes on when the gateway that it asks first is
@@ -44,6 +45,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     health_checks(&db1, &db2)?;
     let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
     let restart = killed(&cluster, &mut ledger, &db1, &db2)?;
+    hung(&cluster, &ledger, &db1, &db2)?;
     paused(&cluster, &mut ledger, (&db1, &db2), LEFT_ALONE.max(restart * 2))?;
     watched_gateway(&mut cluster, asked, &mut watch)?;
     scheduled(&mut ledger, &db1, &db2)?;
@@ -204,6 +206,29 @@ fn killed(cluster: &Cluster, ledger: &mut Ledger, db1: &Host, db2: &Host) -> Res
     anyhow::ensure!(db2.history().len() == others, "db2 did something: {:?}", db2.history());
     whole(ledger, db1)?;
     Ok(took)
+}
+
+/// Its device is well, so its silence is its own. No writers: theirs would wait as long.
+fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()> {
+    let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
+    let (old, moment) = (db1.postmaster()?, Instant::now());
+    for pid in db1.postgres() {
+        signal(pid, Signal::STOP);
+    }
+    let noticed = wait_until(TAKEOVER, || view(db1).is_ok_and(|shown| shown["state"] != "primary"));
+    anyhow::ensure!(noticed, "PostgreSQL stands still, db1 is primary after {TAKEOVER:?}: {}", db1.said());
+    let line = tells(db1, "restart", restarts)?;
+    let reason = line["reason"].as_str().unwrap_or_default();
+    anyhow::ensure!(
+        reason.contains("gave no answer"),
+        "history: found {line}, expected a PostgreSQL that gave no answer"
+    );
+    let took = db1.becomes_primary(moment, TAKEOVER)?;
+    anyhow::ensure!(db1.postmaster()? != old, "the postmaster that stood still is there");
+    same_lease(cluster, db1, &before)?;
+    anyhow::ensure!(db2.history().len() == others, "db2 did something: {:?}", db2.history());
+    note(format!("PostgreSQL stood still: primary again after {} ms: {reason}", took.as_millis()));
+    whole(ledger, db1)
 }
 
 fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {

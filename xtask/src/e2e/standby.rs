@@ -4,15 +4,15 @@
 //! 2. The gateway that the copy reads from is killed: the whole device can be read all the same, and queries go on.
 //! 3. A refresh: newer rows, younger data; the old copy and the old snapshot of its own are gone, a person's snapshot stays.
 //! 4. A refresh to a snapshot that is not there, and one whose PostgreSQL cannot start, fail: what served serves on.
-//! 5. `standby run`: 200 for load balancers; its PostgreSQL is killed: a new copy takes its place; told to stop, all of it is gone.
+//! 5. `standby run`: 200 for load balancers, and a real HAProxy goes by that; its PostgreSQL is killed: a new copy takes its place; told to stop, all of it is gone.
 //!
-//! The settings are those of deploy/examples/standby, with the addresses and directories of this place.
+//! The settings and HAProxy's listener are those of deploy/examples/standby, with the addresses and directories of this place.
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::{public_dir, root};
 use crate::cluster::{Cluster, SET, VOLUME, free_ports};
 use crate::cmd::{cmd, tail_of};
-use crate::hosts;
+use crate::hosts::{self, Proxy};
 use crate::pg::Postgres;
 use crate::process::{Proc, Signal, wait_until};
 use crate::say::note;
@@ -123,16 +123,21 @@ impl Standby {
 
     /// The code of a health check; 0 where nobody answers.
     fn asks(&self, path: &str) -> u16 {
-        let ask = || -> Result<u16> {
-            let mut stream = TcpStream::connect_timeout(&self.http, Duration::from_secs(1))?;
-            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-            write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
-            let mut head = [0; 12];
-            stream.read_exact(&mut head)?;
-            Ok(std::str::from_utf8(&head[9..])?.parse()?)
-        };
-        ask().unwrap_or(0)
+        asks_at(self.http, path)
     }
+}
+
+/// The same at another address.
+fn asks_at(at: SocketAddr, path: &str) -> u16 {
+    let ask = || -> Result<u16> {
+        let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(std::str::from_utf8(&head[9..])?.parse()?)
+    };
+    ask().unwrap_or(0)
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
@@ -267,6 +272,37 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     cluster.stop().map(drop)
 }
 
+/// The example's listener, added to the file of deploy/haproxy as its README says, leads to a standby whose data is young enough, and to none whose data is not.
+/// What it leads to is the standby's own health check: the PostgreSQL of this place has no TCP port.
+fn behind_haproxy(lab: &Lab, standby: &Standby) -> Result<()> {
+    let sample = |path: &str| std::fs::read_to_string(root().join(path));
+    let both = sample("deploy/haproxy/haproxy.cfg")? + &sample("deploy/examples/standby/haproxy-reads.cfg")?;
+    let file = lab.dir.join("haproxy-both.cfg");
+    std::fs::write(&file, both)?;
+    let file = file.to_str().context("a path that is text")?;
+    for (age, code) in [(1800, 200), (0, 0)] {
+        let first = free_ports(3)?;
+        let door = |offset: u16| SocketAddr::from(([127, 0, 0, 1], first + offset));
+        let reads = door(2);
+        let changes = [
+            ("*:5000", door(0).to_string()),
+            ("*:5002", door(1).to_string()),
+            ("*:5001", reads.to_string()),
+            ("10.0.0.1", "127.0.0.2".to_owned()),
+            ("10.0.0.2", "127.0.0.3".to_owned()),
+            ("10.0.0.9:5432", standby.http.to_string()),
+            ("port 8018", format!("port {}", standby.http.port())),
+            ("max_age_s=1800", format!("max_age_s={age}")),
+        ];
+        let _proxy = Proxy::with(&lab.dir, file, reads, &changes)?;
+        let found = || asks_at(reads, "/replica");
+        let as_told = wait_until(TAKEOVER_LIMIT, || found() == code);
+        anyhow::ensure!(as_told, "through HAProxy, data of {age} s at most: found {}, expected {code}", found());
+    }
+    note("HAProxy with the example's listener: to the standby while its data is young enough, else to nobody");
+    Ok(())
+}
+
 /// 5.
 fn runs(lab: &Lab, cluster: &Cluster, standby: &Standby) -> Result<()> {
     let log = lab.dir.join("standby-run.log");
@@ -276,6 +312,7 @@ fn runs(lab: &Lab, cluster: &Cluster, standby: &Standby) -> Result<()> {
     anyhow::ensure!(standby.asks("/replica?max_age_s=3600") == 200, "an hour is long enough");
     anyhow::ensure!(standby.asks("/replica?max_age_s=0") == 503, "data of no age at all");
     anyhow::ensure!(standby.asks("/primary") == 503 && standby.asks("/replica?lag=1MB") == 400, "other checks");
+    behind_haproxy(lab, standby)?;
     let why = standby.fails(&[])?;
     anyhow::ensure!(why.contains("standby run"), "a refresh beside `standby run`: {why}");
     let before = standby.status()?;

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 const PART: &str = "agents";
 const TOKEN: &str = "/etc/holdfast/agent.token";
 
-/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide.
-fn settings(guest: &Guest, index: usize) -> String {
+/// Settings of a guest's agent, with these further lines for its pool. Emulation makes all of it late: the limits are wide.
+fn settings(guest: &Guest, index: usize, pool: &str) -> String {
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
     format!(
         "name = {:?}\nset = {SET:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
-         [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n\
+         [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
          [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n[watchdog]\ntimeout_ms = 60000\n\
          [http]\nlisten = \"0.0.0.0:8008\"\ntoken_file = {TOKEN:?}\n[peers]\n{peer} = \"{peer_at}:8008\"\n",
         guest.name,
@@ -35,28 +35,50 @@ fn settings(guest: &Guest, index: usize) -> String {
     )
 }
 
-/// Starts the agent; after a reboot the guest does so by itself.
-fn begin(guest: &Guest, index: usize) -> Result<()> {
+/// Writes the settings, which an agent reads when it begins.
+pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
-    guest.put("/etc/holdfast/agent.toml", &settings(guest, index))?;
+    guest.put("/etc/holdfast/agent.toml", &settings(guest, index, pool))?;
     // Its reboot by sysrq writes nothing back.
-    guest.run("sync", LIMIT)?;
+    guest.run("sync", LIMIT).map(drop)
+}
+
+/// Starts the agent; after a reboot the guest does so by itself.
+pub fn begin(guest: &Guest, index: usize, pool: &str) -> Result<()> {
+    configure(guest, index, pool)?;
     guest.leave_running(
         "(while :; do holdfast agent run --config /etc/holdfast/agent.toml >> /var/log/agent.log 2>&1; sleep 1; done) < /dev/null > /dev/null 2>&1 &",
     )
 }
 
-fn asks(guest: &Guest, path: &str) -> u16 {
+/// A question to its agent; the answer is read from what comes back.
+fn asked(guest: &Guest, question: &str) -> Result<TcpStream> {
+    let at = format!("{}:8008", guest.address).parse()?;
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "{question} HTTP/1.0\r\n\r\n")?;
+    Ok(stream)
+}
+
+/// The status of a health check; 0 for no answer.
+pub fn asks(guest: &Guest, path: &str) -> u16 {
     let ask = || -> Result<u16> {
-        let at = format!("{}:8008", guest.address).parse()?;
-        let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(stream, "OPTIONS {path} HTTP/1.0\r\n\r\n")?;
         let mut head = [0; 12];
-        stream.read_exact(&mut head)?;
+        asked(guest, &format!("OPTIONS {path}"))?.read_exact(&mut head)?;
         Ok(std::str::from_utf8(&head[9..])?.parse()?)
     };
     ask().unwrap_or(0)
+}
+
+/// What its agent shows of itself.
+///
+/// # Errors
+/// When it shows nothing.
+pub fn view(guest: &Guest) -> Result<Value> {
+    let mut answer = String::new();
+    asked(guest, "GET /status")?.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{}: found {answer:?}", guest.name))?;
+    Ok(serde_json::from_str(body)?)
 }
 
 fn said(guest: &Guest) -> String {
@@ -105,13 +127,13 @@ pub fn phases(guest: &Guest) -> Result<String> {
 /// When they do not get there.
 pub fn pair(lab: &Lab, report: &mut Report, a: Guest) -> Result<(Guest, Guest)> {
     step("Agents on two guests");
-    begin(&a, 0)?;
+    begin(&a, 0, "")?;
     let begun = Instant::now();
     becomes_primary(&a)?;
     report.add(PART, "a: start to primary", Some(begun.elapsed().as_secs_f64()), phases(&a)?);
     let (b, seconds) = lab.boot(1)?;
     report.add(PART, "boot of a guest beside it", Some(seconds), "");
-    begin(&b, 1)?;
+    begin(&b, 1, "")?;
     stands_by(&b)?;
     note("b stands by");
     Ok((a, b))
@@ -123,6 +145,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     let writers = lab.writers(&a)?;
     go_on(&writers, 20)?;
     std::thread::sleep(Duration::from_secs(args.load));
+    report.fault();
     let killed = a.kill()?;
     let since = unix_ms();
     becomes_primary(&b)?;
@@ -132,7 +155,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     sound(lab, report, PART, &b)?;
 
     let (a, _) = lab.boot(0)?;
-    begin(&a, 0)?;
+    begin(&a, 0, "")?;
     stands_by(&a)?;
     note("a stands by");
 
@@ -141,6 +164,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, (a, mut b): (Guest,
     go_on(&writers, 20)?;
     let mut stale = Lab::session(&b)?;
     stale.query("create table if not exists stale (n int)").context("before the pause")?;
+    report.fault();
     let paused = b.pause()?;
     becomes_primary(&a)?;
     report.add(PART, "b paused: a primary", Some(paused.elapsed().as_secs_f64()), phases(&a)?);

@@ -44,6 +44,7 @@ pub fn act(lab: &mut Lab, report: &mut Report, (a, index): (&Guest, usize), b: &
     );
     let writers = lab.writers(a)?;
     go_on(&writers, 20)?;
+    report.fault();
     let cut = Instant::now();
     lab.net.isolate(GATEWAYS + index)?;
     becomes_primary(b)?;

@@ -49,6 +49,16 @@ pub fn start(guest: &Guest, set: &str, sockets: u8, again: bool) -> Result<f64> 
     launch(guest, set, if again { &looped } else { &command })
 }
 
+/// Attaches where another owner's lease may not have run out yet: asked again, as a unit's `Restart=` does, for as long as that is the reason.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_after(guest: &Guest, set: &str, sockets: u8) -> Result<f64> {
+    let held = format!("tail -n 2 /var/log/attach-{set}.log | grep -q 'the set is held by'");
+    let command = command(guest, set, sockets);
+    launch(guest, set, &format!("until {command}\ndo\n  {held} || break\n  sleep 0.5\ndone"))
+}
+
 /// Attaches by this command; how long that took.
 ///
 /// # Errors
@@ -166,6 +176,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
     go_on(&writers, 20)?;
     let serving = lab.serving()?;
     let since = unix_ms();
+    report.fault();
     lab.gateways.kill(serving)?;
     go_on(&writers, 50)?;
     let (gap, lost) = lab.take_back(writers, since)?;
@@ -182,6 +193,7 @@ pub fn faults(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Res
     let writers = lab.writers(a)?;
     go_on(&writers, 20)?;
     let since = unix_ms();
+    report.fault();
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
     go_on(&writers, 50)?;
     let (gap, lost) = lab.take_back(writers, since)?;

@@ -24,6 +24,7 @@ pub fn act(report: &mut Report, a: &Guest, sockets: u8) -> Result<()> {
     let found = block(a, &device)?;
     let write =
         format!("dd if=/usr/bin/holdfast of={device} oflag=direct bs=4096 count=1 seek={} conv=notrunc", PLACE * 256);
+    report.fault();
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
     let begun = Instant::now();
     // Ends only because the kernel has waited for long enough: nobody is there to answer it.

@@ -31,6 +31,7 @@ pub fn act(lab: &mut Lab, report: &mut Report, a: &Guest, sockets: u8) -> Result
     let before = status(a, SET)?;
     let device = paths(&before).into_iter().next().context("a device")?;
     let found = block(a, &device)?;
+    report.fault();
     a.run(&format!("kill -9 {}", before["pid"].as_u64().context("a pid")?), LIMIT)?;
     // Waits in the kernel: the device has no live socket.
     a.leave_running(&format!(

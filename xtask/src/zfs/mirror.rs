@@ -7,7 +7,7 @@
 //! ```
 
 use super::Args;
-use super::devices::{paths, start, status};
+use super::devices::{paths, start_after, status};
 use super::guest::Guest;
 use super::lab::{LIMIT, Lab, go_on};
 use super::pool;
@@ -52,7 +52,7 @@ impl Side {
     }
 
     fn attach(&self, report: &mut Report, guest: &Guest, sockets: u8) -> Result<()> {
-        let seconds = start(guest, self.set, sockets, false)?;
+        let seconds = start_after(guest, self.set, sockets)?;
         let device = paths(&status(guest, self.set)?).into_iter().next().context("a device")?;
         guest.run(&format!("mkdir -p {NAMES} && ln -sfn {device} {}", self.name()), LIMIT)?;
         report.add(PART, &format!("attach {}", self.set), Some(seconds), device);
@@ -136,6 +136,7 @@ fn set_is_taken(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut Si
     step("Side b: its store is lost, then its set is taken");
     let writers = lab.writers(guest)?;
     go_on(&writers, 20)?;
+    report.fault();
     side.store.stop()?;
     let (before, found) = (writers.acknowledged(), "with the store away, and both sides");
     std::thread::sleep(STILL);
@@ -145,6 +146,7 @@ fn set_is_taken(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut Si
     anyhow::ensure!(commits > 0, "R8: no commit in {STILL:?} when a store was away");
     report.add(PART, found, Some(STILL.as_secs_f64()), format!("{commits} commits; {states}"));
     let since = unix_ms();
+    report.fault();
     let grant = lab.gateways.holdfast(&["lease", "acquire", side.set, "--owner", "nobody", "--force"], HURRY)?;
     go_on(&writers, 50)?;
     let states = degraded(guest)?;
@@ -187,9 +189,11 @@ fn process_is_lost(lab: &mut Lab, report: &mut Report, guest: &Guest, side: &mut
     step("Side a: its store is lost, and its attach");
     let writers = lab.writers(guest)?;
     go_on(&writers, 20)?;
+    report.fault();
     side.store.stop()?;
     let pid = status(guest, side.set)?["pid"].as_u64().context("a pid")?;
     let since = unix_ms();
+    report.fault();
     guest.run(&format!("kill -9 {pid}"), LIMIT)?;
     let still = wait_until(LIMIT, || {
         let before = writers.acknowledged();
@@ -275,6 +279,7 @@ fn host_is_killed(lab: &mut Lab, report: &mut Report, args: &Args, guest: Guest,
     let writers = lab.writers(&guest)?;
     go_on(&writers, 20)?;
     std::thread::sleep(Duration::from_secs(args.load));
+    report.fault();
     guest.kill()?;
     lab.take_back(writers, unix_ms())?;
     let (guest, seconds) = lab.boot(1)?;

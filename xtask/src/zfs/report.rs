@@ -5,6 +5,9 @@ use anyhow::Result;
 use serde::Serialize;
 use std::path::Path;
 
+/// Where it is kept, in the run's folder.
+pub const FILE: &str = "summary.json";
+
 /// One thing that was done or looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
@@ -24,6 +27,10 @@ pub struct Report {
     sockets: u8,
     machine_at_begin: String,
     pub took_s: u64,
+    /// Faults that were made.
+    faults: u64,
+    /// By the ledgers of the run.
+    pub commits_acknowledged: u64,
     rows: Vec<Row>,
 }
 
@@ -31,7 +38,21 @@ impl Report {
     /// Nothing yet.
     pub fn begin(guest: &str, scale: u32, sockets: u8) -> Self {
         let machine_at_begin = stats::machine();
-        Self { guest: guest.into(), pgbench_scale: scale, sockets, machine_at_begin, took_s: 0, rows: Vec::new() }
+        Self {
+            guest: guest.into(),
+            pgbench_scale: scale,
+            sockets,
+            machine_at_begin,
+            took_s: 0,
+            faults: 0,
+            commits_acknowledged: 0,
+            rows: Vec::new(),
+        }
+    }
+
+    /// A fault is made now.
+    pub fn fault(&mut self) {
+        self.faults += 1;
     }
 
     /// Adds a row, and shows it.
@@ -47,7 +68,7 @@ impl Report {
     /// # Errors
     /// The file system's.
     pub fn save(&self, dir: &Path) -> Result<()> {
-        Ok(std::fs::write(dir.join("summary.json"), serde_json::to_vec_pretty(self)?)?)
+        Ok(std::fs::write(dir.join(FILE), serde_json::to_vec_pretty(self)?)?)
     }
 
     /// As people read it.

@@ -4,6 +4,10 @@ use super::{AgentConfig, DatabaseKind, PoolKind, WatchdogKind, WatchdogMode};
 use std::fmt;
 use std::path::PathBuf;
 
+/// With `pool.multihost`: ZFS's activity check of a lost host's pool takes up to 25 s by its defaults (twice its ten intervals of a second, and up to a quarter more),
+/// and an import that is ended before that is never done, however often it is begun.
+const MULTIHOST_IMPORT_MIN_S: u64 = 30;
+
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -106,6 +110,15 @@ pub(super) fn problems(config: &AgentConfig) -> Vec<Problem> {
     }
     if pool.kind != PoolKind::Zfs && pool.multihost {
         say("pool.multihost", "found true, expected false: only a ZFS pool has it (pool.kind)".into());
+    }
+    if pool.kind == PoolKind::Zfs && pool.multihost && pool.import_timeout_s < MULTIHOST_IMPORT_MIN_S {
+        let found = pool.import_timeout_s;
+        say(
+            "pool.import_timeout_s",
+            format!(
+                "found {found}, expected {MULTIHOST_IMPORT_MIN_S} or more with pool.multihost: ZFS's activity check of a lost host's pool takes up to 25 s by its defaults"
+            ),
+        );
     }
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
         say("database.start, database.stop", "found none, expected commands (database.kind is command)".into());

@@ -80,6 +80,23 @@ fn unknown_fields_and_bad_values_are_named() {
     }
 }
 
+/// An import that is ended while ZFS still watches the pool would be begun anew for ever.
+#[test]
+fn multihost_is_for_zfs_and_leaves_its_import_time() {
+    let mut config = AgentConfig::example();
+    config.pool.multihost = true;
+    config.pool.kind = PoolKind::Ext4;
+    let text = config.validate().unwrap_err().to_string();
+    assert!(text.contains("pool.multihost: found true") && !text.contains("import_timeout_s"), "{text}");
+    (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+    config.validate().unwrap();
+    config.pool.import_timeout_s = 29;
+    let text = config.validate().unwrap_err().to_string();
+    assert!(text.contains("pool.import_timeout_s: found 29, expected 30 or more with pool.multihost"), "{text}");
+    config.pool.multihost = false;
+    config.validate().unwrap();
+}
+
 /// What the examples of deploy/ say must be what an agent takes.
 #[test]
 fn the_examples_are_valid() {

@@ -121,6 +121,22 @@ mod tests {
         }
     }
 
+    /// What a script is told of a line of the history, and who it is told of.
+    #[tokio::test]
+    async fn a_line_of_the_history_is_told_with_host_set_role_and_epoch() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        let mut config = AgentConfig { name: "db7".into(), set: "pg".into(), ..AgentConfig::default() };
+        config.hooks.on_event = Some(format!(
+            "cd {at}; read -r line; echo \"$line $HOLDFAST_NAME $HOLDFAST_SET $HOLDFAST_ROLE $HOLDFAST_EPOCH.\" >> said"
+        ));
+        let hooks = Hooks::new(&config);
+        hooks.role(Role::Standby, 4);
+        hooks.event("{\"event\":\"failover\"}", Role::Primary, 5);
+        let said = wait_for(&dir.path().join("said"), ".").await;
+        assert_eq!(said, "{\"event\":\"failover\"} db7 pg primary 5.\n");
+    }
+
     #[tokio::test]
     async fn the_newest_role_is_the_last_word_whatever_else_runs() {
         let dir = tempfile::tempdir().unwrap();

@@ -3,16 +3,36 @@
 //! Imported by force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether that host can
 //! still write is the lease's business: it cannot (R2), or these devices would not be here. What -f also passes over is another host's id on the pool; so where
 //! `multihost` is wanted as a second line, the ids have to be right (`hostid`, H1).
+//!
+//! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
+//! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.
 
 use crate::config::PoolConfig;
 use crate::hostid::{self, Told};
-use crate::process::{run, system};
+use crate::process::{run, run_explained, system};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// For a question to the pool, or a property of it.
+/// For a question about the pool.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// To set a property: it goes with the pool's next transaction group, which has more to write just after an import.
+const SET_LIMIT: Duration = Duration::from_secs(20);
+
+/// What an import that took too long may have been at.
+const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
+
+/// Parameters of the ZFS module, below the root.
+const PARAMETERS: &str = "sys/module/zfs/parameters";
+
+/// For how many intervals ZFS bears that nothing can be written to a pool with `multihost=on`; 0: for ever.
+const FAIL_INTERVALS: &str = "zfs_multihost_fail_intervals";
+
+/// The interval of these writes in milliseconds, what it is by default, and what ZFS takes a smaller one for.
+const INTERVAL: &str = "zfs_multihost_interval";
+const INTERVAL_DEFAULT_MS: u64 = 1000;
+const INTERVAL_MIN_MS: u64 = 100;
 
 /// `zpool`, and the files that ZFS reads.
 #[derive(Clone, Debug)]
@@ -60,7 +80,7 @@ impl Zfs {
         }
         command.arg(name);
         let limit = Duration::from_secs(pool.import_timeout_s);
-        run(command, limit).await.map_err(|why| match &id {
+        run_explained(command, limit, WATCHED_FIRST).await.map_err(|why| match &id {
             // ZFS says so itself, in some of its versions in other words.
             Ok(id) if id == hostid::NONE => {
                 format!("{why} (the host id of this host is not set: {})", hostid::GENERATE)
@@ -77,17 +97,44 @@ impl Zfs {
                 "pool {name}: multihost is wanted (pool.multihost) and not on: {why}; try `zpool set multihost=on {name}`"
             )
         };
-        match run(self.zpool(&["get", "-H", "-o", "value", "multihost", name]), ASK_LIMIT).await {
-            Ok(value) if value == "on" => String::new(),
-            Ok(value) => match run(self.zpool(&["set", "multihost=on", name]), ASK_LIMIT).await {
-                Ok(_) => {
-                    tracing::info!(pool = name, found = value, "multihost is on now");
-                    String::new()
-                }
-                Err(why) => told(why),
-            },
-            Err(why) => told(why),
+        match self.is_multihost(name).await {
+            Ok(true) => return self.impatience(name),
+            Ok(false) => {}
+            Err(why) => return told(why),
         }
+        let set = run(self.zpool(&["set", "multihost=on", name]), SET_LIMIT).await;
+        // R12: what did not end well may have been done.
+        match (self.is_multihost(name).await, set) {
+            (Ok(true), _) => {
+                tracing::info!(pool = name, "multihost is on now");
+                self.impatience(name)
+            }
+            (_, Err(why)) | (Err(why), _) => told(why),
+            (Ok(false), Ok(_)) => told("it was set, and is off all the same".into()),
+        }
+    }
+
+    async fn is_multihost(&self, name: &str) -> Result<bool, String> {
+        let value = run(self.zpool(&["get", "-H", "-o", "value", "multihost", name]), ASK_LIMIT).await?;
+        Ok(value == "on")
+    }
+
+    /// What becomes of a pool with `multihost=on` that nothing can be written to for a while, "" where ZFS bears it or does not say. R8 lets a device wait for as
+    /// long as it takes; with its defaults ZFS does not, and what it suspends for that only a reboot brings back. It does so to keep a pool from being written by
+    /// two, which is the lease's business here.
+    fn impatience(&self, name: &str) -> String {
+        let read = |parameter: &str| {
+            let text = std::fs::read_to_string(self.root.join(PARAMETERS).join(parameter)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        let intervals = match read(FAIL_INTERVALS) {
+            None | Some(0) => return String::new(),
+            Some(intervals) => intervals,
+        };
+        let ms = intervals.saturating_mul(read(INTERVAL).unwrap_or(INTERVAL_DEFAULT_MS).max(INTERVAL_MIN_MS));
+        format!(
+            "pool {name}: ZFS suspends it until a reboot once nothing could be written to it for {ms} ms ({FAIL_INTERVALS}: found {intervals}, expected 0): a loss of gateways, or of attach, may take longer; set that parameter of the module zfs to 0 and zfs_multihost_import_intervals to 1 on each host"
+        )
     }
 }
 
@@ -129,6 +176,12 @@ mod tests {
 
         fn has(&self, name: &str) {
             std::fs::write(self.file(name), "").unwrap();
+        }
+
+        fn parameter(&self, name: &str, value: &str) {
+            let dir = self.zfs.root.join(PARAMETERS);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(name), value).unwrap();
         }
 
         fn did(&self) -> Vec<String> {
@@ -183,7 +236,7 @@ mod tests {
         let off = stage(7, true);
         let silent = ("db3".to_string(), Err("no route".to_string()));
         assert_eq!(off.import(&[told("db2", 8), silent]).await, Ok(String::new()));
-        assert_eq!(off.did(), [IMPORT, GET, SET]);
+        assert_eq!(off.did(), [IMPORT, GET, SET, GET]);
         let on = stage(7, true);
         on.has("multihost");
         assert_eq!(on.import(&[told("db2", 8)]).await, Ok(String::new()));
@@ -192,13 +245,65 @@ mod tests {
 
     #[tokio::test]
     async fn a_pool_that_takes_no_multihost_is_imported_and_that_is_told() {
-        for trouble in ["unset", "unasked"] {
+        for (trouble, told) in
+            [("unset", "permission denied"), ("unasked", "no answer"), ("forgets", "is off all the same")]
+        {
             let stage = stage(7, true);
             stage.has(trouble);
             let warning = stage.import(&[]).await.unwrap();
             assert!(warning.contains("not on") && warning.contains("zpool set multihost=on tank"), "{warning}");
+            assert!(warning.contains(told), "{warning}");
             assert!(stage.file("imported").exists());
         }
+    }
+
+    /// R12: the set did not end well, and was done.
+    #[tokio::test]
+    async fn what_counts_is_what_the_pool_has_then() {
+        let stage = stage(7, true);
+        stage.has("unsure");
+        assert_eq!(stage.import(&[]).await, Ok(String::new()));
+        assert_eq!(stage.did(), [IMPORT, GET, SET, GET]);
+    }
+
+    /// R8 lets a device wait; ZFS by its defaults ends that with a pool that only a reboot brings back.
+    #[tokio::test]
+    async fn a_pool_that_zfs_would_suspend_soon_is_told_about() {
+        for (intervals, interval, ms) in
+            [("10\n", "1000\n", "10000 ms"), ("3\n", "20\n", "300 ms"), ("10\n", "", "10000 ms")]
+        {
+            for is_on in [true, false] {
+                let stage = stage(7, true);
+                stage.parameter(FAIL_INTERVALS, intervals);
+                if !interval.is_empty() {
+                    stage.parameter(INTERVAL, interval);
+                }
+                if is_on {
+                    stage.has("multihost");
+                }
+                let warning = stage.import(&[]).await.unwrap();
+                assert!(warning.contains(ms) && warning.contains("expected 0"), "{warning}");
+                assert!(warning.contains("zfs_multihost_import_intervals"), "{warning}");
+            }
+        }
+        let patient = stage(7, true);
+        patient.parameter(FAIL_INTERVALS, "0\n");
+        assert_eq!(patient.import(&[]).await, Ok(String::new()));
+        // Without multihost ZFS has no such limit.
+        let off = stage(7, false);
+        off.parameter(FAIL_INTERVALS, "10\n");
+        assert_eq!(off.import(&[]).await, Ok(String::new()));
+    }
+
+    /// `zpool import` says nothing while ZFS watches the pool, and is killed at the end of its time.
+    #[tokio::test]
+    async fn an_import_that_takes_too_long_says_what_it_may_have_been_at() {
+        let mut slow = stage(7, true);
+        slow.has("slow");
+        slow.pool.import_timeout_s = 1;
+        let why = slow.import(&[]).await.unwrap_err();
+        assert!(why.contains("not within 1000 ms") && why.contains("pool.import_timeout_s"), "{why}");
+        assert!(!slow.file("imported").exists());
     }
 
     /// The pool has it, the settings do not: ZFS refuses, and what would help is said all the same.
@@ -212,5 +317,6 @@ mod tests {
         set.has("broken");
         let why = set.import(&[]).await.unwrap_err();
         assert!(why.contains("no such pool") && !why.contains("zgenhostid"), "{why}");
+        assert!(!why.contains("pool.import_timeout_s"), "it was not late: {why}");
     }
 }

@@ -8,7 +8,6 @@ use holdfast_control::cluster::{Member, MemberRole};
 use holdfast_control::set::Lease;
 use holdfast_types::{MemberId, Token};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Entries that a candidate may be behind before leadership is handed to it: it catches up in less than a heartbeat.
 const LAG_MAX: u64 = 1024;
@@ -34,22 +33,29 @@ impl AdminDoor {
                 MemberRole::Witness => "a witness".to_string(),
                 MemberRole::Gateway => super::standing_text(candidate.standing).to_string(),
             };
-            return refuse(format!("gateway {} is {what} and serves nobody; choose another", candidate.name));
+            return refuse(format!(
+                "gateway {} is {what} and serves nobody: choose another one (`holdfast gateway list`), or undrain it where it is drained",
+                candidate.name
+            ));
         }
         let Some(member) = status.members.iter().find(|m| m.member == candidate.id && m.voter) else {
-            return refuse(format!("gateway {} is not a voter of set {} yet", candidate.name, set.name));
-        };
-        let silent = member.silent.unwrap_or(Duration::MAX);
-        if silent > self.node.timing.election_max() {
             return refuse(format!(
-                "gateway {} does not answer (silent for {silent:?}); choose another",
+                "gateway {} is not a voter of set {} yet: wait until it has caught up (`holdfast gateway list`), or choose another one",
+                candidate.name, set.name
+            ));
+        };
+        let patience = self.node.timing.election_max();
+        if member.silent.is_none_or(|silent| silent > patience) {
+            let heard = member.silent.map_or("not heard of yet".to_string(), |silent| format!("silent for {silent:?}"));
+            return refuse(format!(
+                "gateway {} does not answer ({heard}, expected a word within {patience:?}): start it or mend the network to it, or choose another one",
                 candidate.name
             ));
         }
         let behind = status.last.map_or(0, |l| l.0).saturating_sub(member.matched.map_or(0, |m| m.0));
         if behind > LAG_MAX {
             return refuse(format!(
-                "gateway {} is {behind} entries behind, expected at most {LAG_MAX}; wait",
+                "gateway {} is {behind} entries behind, expected at most {LAG_MAX}: wait until it has caught up (`holdfast gateway list`), or choose another one",
                 candidate.name
             ));
         }
