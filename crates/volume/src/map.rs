@@ -16,6 +16,7 @@
 mod base;
 mod diff;
 mod leaf;
+mod names;
 mod pack;
 mod page;
 mod ranges;
@@ -27,6 +28,7 @@ mod under;
 pub use base::{BASE_DEPTH_MAX, Base};
 pub use diff::{Changed, Differing, changes, differing_pages};
 pub use leaf::{LOWEST_OF, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, Sums, open_leaf};
+pub(crate) use names::Names;
 pub use pack::{
     PackBuilder, PackEntry, PackTable, open_pack, open_page, open_root, open_top, pack_bytes_max, read_any_pack,
     read_pack, seal_root,

@@ -93,6 +93,15 @@ pub fn named(kind: StoredKind, at: RootRef, root: &Root) -> Vec<(ObjectId, u64)>
     }
 }
 
+/// The length of one object as [`named`] has it, without going through the others; `None` where the root does not name it.
+pub fn length_of(kind: StoredKind, object: ObjectId, at: RootRef, root: &Root) -> Option<u64> {
+    match kind {
+        StoredKind::Root => (object == at.object).then_some(at.bytes),
+        StoredKind::Pages => root.pack_length(object),
+        StoredKind::Segment => root.segment(object).map(|usage| usage.stored_bytes),
+    }
+}
+
 /// Part of what a store shows of one kind of object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Piece {

@@ -197,6 +197,14 @@ impl Root {
             .flat_map(|((volume, _), slot)| slot.leaf.iter().map(move |(number, page)| (*volume, number, page)))
     }
 
+    /// The pages in any of these packs, as [`Root::pages`] has them. Costs what the leaves of pages have of packs, and the pages of those that have one of these.
+    pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
+        let leaves = (!packs.is_empty()).then(|| self.leaves.iter());
+        leaves.into_iter().flatten().flat_map(move |((volume, _), slot)| {
+            slot.leaf.in_packs(packs).map(move |(number, page)| (*volume, number, page))
+        })
+    }
+
     /// How many pages there are. Costs what there are leaves.
     pub fn page_count(&self) -> u64 {
         self.leaves.values().map(|slot| slot.leaf.len() as u64).sum()
@@ -223,6 +231,12 @@ impl Root {
     pub fn packs(&self) -> BTreeMap<ObjectId, u64> {
         let of_pages = self.page_packs().map(|(object, usage)| (object, usage.stored_bytes));
         of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()
+    }
+
+    /// The length of a pack as [`Root::packs`] has it; `None` where the root does not name it.
+    pub fn pack_length(&self, object: ObjectId) -> Option<u64> {
+        let of_pages = || self.packs.get(object).filter(|usage| usage.live_pages > 0).map(|usage| usage.stored_bytes);
+        self.leaf_packs.get(&object).copied().or_else(of_pages)
     }
 
     /// The packs that the root's own leaves are in, with their lengths; none where it is written whole.
@@ -358,19 +372,35 @@ impl Root {
     /// Takes out the segments without a live sector, and says which: the root names them no more (M3). Forgets the lengths of
     /// packs without a page as well. The last step before a root is sealed, or its leaves are.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
-        let empty: Vec<ObjectId> =
-            self.packs.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(object, _)| object).collect();
-        empty.into_iter().for_each(|object| self.packs.remove(object));
-        let dead = self.segments().filter(|(_, usage)| usage.live_sectors.0 == 0).map(|(object, _)| object);
-        let dead: Vec<ObjectId> = dead.collect();
-        for object in &dead {
-            self.segments.remove(*object);
-        }
+        self.packs.drop_dead();
+        let dead = self.segments.drop_dead();
         self.forget_keys_of_others();
         dead
     }
 
-    /// The sums, in O(pages + segments).
+    /// Bytes of all segments in the store, and of them those in use, each segment's taken in proportion.
+    pub fn segment_bytes(&self) -> (u64, u64) {
+        let sums = self.segments.summaries().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
+        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
+    }
+
+    /// The same of the page packs whose length is known.
+    pub(crate) fn pack_bytes(&self) -> (u64, u64) {
+        let sums = self.packs.summaries().map(|found| found.sized);
+        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
+    }
+
+    /// The segments that are not all in use, those with the least in use first.
+    pub(crate) fn segments_by_use(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> {
+        self.segments.by_use()
+    }
+
+    /// The page packs that are not all in use, as far as their length is known, those with the least in use first.
+    pub(crate) fn packs_by_use(&self) -> impl Iterator<Item = (ObjectId, PackUse)> {
+        self.packs.by_use().filter(|(_, usage)| usage.live_pages > 0)
+    }
+
+    /// The sums. Costs what there are leaves, segments and packs.
     pub fn stats(&self) -> RootStats {
         let volumes: BTreeSet<VolumeId> = self.leaves.keys().map(|(volume, _)| *volume).collect();
         let mut stats = RootStats {

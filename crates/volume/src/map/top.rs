@@ -288,7 +288,8 @@ fn take<V: Known>(
     next: Option<ObjectId>,
     leaf: &ObjectLeaf<V>,
 ) -> Result<(), (&'static str, u64, u64)> {
-    let sums = Sums::of(&leaf.entries);
+    let slot = Slot::new(Some(at.at), leaf.entries.clone());
+    let sums = slot.summary().sums;
     let pairs = [
         ("objects", sums.objects, at.sums.objects),
         ("stored bytes of its objects", sums.stored_bytes, at.sums.stored_bytes),
@@ -305,7 +306,7 @@ fn take<V: Known>(
     for (object, key) in leaf.older.iter() {
         under.list(*object, *key);
     }
-    table.push(Slot { at: Some(at.at), entries: leaf.entries.clone() });
+    table.push(slot);
     Ok(())
 }
 

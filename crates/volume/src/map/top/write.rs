@@ -88,8 +88,8 @@ impl Root {
 
     fn object_leaf<V: Copy>(&self, slot: &Slot<V>) -> ObjectLeaf<V> {
         let key = |(object, _): &(ObjectId, V)| Some((*object, self.under.older_of(*object)?));
-        let older = if self.under.lists_any() { slot.entries.iter().filter_map(key).collect() } else { Vec::new() };
-        ObjectLeaf { entries: slot.entries.clone(), older: Arc::new(older) }
+        let older = if self.under.lists_any() { slot.entries().iter().filter_map(key).collect() } else { Vec::new() };
+        ObjectLeaf { entries: slot.entries().clone(), older: Arc::new(older) }
     }
 
     /// It is to be written as one object: nothing of it lies anywhere else from now on.
@@ -274,9 +274,9 @@ fn put_object_leaves<V: Known>(out: &mut Vec<u8>, table: &Table<V>, places: &mut
     let mut before = NO_OBJECT;
     for (_, slot) in table.leaves() {
         // A leaf is never empty.
-        let first = slot.entries.first().map_or(NO_OBJECT, |(object, _)| *object);
+        let first = slot.entries().first().map_or(NO_OBJECT, |(object, _)| *object);
         put_object(out, before, first);
-        Sums::of(&slot.entries).put(out);
+        slot.summary().sums.put(out);
         places.put(out, slot.at.as_ref());
         before = first;
     }
@@ -289,6 +289,6 @@ fn write_objects<V: Known>(
     writer: &mut Writer<impl FnMut() -> ObjectSealer>,
 ) {
     for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
-        slot.at = Some(writer.push(of, &encode_objects(of, &slot.entries, under)));
+        slot.at = Some(writer.push(of, &encode_objects(of, slot.entries(), under)));
     }
 }
