@@ -231,7 +231,7 @@ impl PageLeaf {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.packs.capacity() * size_of::<ObjectId>() + self.lines.capacity() * size_of::<Line>()
     }
 }

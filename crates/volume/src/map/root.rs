@@ -428,8 +428,10 @@ impl Root {
 
     /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
     pub fn memory_bytes(&self) -> u64 {
-        let leaves = self.leaves.len() + self.segments.leaves().count() + self.packs.leaves().count();
-        self.page_count() * 36 + self.segments.len() as u64 * 80 + self.packs.len() as u64 * 80 + leaves as u64 * 200
+        // Tree nodes are about two thirds full.
+        let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
+        let pages = self.leaves.values().map(|slot| (frame + slot.leaf.memory_bytes()) as u64);
+        pages.sum::<u64>() + self.segments.memory_bytes() + self.packs.memory_bytes()
     }
 }
 

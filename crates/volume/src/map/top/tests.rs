@@ -193,7 +193,7 @@ fn a_checkpoint_writes_the_leaves_that_it_changed() {
         let mut packs = Packs::default();
         let (leaves, bytes) = packs.write(&mut root, &LeafShape::DEFAULT, KEY_ID);
         // A checkpoint of 64 random writes, several of them one after the other: emptied packs are in it.
-        let (mut most, mut top) = (0, 0);
+        let (mut most, mut top, mut through) = (0, seal_root(&root, sealer(OBJECT)).len(), 0);
         for step in 0..20_u32 {
             for n in 0..64_u32 {
                 let page = (step * 64 + n).wrapping_mul(2_654_435_761) % pages;
@@ -206,17 +206,20 @@ fn a_checkpoint_writes_the_leaves_that_it_changed() {
                 root.replace_page(V, page, Some(place), &less, &more).unwrap();
                 root.replace_page(V, page, Some(place), &more, &less).unwrap();
             }
+            let (segments, packs_of_pages) = (root.segments.changed(), root.packs.changed());
+            through = through.max(segments.0 + packs_of_pages.0);
             most = most.max(packs.write(&mut root, &LeafShape::DEFAULT, KEY_ID).1);
             top = seal_root(&root, sealer(OBJECT)).len();
         }
         println!(
-            "{pages} pages: whole {whole} bytes; {leaves} leaves of {bytes} bytes; 64 writes: leaves {most}, top {top} bytes; {} bytes in memory",
+            "{pages} pages: whole {whole} bytes; {leaves} leaves of {bytes} bytes; 64 writes: leaves {most}, top {top} bytes, leaves of objects gone through {through}; {} bytes in memory",
             root.memory_bytes()
         );
         assert_eq!(
             packs.complete(open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap(), &[KEY_ID]),
             Ok(root)
         );
+        assert!(through <= 2 * 64 + 2, "leaves of objects that 64 writes have gone through: {through}");
         found.push((most, top, whole));
     }
     let [(small, _, _), (large, top, whole)] = found[..] else { panic!("{found:?}") };
