@@ -74,8 +74,11 @@ impl Shelf {
         self.roots.get(&at.object).map(|(_, root)| root.clone())
     }
 
-    /// Remembers a root, if it is small.
+    /// Remembers a root, if it is small. One that is in memory all the same takes no room here: the current one would be most of what there is.
     pub fn remember(&mut self, at: RootRef, root: &Arc<Root>) {
+        if self.mapping.has_root(at) {
+            return;
+        }
         let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
         let bytes = at.bytes.max(root.memory_bytes());
         if known + bytes <= ROOTS_BYTES_MAX {

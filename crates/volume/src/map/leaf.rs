@@ -231,6 +231,13 @@ impl PageLeaf {
         }
     }
 
+    /// Takes no more memory than what it says needs: after pages were replaced, most of the list may be packs that none of them is in any more.
+    pub(super) fn settle(&mut self) {
+        self.forget_packs();
+        self.packs.shrink_to_fit();
+        self.lines.shrink_to_fit();
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.packs.capacity() * size_of::<ObjectId>() + self.lines.capacity() * size_of::<Line>()
     }

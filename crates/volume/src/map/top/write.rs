@@ -135,6 +135,10 @@ impl Root {
         let width = self.width;
         for ((volume, range), slot) in &mut self.leaves {
             if slot.at.is_none() {
+                // One that another root has as well did not change, and is not copied for that.
+                if let Some(leaf) = Arc::get_mut(&mut slot.leaf) {
+                    leaf.settle();
+                }
                 let (volume, first) = (*volume, range * width);
                 let plain = encode_pages(volume, first, width, &slot.leaf);
                 slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
