@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
-use holdfast_volume::map::Root;
+use holdfast_volume::map::Objects;
 use holdfast_volume::space::{MoveBudget, MoveLimits};
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -233,14 +233,14 @@ impl Repairer {
         Ok(())
     }
 
-    async fn root(&self, at: RootRef) -> Result<Arc<Root>, TurnError> {
+    /// What a kept root names.
+    async fn root(&self, at: RootRef) -> Result<Arc<Objects>, TurnError> {
         if let Some(root) = self.shelf.lock().await.known(at) {
             return Ok(root);
         }
         let read = tokio::time::timeout(ROOT_LIMIT, self.mapping.root_once(at)).await;
         let root = read.map_err(|_| TurnError::RootLate(at.object))??;
-        self.shelf.lock().await.remember(at, &root);
-        Ok(root)
+        Ok(self.shelf.lock().await.remember(at, &root))
     }
 
     /// Compares one store if that is due, and copies to it what it lacks.

@@ -1,7 +1,7 @@
 //! What a root names that others do not: how garbage is found. Of most of its leaves a root has nothing alone, so they are told apart as leaves, without going through them.
 
+use super::objects::{Objects, PackUse, SegmentUse};
 use super::table::Table;
-use super::{PackUse, Root, SegmentUse};
 use holdfast_control::set::{StoredKind, StoredObject};
 
 /// Page packs and segments of one root, less those of others. Not the packs of its own leaves.
@@ -13,12 +13,12 @@ pub(crate) struct Names {
 
 impl Names {
     /// All of a root's.
-    pub(crate) fn of(root: &Root) -> Self {
+    pub(crate) fn of(root: &Objects) -> Self {
         Self { packs: root.packs.clone(), segments: root.segments.clone() }
     }
 
     /// Takes out what another root names (M3). Costs what there are leaves, and the objects of those that the other does not share.
-    pub(crate) fn take_out(&mut self, other: &Root) {
+    pub(crate) fn take_out(&mut self, other: &Objects) {
         let has_pages = |pack| other.packs.get(pack).is_some_and(|usage| usage.live_pages > 0);
         self.packs.take_out(&other.packs, |pack| has_pages(pack) || other.leaf_packs.contains_key(&pack));
         self.segments.take_out(&other.segments, |segment| other.segments.get(segment).is_some());
@@ -36,7 +36,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::{Live, PageRef};
+    use crate::map::{Live, PageRef, Root};
     use crate::object::tests::object;
     use holdfast_types::{LogId, ObjectId, Sectors, VolumeId};
     use proptest::collection::vec;

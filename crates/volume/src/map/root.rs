@@ -5,12 +5,11 @@
 
 use super::base::Base;
 use super::leaf::{LeafShape, PageLeaf};
-use super::table::Table;
-use super::under::Under;
+use super::objects::{Objects, PackUse, SegmentUse};
 use super::{Live, MapPiece, Page, page_number, page_numbers, push_below};
-use holdfast_control::set::{StoredKind, StoredObject};
 use holdfast_types::{Lba, LogId, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 mod whole;
@@ -37,28 +36,6 @@ impl PageRef {
     pub fn range(&self) -> std::ops::Range<u64> {
         u64::from(self.offset)..u64::from(self.offset) + u64::from(self.sealed_len)
     }
-}
-
-/// What a root knows of a segment: enough to judge what collecting it would free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentUse {
-    /// Length of the object in bytes.
-    pub stored_bytes: u64,
-    /// Sectors that were sealed into it.
-    pub raw_sectors: Sectors,
-    /// Sectors that pages of this root refer to (M4).
-    pub live_sectors: Sectors,
-}
-
-/// What a root knows of a page pack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PackUse {
-    /// Length of the object in bytes; 0 where it is not known.
-    pub stored_bytes: u64,
-    /// Sealed bytes of the pages that the root names in it.
-    pub live_bytes: u64,
-    /// How many these are.
-    pub live_pages: u64,
 }
 
 /// Sums over a root.
@@ -91,7 +68,8 @@ pub(super) struct PageSlot {
     pub leaf: Arc<PageLeaf>,
 }
 
-/// A checkpoint's map. Cloning is cheap: what did not change is shared.
+/// A checkpoint's map: the objects that it names, which it can be asked for as if it were them, and where the pages are. Cloning is cheap: what did not change is
+/// shared.
 #[derive(Clone, Debug)]
 pub struct Root {
     /// The root shows every entry up to this one, and none after (R4).
@@ -100,15 +78,18 @@ pub struct Root {
     pub(super) width: u32,
     /// By volume, and number of the range.
     pub(super) leaves: BTreeMap<(VolumeId, u32), PageSlot>,
-    pub(super) segments: Table<SegmentUse>,
-    /// Packs that pages are in, and such whose length was noted before any page was.
-    pub(super) packs: Table<PackUse>,
-    /// The packs that its leaves were written to, with their lengths; none where it is written whole.
-    pub(super) leaf_packs: BTreeMap<ObjectId, u64>,
+    /// What it names. Changed in this module and its neighbours alone.
+    pub(super) objects: Objects,
     /// What shows where this root and its pages say nothing.
     pub(super) base: Option<Arc<Base>>,
-    /// Which data keys it is made of.
-    pub(super) under: Under,
+}
+
+impl Deref for Root {
+    type Target = Objects;
+
+    fn deref(&self) -> &Objects {
+        &self.objects
+    }
 }
 
 impl Default for Root {
@@ -117,11 +98,8 @@ impl Default for Root {
             upto: LogId::default(),
             width: LeafShape::DEFAULT.pages,
             leaves: BTreeMap::new(),
-            segments: Table::default(),
-            packs: Table::default(),
-            leaf_packs: BTreeMap::new(),
+            objects: Objects::default(),
             base: None,
-            under: Under::default(),
         }
     }
 }
@@ -150,6 +128,11 @@ impl Root {
     /// A root that shows what its base does.
     pub fn over(upto: LogId, base: Base) -> Self {
         Self { upto, base: Some(Arc::new(base)), ..Self::default() }
+    }
+
+    /// What it names, without where its pages are: for who keeps no more of it.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// What shows where this root and its pages say nothing; `None` in a set that is no clone.
@@ -217,58 +200,15 @@ impl Root {
         pages.skip_while(move |(of, found, _)| *of == volume && *found < number)
     }
 
-    /// All segments that the root names, sorted.
-    pub fn segments(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> + '_ {
-        self.segments.iter()
-    }
-
-    /// What the root knows of a segment; `None` where it does not name it.
-    pub fn segment(&self, object: ObjectId) -> Option<SegmentUse> {
-        self.segments.get(object)
-    }
-
-    /// All packs that the root names, of pages and of its own leaves, with their lengths (0: not known).
-    pub fn packs(&self) -> BTreeMap<ObjectId, u64> {
-        let of_pages = self.page_packs().map(|(object, usage)| (object, usage.stored_bytes));
-        of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()
-    }
-
-    /// The length of a pack as [`Root::packs`] has it; `None` where the root does not name it.
-    pub fn pack_length(&self, object: ObjectId) -> Option<u64> {
-        let of_pages = || self.packs.get(object).filter(|usage| usage.live_pages > 0).map(|usage| usage.stored_bytes);
-        self.leaf_packs.get(&object).copied().or_else(of_pages)
-    }
-
-    /// The packs that the root's own leaves are in, with their lengths; none where it is written whole.
-    pub fn leaf_packs(&self) -> &BTreeMap<ObjectId, u64> {
-        &self.leaf_packs
-    }
-
-    /// Packs that a page is in, sorted.
-    pub(super) fn page_packs(&self) -> impl Iterator<Item = (ObjectId, PackUse)> + '_ {
-        self.packs.iter().filter(|(_, usage)| usage.live_pages > 0)
-    }
-
-    /// How much of each page pack the root still names, sorted.
-    pub fn pack_uses(&self) -> BTreeMap<ObjectId, PackUse> {
-        self.page_packs().collect()
-    }
-
-    /// Every object that the root names, without the one that it is itself in (M3): packs, then segments.
-    pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
-        let packs = self.packs().into_keys().map(|object| StoredObject { kind: StoredKind::Pages, object });
-        packs.chain(self.segments().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))
-    }
-
     /// Notes the length of a page pack, once it is known.
     pub fn add_pack(&mut self, object: ObjectId, stored_bytes: u64) {
         let usage = self.packs.get(object).unwrap_or_default();
-        self.packs.set(object, PackUse { stored_bytes, ..usage });
+        self.objects.packs.set(object, PackUse { stored_bytes, ..usage });
     }
 
     /// Notes a segment of this checkpoint, so that pages may refer to it.
     pub fn add_segment(&mut self, object: ObjectId, stored_bytes: u64, raw_sectors: Sectors) {
-        self.segments.set(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
+        self.objects.segments.set(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
     }
 
     /// Replaces a page: `page` is where the new one is, `None` when it maps nothing any more; `before` and `after` are
@@ -301,7 +241,7 @@ impl Root {
             }
         }
         for (object, usage) in changed {
-            self.segments.set(object, usage);
+            self.objects.segments.set(object, usage);
         }
         self.set_page(volume, number, page);
         Ok(())
@@ -348,7 +288,7 @@ impl Root {
             let (Some(live_bytes), Some(live_pages)) = left else {
                 panic!("M3: {usage:?} is counted in pack {}, expected the page at {old:?} among it", old.object)
             };
-            self.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
+            self.objects.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
         }
         let key = (volume, number / self.width);
         let Some(page) = page else {
@@ -363,7 +303,7 @@ impl Root {
         };
         let usage = self.packs.get(page.object).unwrap_or_default();
         let live_bytes = usage.live_bytes + u64::from(page.sealed_len);
-        self.packs.set(page.object, PackUse { live_bytes, live_pages: usage.live_pages + 1, ..usage });
+        self.objects.packs.set(page.object, PackUse { live_bytes, live_pages: usage.live_pages + 1, ..usage });
         let slot = self.leaves.entry(key).or_insert_with(|| PageSlot { at: None, leaf: Arc::default() });
         Arc::make_mut(&mut slot.leaf).set(number, &page);
         slot.at = None;
@@ -372,32 +312,10 @@ impl Root {
     /// Takes out the segments without a live sector, and says which: the root names them no more (M3). Forgets the lengths of
     /// packs without a page as well. The last step before a root is sealed, or its leaves are.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
-        self.packs.drop_dead();
-        let dead = self.segments.drop_dead();
-        self.forget_keys_of_others();
+        self.objects.packs.drop_dead();
+        let dead = self.objects.segments.drop_dead();
+        self.objects.forget_keys_of_others();
         dead
-    }
-
-    /// Bytes of all segments in the store, and of them those in use, each segment's taken in proportion.
-    pub fn segment_bytes(&self) -> (u64, u64) {
-        let sums = self.segments.summaries().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
-        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
-    }
-
-    /// The same of the page packs whose length is known.
-    pub(crate) fn pack_bytes(&self) -> (u64, u64) {
-        let sums = self.packs.summaries().map(|found| found.sized);
-        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
-    }
-
-    /// The segments that are not all in use, those with the least in use first.
-    pub(crate) fn segments_by_use(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> {
-        self.segments.by_use()
-    }
-
-    /// The page packs that are not all in use, as far as their length is known, those with the least in use first.
-    pub(crate) fn packs_by_use(&self) -> impl Iterator<Item = (ObjectId, PackUse)> {
-        self.packs.by_use().filter(|(_, usage)| usage.live_pages > 0)
     }
 
     /// The sums. Costs what there are leaves, segments and packs.
@@ -431,7 +349,7 @@ impl Root {
         // Tree nodes are about two thirds full.
         let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
         let pages = self.leaves.values().map(|slot| (frame + slot.leaf.memory_bytes()) as u64);
-        pages.sum::<u64>() + self.segments.memory_bytes() + self.packs.memory_bytes()
+        pages.sum::<u64>() + self.objects.memory_bytes()
     }
 }
 
@@ -494,7 +412,7 @@ mod tests {
             root.add_segment(object(segment), 8192, Sectors(16));
         }
         root.replace_page(volume, 0, Some(place(10, 104)), &Live::new(), &live).expect("a first page");
-        root.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
+        root.objects.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
         root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
         assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "nothing changed of any segment");
         // M4 is held all the same.

@@ -1,7 +1,7 @@
 //! Which objects no kept root names.
 
 use super::given_up::Lapsed;
-use crate::map::{Names, Root};
+use crate::map::{Names, Objects};
 use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +18,13 @@ pub struct Garbage {
 
 impl Garbage {
     /// Everything that the dropped root in object `root` names.
-    pub fn of(root: ObjectId, names: &Root) -> Self {
+    pub fn of(root: ObjectId, names: &Objects) -> Self {
         let leaves: BTreeSet<ObjectId> = names.leaf_packs().keys().copied().collect();
         Self { root, left: Names::of(names), leaves }
     }
 
     /// A kept root: what it names stays. To be told of every one.
-    pub fn keep(&mut self, names: &Root) {
+    pub fn keep(&mut self, names: &Objects) {
         self.left.take_out(names);
         for object in names.leaf_packs().keys() {
             self.leaves.remove(object);
@@ -103,7 +103,7 @@ impl Orphans {
     }
 
     /// A kept root, in object `object`. To be told of every one.
-    pub fn keep(&mut self, object: ObjectId, names: &Root) {
+    pub fn keep(&mut self, object: ObjectId, names: &Objects) {
         self.named.insert(object);
         self.named.extend(names.names().map(|named| named.object));
     }

@@ -6,6 +6,7 @@ const REAP: &str = "crates/volume/src/space/reap.rs";
 const ROOT: &str = "crates/volume/src/map/root.rs";
 const LEAVES: &str = "crates/volume/src/map/top/write.rs";
 const NAMES: &str = "crates/volume/src/map/names.rs";
+const OBJECTS: &str = "crates/volume/src/map/objects.rs";
 const TABLE: &str = "crates/volume/src/map/table.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const GIVEN_UP: &str = "crates/volume/src/space/given_up.rs";
@@ -207,7 +208,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a root does not name the packs of its own leaves: they are swept",
         rule: "R7",
         edits: &[Edit {
-            file: ROOT,
+            file: OBJECTS,
             old: "of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()",
             new: "of_pages.collect()",
         }],

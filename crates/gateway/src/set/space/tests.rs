@@ -99,10 +99,10 @@ async fn leaves_that_cannot_be_read_are_asked_for_once() {
 async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered() {
     let stored = Stored::made(IN_LEAVES).await;
     let (mut keeper, at, _served) = keeper(&stored).await;
-    let root = keeper.roots.root(at).await.unwrap();
+    keeper.roots.root(at).await.unwrap();
     assert!(keeper.roots.known(at).is_some(), "nobody else keeps it");
     keeper.roots.clear();
-    keeper.mapping.adopt_root(at, root.clone());
-    assert_eq!(*keeper.roots.root(at).await.unwrap(), *root);
+    let root = keeper.mapping.root(at).await.unwrap();
+    assert!(keeper.roots.root(at).await.unwrap().names().eq(root.names()));
     assert!(keeper.roots.known(at).is_none(), "it is the current one");
 }

@@ -143,7 +143,7 @@ fn a_count_that_is_not_what_the_pages_name_is_refused() {
         let (mut root, mut packs) = (sample(), Packs::default());
         let usage = root.packs.get(object(50)).unwrap();
         assert_eq!((usage.live_pages, usage.live_bytes), (3, 150));
-        root.packs.set(object(50), PackUse { live_pages, live_bytes, ..usage });
+        root.objects.packs.set(object(50), PackUse { live_pages, live_bytes, ..usage });
         packs.write(&mut root, &TINY, KEY_ID);
         let opened = open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap();
         let error = packs.complete(opened, &[KEY_ID]).unwrap_err().to_string();
@@ -155,7 +155,7 @@ fn a_count_that_is_not_what_the_pages_name_is_refused() {
 #[should_panic(expected = "M3: PackUse { stored_bytes: 400, live_bytes: 0, live_pages: 0 } is counted in pack")]
 fn a_page_that_is_not_counted_is_a_mistake() {
     let mut root = sample();
-    root.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });
+    root.objects.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });
     root.set_page(VolumeId(4), 0, None);
 }
 

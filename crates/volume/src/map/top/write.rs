@@ -1,6 +1,7 @@
 //! How a root's leaves are written: those that changed, and what is moved out of packs that are no longer worth their length.
 
 use super::*;
+use crate::map::objects::Objects;
 use crate::map::pack::LeafPackBuilder;
 use std::ops::Range;
 
@@ -94,11 +95,11 @@ impl Root {
 
     /// It is to be written as one object: nothing of it lies anywhere else from now on.
     pub fn make_whole(&mut self) {
-        self.leaf_packs.clear();
+        self.objects.leaf_packs.clear();
         self.leaves.values_mut().for_each(|slot| slot.at = None);
-        self.segments.leaves_mut().for_each(|slot| slot.at = None);
-        self.packs.leaves_mut().for_each(|slot| slot.at = None);
-        self.forget_keys_of_others();
+        self.objects.segments.leaves_mut().for_each(|slot| slot.at = None);
+        self.objects.packs.leaves_mut().for_each(|slot| slot.at = None);
+        self.objects.forget_keys_of_others();
     }
 
     /// Seals every leaf that changed since it was written (L1), or lies under an older data key (U3), and as many bytes more at most of those that lie in packs
@@ -110,8 +111,8 @@ impl Root {
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
-        self.segments.settle(shape.objects);
-        self.packs.settle(shape.objects);
+        self.objects.segments.settle(shape.objects);
+        self.objects.packs.settle(shape.objects);
         let older = self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some());
         let older: BTreeSet<ObjectId> = older.collect();
         self.leave_packs(&older);
@@ -125,9 +126,9 @@ impl Root {
         self.write_changed(&mut writer);
         writer.close();
         let used: BTreeSet<ObjectId> = self.places().map(|at| at.object).collect();
-        self.leaf_packs.retain(|object, _| used.contains(object));
-        self.leaf_packs.extend(writer.done.iter().map(|pack| (pack.object, pack.body.len() as u64)));
-        self.forget_keys_of_others();
+        self.objects.leaf_packs.retain(|object, _| used.contains(object));
+        self.objects.leaf_packs.extend(writer.done.iter().map(|pack| (pack.object, pack.body.len() as u64)));
+        self.objects.forget_keys_of_others();
         writer.done
     }
 
@@ -144,8 +145,9 @@ impl Root {
                 slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
             }
         }
-        write_objects(&mut self.segments, LeafOf::Segments, &self.under, writer);
-        write_objects(&mut self.packs, LeafOf::Packs, &self.under, writer);
+        let Objects { segments, packs, under, .. } = &mut self.objects;
+        write_objects(segments, LeafOf::Segments, under, writer);
+        write_objects(packs, LeafOf::Packs, under, writer);
     }
 
     /// Where its leaves are, as far as they are written.
@@ -202,8 +204,8 @@ impl Root {
         for slot in self.leaves.values_mut() {
             slot.at = slot.at.take().filter(|at| stays(at));
         }
-        self.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
-        self.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.objects.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.objects.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
     }
 
     /// The top's bytes, before sealing.
