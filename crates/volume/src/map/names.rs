@@ -79,7 +79,7 @@ mod tests {
         ) {
             let (mut root, mut lives, mut roots) = (Root::new(LogId::new(1, 1)), BTreeMap::new(), Vec::new());
             // Enough that most leaves are shared.
-            for number in 0..600 {
+            for number in 0..600_u32 {
                 set(&mut root, &mut lives, 1000 + number, Some((number.into(), (number * 7 % 900).into())));
             }
             for (changes, reread) in steps {

@@ -106,7 +106,7 @@ fn one_object_is_as_long_as_in_the_list_of_all() {
         root.add_pack(id(500 + n / 8 * 2), 70 + n as u64);
     }
     // Of this pack no page is named any more.
-    for number in 40..44 {
+    for number in 40..44_u32 {
         let live = [(id(u128::from(number)), Sectors(1))].into();
         root.replace_page(VolumeId(1), number, None, &live, &Live::new()).unwrap();
     }
