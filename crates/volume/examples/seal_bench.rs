@@ -3,8 +3,11 @@
 
 use holdfast_seal::{DataKey, ObjectOpener, ObjectSealer};
 use holdfast_types::{GroupId, Lba, LogId, MemberId, ObjectId, Sectors, Term, VolumeId};
-use holdfast_volume::map::{Live, MapExtent, PAGE_SECTORS, PackBuilder, Page, Root, open_page, open_root, seal_root};
+use holdfast_volume::map::{
+    LeafShape, Live, MapExtent, PAGE_SECTORS, PackBuilder, Page, PageRef, Root, open_page, open_root, seal_root,
+};
 use holdfast_volume::segment::{Codec, SegmentBuilder, open_extent, read_table};
+use holdfast_volume::space::{Amplification, Garbage, Spared, packs_to_collect, segments_to_collect};
 use std::time::Instant;
 
 const V: VolumeId = VolumeId(1);
@@ -88,4 +91,52 @@ fn main() {
     println!("a root of 1 TiB takes {} bytes sealed", sealed.len());
     timed("open and decode a root of 1 TiB", 0, || open_root(&opener(3), &sealed).unwrap());
     timed("stats of a root of 1 TiB", 0, || root.stats());
+    passes_of_a_checkpoint(&sealer);
+}
+
+/// What a checkpoint does with all of a root of 10 TiB, beside its pages: once for all of it, as after a takeover, and for 64 writes.
+fn passes_of_a_checkpoint(sealer: &impl Fn(u128) -> ObjectSealer) {
+    let (pages, segments) = (327_680_u32, 48_821_u128);
+    let id = |random: u128| object(random.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    let of = |page: u32| id(u128::from(page) % segments);
+    let at =
+        |pack: u128, number: u32| PageRef { object: id(pack), number, offset: 104, sealed_len: 9216, raw_len: 9200 };
+    let mut root = Root::new(LogId::new(1, 1));
+    (0..segments).for_each(|segment| root.add_segment(id(segment), 8 << 20, Sectors(1 << 15)));
+    for page in 0..pages {
+        let pack = (1 << 64) + u128::from(page.wrapping_mul(2_654_435_761) >> 8) % 204;
+        let live = Live::from([(of(page), Sectors(1 << 11))]);
+        root.replace_page(V, page, Some(at(pack, page)), &Live::new(), &live).unwrap();
+    }
+    let mut drawn = 1_u128 << 70;
+    let mut fresh = || {
+        drawn += 1;
+        sealer(drawn)
+    };
+    root.write_leaves(&LeafShape::DEFAULT, &mut fresh);
+    println!("a root of 10 TiB takes {} KiB of memory", root.memory_bytes() >> 10);
+    for round in 0..3_u128 {
+        let name = if round == 0 { "all of it" } else { "64 writes" };
+        let before = root.clone();
+        let spared = Spared::default();
+        timed(&format!("{name}: choose segments and packs"), 0, || {
+            (segments_to_collect(&root, 150, 1 << 30, &spared), packs_to_collect(&root, 200))
+        });
+        for n in 0..64 {
+            let page = (round as u32 * 64 + n).wrapping_mul(2_654_435_761) % pages;
+            let live = |sectors| Live::from([(of(page), Sectors(sectors))]);
+            let place = at((1 << 65) + round, n);
+            root.replace_page(V, page, Some(place), &live(1 << 11), &live((1 << 11) - 1)).unwrap();
+            root.replace_page(V, page, Some(place), &live((1 << 11) - 1), &live(1 << 11)).unwrap();
+        }
+        timed(&format!("{name}: write the leaves"), 0, || root.write_leaves(&LeafShape::DEFAULT, &mut fresh));
+        let top = timed(&format!("{name}: encode and seal the top"), 0, || seal_root(&root, sealer(9 + round)));
+        println!("the top of 10 TiB takes {} bytes sealed", top.len());
+        timed(&format!("{name}: what the root before names alone"), 0, || {
+            let mut garbage = Garbage::of(object(1), &before);
+            garbage.keep(&root);
+            garbage.entries(4096, None)
+        });
+        timed(&format!("{name}: sums"), 0, || (Amplification::of(&root), root.memory_bytes(), root.whole_bytes()));
+    }
 }

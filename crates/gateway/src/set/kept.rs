@@ -7,13 +7,13 @@ use bytes::Bytes;
 use holdfast_control::set::{RootRef, StoredKind};
 use holdfast_store::{ObjectStore, StoreError, keys};
 use holdfast_types::{ObjectId, SetId};
-use holdfast_volume::map::{PackTable, Root, open_leaf, open_page, open_top, read_any_pack};
+use holdfast_volume::map::{Objects, PackTable, Root, open_leaf, open_page, open_top, read_any_pack};
 use holdfast_volume::segment::{open_extent, read_table};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of kept roots, as they are in memory, that are remembered between turns.
+/// Bytes of what kept roots name, as it is in memory, that are remembered between turns: of some 80 TiB of random extents together.
 const ROOTS_BYTES_MAX: u64 = 32 << 20;
 /// Pages of a listing, each of some 1000 keys, of one kind of object at most.
 pub const LIST_PAGES_MAX: usize = 10_000;
@@ -34,10 +34,10 @@ pub fn key_kind(kind: StoredKind) -> keys::Kind {
     }
 }
 
-/// Kept roots, as they are read.
+/// What kept roots name, as they are read. Their pages nobody asks for here: a root was compared with all of them when it was read.
 pub struct Shelf {
     mapping: Arc<Mapping>,
-    roots: BTreeMap<ObjectId, (u64, Arc<Root>)>,
+    roots: BTreeMap<ObjectId, (u64, Arc<Objects>)>,
 }
 
 impl Shelf {
@@ -56,40 +56,52 @@ impl Shelf {
         self.roots.retain(|known, _| kept.iter().any(|root| root.object == *known));
     }
 
-    /// A kept root. A few small ones are remembered.
+    /// What a kept root names. As many as there is room for are remembered.
     ///
     /// # Errors
     /// [`MapError`].
-    pub async fn root(&mut self, at: RootRef) -> Result<Arc<Root>, MapError> {
-        if let Some(root) = self.known(at) {
-            return Ok(root);
+    pub async fn root(&mut self, at: RootRef) -> Result<Arc<Objects>, MapError> {
+        if let Some(objects) = self.known(at) {
+            return Ok(objects);
         }
         let root = self.mapping.root_once(at).await?;
-        self.remember(at, &root);
-        Ok(root)
+        Ok(self.remember(at, &root))
     }
 
-    /// A kept root, if it is remembered.
-    pub fn known(&self, at: RootRef) -> Option<Arc<Root>> {
-        self.roots.get(&at.object).map(|(_, root)| root.clone())
+    /// What a kept root names, if it is remembered.
+    pub fn known(&self, at: RootRef) -> Option<Arc<Objects>> {
+        self.roots.get(&at.object).map(|(_, objects)| objects.clone())
     }
 
-    /// Remembers a root, if it is small.
-    pub fn remember(&mut self, at: RootRef, root: &Arc<Root>) {
-        let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
-        let bytes = at.bytes.max(root.memory_bytes());
-        if known + bytes <= ROOTS_BYTES_MAX {
-            self.roots.insert(at.object, (bytes, root.clone()));
+    /// What this root names; remembered, if there is room. One that is in memory all the same takes none: the current one would be the first, after each checkpoint.
+    pub fn remember(&mut self, at: RootRef, root: &Root) -> Arc<Objects> {
+        let objects = Arc::new(root.objects().clone());
+        if !self.mapping.has_root(at) {
+            let known: u64 = self.roots.values().map(|(bytes, _)| bytes).sum();
+            let bytes = objects.memory_bytes();
+            if known + bytes <= ROOTS_BYTES_MAX {
+                self.roots.insert(at.object, (bytes, objects.clone()));
+            }
         }
+        objects
     }
 }
 
 /// The objects of one kind that a root names, itself included, in their order, with their lengths (0: not known).
-pub fn named(kind: StoredKind, at: RootRef, root: &Root) -> Vec<(ObjectId, u64)> {
+pub fn named(kind: StoredKind, at: RootRef, root: &Objects) -> Vec<(ObjectId, u64)> {
     match kind {
         StoredKind::Root => vec![(at.object, at.bytes)],
         StoredKind::Pages => root.packs().into_iter().collect(),
         StoredKind::Segment => root.segments().map(|(object, usage)| (object, usage.stored_bytes)).collect(),
+    }
+}
+
+/// The length of one object as [`named`] has it, without going through the others; `None` where the root does not name it.
+pub fn length_of(kind: StoredKind, object: ObjectId, at: RootRef, root: &Objects) -> Option<u64> {
+    match kind {
+        StoredKind::Root => (object == at.object).then_some(at.bytes),
+        StoredKind::Pages => root.pack_length(object),
+        StoredKind::Segment => root.segment(object).map(|usage| usage.stored_bytes),
     }
 }
 

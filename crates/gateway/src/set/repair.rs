@@ -10,7 +10,7 @@
 //! Nothing waits for this task. What cannot be copied is passed over and shown, and tried again; a store that does not answer holds up its own copies
 //! only: the heads, the names and each store's copies have turns of their own. What may be copied a second, where that is limited, the stores share.
 
-use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, named};
+use crate::set::kept::{KINDS, Piece, Shelf, check_object, key_kind, length_of, named};
 use crate::set::mapping::{MapError, Mapping};
 use crate::set::server::SetServer;
 use bytes::Bytes;
@@ -18,9 +18,9 @@ use futures_util::future::join_all;
 use holdfast_control::set::RootRef;
 use holdfast_store::{Quorum, RepairError, StoreError, keys};
 use holdfast_types::{ObjectId, SetId, Term};
-use holdfast_volume::map::Root;
+use holdfast_volume::map::Objects;
 use holdfast_volume::space::{MoveBudget, MoveLimits};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -222,27 +222,25 @@ impl Repairer {
     /// Notes which of these root `at` names.
     async fn name(&self, several: &Quorum, at: RootRef, unnamed: Vec<String>) -> Result<(), TurnError> {
         let root = self.root(at).await?;
-        let mut lengths = BTreeMap::new();
-        for (kind, key_kind) in KINDS {
-            lengths.extend(named(kind, at, &root).into_iter().map(|(object, bytes)| ((key_kind, object), bytes)));
-        }
+        // A checkpoint makes few objects beside those that there are.
         for key in unnamed {
-            let object = keys::parse(&key).map(|(_, kind, object)| (kind, object));
-            if let Some(bytes) = object.and_then(|object| lengths.get(&object)) {
-                several.named(&key, *bytes, at.object);
+            let Some((_, kind, object)) = keys::parse(&key) else { continue };
+            let kind = KINDS.iter().find(|(_, of)| *of == kind).map(|(kind, _)| *kind);
+            if let Some(bytes) = kind.and_then(|kind| length_of(kind, object, at, &root)) {
+                several.named(&key, bytes, at.object);
             }
         }
         Ok(())
     }
 
-    async fn root(&self, at: RootRef) -> Result<Arc<Root>, TurnError> {
+    /// What a kept root names.
+    async fn root(&self, at: RootRef) -> Result<Arc<Objects>, TurnError> {
         if let Some(root) = self.shelf.lock().await.known(at) {
             return Ok(root);
         }
         let read = tokio::time::timeout(ROOT_LIMIT, self.mapping.root_once(at)).await;
         let root = read.map_err(|_| TurnError::RootLate(at.object))??;
-        self.shelf.lock().await.remember(at, &root);
-        Ok(root)
+        Ok(self.shelf.lock().await.remember(at, &root))
     }
 
     /// Compares one store if that is due, and copies to it what it lacks.

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 /// Roots kept at most: those of the set, and of a clone's origins the ones that its reads go through.
 const ROOTS_MAX: usize = 6 + CLONE_DEPTH_MAX as usize;
 
-/// Bytes of roots that are kept at most, as they are in memory: one or two of 10 TiB, where they are kept whole.
+/// Bytes of roots that are kept at most, as they are in memory; above that only those that stay however many bytes they have. Two of some 3 TiB of random extents,
+/// where they are kept whole.
 const ROOTS_BYTES_MAX: u64 = 15 << 20;
 
 /// What was not used for so long goes.

@@ -19,7 +19,7 @@ use holdfast_control::set::{
 use holdfast_raft::boot_now;
 use holdfast_store::{Disposition, StoreError, keys as store_keys};
 use holdfast_types::{ObjectId, SetId, Term};
-use holdfast_volume::map::Root;
+use holdfast_volume::map::{Objects, Root};
 use holdfast_volume::space::{Confirmed, Garbage, Lapsed, Looked, NoDeletion, Orphans, Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -274,8 +274,8 @@ impl SpaceKeeper {
         Ok(())
     }
 
-    /// A root that is in use. One that is lost or damaged ends collection until somebody acts, so it is told.
-    async fn kept_root(&mut self, state: &SetState, at: RootRef) -> Result<Arc<Root>, MapError> {
+    /// What a root that is in use names. One that is lost or damaged ends collection until somebody acts, so it is told.
+    async fn kept_root(&mut self, state: &SetState, at: RootRef) -> Result<Arc<Objects>, MapError> {
         let read = self.roots.root(at).await;
         if let Err(e) = &read
             && is_lost(e)

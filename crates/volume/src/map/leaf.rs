@@ -18,6 +18,7 @@ use super::{MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PackUse
 use crate::wire::{self, Reader, WireError};
 use holdfast_seal::{ObjectOpener, Part};
 use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const MAGIC: &[u8] = b"HFL\x01";
@@ -167,6 +168,13 @@ impl PageLeaf {
         self.lines[from..to.max(from)].iter().map(|line| self.place(line))
     }
 
+    /// Those that are in any of these packs, in order. Each pack of the list is asked for once, and no page where there is none.
+    pub(super) fn in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (u32, PageRef)> {
+        let wanted: Vec<bool> = self.packs.iter().map(|pack| packs.contains(pack)).collect();
+        let lines = if wanted.contains(&true) { self.lines.as_slice() } else { &[] };
+        lines.iter().filter(move |line| wanted[line.pack as usize]).map(|line| self.place(line))
+    }
+
     /// How many pages it has.
     pub(super) fn len(&self) -> usize {
         self.lines.len()
@@ -223,7 +231,14 @@ impl PageLeaf {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    /// Takes no more memory than what it says needs: after pages were replaced, most of the list may be packs that none of them is in any more.
+    pub(super) fn settle(&mut self) {
+        self.forget_packs();
+        self.packs.shrink_to_fit();
+        self.lines.shrink_to_fit();
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.packs.capacity() * size_of::<ObjectId>() + self.lines.capacity() * size_of::<Line>()
     }
 }
@@ -236,7 +251,19 @@ pub(super) trait Known: Copy + PartialEq {
     fn read(reader: &mut Reader<'_>) -> Result<Self, WireError>;
     /// Stored bytes; of them those in use; how much was stored, and how much of it is in use, in a unit of its own.
     fn sums(&self) -> (u64, u64, u64, u64);
+    /// Whether nothing of it is in use: a root that is sealed names no such object.
+    fn is_dead(&self) -> bool;
+
+    /// The share that is in use, in parts of [`IN_USE_OF`]; `None` where nothing is out of use.
+    fn in_use(&self) -> Option<u64> {
+        let (_, _, whole, part) = self.sums();
+        (part < whole).then(|| share(IN_USE_OF, part, whole))
+    }
 }
+
+/// In what parts objects are told apart by what is in use of them: whole numbers, so that every run chooses alike.
+pub(super) const IN_USE_OF: u64 = 1 << 32;
+const _: () = assert!(IN_USE_OF.is_multiple_of(LOWEST_OF));
 
 impl Known for SegmentUse {
     const WIRE_BYTES_MIN: usize = 3;
@@ -258,6 +285,10 @@ impl Known for SegmentUse {
         let (raw, live) = (self.raw_sectors.0, self.live_sectors.0);
         (self.stored_bytes, share(self.stored_bytes, live, raw), raw, live)
     }
+
+    fn is_dead(&self) -> bool {
+        self.live_sectors.0 == 0
+    }
 }
 
 impl Known for PackUse {
@@ -278,6 +309,10 @@ impl Known for PackUse {
 
     fn sums(&self) -> (u64, u64, u64, u64) {
         (self.stored_bytes, self.live_bytes, self.stored_bytes, self.live_bytes)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.live_pages == 0
     }
 }
 

@@ -414,7 +414,7 @@ pub fn open_top(opener: &ObjectOpener, object: &[u8]) -> Result<Opened, MapError
         return Top::decode(&plain, header.key_id).map(Opened::Leaves);
     }
     let mut root = Root::decode(&plain)?;
-    root.opened_under(header.key_id).map_err(|error| MapError::Wire { what: "root", error })?;
+    root.objects.opened_under(header.key_id).map_err(|error| MapError::Wire { what: "root", error })?;
     Ok(Opened::Whole(root))
 }
 

@@ -5,12 +5,11 @@
 
 use super::base::Base;
 use super::leaf::{LeafShape, PageLeaf};
-use super::table::Table;
-use super::under::Under;
+use super::objects::{Objects, PackUse, SegmentUse};
 use super::{Live, MapPiece, Page, page_number, page_numbers, push_below};
-use holdfast_control::set::{StoredKind, StoredObject};
 use holdfast_types::{Lba, LogId, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 mod whole;
@@ -37,28 +36,6 @@ impl PageRef {
     pub fn range(&self) -> std::ops::Range<u64> {
         u64::from(self.offset)..u64::from(self.offset) + u64::from(self.sealed_len)
     }
-}
-
-/// What a root knows of a segment: enough to judge what collecting it would free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SegmentUse {
-    /// Length of the object in bytes.
-    pub stored_bytes: u64,
-    /// Sectors that were sealed into it.
-    pub raw_sectors: Sectors,
-    /// Sectors that pages of this root refer to (M4).
-    pub live_sectors: Sectors,
-}
-
-/// What a root knows of a page pack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PackUse {
-    /// Length of the object in bytes; 0 where it is not known.
-    pub stored_bytes: u64,
-    /// Sealed bytes of the pages that the root names in it.
-    pub live_bytes: u64,
-    /// How many these are.
-    pub live_pages: u64,
 }
 
 /// Sums over a root.
@@ -91,7 +68,8 @@ pub(super) struct PageSlot {
     pub leaf: Arc<PageLeaf>,
 }
 
-/// A checkpoint's map. Cloning is cheap: what did not change is shared.
+/// A checkpoint's map: the objects that it names, which it can be asked for as if it were them, and where the pages are. Cloning is cheap: what did not change is
+/// shared.
 #[derive(Clone, Debug)]
 pub struct Root {
     /// The root shows every entry up to this one, and none after (R4).
@@ -100,15 +78,18 @@ pub struct Root {
     pub(super) width: u32,
     /// By volume, and number of the range.
     pub(super) leaves: BTreeMap<(VolumeId, u32), PageSlot>,
-    pub(super) segments: Table<SegmentUse>,
-    /// Packs that pages are in, and such whose length was noted before any page was.
-    pub(super) packs: Table<PackUse>,
-    /// The packs that its leaves were written to, with their lengths; none where it is written whole.
-    pub(super) leaf_packs: BTreeMap<ObjectId, u64>,
+    /// What it names. Changed in this module and its neighbours alone.
+    pub(super) objects: Objects,
     /// What shows where this root and its pages say nothing.
     pub(super) base: Option<Arc<Base>>,
-    /// Which data keys it is made of.
-    pub(super) under: Under,
+}
+
+impl Deref for Root {
+    type Target = Objects;
+
+    fn deref(&self) -> &Objects {
+        &self.objects
+    }
 }
 
 impl Default for Root {
@@ -117,11 +98,8 @@ impl Default for Root {
             upto: LogId::default(),
             width: LeafShape::DEFAULT.pages,
             leaves: BTreeMap::new(),
-            segments: Table::default(),
-            packs: Table::default(),
-            leaf_packs: BTreeMap::new(),
+            objects: Objects::default(),
             base: None,
-            under: Under::default(),
         }
     }
 }
@@ -150,6 +128,11 @@ impl Root {
     /// A root that shows what its base does.
     pub fn over(upto: LogId, base: Base) -> Self {
         Self { upto, base: Some(Arc::new(base)), ..Self::default() }
+    }
+
+    /// What it names, without where its pages are: for who keeps no more of it.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// What shows where this root and its pages say nothing; `None` in a set that is no clone.
@@ -197,6 +180,14 @@ impl Root {
             .flat_map(|((volume, _), slot)| slot.leaf.iter().map(move |(number, page)| (*volume, number, page)))
     }
 
+    /// The pages in any of these packs, as [`Root::pages`] has them. Costs what the leaves of pages have of packs, and the pages of those that have one of these.
+    pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
+        let leaves = (!packs.is_empty()).then(|| self.leaves.iter());
+        leaves.into_iter().flatten().flat_map(move |((volume, _), slot)| {
+            slot.leaf.in_packs(packs).map(move |(number, page)| (*volume, number, page))
+        })
+    }
+
     /// How many pages there are. Costs what there are leaves.
     pub fn page_count(&self) -> u64 {
         self.leaves.values().map(|slot| slot.leaf.len() as u64).sum()
@@ -209,52 +200,15 @@ impl Root {
         pages.skip_while(move |(of, found, _)| *of == volume && *found < number)
     }
 
-    /// All segments that the root names, sorted.
-    pub fn segments(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> + '_ {
-        self.segments.iter()
-    }
-
-    /// What the root knows of a segment; `None` where it does not name it.
-    pub fn segment(&self, object: ObjectId) -> Option<SegmentUse> {
-        self.segments.get(object)
-    }
-
-    /// All packs that the root names, of pages and of its own leaves, with their lengths (0: not known).
-    pub fn packs(&self) -> BTreeMap<ObjectId, u64> {
-        let of_pages = self.page_packs().map(|(object, usage)| (object, usage.stored_bytes));
-        of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()
-    }
-
-    /// The packs that the root's own leaves are in, with their lengths; none where it is written whole.
-    pub fn leaf_packs(&self) -> &BTreeMap<ObjectId, u64> {
-        &self.leaf_packs
-    }
-
-    /// Packs that a page is in, sorted.
-    pub(super) fn page_packs(&self) -> impl Iterator<Item = (ObjectId, PackUse)> + '_ {
-        self.packs.iter().filter(|(_, usage)| usage.live_pages > 0)
-    }
-
-    /// How much of each page pack the root still names, sorted.
-    pub fn pack_uses(&self) -> BTreeMap<ObjectId, PackUse> {
-        self.page_packs().collect()
-    }
-
-    /// Every object that the root names, without the one that it is itself in (M3): packs, then segments.
-    pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
-        let packs = self.packs().into_keys().map(|object| StoredObject { kind: StoredKind::Pages, object });
-        packs.chain(self.segments().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))
-    }
-
     /// Notes the length of a page pack, once it is known.
     pub fn add_pack(&mut self, object: ObjectId, stored_bytes: u64) {
         let usage = self.packs.get(object).unwrap_or_default();
-        self.packs.set(object, PackUse { stored_bytes, ..usage });
+        self.objects.packs.set(object, PackUse { stored_bytes, ..usage });
     }
 
     /// Notes a segment of this checkpoint, so that pages may refer to it.
     pub fn add_segment(&mut self, object: ObjectId, stored_bytes: u64, raw_sectors: Sectors) {
-        self.segments.set(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
+        self.objects.segments.set(object, SegmentUse { stored_bytes, raw_sectors, live_sectors: Sectors(0) });
     }
 
     /// Replaces a page: `page` is where the new one is, `None` when it maps nothing any more; `before` and `after` are
@@ -287,7 +241,7 @@ impl Root {
             }
         }
         for (object, usage) in changed {
-            self.segments.set(object, usage);
+            self.objects.segments.set(object, usage);
         }
         self.set_page(volume, number, page);
         Ok(())
@@ -334,7 +288,7 @@ impl Root {
             let (Some(live_bytes), Some(live_pages)) = left else {
                 panic!("M3: {usage:?} is counted in pack {}, expected the page at {old:?} among it", old.object)
             };
-            self.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
+            self.objects.packs.set(old.object, PackUse { live_bytes, live_pages, ..usage });
         }
         let key = (volume, number / self.width);
         let Some(page) = page else {
@@ -349,7 +303,7 @@ impl Root {
         };
         let usage = self.packs.get(page.object).unwrap_or_default();
         let live_bytes = usage.live_bytes + u64::from(page.sealed_len);
-        self.packs.set(page.object, PackUse { live_bytes, live_pages: usage.live_pages + 1, ..usage });
+        self.objects.packs.set(page.object, PackUse { live_bytes, live_pages: usage.live_pages + 1, ..usage });
         let slot = self.leaves.entry(key).or_insert_with(|| PageSlot { at: None, leaf: Arc::default() });
         Arc::make_mut(&mut slot.leaf).set(number, &page);
         slot.at = None;
@@ -358,19 +312,13 @@ impl Root {
     /// Takes out the segments without a live sector, and says which: the root names them no more (M3). Forgets the lengths of
     /// packs without a page as well. The last step before a root is sealed, or its leaves are.
     pub fn drop_dead_segments(&mut self) -> Vec<ObjectId> {
-        let empty: Vec<ObjectId> =
-            self.packs.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(object, _)| object).collect();
-        empty.into_iter().for_each(|object| self.packs.remove(object));
-        let dead = self.segments().filter(|(_, usage)| usage.live_sectors.0 == 0).map(|(object, _)| object);
-        let dead: Vec<ObjectId> = dead.collect();
-        for object in &dead {
-            self.segments.remove(*object);
-        }
-        self.forget_keys_of_others();
+        self.objects.packs.drop_dead();
+        let dead = self.objects.segments.drop_dead();
+        self.objects.forget_keys_of_others();
         dead
     }
 
-    /// The sums, in O(pages + segments).
+    /// The sums. Costs what there are leaves, segments and packs.
     pub fn stats(&self) -> RootStats {
         let volumes: BTreeSet<VolumeId> = self.leaves.keys().map(|(volume, _)| *volume).collect();
         let mut stats = RootStats {
@@ -398,8 +346,10 @@ impl Root {
 
     /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
     pub fn memory_bytes(&self) -> u64 {
-        let leaves = self.leaves.len() + self.segments.leaves().count() + self.packs.leaves().count();
-        self.page_count() * 36 + self.segments.len() as u64 * 80 + self.packs.len() as u64 * 80 + leaves as u64 * 200
+        // Tree nodes are about two thirds full.
+        let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
+        let pages = self.leaves.values().map(|slot| (frame + slot.leaf.memory_bytes()) as u64);
+        pages.sum::<u64>() + self.objects.memory_bytes()
     }
 }
 
@@ -462,7 +412,7 @@ mod tests {
             root.add_segment(object(segment), 8192, Sectors(16));
         }
         root.replace_page(volume, 0, Some(place(10, 104)), &Live::new(), &live).expect("a first page");
-        root.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
+        root.objects.segments.leaves_mut().for_each(|slot| slot.at = Some(place(12, 104)));
         root.replace_page(volume, 0, Some(place(11, 104)), &live, &live).expect("the same elsewhere");
         assert!(root.segments.leaves().all(|(_, slot)| slot.at.is_some()), "nothing changed of any segment");
         // M4 is held all the same.

@@ -1,22 +1,82 @@
 //! The objects that a root names, segments or packs, with what it knows of each: sorted by id, in leaves.
 //!
 //! A leaf knows where it was written, as long as nothing in it has changed since: those are not written again, and roots that were made from one another
-//! share them in memory.
+//! share them in memory. It also knows what its objects come to together, so that a checkpoint goes through the leaves, and into those only that it changed or takes
+//! something of:
+//!
+//! T1  What a leaf says of its objects together is what going through them says: it is forgotten with each change of one.
 
 use super::PageRef;
+use super::leaf::{IN_USE_OF, Known, LOWEST_OF, Sums};
 use holdfast_types::ObjectId;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::{Arc, OnceLock};
 
 /// Objects of one leaf in memory at most, before it is split. Written leaves are smaller ([`super::LeafShape::objects`]).
 const SPLIT: usize = 256;
+
+/// What the objects of a leaf come to together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// As a top has them.
+    pub sums: Sums,
+    /// Whether there is one of which nothing is in use.
+    pub dead: bool,
+    /// Stored bytes, and of them those in use, of the others whose length is known.
+    pub sized: (u64, u64),
+}
+
+impl Summary {
+    fn of<V: Known>(entries: &[(ObjectId, V)]) -> Self {
+        let mut out = Self { sums: Sums::of(entries), dead: false, sized: (0, 0) };
+        for (_, known) in entries {
+            let (stored, live, ..) = known.sums();
+            if known.is_dead() {
+                out.dead = true;
+            } else if stored > 0 {
+                out.sized = (out.sized.0.saturating_add(stored), out.sized.1.saturating_add(live));
+            }
+        }
+        out
+    }
+}
 
 /// One leaf: never empty, sorted, each object once.
 #[derive(Clone, Debug)]
 pub(super) struct Slot<V> {
     /// Where it was written; `None` where it has changed since, or never was.
     pub at: Option<PageRef>,
-    pub entries: Arc<Vec<(ObjectId, V)>>,
+    entries: Arc<Vec<(ObjectId, V)>>,
+    /// Empty where nobody has asked since the last change (T1).
+    summary: OnceLock<Summary>,
+}
+
+impl<V> Slot<V> {
+    pub(super) fn new(at: Option<PageRef>, entries: Arc<Vec<(ObjectId, V)>>) -> Self {
+        Self { at, entries, summary: OnceLock::new() }
+    }
+
+    pub(super) fn entries(&self) -> &Arc<Vec<(ObjectId, V)>> {
+        &self.entries
+    }
+
+    /// What may be changed: then it is no longer what was written, nor what was said of it.
+    fn changing(&mut self) -> &mut Vec<(ObjectId, V)>
+    where
+        V: Clone,
+    {
+        self.at = None;
+        self.summary = OnceLock::new();
+        Arc::make_mut(&mut self.entries)
+    }
+}
+
+impl<V: Known> Slot<V> {
+    /// Gone through once for all roots that share the leaf.
+    pub(super) fn summary(&self) -> &Summary {
+        self.summary.get_or_init(|| Summary::of(&self.entries))
+    }
 }
 
 /// See the module. The key of a leaf is not above its first object; what lies before the first leaf's key belongs to that leaf.
@@ -47,7 +107,7 @@ impl<V: Copy + PartialEq> Table<V> {
     /// Notes the object, or what is known of it from now on.
     pub(super) fn set(&mut self, object: ObjectId, value: V) {
         let Some(mut key) = self.key_for(object) else {
-            self.leaves.insert(object, Slot { at: None, entries: Arc::new(vec![(object, value)]) });
+            self.leaves.insert(object, Slot::new(None, Arc::new(vec![(object, value)])));
             return;
         };
         if object < key
@@ -59,17 +119,16 @@ impl<V: Copy + PartialEq> Table<V> {
         let Some(slot) = self.leaves.get_mut(&key) else { return };
         match slot.entries.binary_search_by_key(&object, |(id, _)| *id) {
             Ok(at) if slot.entries[at].1 == value => return,
-            Ok(at) => Arc::make_mut(&mut slot.entries)[at].1 = value,
-            Err(at) => Arc::make_mut(&mut slot.entries).insert(at, (object, value)),
+            Ok(at) => slot.changing()[at].1 = value,
+            Err(at) => slot.changing().insert(at, (object, value)),
         }
-        slot.at = None;
         if slot.entries.len() >= SPLIT {
-            let lower = Arc::make_mut(&mut slot.entries);
+            let lower = slot.changing();
             let upper = lower.split_off(SPLIT / 2);
             // Most of what is left of it never grows again.
             lower.shrink_to_fit();
             if let Some((first, _)) = upper.first().copied() {
-                self.leaves.insert(first, Slot { at: None, entries: Arc::new(upper) });
+                self.leaves.insert(first, Slot::new(None, Arc::new(upper)));
             }
         }
     }
@@ -78,8 +137,7 @@ impl<V: Copy + PartialEq> Table<V> {
         let Some((key, slot)) = self.leaves.range_mut(..=object).next_back() else { return };
         let Ok(at) = slot.entries.binary_search_by_key(&object, |(id, _)| *id) else { return };
         let key = *key;
-        Arc::make_mut(&mut slot.entries).remove(at);
-        slot.at = None;
+        slot.changing().remove(at);
         if slot.entries.is_empty() {
             self.leaves.remove(&key);
         }
@@ -92,6 +150,14 @@ impl<V: Copy + PartialEq> Table<V> {
 
     pub(super) fn len(&self) -> usize {
         self.leaves.values().map(|slot| slot.entries.len()).sum()
+    }
+
+    /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        // Tree nodes are about two thirds full.
+        let frame = size_of::<(ObjectId, Slot<V>)>() * 3 / 2;
+        let leaf = |slot: &Slot<V>| (frame + slot.entries.capacity() * size_of::<(ObjectId, V)>()) as u64;
+        self.leaves.values().map(leaf).sum()
     }
 
     pub(super) fn leaves(&self) -> impl Iterator<Item = (&ObjectId, &Slot<V>)> {
@@ -121,8 +187,8 @@ impl<V: Copy + PartialEq> Table<V> {
                     if (before.at.is_none() || slot.at.is_none())
                         && before.entries.len() + slot.entries.len() <= most / 2 =>
                 {
-                    Arc::make_mut(&mut before.entries).extend(slot.entries.iter().copied());
-                    Some(Slot { at: None, ..before })
+                    before.changing().extend(slot.entries.iter().copied());
+                    Some(before)
                 }
                 before => {
                     before.into_iter().for_each(|before| out.push_parts(before, most));
@@ -142,7 +208,92 @@ impl<V: Copy + PartialEq> Table<V> {
         // Parts of one length, with room in each for what comes.
         let parts = count.div_ceil(most);
         for part in slot.entries.chunks(count.div_ceil(parts)) {
-            self.push(Slot { at: None, entries: Arc::new(part.to_vec()) });
+            self.push(Slot::new(None, Arc::new(part.to_vec())));
+        }
+    }
+
+    /// Whether this very leaf is one of its leaves, in memory: only the one that its first object belongs to can be it.
+    fn shares(&self, slot: &Slot<V>) -> bool {
+        let Some((first, _)) = slot.entries.first() else { return false };
+        let ours = self.leaves.range(..=*first).next_back();
+        ours.is_some_and(|(_, ours)| Arc::ptr_eq(&ours.entries, &slot.entries))
+    }
+
+    /// Takes out what a root names that has the table `other`: the objects that `named` says yes to. Leaves that are the other's as well go as they are.
+    pub(super) fn take_out(&mut self, other: &Self, named: impl Fn(ObjectId) -> bool) {
+        self.leaves.retain(|_, slot| {
+            if other.shares(slot) {
+                return false;
+            }
+            if slot.entries.iter().any(|(object, _)| named(*object)) {
+                slot.changing().retain(|(object, _)| !named(*object));
+            }
+            !slot.entries.is_empty()
+        });
+    }
+}
+
+impl<V: Known> Table<V> {
+    /// How many leaves are to be gone through for what they come to, of how many.
+    #[cfg(test)]
+    pub(super) fn changed(&self) -> (usize, usize) {
+        let changed = self.leaves.values().filter(|slot| slot.summary.get().is_none());
+        (changed.count(), self.leaves.len())
+    }
+
+    /// What each leaf's objects come to.
+    pub(super) fn summaries(&self) -> impl Iterator<Item = &Summary> {
+        self.leaves.values().map(Slot::summary)
+    }
+
+    /// Takes out those of which nothing is in use, and says which, in order.
+    pub(super) fn drop_dead(&mut self) -> Vec<ObjectId> {
+        let with_dead = self.leaves.values().filter(|slot| slot.summary().dead);
+        let dead = with_dead.flat_map(|slot| slot.entries.iter().filter(|(_, known)| known.is_dead()));
+        let dead: Vec<ObjectId> = dead.map(|(object, _)| *object).collect();
+        dead.iter().for_each(|object| self.remove(*object));
+        dead
+    }
+
+    /// Objects that are not all in use, those with the least in use first; of equals the lower id.
+    pub(super) fn by_use(&self) -> ByUse<'_, V> {
+        let leaves: Vec<&Slot<V>> = self.leaves.values().collect();
+        let mut next: BinaryHeap<Next> = BinaryHeap::new();
+        for (leaf, slot) in leaves.iter().enumerate() {
+            let lowest = slot.summary().sums.lowest;
+            if lowest < LOWEST_OF {
+                // Not above the share of any of them, for it was rounded down.
+                next.push(Reverse((lowest * (IN_USE_OF / LOWEST_OF), None, leaf, 0)));
+            }
+        }
+        ByUse { leaves, next }
+    }
+}
+
+/// Share in use; of an object its id, so that of one share leaves come before all objects; place of the leaf, and in it.
+type Next = Reverse<(u64, Option<ObjectId>, usize, usize)>;
+
+/// See [`Table::by_use`]. A leaf is gone through once its lowest share is the lowest of what is left: who takes a few goes through a few.
+pub(super) struct ByUse<'a, V> {
+    leaves: Vec<&'a Slot<V>>,
+    next: BinaryHeap<Next>,
+}
+
+impl<V: Known> Iterator for ByUse<'_, V> {
+    type Item = (ObjectId, V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Reverse((_, object, leaf, place)) = self.next.pop()?;
+            let slot = *self.leaves.get(leaf)?;
+            if object.is_some() {
+                return slot.entries.get(place).copied();
+            }
+            for (place, (object, known)) in slot.entries.iter().enumerate() {
+                if let Some(share) = known.in_use() {
+                    self.next.push(Reverse((share, Some(*object), leaf, place)));
+                }
+            }
         }
     }
 }
@@ -150,11 +301,116 @@ impl<V: Copy + PartialEq> Table<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::PackUse;
     use crate::object::tests::object;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    fn packs(entries: impl IntoIterator<Item = (u128, PackUse)>) -> Table<PackUse> {
+        let mut table = Table::default();
+        entries.into_iter().for_each(|(random, usage)| table.set(object(random), usage));
+        table
+    }
+
+    /// Leaves in which nothing is out of use, and those whose emptiest is not among what is taken, are not gone through.
+    #[test]
+    fn who_takes_a_few_goes_through_a_few() {
+        let whole = PackUse { stored_bytes: 1 << 20, live_bytes: 1 << 20, live_pages: 9 };
+        let mut table = packs((0..2000).map(|n| (n, whole)));
+        for (random, live_bytes) in [(3, 700 << 10), (900, 9), (1500, 8), (1501, 500 << 10)] {
+            table.set(object(random), PackUse { live_bytes, ..whole });
+        }
+        let closed = |by_use: &ByUse<'_, PackUse>| by_use.next.iter().filter(|Reverse(next)| next.1.is_none()).count();
+        let mut by_use = table.by_use();
+        assert_eq!(closed(&by_use), 3, "leaves with something out of use, of {}", table.leaves().count());
+        let mut taken = Vec::new();
+        while let Some((object, _)) = by_use.next() {
+            taken.push((object.random, closed(&by_use)));
+        }
+        // Two of one leaf with nearly nothing in use, both before either is taken for they may be told apart only by going through them.
+        assert_eq!(taken, [(1500, 1), (900, 1), (1501, 1), (3, 0)]);
+    }
+
+    /// T1: whole leaves answer from what was found before, and one in which anything changed does not.
+    #[test]
+    fn only_a_leaf_that_changed_is_gone_through_again() {
+        let one = PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 };
+        let mut table = packs((0..2000).map(|n| (n, one)));
+        assert_eq!(table.summaries().map(|found| found.sums.objects).sum::<u64>(), 2000);
+        let mut next = table.clone();
+        next.set(object(700), PackUse { live_bytes: 51, ..one });
+        next.remove(object(1900));
+        next.set(object(1000), one);
+        assert_eq!(next.changed().0, 2);
+        assert_eq!(table.changed().0, 0, "the other one is as it was");
+        table.settle(64);
+        let (changed, all) = table.changed();
+        assert_eq!(changed, all, "all were divided");
+    }
+
+    fn any_use() -> impl Strategy<Value = PackUse> {
+        // Shares that are the same, or the same but for what a top says of them; lengths that are not known; none in use.
+        let sizes = prop_oneof![Just(0_u64), Just(1_u64 << 20), Just((1_u64 << 20) + 1), 1_u64..50];
+        (sizes, 0_u64..60, 0_u64..3, any::<bool>()).prop_map(|(stored_bytes, live, live_pages, near)| {
+            let live_bytes = if near { stored_bytes.saturating_sub(live) } else { live };
+            PackUse { stored_bytes, live_bytes, live_pages }
+        })
+    }
+
     proptest! {
+        /// T1, against going through all of it each time: changes of any sort, roots that were copied before, leaves of any size.
+        #[test]
+        fn what_leaves_say_together_is_what_their_objects_say(
+            rounds in vec((vec((0_u128..700, prop_oneof![3 => any_use().prop_map(Some), 1 => Just(None)]), 0..200), 1_usize..90), 1..6),
+        ) {
+            let mut table = Table::<PackUse>::default();
+            let mut copies: Vec<(Table<PackUse>, Vec<(ObjectId, PackUse)>)> = Vec::new();
+            for (changes, most) in rounds {
+                for (at, (random, usage)) in changes.into_iter().enumerate() {
+                    match usage {
+                        Some(usage) => table.set(object(random), usage),
+                        None => table.remove(object(random)),
+                    }
+                    // Also in between, so that what was said is there to be forgotten.
+                    if at % 7 == 0 {
+                        prop_assert!(table.summaries().all(|found| found.sums.objects > 0));
+                    }
+                }
+                let all: Vec<(ObjectId, PackUse)> = table.iter().collect();
+                copies.push((table.clone(), all));
+                let dead: Vec<ObjectId> = table.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(id, _)| id).collect();
+                prop_assert_eq!(table.drop_dead(), dead);
+                prop_assert!(table.iter().all(|(_, usage)| usage.live_pages > 0));
+                prop_assert!(table.drop_dead().is_empty());
+                table.settle(most);
+                let at = PageRef { object: object(7), number: 0, offset: 0, sealed_len: 17, raw_len: 1 };
+                table.leaves_mut().for_each(|slot| slot.at = Some(at));
+            }
+            for (table, all) in &copies {
+                prop_assert_eq!(&table.iter().collect::<Vec<_>>(), all);
+                for (_, slot) in table.leaves() {
+                    prop_assert_eq!(*slot.summary(), Summary::of(&slot.entries));
+                }
+                let sums = table.summaries().fold((0, 0, 0), |sum, one| {
+                    (sum.0 + one.sums.stored_bytes, sum.1 + one.sums.live_bytes, sum.2 + one.sums.objects)
+                });
+                let told = |of: fn(&PackUse) -> u64| all.iter().map(|(_, usage)| of(usage)).sum::<u64>();
+                prop_assert_eq!(sums, (told(|usage| usage.stored_bytes), told(|usage| usage.live_bytes), all.len() as u64));
+                let sized = table.summaries().fold((0, 0), |sum, one| (sum.0 + one.sized.0, sum.1 + one.sized.1));
+                let known = all.iter().filter(|(_, usage)| usage.live_pages > 0 && usage.stored_bytes > 0);
+                let known = known.fold((0, 0), |sum, (_, one)| (sum.0 + one.stored_bytes, sum.1 + one.live_bytes));
+                prop_assert_eq!(sized, known);
+                let mut sorted: Vec<(u128, ObjectId, PackUse)> = all
+                    .iter()
+                    .filter(|(_, usage)| usage.live_bytes < usage.stored_bytes)
+                    .map(|(id, usage)| (u128::from(usage.live_bytes) * (1 << 32) / u128::from(usage.stored_bytes), *id, *usage))
+                    .collect();
+                sorted.sort_unstable_by_key(|(share, id, _)| (*share, *id));
+                let sorted: Vec<(ObjectId, PackUse)> = sorted.into_iter().map(|(_, id, usage)| (id, usage)).collect();
+                prop_assert_eq!(table.by_use().collect::<Vec<_>>(), sorted);
+            }
+        }
+
         /// Against a plain sorted map: what is there, what a leaf may hold, and that only what changed is written.
         #[test]
         fn a_table_is_a_sorted_map_in_leaves(

@@ -250,16 +250,19 @@ impl Top {
                 return Err(wrong(&found.at, "leaves of segments", 0, 1));
             };
             let next = self.segments.get(place + 1).map(|next| next.first);
-            take(&mut root.segments, &mut under, found, next, &leaf).map_err(|(w, f, e)| wrong(&found.at, w, f, e))?;
+            take(&mut root.objects.segments, &mut under, found, next, &leaf)
+                .map_err(|(w, f, e)| wrong(&found.at, w, f, e))?;
         }
         for (place, found) in self.packs.iter().enumerate() {
             let Some(Leaf::Packs(leaf)) = leaf(&LeafRef { at: found.at, of: LeafOf::Packs, key_id }) else {
                 return Err(wrong(&found.at, "leaves of packs", 0, 1));
             };
             let next = self.packs.get(place + 1).map(|next| next.first);
-            take(&mut root.packs, &mut under, found, next, &leaf).map_err(|(w, f, e)| wrong(&found.at, w, f, e))?;
+            take(&mut root.objects.packs, &mut under, found, next, &leaf)
+                .map_err(|(w, f, e)| wrong(&found.at, w, f, e))?;
         }
-        (root.leaf_packs, root.base, root.under) = (self.leaf_packs.clone(), self.base.clone(), under);
+        root.base = self.base.clone();
+        (root.objects.leaf_packs, root.objects.under) = (self.leaf_packs.clone(), under);
         let found = root.under.keys();
         if let Some(at) = self.segments.first().or(self.packs.first())
             && found != self.older_keys
@@ -275,7 +278,7 @@ impl Top {
         {
             root.compare_packs().map_err(|(what, found, expected)| wrong(&at, what, found, expected))?;
         }
-        root.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })?;
+        root.objects.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })?;
         Ok(root)
     }
 }
@@ -288,7 +291,8 @@ fn take<V: Known>(
     next: Option<ObjectId>,
     leaf: &ObjectLeaf<V>,
 ) -> Result<(), (&'static str, u64, u64)> {
-    let sums = Sums::of(&leaf.entries);
+    let slot = Slot::new(Some(at.at), leaf.entries.clone());
+    let sums = slot.summary().sums;
     let pairs = [
         ("objects", sums.objects, at.sums.objects),
         ("stored bytes of its objects", sums.stored_bytes, at.sums.stored_bytes),
@@ -305,7 +309,7 @@ fn take<V: Known>(
     for (object, key) in leaf.older.iter() {
         under.list(*object, *key);
     }
-    table.push(Slot { at: Some(at.at), entries: leaf.entries.clone() });
+    table.push(slot);
     Ok(())
 }
 

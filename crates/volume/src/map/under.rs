@@ -14,6 +14,7 @@
 //!   count, then each, sorted:  id (steps)  key
 //! ```
 
+use super::objects::Objects;
 use super::root::read_next_object;
 use super::{NO_OBJECT, OBJECT_WIRE_BYTES_MIN, Root, put_object};
 use crate::wire::{self, Reader, WireError};
@@ -82,6 +83,16 @@ impl Under {
 }
 
 impl Root {
+    /// What is built on it is sealed under `key_id`: everything that it names by now is under older keys, where that is another one (U1).
+    ///
+    /// # Panics
+    /// U2: when the key is a lower one.
+    pub fn seal_under(&mut self, key_id: u32) {
+        self.objects.seal_under(key_id);
+    }
+}
+
+impl Objects {
     /// The data key that the root is, or is to be, sealed under; 0 where nothing was said of it yet.
     pub fn key_id(&self) -> u32 {
         self.under.key
@@ -106,11 +117,8 @@ impl Root {
         Ok(())
     }
 
-    /// What is built on it is sealed under `key_id`: everything that it names by now is under older keys, where that is another one (U1).
-    ///
-    /// # Panics
-    /// U2: when the key is a lower one.
-    pub fn seal_under(&mut self, key_id: u32) {
+    /// As [`Root::seal_under`].
+    fn seal_under(&mut self, key_id: u32) {
         let before = std::mem::replace(&mut self.under.key, key_id);
         assert!(before <= key_id, "U2: a root under data key {key_id} on one under {before}");
         if before == 0 || before == key_id {

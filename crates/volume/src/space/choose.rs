@@ -14,16 +14,19 @@ pub struct Amplification {
 }
 
 impl Amplification {
-    /// Of a root.
+    /// Of a root. Costs what there are leaves.
     pub fn of(root: &Root) -> Self {
-        Self::of_all(root.segments())
+        let (stored_bytes, live_bytes) = root.segment_bytes();
+        Self { stored_bytes, live_bytes }
     }
 
-    fn of_all(segments: impl Iterator<Item = (ObjectId, SegmentUse)>) -> Self {
-        segments.fold(Self::default(), |sum, (_, usage)| Self {
-            stored_bytes: sum.stored_bytes + usage.stored_bytes,
-            live_bytes: sum.live_bytes + share(usage.stored_bytes, usage.live_sectors, usage.raw_sectors),
-        })
+    /// Without a segment that was counted.
+    fn without(self, usage: &SegmentUse) -> Self {
+        let live_bytes = share(usage.stored_bytes, usage.live_sectors, usage.raw_sectors);
+        Self {
+            stored_bytes: self.stored_bytes.saturating_sub(usage.stored_bytes),
+            live_bytes: self.live_bytes.saturating_sub(live_bytes),
+        }
     }
 
     /// Whether there is more than `percent` hundredths of what is in use.
@@ -69,26 +72,25 @@ impl Spared {
     pub(super) fn has(&self, object: ObjectId, usage: &SegmentUse) -> bool {
         self.at.get(&object) == Some(&usage.live_sectors)
     }
+
+    /// Those of a root's segments that are left out.
+    fn of(&self, root: &Root) -> impl Iterator<Item = SegmentUse> {
+        let known = self.at.keys().filter_map(move |object| Some((*object, root.segment(*object)?)));
+        known.filter(move |(object, usage)| self.has(*object, usage)).map(|(_, usage)| usage)
+    }
 }
 
 /// The segments to empty so that no more than `target_percent` hundredths of the live bytes are stored: those with the lowest live
 /// share first, for they give back the most for what is copied. Not more than `budget_bytes` of raw data is copied, but one
 /// segment at least, so that a small budget still gets on. What is `spared` counts for nothing: neither is it chosen, nor are others emptied in its
-/// place to meet the target.
+/// place to meet the target. Costs what there are leaves of segments, and what is in those of which one is chosen.
 pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
-    let candidates = || root.segments().filter(|(object, usage)| !spared.has(*object, usage));
-    let mut sums = Amplification::of_all(candidates());
-    let mut by_share: Vec<_> = candidates()
-        .filter(|(_, usage)| usage.live_sectors < usage.raw_sectors)
-        // In parts of 2^32: whole numbers, so that every run chooses alike.
-        .map(|(object, usage)| (share(1 << 32, usage.live_sectors, usage.raw_sectors), object, usage))
-        .collect();
-    by_share.sort_unstable_by_key(|(share, object, _)| (*share, *object));
+    let mut sums = spared.of(root).fold(Amplification::of(root), |sums, usage| sums.without(&usage));
+    let mut by_use = root.segments_by_use().filter(|(object, usage)| !spared.has(*object, usage));
     let (mut chosen, mut copied) = (Vec::new(), 0);
-    for (_, object, usage) in by_share {
-        if !sums.above(target_percent) {
-            break;
-        }
+    while sums.above(target_percent)
+        && let Some((object, usage)) = by_use.next()
+    {
         copied += usage.live_sectors.0 * SECTOR_BYTES;
         if copied > budget_bytes && !chosen.is_empty() {
             break;
@@ -102,25 +104,23 @@ pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64, 
 
 /// The page packs whose remaining pages are to be written anew, so that no more than `target_percent` hundredths of the bytes of all
 /// pages are stored in packs of known length. None where one pack of them would not be smaller than they are together: a small page is less than
-/// what frames it, and would be written anew for ever.
+/// what frames it, and would be written anew for ever. Costs as choosing segments does.
 pub fn packs_to_collect(root: &Root, target_percent: u32) -> BTreeSet<ObjectId> {
-    let mut uses: Vec<_> = root.pack_uses().into_iter().filter(|(_, usage)| usage.stored_bytes > 0).collect();
-    let mut sums = uses.iter().fold(Amplification::default(), |sum, (_, usage)| Amplification {
-        stored_bytes: sum.stored_bytes + usage.stored_bytes,
-        live_bytes: sum.live_bytes + usage.live_bytes,
-    });
-    uses.sort_unstable_by_key(|(object, usage)| {
-        (share(1 << 32, Sectors(usage.live_bytes), Sectors(usage.stored_bytes)), *object)
-    });
+    let (stored_bytes, live_bytes) = root.pack_bytes();
+    let mut sums = Amplification { stored_bytes, live_bytes };
+    // Emptying those of which all is in use would not help: without the others no more is stored than is in use.
+    let mut by_use = root.packs_by_use();
     let mut chosen = BTreeSet::new();
     let (mut before, mut pages, mut live) = (0, 0, 0);
-    for (object, usage) in uses {
-        if !sums.above(target_percent) {
-            break;
-        }
+    while sums.above(target_percent)
+        && let Some((object, usage)) = by_use.next()
+    {
         sums.stored_bytes -= usage.stored_bytes - usage.live_bytes.min(usage.stored_bytes);
         (before, pages, live) = (before + usage.stored_bytes, pages + usage.live_pages, live + usage.live_bytes);
         chosen.insert(object);
     }
     if pack_bytes_max(pages, live) < before { chosen } else { BTreeSet::new() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,32 +1,31 @@
 //! Which objects no kept root names.
 
 use super::given_up::Lapsed;
-use crate::map::Root;
+use crate::map::{Names, Objects};
 use holdfast_control::set::{RetireOf, StoredKind, StoredObject};
 use holdfast_types::{ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it.
+/// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it; what it shares with one of them is told apart by
+/// leaf, so that looking through the root before the current one costs what the checkpoint between them changed.
 #[derive(Debug)]
 pub struct Garbage {
     root: ObjectId,
-    left: BTreeSet<StoredObject>,
+    left: Names,
     /// The packs that its leaves are in. They go with the root itself, last: whoever begins again has to read it once more.
     leaves: BTreeSet<ObjectId>,
 }
 
 impl Garbage {
     /// Everything that the dropped root in object `root` names.
-    pub fn of(root: ObjectId, names: &Root) -> Self {
+    pub fn of(root: ObjectId, names: &Objects) -> Self {
         let leaves: BTreeSet<ObjectId> = names.leaf_packs().keys().copied().collect();
-        Self { root, left: names.names().filter(|named| !leaves.contains(&named.object)).collect(), leaves }
+        Self { root, left: Names::of(names), leaves }
     }
 
     /// A kept root: what it names stays. To be told of every one.
-    pub fn keep(&mut self, names: &Root) {
-        for object in names.names() {
-            self.left.remove(&object);
-        }
+    pub fn keep(&mut self, names: &Objects) {
+        self.left.take_out(names);
         for object in names.leaf_packs().keys() {
             self.leaves.remove(object);
         }
@@ -34,8 +33,8 @@ impl Garbage {
 
     /// In entries of at most `max` objects, without those up to `after`; the last one takes the root itself along, and the packs of its leaves.
     pub fn entries(self, max: usize, after: Option<StoredObject>) -> Vec<(RetireOf, Vec<StoredObject>)> {
-        let objects: Vec<StoredObject> =
-            self.left.into_iter().filter(|object| after.is_none_or(|after| *object > after)).collect();
+        let left = self.left.objects();
+        let objects: Vec<StoredObject> = left.filter(|object| after.is_none_or(|after| *object > after)).collect();
         let max = max.max(1);
         let mut chunks: Vec<Vec<StoredObject>> = objects.chunks(max).map(<[StoredObject]>::to_vec).collect();
         // All in the entry that takes the root, unless there are more than one may have.
@@ -104,7 +103,7 @@ impl Orphans {
     }
 
     /// A kept root, in object `object`. To be told of every one.
-    pub fn keep(&mut self, object: ObjectId, names: &Root) {
+    pub fn keep(&mut self, object: ObjectId, names: &Objects) {
         self.named.insert(object);
         self.named.extend(names.names().map(|named| named.object));
     }

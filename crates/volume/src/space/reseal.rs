@@ -14,6 +14,10 @@ pub fn segments_to_reseal(
     chosen: &[ObjectId],
     spared: &Spared,
 ) -> Vec<ObjectId> {
+    // Nothing is gone through where no key was changed.
+    if root.keys_needed().into_iter().all(|key| key >= key_id) {
+        return Vec::new();
+    }
     let mut old: Vec<(u64, ObjectId)> = root
         .segments()
         .filter(|(object, usage)| root.key_of(*object) < key_id && !spared.has(*object, usage))

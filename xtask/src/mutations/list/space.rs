@@ -5,6 +5,9 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const ROOT: &str = "crates/volume/src/map/root.rs";
 const LEAVES: &str = "crates/volume/src/map/top/write.rs";
+const NAMES: &str = "crates/volume/src/map/names.rs";
+const OBJECTS: &str = "crates/volume/src/map/objects.rs";
+const TABLE: &str = "crates/volume/src/map/table.rs";
 const GARBAGE: &str = "crates/volume/src/space/garbage.rs";
 const GIVEN_UP: &str = "crates/volume/src/space/given_up.rs";
 const FOLD: &str = "crates/volume/src/space/fold.rs";
@@ -13,6 +16,8 @@ const CONTROL_SPACE: &str = "crates/control/src/set/space.rs";
 const PINNED: &str = "crates/control/src/set/pins.rs";
 
 const HISTORIES: Test = lib(Layer::Property, "holdfast-volume", &["the_store_holds_what_the_state_names"]);
+const NAMED: Test = lib(Layer::Property, "holdfast-volume", &["map::names::"]);
+const TABLES: Test = lib(Layer::Property, "holdfast-volume", &["map::table::"]);
 const TOPS: Test = lib(Layer::Property, "holdfast-volume", &["map::top::"]);
 const ROLLBACKS: Test = lib(Layer::Unit, "holdfast-control", &["set::rollback::"]);
 const KEPT: Test = lib(Layer::Unit, "holdfast-control", &["set::space::"]);
@@ -176,10 +181,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: GARBAGE,
-            old: "names.names().filter(|named| !leaves.contains(&named.object)).collect()",
-            new: "names.names().collect()",
+            old: "        let left = self.left.objects();",
+            new: "        let own = self.leaves.iter().map(|leaf| StoredObject { kind: StoredKind::Pages, object: *leaf });\n        let left = self.left.objects().chain(own);",
         }],
         tests: &[TOPS],
+        smoke: false,
+    },
+    Mutation {
+        name: "only-shared-leaves-are-kept",
+        bug: "of what a dropped root named only that is kept which lies in a leaf that a kept root shares: what both name otherwise is deleted",
+        rule: "R7",
+        edits: &[Edit { file: NAMES, old: "|segment| other.segments.get(segment).is_some());", new: "|_| false);" }],
+        tests: &[NAMED, HISTORIES],
+        smoke: false,
+    },
+    Mutation {
+        name: "sums-of-before",
+        bug: "what a leaf of a root comes to is told as it was before a segment of it changed: the top says what its leaf does not, and nobody can read the root",
+        rule: "R7",
+        edits: &[Edit { file: TABLE, old: "        self.summary = OnceLock::new();\n", new: "" }],
+        tests: &[TABLES, TOPS, HISTORIES],
         smoke: false,
     },
     Mutation {
@@ -187,7 +208,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a root does not name the packs of its own leaves: they are swept",
         rule: "R7",
         edits: &[Edit {
-            file: ROOT,
+            file: OBJECTS,
             old: "of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()",
             new: "of_pages.collect()",
         }],

@@ -92,3 +92,35 @@ fn a_copy_with_any_bit_flipped_or_cut_short_is_found() {
     }
     assert!(check_object(&key, "sets/4/seg/x", &objects[2].1).is_err());
 }
+
+/// Who asks for one object hears what who goes through all of them does.
+#[test]
+fn one_object_is_as_long_as_in_the_list_of_all() {
+    let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+    let mut root = Root::new(holdfast_types::LogId::new(2, 10));
+    let place = |pack, number| PageRef { object: id(pack), number, offset: 104, sealed_len: 50, raw_len: 34 };
+    for n in 0..300 {
+        root.add_segment(id(n), 1000 + n as u64, Sectors(9));
+        let live = [(id(n), Sectors(1))].into();
+        root.replace_page(VolumeId(1), n as u32, Some(place(500 + n / 4, n as u32)), &Live::new(), &live).unwrap();
+        root.add_pack(id(500 + n / 8 * 2), 70 + n as u64);
+    }
+    // Of this pack no page is named any more.
+    for number in 40..44_u32 {
+        let live = [(id(u128::from(number)), Sectors(1))].into();
+        root.replace_page(VolumeId(1), number, None, &live, &Live::new()).unwrap();
+    }
+    let mut in_leaves = root.clone();
+    let shape = LeafShape { pages: 2, objects: 3, packs: 9, whole_bytes: 0 };
+    assert!(!in_leaves.write_leaves(&shape, || key.sealer(id(4000))).is_empty());
+    for root in [&root, &in_leaves] {
+        for (kind, _) in KINDS {
+            let all: BTreeMap<ObjectId, u64> =
+                named(kind, RootRef { object: id(2000), bytes: 17 }, root).into_iter().collect();
+            for object in (0..5000).map(id) {
+                let found = length_of(kind, object, RootRef { object: id(2000), bytes: 17 }, root);
+                assert_eq!(found, all.get(&object).copied(), "{kind:?} {object}");
+            }
+        }
+    }
+}

@@ -93,3 +93,16 @@ async fn leaves_that_cannot_be_read_are_asked_for_once() {
     keeper.have_leaves(LEAVES_LIMIT).await;
     assert_eq!(stored.store.counts().slowed, asked, "no later turn will read more");
 }
+
+/// The bound is for what takes memory: what is in memory all the same leaves its room to others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_that_is_in_memory_takes_no_room_among_those_that_are_remembered() {
+    let stored = Stored::made(IN_LEAVES).await;
+    let (mut keeper, at, _served) = keeper(&stored).await;
+    keeper.roots.root(at).await.unwrap();
+    assert!(keeper.roots.known(at).is_some(), "nobody else keeps it");
+    keeper.roots.clear();
+    let root = keeper.mapping.root(at).await.unwrap();
+    assert!(keeper.roots.root(at).await.unwrap().names().eq(root.names()));
+    assert!(keeper.roots.known(at).is_none(), "it is the current one");
+}

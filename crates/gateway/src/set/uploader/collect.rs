@@ -112,7 +112,7 @@ impl Uploader {
             let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
             let resealed = packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX);
             packs.extend(&resealed);
-            let left: Vec<_> = pages_of.pages().filter(|(_, _, place)| packs.contains(&place.object)).collect();
+            let left: Vec<_> = pages_of.pages_in_packs(&packs).collect();
             (left, resealed)
         })
         .await?;

@@ -120,7 +120,7 @@ impl Root {
             let raw = reader.number("raw sectors", 0, i64::MAX as u64 / SECTOR_BYTES)?;
             let live = reader.number("live sectors", 0, raw)?;
             let usage = SegmentUse { stored_bytes, raw_sectors: Sectors(raw), live_sectors: Sectors(live) };
-            root.segments.set(object, usage);
+            root.objects.segments.set(object, usage);
             before = object;
         }
         let count = reader.count("count of page packs", PACK_WIRE_BYTES_MIN, u64::MAX)?;
@@ -146,13 +146,13 @@ impl Root {
             root.base = Some(Arc::new(Base::read(&mut reader)?));
         }
         if keys {
-            root.under = Under::read(&mut reader)?;
+            root.objects.under = Under::read(&mut reader)?;
         }
         reader.end()?;
-        root.forget_keys_of_others();
+        root.objects.forget_keys_of_others();
         // A pack that no page is in says nothing, and is not written again.
         let empty = root.packs.iter().filter(|(_, usage)| usage.live_pages == 0).map(|(object, _)| object);
-        empty.collect::<Vec<_>>().into_iter().for_each(|object| root.packs.remove(object));
+        empty.collect::<Vec<_>>().into_iter().for_each(|object| root.objects.packs.remove(object));
         Ok(root)
     }
 }

@@ -143,7 +143,7 @@ fn a_count_that_is_not_what_the_pages_name_is_refused() {
         let (mut root, mut packs) = (sample(), Packs::default());
         let usage = root.packs.get(object(50)).unwrap();
         assert_eq!((usage.live_pages, usage.live_bytes), (3, 150));
-        root.packs.set(object(50), PackUse { live_pages, live_bytes, ..usage });
+        root.objects.packs.set(object(50), PackUse { live_pages, live_bytes, ..usage });
         packs.write(&mut root, &TINY, KEY_ID);
         let opened = open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap();
         let error = packs.complete(opened, &[KEY_ID]).unwrap_err().to_string();
@@ -155,7 +155,7 @@ fn a_count_that_is_not_what_the_pages_name_is_refused() {
 #[should_panic(expected = "M3: PackUse { stored_bytes: 400, live_bytes: 0, live_pages: 0 } is counted in pack")]
 fn a_page_that_is_not_counted_is_a_mistake() {
     let mut root = sample();
-    root.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });
+    root.objects.packs.set(object(50), PackUse { stored_bytes: 400, ..PackUse::default() });
     root.set_page(VolumeId(4), 0, None);
 }
 
@@ -193,7 +193,7 @@ fn a_checkpoint_writes_the_leaves_that_it_changed() {
         let mut packs = Packs::default();
         let (leaves, bytes) = packs.write(&mut root, &LeafShape::DEFAULT, KEY_ID);
         // A checkpoint of 64 random writes, several of them one after the other: emptied packs are in it.
-        let (mut most, mut top) = (0, 0);
+        let (mut most, mut top, mut through) = (0, seal_root(&root, sealer(OBJECT)).len(), 0);
         for step in 0..20_u32 {
             for n in 0..64_u32 {
                 let page = (step * 64 + n).wrapping_mul(2_654_435_761) % pages;
@@ -206,17 +206,20 @@ fn a_checkpoint_writes_the_leaves_that_it_changed() {
                 root.replace_page(V, page, Some(place), &less, &more).unwrap();
                 root.replace_page(V, page, Some(place), &more, &less).unwrap();
             }
+            let (segments, packs_of_pages) = (root.segments.changed(), root.packs.changed());
+            through = through.max(segments.0 + packs_of_pages.0);
             most = most.max(packs.write(&mut root, &LeafShape::DEFAULT, KEY_ID).1);
             top = seal_root(&root, sealer(OBJECT)).len();
         }
         println!(
-            "{pages} pages: whole {whole} bytes; {leaves} leaves of {bytes} bytes; 64 writes: leaves {most}, top {top} bytes; {} bytes in memory",
+            "{pages} pages: whole {whole} bytes; {leaves} leaves of {bytes} bytes; 64 writes: leaves {most}, top {top} bytes, leaves of objects gone through {through}; {} bytes in memory",
             root.memory_bytes()
         );
         assert_eq!(
             packs.complete(open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap(), &[KEY_ID]),
             Ok(root)
         );
+        assert!(through <= 2 * 64 + 2, "leaves of objects that 64 writes have gone through: {through}");
         found.push((most, top, whole));
     }
     let [(small, _, _), (large, top, whole)] = found[..] else { panic!("{found:?}") };
@@ -384,6 +387,11 @@ proptest! {
                 prop_assert!(root.leaf_packs().is_empty());
             } else {
                 packs.write(&mut root, &shape, key_id);
+                // Of each page no more than its line and its pack's id, however often it was replaced.
+                for slot in root.leaves.values() {
+                    let most = size_of::<PageLeaf>() + slot.leaf.len() * (24 + size_of::<ObjectId>());
+                    prop_assert!(slot.leaf.memory_bytes() <= most, "{} bytes, {most} are needed", slot.leaf.memory_bytes());
+                }
                 let room = shape.packs.max(1);
                 prop_assert!(root.leaf_packs().len() <= room, "{} packs of leaves", root.leaf_packs().len());
             }

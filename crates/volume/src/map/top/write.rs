@@ -1,6 +1,7 @@
 //! How a root's leaves are written: those that changed, and what is moved out of packs that are no longer worth their length.
 
 use super::*;
+use crate::map::objects::Objects;
 use crate::map::pack::LeafPackBuilder;
 use std::ops::Range;
 
@@ -88,17 +89,17 @@ impl Root {
 
     fn object_leaf<V: Copy>(&self, slot: &Slot<V>) -> ObjectLeaf<V> {
         let key = |(object, _): &(ObjectId, V)| Some((*object, self.under.older_of(*object)?));
-        let older = if self.under.lists_any() { slot.entries.iter().filter_map(key).collect() } else { Vec::new() };
-        ObjectLeaf { entries: slot.entries.clone(), older: Arc::new(older) }
+        let older = if self.under.lists_any() { slot.entries().iter().filter_map(key).collect() } else { Vec::new() };
+        ObjectLeaf { entries: slot.entries().clone(), older: Arc::new(older) }
     }
 
     /// It is to be written as one object: nothing of it lies anywhere else from now on.
     pub fn make_whole(&mut self) {
-        self.leaf_packs.clear();
+        self.objects.leaf_packs.clear();
         self.leaves.values_mut().for_each(|slot| slot.at = None);
-        self.segments.leaves_mut().for_each(|slot| slot.at = None);
-        self.packs.leaves_mut().for_each(|slot| slot.at = None);
-        self.forget_keys_of_others();
+        self.objects.segments.leaves_mut().for_each(|slot| slot.at = None);
+        self.objects.packs.leaves_mut().for_each(|slot| slot.at = None);
+        self.objects.forget_keys_of_others();
     }
 
     /// Seals every leaf that changed since it was written (L1), or lies under an older data key (U3), and as many bytes more at most of those that lie in packs
@@ -110,8 +111,8 @@ impl Root {
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
-        self.segments.settle(shape.objects);
-        self.packs.settle(shape.objects);
+        self.objects.segments.settle(shape.objects);
+        self.objects.packs.settle(shape.objects);
         let older = self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some());
         let older: BTreeSet<ObjectId> = older.collect();
         self.leave_packs(&older);
@@ -125,9 +126,9 @@ impl Root {
         self.write_changed(&mut writer);
         writer.close();
         let used: BTreeSet<ObjectId> = self.places().map(|at| at.object).collect();
-        self.leaf_packs.retain(|object, _| used.contains(object));
-        self.leaf_packs.extend(writer.done.iter().map(|pack| (pack.object, pack.body.len() as u64)));
-        self.forget_keys_of_others();
+        self.objects.leaf_packs.retain(|object, _| used.contains(object));
+        self.objects.leaf_packs.extend(writer.done.iter().map(|pack| (pack.object, pack.body.len() as u64)));
+        self.objects.forget_keys_of_others();
         writer.done
     }
 
@@ -135,13 +136,18 @@ impl Root {
         let width = self.width;
         for ((volume, range), slot) in &mut self.leaves {
             if slot.at.is_none() {
+                // One that another root has as well did not change, and is not copied for that.
+                if let Some(leaf) = Arc::get_mut(&mut slot.leaf) {
+                    leaf.settle();
+                }
                 let (volume, first) = (*volume, range * width);
                 let plain = encode_pages(volume, first, width, &slot.leaf);
                 slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
             }
         }
-        write_objects(&mut self.segments, LeafOf::Segments, &self.under, writer);
-        write_objects(&mut self.packs, LeafOf::Packs, &self.under, writer);
+        let Objects { segments, packs, under, .. } = &mut self.objects;
+        write_objects(segments, LeafOf::Segments, under, writer);
+        write_objects(packs, LeafOf::Packs, under, writer);
     }
 
     /// Where its leaves are, as far as they are written.
@@ -198,8 +204,8 @@ impl Root {
         for slot in self.leaves.values_mut() {
             slot.at = slot.at.take().filter(|at| stays(at));
         }
-        self.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
-        self.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.objects.segments.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
+        self.objects.packs.leaves_mut().for_each(|slot| slot.at = slot.at.filter(stays));
     }
 
     /// The top's bytes, before sealing.
@@ -274,9 +280,9 @@ fn put_object_leaves<V: Known>(out: &mut Vec<u8>, table: &Table<V>, places: &mut
     let mut before = NO_OBJECT;
     for (_, slot) in table.leaves() {
         // A leaf is never empty.
-        let first = slot.entries.first().map_or(NO_OBJECT, |(object, _)| *object);
+        let first = slot.entries().first().map_or(NO_OBJECT, |(object, _)| *object);
         put_object(out, before, first);
-        Sums::of(&slot.entries).put(out);
+        slot.summary().sums.put(out);
         places.put(out, slot.at.as_ref());
         before = first;
     }
@@ -289,6 +295,6 @@ fn write_objects<V: Known>(
     writer: &mut Writer<impl FnMut() -> ObjectSealer>,
 ) {
     for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
-        slot.at = Some(writer.push(of, &encode_objects(of, &slot.entries, under)));
+        slot.at = Some(writer.push(of, &encode_objects(of, slot.entries(), under)));
     }
 }

@@ -83,7 +83,7 @@ fn a_root_is_opened_with_the_key_that_its_header_names() {
 fn a_root_cannot_need_a_newer_key_than_its_own() {
     let (first, _) = checkpoint(&Root::new(LogId::new(1, 1)), 1, 0, 90, 1, &Live::new());
     let (mut second, _) = checkpoint(&first, 3, 1, 91, 2, &Live::new());
-    second.under.older.insert(object(1), 3);
+    second.objects.under.older.insert(object(1), 3);
     assert!(open_root(&opener(&[3, 1]), &seal_root(&second, sealer(3))).is_err());
 }
 

@@ -396,7 +396,7 @@ impl World {
             touched.extend(base.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| (unmap.volume, n)));
         }
         let packs = packs_to_collect(&base, 150);
-        touched.extend(base.pages().filter(|(_, _, p)| packs.contains(&p.object)).map(|(v, n, _)| (v, n)));
+        touched.extend(base.pages_in_packs(&packs).map(|(volume, number, _)| (volume, number)));
         let mut pack: Option<PackBuilder> = None;
         for (volume, number) in touched {
             let old = base.page(volume, number).map(|place| self.page(&place, volume, number));

@@ -1,0 +1,114 @@
+//! What a root names, with what it knows of each: all that garbage, sweeps, repair and keys ask a root for. It takes a third to a sixth of what all of a root
+//! does: who only asks for names keeps no more of it.
+
+use super::table::Table;
+use super::under::Under;
+use holdfast_control::set::{StoredKind, StoredObject};
+use holdfast_types::{ObjectId, Sectors};
+use std::collections::BTreeMap;
+
+/// What a root knows of a segment: enough to judge what collecting it would free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentUse {
+    /// Length of the object in bytes.
+    pub stored_bytes: u64,
+    /// Sectors that were sealed into it.
+    pub raw_sectors: Sectors,
+    /// Sectors that pages of this root refer to (M4).
+    pub live_sectors: Sectors,
+}
+
+/// What a root knows of a page pack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackUse {
+    /// Length of the object in bytes; 0 where it is not known.
+    pub stored_bytes: u64,
+    /// Sealed bytes of the pages that the root names in it.
+    pub live_bytes: u64,
+    /// How many these are.
+    pub live_pages: u64,
+}
+
+/// The objects of one root. Cloning is cheap: leaves are shared.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    pub(super) segments: Table<SegmentUse>,
+    /// Packs that pages are in, and such whose length was noted before any page was.
+    pub(super) packs: Table<PackUse>,
+    /// The packs that the root's leaves were written to, with their lengths; none where it is written whole.
+    pub(super) leaf_packs: BTreeMap<ObjectId, u64>,
+    /// Which data keys they are under.
+    pub(super) under: Under,
+}
+
+impl Objects {
+    /// All segments that the root names, sorted.
+    pub fn segments(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> + '_ {
+        self.segments.iter()
+    }
+
+    /// What the root knows of a segment; `None` where it does not name it.
+    pub fn segment(&self, object: ObjectId) -> Option<SegmentUse> {
+        self.segments.get(object)
+    }
+
+    /// All packs that the root names, of pages and of its own leaves, with their lengths (0: not known).
+    pub fn packs(&self) -> BTreeMap<ObjectId, u64> {
+        let of_pages = self.page_packs().map(|(object, usage)| (object, usage.stored_bytes));
+        of_pages.chain(self.leaf_packs.iter().map(|(object, bytes)| (*object, *bytes))).collect()
+    }
+
+    /// The length of a pack as [`Objects::packs`] has it; `None` where the root does not name it.
+    pub fn pack_length(&self, object: ObjectId) -> Option<u64> {
+        let of_pages = || self.packs.get(object).filter(|usage| usage.live_pages > 0).map(|usage| usage.stored_bytes);
+        self.leaf_packs.get(&object).copied().or_else(of_pages)
+    }
+
+    /// The packs that the root's own leaves are in, with their lengths; none where it is written whole.
+    pub fn leaf_packs(&self) -> &BTreeMap<ObjectId, u64> {
+        &self.leaf_packs
+    }
+
+    /// Packs that a page is in, sorted.
+    pub(super) fn page_packs(&self) -> impl Iterator<Item = (ObjectId, PackUse)> + '_ {
+        self.packs.iter().filter(|(_, usage)| usage.live_pages > 0)
+    }
+
+    /// How much of each page pack the root still names, sorted.
+    pub fn pack_uses(&self) -> BTreeMap<ObjectId, PackUse> {
+        self.page_packs().collect()
+    }
+
+    /// Every object that the root names, without the one that it is itself in (M3): packs, then segments.
+    pub fn names(&self) -> impl Iterator<Item = StoredObject> + '_ {
+        let packs = self.packs().into_keys().map(|object| StoredObject { kind: StoredKind::Pages, object });
+        packs.chain(self.segments().map(|(object, _)| StoredObject { kind: StoredKind::Segment, object }))
+    }
+
+    /// Bytes of all segments in the store, and of them those in use, each segment's taken in proportion.
+    pub fn segment_bytes(&self) -> (u64, u64) {
+        let sums = self.segments.summaries().map(|found| (found.sums.stored_bytes, found.sums.live_bytes));
+        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
+    }
+
+    /// The same of the page packs whose length is known.
+    pub(crate) fn pack_bytes(&self) -> (u64, u64) {
+        let sums = self.packs.summaries().map(|found| found.sized);
+        sums.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
+    }
+
+    /// The segments that are not all in use, those with the least in use first.
+    pub(crate) fn segments_by_use(&self) -> impl Iterator<Item = (ObjectId, SegmentUse)> {
+        self.segments.by_use()
+    }
+
+    /// The page packs that are not all in use, as far as their length is known, those with the least in use first.
+    pub(crate) fn packs_by_use(&self) -> impl Iterator<Item = (ObjectId, PackUse)> {
+        self.packs.by_use().filter(|(_, usage)| usage.live_pages > 0)
+    }
+
+    /// About how much memory they take in bytes, what is shared with others included. Costs what there are leaves.
+    pub fn memory_bytes(&self) -> u64 {
+        self.segments.memory_bytes() + self.packs.memory_bytes() + self.leaf_packs.len() as u64 * 84
+    }
+}
