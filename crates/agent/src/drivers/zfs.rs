@@ -32,7 +32,8 @@ pub struct Zfs {
 
 fn of(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(args);
+    // Some of its words decide ([`rules::is_suspended`]).
+    command.args(args).env("LC_ALL", "C");
     command
 }
 

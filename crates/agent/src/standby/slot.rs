@@ -11,7 +11,7 @@ use crate::drivers::database::Database;
 use crate::drivers::ours;
 use crate::drivers::pool::{self, Mounted};
 use crate::drivers::zfs::Zfs;
-use crate::drivers::zfs::rules::{TakeDown, beside, of_one_pool, take_down};
+use crate::drivers::zfs::rules::{TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
 use crate::process::{of_postgres, run, signal, system, tail, unlooked};
@@ -316,20 +316,30 @@ impl Slot {
         match take_down(found.as_ref(), lives) {
             TakeDown::Gone => {}
             TakeDown::Export => {
-                self.quiet().await?;
-                self.zfs.export_copy(name, limit).await?;
-            }
-            TakeDown::Lost(why) => {
-                if let Err(left) = self.database.stop(Stop::Kill).await {
-                    tracing::warn!(left, "PostgreSQL on a pool that is lost");
+                let gone = async {
+                    // First: what a suspended pool keeps in the kernel does not stop.
+                    self.zfs.sync(name, limit).await?;
+                    self.quiet().await?;
+                    self.zfs.export_copy(name, limit).await
+                };
+                match gone.await {
+                    Err(why) if is_suspended(&why) => return self.lost(suspended(name)).await,
+                    done => done?,
                 }
-                // Its scratch files are of no use any more.
-                self.attach().detach(true).await?;
-                return Err(why);
             }
+            TakeDown::Lost(why) => return self.lost(why).await,
         }
         ours::forget(&self.config);
         self.end_copy().await
+    }
+
+    /// Ends what can be ended where ZFS keeps the pool (U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
+    async fn lost(&self, why: String) -> Result<(), String> {
+        if let Err(left) = self.database.stop(Stop::Kill).await {
+            tracing::warn!(left, "PostgreSQL on a pool that is lost");
+        }
+        self.attach().detach(true).await?;
+        Err(why)
     }
 
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
@@ -495,6 +505,25 @@ mod tests {
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("pool is busy"), "{why}");
         assert!(asked(dir.path(), "zpool export") && running(slot.attach().dir()).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_suspended_pool_is_lost_and_its_copy_gives_its_disk_back() {
+        let dir = tempfile::tempdir().unwrap();
+        // Its list does not say so.
+        let slot = of_pool(dir.path(), "ONLINE");
+        ours::note(&slot.config);
+        std::fs::write(dir.path().join("state/suspended"), "").unwrap();
+        let (copy, begun) = (slot.attach().dir().to_path_buf(), Instant::now());
+        let lock = copy.join("attach.lock");
+        let process = Server(Command::new("flock").arg("--no-fork").arg(&lock).args(["sleep", "600"]).spawn().unwrap());
+        while !running(&copy).unwrap() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        std::fs::write(&lock, process.0.id().to_string()).unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("suspended") && why.contains("reboot"), "{why}");
+        assert!(!asked(dir.path(), "zpool export") && !running(&copy).unwrap());
     }
 
     #[tokio::test]

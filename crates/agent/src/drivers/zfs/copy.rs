@@ -110,9 +110,16 @@ impl Zfs {
     /// # Errors
     /// It is still there.
     pub async fn export_copy(&self, name: &str, limit: Duration) -> Result<(), String> {
-        // What cannot be written is found out here, where ZFS holds nothing that others need.
-        run(self.zpool(&["sync", name]), limit).await?;
+        self.sync(name, limit).await?;
         run(self.zpool(&["export", "-f", name]), limit).await.map(drop)
+    }
+
+    /// Has it write what it has not written, and finds out so whether it can, where ZFS holds nothing that others need (U9).
+    ///
+    /// # Errors
+    /// It cannot.
+    pub async fn sync(&self, name: &str, limit: Duration) -> Result<(), String> {
+        run(self.zpool(&["sync", name]), limit).await.map(drop)
     }
 }
 

@@ -2,7 +2,7 @@
 # Stands in for zpool, zfs and zdb, by its own name, for copies of one pool of guid 11, in the tests. It keeps its state in a directory, and notes what it was told in did.
 #   pools      name, guid and health of what is imported     datasets   what zfs list prints       gate   (a fifo) an import waits until something is written to it
 #   multihost  pools have multihost=on                       broken     no import succeeds         same   no pool gets another guid
-#   still      no pool writes anything                       busy       no pool is exported
+#   still      no pool writes anything                       busy       no pool is exported        suspended   no pool writes, and that is said
 S=@STATE@
 me=$(basename "$0")
 echo "$me $*" >> $S/did
@@ -34,7 +34,10 @@ case "$me $1" in
   ;;
 "zpool get") if [ -e $S/multihost ]; then echo on; else echo off; fi ;;
 "zpool set") rm -f $S/multihost ;;
-"zpool sync") [ -e $S/still ] && fail "does not sync" ;;
+"zpool sync")
+  [ -e $S/still ] && fail "does not sync"
+  [ -e $S/suspended ] && fail "cannot sync '$last': pool I/O is currently suspended"
+  ;;
 "zfs list") cat $S/datasets ;;
 "zfs mount") ;;
 *) exit 2 ;;

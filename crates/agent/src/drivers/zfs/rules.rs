@@ -16,8 +16,11 @@ use crate::config::COPY_POOL;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// Health of a pool that cannot write, in what `zpool list` prints.
+/// Health of a pool that cannot write, in what `zpool list` prints; of one with `failmode=continue` some versions print what its devices are.
 const SUSPENDED: &str = "SUSPENDED";
+
+/// In the words of a program that is refused for that reason, in all versions.
+const REFUSED: &str = "currently suspended";
 
 /// What the label of a device says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,15 +186,27 @@ pub enum TakeDown {
 /// U9.
 pub fn take_down(pool: Option<&Imported>, copy_lives: bool) -> TakeDown {
     let Some(pool) = pool else { return TakeDown::Gone };
-    let found = match (copy_lives, pool.health.as_str()) {
-        (true, SUSPENDED) => "suspended, for its copy takes no more writes or cannot be read",
-        (true, _) => return TakeDown::Export,
-        (false, _) => "left behind by its copy, which has ended",
-    };
-    TakeDown::Lost(format!(
-        "pool {}: found it {found}: ZFS lets go of it with a reboot of this host only. Other pools and their imports are not concerned, as long as nobody exports this one",
-        pool.name
-    ))
+    match (copy_lives, pool.health.as_str()) {
+        (true, SUSPENDED) => TakeDown::Lost(suspended(&pool.name)),
+        (true, _) => TakeDown::Export,
+        (false, _) => TakeDown::Lost(lost(&pool.name, "left behind by its copy, which has ended")),
+    }
+}
+
+/// Whether a program of ZFS was refused because the pool is suspended.
+pub fn is_suspended(said: &str) -> bool {
+    said.contains(REFUSED)
+}
+
+/// The words for a pool whose copy lives and does not do.
+pub fn suspended(name: &str) -> String {
+    lost(name, "suspended, for its copy takes no more writes or cannot be read")
+}
+
+fn lost(name: &str, found: &str) -> String {
+    format!(
+        "pool {name}: found it {found}: ZFS lets go of it with a reboot of this host only. Other pools and their imports are not concerned, as long as nobody exports this one"
+    )
 }
 
 #[cfg(test)]
@@ -302,5 +317,7 @@ mod tests {
             let TakeDown::Lost(why) = take_down(Some(&pool(health)), lives) else { panic!("{health} {lives}") };
             assert!(why.contains(words) && why.contains("reboot"), "{why}");
         }
+        assert!(is_suspended("cannot sync 'c': pool I/O is currently suspended"));
+        assert!(!is_suspended("cannot export 'holdfast-standby-suspended-a': pool is busy"));
     }
 }
