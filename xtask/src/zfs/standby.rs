@@ -129,6 +129,7 @@ pub fn act(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result
     anyhow::ensure!(names(&real) == ["tank"], "found pools {real:?} on a, expected tank");
     let writers = lab.writers(a)?;
     go_on(&writers, 20)?;
+    let since = unix_ms();
     let first = refreshed(report, a, &b, ("a refresh", 1))?;
     anyhow::ensure!(names(&pools(&b)?) == ["holdfast-standby-r1-a"], "found pools {:?} on b", pools(&b)?);
     go_on(&writers, 20)?;
@@ -140,9 +141,9 @@ pub fn act(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest) -> Result
         "found pools {copies:?} on b, expected the new copy only"
     );
     go_on(&writers, 20)?;
-    let (gap, lost) = lab.take_back(writers, unix_ms())?;
-    anyhow::ensure!(lost == 0, "{lost} sessions on a saw an error, the longest pause was {gap} s");
-    report.add(PART, "the primary meanwhile", None, pool::unharmed(a)?);
+    let (gap, lost) = lab.take_back(writers, since)?;
+    anyhow::ensure!(lost == 0, "{lost} sessions on a saw an error while b took copies");
+    report.add(PART, "the primary meanwhile: clients' longest pause", Some(gap), pool::unharmed(a)?);
 
     step("b takes the set, and imports the pool beside its copy");
     give_back(report, a)?;
