@@ -54,7 +54,7 @@ system() {
 
 say "root file system, in the background"
 root=$dir/root.d
-system "$root" kmod,udev,iproute2,procps,zfsutils-linux,postgresql-15,qemu-guest-agent > root.log 2>&1 &
+system "$root" kmod,udev,iproute2,procps,zfsutils-linux,postgresql-15,qemu-guest-agent,libnbd-bin > root.log 2>&1 &
 root_pid=$!
 
 if [ ! -s modules.tar ]; then

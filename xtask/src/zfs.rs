@@ -20,6 +20,7 @@ mod mirror;
 mod multihost;
 mod pool;
 mod report;
+mod standby;
 
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
@@ -69,6 +70,8 @@ enum Part {
     All,
     /// One guest: the pool is made, the volumes grow, a gateway and attach are killed under it, another owner comes between, a killed attach is not followed by another
     Devices,
+    /// Two guests: a standby on a copy of the pool beside the primary, then beside the pool itself; the copy is killed
+    Standby,
     /// Two guests with agents: one killed, one paused and resumed
     Agents,
     /// Two guests with agents: the primary is cut off from everybody, and heard again
@@ -206,6 +209,9 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
         if part.runs(Part::Devices) {
             devices::grow(lab, report, args, &a)?;
             devices::faults(lab, report, args, &a)?;
+        }
+        if part.runs(Part::Standby) {
+            standby::act(lab, report, args, &a)?;
         }
         devices::let_go(report, &a)?;
         if part.runs(Part::Devices) {

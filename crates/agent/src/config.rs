@@ -14,7 +14,7 @@ pub use document::sample;
 use document::settings;
 use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
-pub use standby::{StandbyConfig, StandbyDatabase, StandbyHttp, StandbyPool, StandbySlot, standby_sample};
+pub use standby::{COPY_POOL, StandbyConfig, StandbyDatabase, StandbyHttp, StandbyPool, StandbySlot, standby_sample};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 

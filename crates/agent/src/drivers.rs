@@ -5,7 +5,7 @@ pub mod database;
 mod hooks;
 pub mod ours;
 pub mod pool;
-mod zfs;
+pub mod zfs;
 
 use crate::cluster::Gateways;
 use crate::config::{AgentConfig, PoolKind};

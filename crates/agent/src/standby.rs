@@ -242,14 +242,26 @@ impl Standby {
         done
     }
 
+    /// Keeps which ZFS pool the set has, for the next refresh.
+    fn keep_pool(&self, pool: Option<String>) -> Result<(), String> {
+        let state = self.state()?;
+        if pool.is_none() || pool == state.pool {
+            return Ok(());
+        }
+        State { pool, ..state }.write(&self.config.dir)
+    }
+
     async fn renew(&self, which: &Which, begun: Instant) -> Result<Current, String> {
-        let old = self.state()?.current;
+        let State { current: old, pool, .. } = self.state()?;
         let to = old.as_ref().map_or(StandbySlot::A, |old| old.slot.other());
         let slot = self.slot(to);
         // What a refresh that was killed left there.
         slot.down().await?;
+        // U8. Asked here as well: a snapshot that is of no use is a checkpoint of the primary's set all the same.
+        slot.may_copy(pool.as_deref()).await?;
         let snapshot = self.snapshot(which).await?;
-        if let Err(why) = slot.prepare(&snapshot.name).await {
+        let prepared = slot.prepare(&snapshot.name).await;
+        if let Err(why) = prepared.and(self.keep_pool(slot.pool())) {
             self.give_up(slot).await;
             return Err(why);
         }

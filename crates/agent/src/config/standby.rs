@@ -13,6 +13,9 @@ use std::path::{Component, Path, PathBuf};
 /// Longest name of a standby, in bytes: with the time behind it, it is a snapshot's.
 const NAME_BYTES_MAX: usize = 40;
 
+/// Names of copies of ZFS pools begin so, on the standby's host.
+pub const COPY_POOL: &str = "holdfast-standby-";
+
 /// What a standby's PostgreSQL is always started with. Read-only by default; and nothing that came along with the primary's data reaches out of this
 /// host: no WAL into the primary's archive, no subscription of the primary's, no wait for its standbys, no streaming under the name of the server that
 /// this is a copy of. What it writes is thrown away, so it is neither synced nor tidied.
@@ -70,21 +73,24 @@ settings! {
 settings! {
     /// The file system on the copy.
     pub struct StandbyPool {
-        /// "ext4" or "xfs", as the primary has it. Not ZFS: two copies of a pool cannot be imported on one host.
+        /// "ext4", "xfs" or "zfs", as the primary has it. A ZFS pool (over all volumes of the set) has a copy only on a host that does not have the pool itself.
         kind: PoolKind = PoolKind::Ext4;
-        /// The copies are mounted in turn at a/ and b/ below it.
+        /// The copies are mounted in turn at a/ and b/ below it; of a ZFS pool each dataset at its own mountpoint below that.
         mount: PathBuf = PathBuf::from("/srv/standby");
-        /// Volume of the file system. Left out: the only one of the set.
+        /// Volume of ext4 or XFS. Left out: the only one of the set.
         volume: Option<String> = None, sample "vol1";
-        /// Mount options.
+        /// Mount options of ext4 or XFS.
         options: String = "noatime".into();
+        /// To check and mount, or to import, in seconds, 1 to 3600. A pool with `multihost=on` needs some seconds more.
+        import_timeout_s: u64 = 60;
     }
 }
 
 settings! {
     /// PostgreSQL. It has the primary's own settings (postgresql.conf, pg_hba.conf), as far as these do not say otherwise, and is read-only.
     pub struct StandbyDatabase {
-        /// Its data directory, below the root of the file system: data for /srv/pg/data of a primary that mounts at /srv/pg.
+        /// Its data directory, below the root of the file system: data for /srv/pg/data of a primary that mounts at /srv/pg. On ZFS the primary's whole path:
+        /// tank/pg/data for /tank/pg/data.
         data: PathBuf = PathBuf::from("data");
         /// Where its programs are (pg_ctl, psql): of the primary's major version.
         bin_dir: PathBuf = PathBuf::from("/usr/lib/postgresql/15/bin");
@@ -185,8 +191,8 @@ impl StandbyConfig {
         if !matches!(self.device, Device::Auto | Device::Nbdfuse) {
             say("device", format!("found {}, expected auto or nbdfuse", self.device.as_str()));
         }
-        if !matches!(self.pool.kind, PoolKind::Ext4 | PoolKind::Xfs) {
-            say("pool.kind", "expected ext4 or xfs: a standby's copies are mounted beside each other".into());
+        if self.pool.kind == PoolKind::None {
+            say("pool.kind", "found none, expected ext4, xfs or zfs: a standby's copies are mounted".into());
         }
         if !self.database.data.components().all(|part| matches!(part, Component::Normal(_))) {
             let found = self.database.data.display();
@@ -223,9 +229,11 @@ impl StandbyConfig {
             },
             pool: PoolConfig {
                 kind: pool.kind,
+                name: (pool.kind == PoolKind::Zfs).then(|| format!("{COPY_POOL}{}-{}", self.name, slot.as_str())),
                 volume: pool.volume.clone(),
                 options: pool.options.clone(),
                 mount: mount.clone(),
+                import_timeout_s: pool.import_timeout_s,
                 ..PoolConfig::default()
             },
             database: DatabaseConfig {
@@ -288,12 +296,15 @@ mod tests {
     #[test]
     fn what_cannot_work_is_named() {
         let mut config = StandbyConfig { name: "x".repeat(41), scratch_max: ByteSize(1), ..StandbyConfig::default() };
-        config.pool.kind = PoolKind::Zfs;
+        config.pool.kind = PoolKind::None;
+        config.pool.import_timeout_s = 0;
         config.database.data = "/srv/pg/data".into();
         config.database.user = "root".into();
         config.device = Device::Kernel;
         let error = config.validate().unwrap_err().to_string();
-        for field in ["name", "scratch_max", "pool.kind", "database.data", "database.user", "device"] {
+        for field in
+            ["name", "scratch_max", "pool.kind", "pool.import_timeout_s", "database.data", "database.user", "device"]
+        {
             assert!(error.contains(field), "{field}: {error}");
         }
     }
@@ -314,6 +325,12 @@ mod tests {
         let at = |what: &str| options.rfind(what).unwrap_or_else(|| panic!("no {what} in {options}"));
         assert!(at("-c data_directory='/srv/standby/a/data'") > at(own), "{options}");
         assert!(at("-c logging_collector=off") > at(own), "{options}");
+        let mut zfs = config.clone();
+        (zfs.pool.kind, zfs.database.data) = (PoolKind::Zfs, "tank/pg/data".into());
+        zfs.validate().unwrap();
+        let pools = StandbySlot::ALL.map(|which| zfs.slot(which, false).pool.name.unwrap());
+        assert_eq!(pools, ["holdfast-standby-report1-a", "holdfast-standby-report1-b"]);
+        assert_eq!(zfs.slot(StandbySlot::A, false).database.data, Path::new("/srv/standby/a/tank/pg/data"));
         let private = config.slot(StandbySlot::B, true);
         assert!(private.database.options.contains("listen_addresses=''"));
         assert_ne!(private.database.host, b.database.host);

@@ -10,6 +10,7 @@ use crate::process::{NotRan, ran, system};
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::process::Command;
 
 /// Below the run directory: what was mounted or imported.
 const NOTE: &str = "pool.noted";
@@ -83,6 +84,17 @@ pub fn note(config: &AgentConfig) {
     }
 }
 
+/// It is gone: a later one of its name may be somebody else's.
+pub fn forget(config: &AgentConfig) {
+    let path = config.run_dir.join(NOTE);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "what was imported stays noted");
+        }
+        _ => {}
+    }
+}
+
 fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>) -> bool {
     read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted))
 }
@@ -109,16 +121,19 @@ pub async fn there(config: &AgentConfig) -> Result<bool, String> {
                 dirs[0].display()
             ))
         }
-        PoolKind::Zfs => pool_there(config, &dirs).await,
+        PoolKind::Zfs => pool_there(config, system("zpool")).await,
     }
 }
 
-async fn pool_there(config: &AgentConfig, dirs: &[PathBuf]) -> Result<bool, String> {
+/// The same for a ZFS pool, asked of this `zpool`.
+///
+/// # Errors
+/// As [`there`].
+pub async fn pool_there(config: &AgentConfig, mut zpool: Command) -> Result<bool, String> {
     let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
-    let noted = is_noted(config, None);
-    let mut command = system("zpool");
-    command.args(["list", "-v", "-H", "-P", name]);
-    let devices = match ran(command, ASK_LIMIT).await {
+    let (dirs, noted) = (attach_dirs(config), is_noted(config, None));
+    zpool.args(["list", "-v", "-H", "-P", name]);
+    let devices = match ran(zpool, ASK_LIMIT).await {
         Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
         Ok(_) => return Ok(false),
         // No answer: a suspended pool is there.
@@ -130,7 +145,7 @@ async fn pool_there(config: &AgentConfig, dirs: &[PathBuf]) -> Result<bool, Stri
         }
         Err(NotRan::Unable(why)) => return Err(format!("pool {name}: could not look for it: {why}")),
     };
-    let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), dirs, noted));
+    let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
     match foreign {
         None => Ok(true),
         Some(device) => Err(format!(

@@ -2,15 +2,19 @@
 //!
 //! Imported by force always: the pool says whether its last host let go of it in good order, and without -f it refuses for ever one that did not. Whether that host can
 //! still write is the lease's business: it cannot (R2), or these devices would not be here. What -f also passes over is another host's id on the pool; so where
-//! `multihost` is wanted as a second line, the ids have to be right (`hostid`, H1).
+//! `multihost` is wanted as a second line, the ids have to be right (`hostid`, H1). Copies of pools, for standbys, are imported in another way ([`copy`]).
 //!
 //! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
 //! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.
 
+mod copy;
+pub mod rules;
+
 use crate::config::PoolConfig;
 use crate::hostid::{self, Told};
 use crate::process::{run, run_explained, system};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 
@@ -34,24 +38,51 @@ const INTERVAL: &str = "zfs_multihost_interval";
 const INTERVAL_DEFAULT_MS: u64 = 1000;
 const INTERVAL_MIN_MS: u64 = 100;
 
-/// `zpool`, and the files that ZFS reads.
+/// The programs of ZFS, and the files that it reads.
 #[derive(Clone, Debug)]
 pub struct Zfs {
-    program: PathBuf,
+    zpool: PathBuf,
+    zfs: PathBuf,
+    zdb: PathBuf,
     /// What /sys and /etc lie below.
     root: PathBuf,
+    /// Of whoever imports a copy.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+fn of(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    // Some of its words decide ([`rules::is_suspended`]).
+    command.args(args).env("LC_ALL", "C");
+    command
+}
+
+/// Why an import failed. ZFS says so itself where it wants a host id, in some of its versions in other words.
+fn hinted(id: &Result<String, String>, why: String) -> String {
+    match id {
+        Ok(id) if id == hostid::NONE => {
+            format!("{why} (the host id of this host is not set: {})", hostid::GENERATE)
+        }
+        _ => why,
+    }
 }
 
 impl Zfs {
     /// This system's.
     pub fn of_system() -> Self {
-        Self { program: system("zpool").as_std().get_program().into(), root: "/".into() }
+        let program = |name: &str| PathBuf::from(system(name).as_std().get_program());
+        Self {
+            zpool: program("zpool"),
+            zfs: program("zfs"),
+            zdb: program("zdb"),
+            root: "/".into(),
+            turn: Arc::default(),
+        }
     }
 
-    fn zpool(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(args);
-        command
+    /// `zpool` with these arguments.
+    pub fn zpool(&self, args: &[&str]) -> Command {
+        of(&self.zpool, args)
     }
 
     /// Host id of this host.
@@ -80,13 +111,7 @@ impl Zfs {
         }
         command.arg(name);
         let limit = Duration::from_secs(pool.import_timeout_s);
-        run_explained(command, limit, WATCHED_FIRST).await.map_err(|why| match &id {
-            // ZFS says so itself, in some of its versions in other words.
-            Ok(id) if id == hostid::NONE => {
-                format!("{why} (the host id of this host is not set: {})", hostid::GENERATE)
-            }
-            _ => why,
-        })?;
+        run_explained(command, limit, WATCHED_FIRST).await.map_err(|why| hinted(&id, why))?;
         Ok(if pool.multihost { self.multihost(name).await } else { String::new() })
     }
 
@@ -142,7 +167,6 @@ impl Zfs {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
 
     /// Stands in for zpool; what it does is told in its head.
     const STAND_IN: &str = include_str!("zpool.sh");
@@ -166,7 +190,7 @@ mod tests {
             std::fs::write(root.join("etc/hostid"), host_id.to_ne_bytes()).unwrap();
         }
         let pool = PoolConfig { name: Some("tank".into()), multihost, ..PoolConfig::default() };
-        Stage { dir, zfs: Zfs { program, root }, pool }
+        Stage { dir, zfs: Zfs { zpool: program, root, ..Zfs::of_system() }, pool }
     }
 
     impl Stage {

@@ -1,20 +1,23 @@
 //! One of the two places of a standby: a scratch copy, its file system, its PostgreSQL.
 //!
 //! U2  A slot is taken down whatever of it is there, in the opposite order of how it comes up; nothing of it is worth keeping. What does not go in good
-//!     order does not keep the rest from going.
+//!     order does not keep the rest from going; but for a ZFS pool, which ZFS would keep for ever without its copy (U9).
 
 use super::guard;
 use super::swap::Place;
-use crate::config::{AgentConfig, StandbyConfig, StandbySlot};
-use crate::drivers::attach::{Attach, may_run};
+use crate::config::{AgentConfig, PoolKind, StandbyConfig, StandbySlot};
+use crate::drivers::attach::{Attach, may_run, running};
 use crate::drivers::database::Database;
+use crate::drivers::ours;
 use crate::drivers::pool::{self, Mounted};
+use crate::drivers::zfs::Zfs;
+use crate::drivers::zfs::rules::{TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
 use crate::process::{of_postgres, run, signal, system, tail, unlooked};
 use rustix::process::Signal;
 use serde::Deserialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,6 +67,9 @@ pub struct Slot {
     private: Database,
     /// What is mounted where (the kernel's table; another one in tests).
     mounted: fn(&Path) -> Option<Mounted>,
+    zfs: Zfs,
+    /// Guid of the ZFS pool that the last copy was made of.
+    pool: Mutex<Option<String>>,
 }
 
 impl Slot {
@@ -79,6 +85,8 @@ impl Slot {
             database: Database::new(&config),
             private: Database::new(&standby.slot(which, true)),
             mounted: pool::mount_at,
+            zfs: Zfs::of_system(),
+            pool: Mutex::default(),
             config,
             standby: standby.clone(),
         }
@@ -88,10 +96,33 @@ impl Slot {
         self.attach.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether its own file system is mounted (U5).
-    fn there(&self) -> Result<bool, String> {
+    fn of_zfs(&self) -> bool {
+        self.config.pool.kind == PoolKind::Zfs
+    }
+
+    /// Whether its own file system is mounted, or its own pool imported (U5).
+    async fn there(&self) -> Result<bool, String> {
+        if self.of_zfs() {
+            return ours::pool_there(&self.config, self.zfs.zpool(&[])).await;
+        }
         let mount = &self.config.pool.mount;
         guard::there((self.mounted)(mount).as_ref(), mount, &self.config.run_dir, self.attach().dir())
+    }
+
+    /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
+    pub fn pool(&self) -> Option<String> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a copy of the ZFS pool of this guid may be imported here (U8). Without one it is found out from the copy.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn may_copy(&self, pool: Option<&str>) -> Result<(), String> {
+        match pool {
+            Some(guid) if self.of_zfs() => beside(guid, &self.zfs.pools().await?),
+            _ => Ok(()),
+        }
     }
 
     /// How its PostgreSQL is.
@@ -138,20 +169,54 @@ impl Slot {
         *self.attach.lock().unwrap_or_else(PoisonError::into_inner) = attach.clone();
         attach.start(false).await?;
         self.device(&attach).await?;
-        pool::import(&self.config, &attach.devices()).await?;
-        guard::note(&self.config.run_dir, &self.config.pool.mount)?;
-        self.may_start().await?;
+        let mounts = if self.of_zfs() { self.import(&attach).await? } else { self.mount(&attach).await? };
+        self.may_start(mounts).await?;
         self.make_private_dir().await?;
         self.private.start().await?;
         self.ready(&self.private).await?;
         self.private.stop(Stop::Fast).await
     }
 
-    /// See [`guard::may_start`].
-    async fn may_start(&self) -> Result<(), String> {
-        let (mount, data) = (self.config.pool.mount.clone(), self.config.database.data.clone());
+    /// A file system on one volume of the copy; where it is.
+    async fn mount(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
+        let mount = &self.config.pool.mount;
+        pool::import(&self.config, &attach.devices()).await?;
+        guard::note(&self.config.run_dir, mount)?;
+        Ok(vec![mount.clone()])
+    }
+
+    /// A ZFS pool over all volumes of the copy; where its datasets are.
+    async fn import(&self, attach: &Attach) -> Result<Vec<PathBuf>, String> {
+        let (pool, volumes) = (&self.config.pool, attach.devices());
+        let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
+        let labels = self.zfs.labels(&devices).await?;
+        let label = of_one_pool(&labels)?;
+        *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(label.guid.clone());
+        beside(&label.guid, &self.zfs.pools().await?)?;
+        let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.import_timeout_s));
+        let mounted = self.zfs.import_copy(label, &devices, name, &pool.mount, limit).await?;
+        ours::note(&self.config);
+        for dataset in &mounted {
+            let found = (self.mounted)(&dataset.at).map(|mounted| mounted.source);
+            if found.as_deref() != Some(dataset.name.as_str()) {
+                let at = dataset.at.display();
+                return Err(format!("{at}: found {found:?} mounted there, expected {}", dataset.name));
+            }
+        }
+        Ok(mounted.into_iter().map(|dataset| dataset.at).collect())
+    }
+
+    /// See [`guard::may_start`]; a pool's links are led to the copy first.
+    async fn may_start(&self, mounts: Vec<PathBuf>) -> Result<(), String> {
+        let root = self.of_zfs().then(|| self.config.pool.mount.clone());
+        let data = self.config.database.data.clone();
         // On the device: not on the runtime's own threads.
-        let looked = tokio::task::spawn_blocking(move || guard::may_start(&mount, &data));
+        let looked = tokio::task::spawn_blocking(move || {
+            if let Some(root) = root {
+                guard::lead(&root, &mounts, &data)?;
+            }
+            guard::may_start(&mounts, &data)
+        });
         let limit = Duration::from_secs(self.standby.device_timeout_s);
         let looked = tokio::time::timeout(limit, looked).await;
         let looked = looked.map_err(|_| format!("the copy could not be looked at within {} s", limit.as_secs()))?;
@@ -211,7 +276,10 @@ impl Slot {
     /// # Errors
     /// What is left; or that somebody else's is there, and nothing was touched (U5).
     pub async fn down(&self) -> Result<(), String> {
-        self.there()?;
+        if self.of_zfs() {
+            return self.pool_down().await;
+        }
+        self.there().await?;
         let soft = async {
             self.quiet().await?;
             pool::export(&self.config, false).await
@@ -220,12 +288,58 @@ impl Slot {
             tracing::warn!(why, "taken down by force");
             return self.force_down().await;
         }
+        self.end_copy().await
+    }
+
+    async fn end_copy(&self) -> Result<(), String> {
         let attach = self.attach();
         if let Err(why) = attach.detach(false).await {
             tracing::debug!(why, "the scratch copy");
             attach.detach(true).await?;
         }
         Ok(())
+    }
+
+    /// The same where a ZFS pool stands on the copy (U9): the copy stays for as long as its pool does.
+    async fn pool_down(&self) -> Result<(), String> {
+        // An import that nobody waits for any more goes on to its end.
+        let _turn = self.zfs.turn().await;
+        let pool = &self.config.pool;
+        let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.export_timeout_s));
+        let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
+        if found.is_some() {
+            // U5.
+            self.there().await?;
+        }
+        let dir = self.attach().dir().to_path_buf();
+        let lives = running(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        match take_down(found.as_ref(), lives) {
+            TakeDown::Gone => {}
+            TakeDown::Export => {
+                let gone = async {
+                    // First: what a suspended pool keeps in the kernel does not stop.
+                    self.zfs.sync(name, limit).await?;
+                    self.quiet().await?;
+                    self.zfs.export_copy(name, limit).await
+                };
+                match gone.await {
+                    Err(why) if is_suspended(&why) => return self.lost(suspended(name)).await,
+                    done => done?,
+                }
+            }
+            TakeDown::Lost(why) => return self.lost(why).await,
+        }
+        ours::forget(&self.config);
+        self.end_copy().await
+    }
+
+    /// Ends what can be ended where ZFS keeps the pool (U9): PostgreSQL, and the copy, whose scratch files are of no use any more.
+    async fn lost(&self, why: String) -> Result<(), String> {
+        if let Err(left) = self.database.stop(Stop::Kill).await {
+            tracing::warn!(left, "PostgreSQL on a pool that is lost");
+        }
+        self.attach().detach(true).await?;
+        Err(why)
     }
 
     /// Lets go of the file system and ends the copy whoever still uses them: processes that have heard SIGKILL and wait for the device go with it.
@@ -271,7 +385,7 @@ impl Place for Slot {
 
     async fn quiet(&self) -> Result<(), String> {
         // Without a mount, whatever works below that path is not ours.
-        if !self.there()? || !self.database.runs()? {
+        if !self.there().await? || !self.database.runs()? {
             return Ok(());
         }
         if let Err(why) = self.database.stop(Stop::Fast).await {
@@ -348,5 +462,90 @@ mod tests {
         slot.force_down().await.unwrap();
         assert!(begun(i32::try_from(server.0.id()).unwrap()).is_none());
         assert!(server.0.wait().unwrap().code().is_none(), "by a signal");
+    }
+
+    /// A slot of a ZFS pool that the stand-in says is imported, with this health.
+    fn of_pool(place: &Path, health: &str) -> Slot {
+        let mut config =
+            StandbyConfig { dir: place.join("lib"), run_dir: place.join("run"), ..StandbyConfig::default() };
+        (config.pool.kind, config.pool.mount) = (PoolKind::Zfs, place.join("copies"));
+        let mut slot = Slot::new(&config, StandbySlot::A);
+        slot.zfs = Zfs::of_stand_ins(place);
+        std::fs::create_dir_all(slot.attach().dir()).unwrap();
+        let pools = format!("tank\t11\tONLINE\nholdfast-standby-report1-a\t12\t{health}\n");
+        std::fs::write(place.join("state/pools"), pools).unwrap();
+        slot
+    }
+
+    fn asked(place: &Path, what: &str) -> bool {
+        let did = std::fs::read_to_string(place.join("state/did")).unwrap();
+        did.lines().any(|line| line.starts_with(what))
+    }
+
+    #[tokio::test]
+    async fn a_pool_whose_copy_has_ended_is_lost_and_its_export_is_not_asked_for() {
+        for health in ["ONLINE", "SUSPENDED"] {
+            let dir = tempfile::tempdir().unwrap();
+            let slot = of_pool(dir.path(), health);
+            ours::note(&slot.config);
+            let why = slot.down().await.unwrap_err();
+            assert!(why.contains("holdfast-standby-report1-a") && why.contains("reboot"), "{why}");
+            assert!(!asked(dir.path(), "zpool sync") && !asked(dir.path(), "zpool export"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_not_ended_under_a_pool_that_does_not_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        ours::note(&slot.config);
+        // As the process that keeps a copy holds it.
+        let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        std::fs::write(dir.path().join("state/busy"), "").unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("pool is busy"), "{why}");
+        assert!(asked(dir.path(), "zpool export") && running(slot.attach().dir()).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_suspended_pool_is_lost_and_its_copy_gives_its_disk_back() {
+        let dir = tempfile::tempdir().unwrap();
+        // Its list does not say so.
+        let slot = of_pool(dir.path(), "ONLINE");
+        ours::note(&slot.config);
+        std::fs::write(dir.path().join("state/suspended"), "").unwrap();
+        let (copy, begun) = (slot.attach().dir().to_path_buf(), Instant::now());
+        let lock = copy.join("attach.lock");
+        let process = Server(Command::new("flock").arg("--no-fork").arg(&lock).args(["sleep", "600"]).spawn().unwrap());
+        while !running(&copy).unwrap() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        std::fs::write(&lock, process.0.id().to_string()).unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("suspended") && why.contains("reboot"), "{why}");
+        assert!(!asked(dir.path(), "zpool export") && !running(&copy).unwrap());
+    }
+
+    #[tokio::test]
+    async fn another_standbys_pool_of_the_same_name_is_not_touched_and_the_real_one_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");
+        assert!(!asked(dir.path(), "zpool export"));
+        // U8, by the guid that an earlier refresh has seen.
+        assert!(slot.may_copy(Some("11")).await.unwrap_err().contains("pool tank"));
+        assert_eq!((slot.may_copy(Some("13")).await, slot.may_copy(None).await), (Ok(()), Ok(())));
+    }
+
+    #[tokio::test]
+    async fn without_a_pool_the_copy_goes_and_what_was_noted_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        ours::note(&slot.config);
+        std::fs::write(dir.path().join("state/pools"), "").unwrap();
+        slot.down().await.unwrap();
+        assert!(!slot.config.run_dir.join("pool.noted").exists());
     }
 }

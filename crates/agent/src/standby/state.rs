@@ -55,6 +55,9 @@ pub struct State {
     /// The last refresh, if it failed.
     #[serde(default)]
     pub failure: Option<Failure>,
+    /// Guid of the ZFS pool that the last copy was made of.
+    #[serde(default)]
+    pub pool: Option<String>,
 }
 
 impl State {

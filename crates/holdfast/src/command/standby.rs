@@ -117,6 +117,7 @@ Examples:
 Until the new PostgreSQL has recovered, the old one serves; then it is stopped (its sessions end) and the new one starts on the same port.
 A refresh that fails leaves the old one serving. It takes as long as its settings allow (snapshot_timeout_s, start_timeout_s): --timeout does not
 count here. Refused while `standby run` keeps the standby: it refreshes by itself.
+Of a ZFS pool: refused as well on a host that has the pool itself imported.
 ";
 
 const COPY: &str = "\

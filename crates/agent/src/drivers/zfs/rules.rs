@@ -1,0 +1,323 @@
+//! A copy of a ZFS pool beside the other pools of a host: what is imported, mounted and let go of. Pure: what the programs of ZFS print comes in as text.
+//!
+//! ```text
+//!   zdb -l ────▶ Label ─▶ of_one_pool ─┐
+//!   zpool list ─▶ Imported ─▶ beside ──┴─▶ import, a guid of its own ─▶ zfs list ─▶ to_mount ─▶ PostgreSQL ─▶ take_down
+//! ```
+//!
+//! U8   A copy is imported only where no pool of its guid is, and only if each device that its labels name is one of the copy's: ZFS opens the others where the pool
+//!      last had them, and on a host that has attached them these are the set's own.
+//! U9   An export is asked for only over a copy that lives and takes writes, and no copy is ended under a pool that could be exported. What ZFS cannot write it keeps
+//!      until a reboot, and an export that waits for it holds the lock that every import of the host needs, the agent's too.
+//! U10  Nothing of the copy is mounted but below the slot's own directory, and there what `zpool import` would mount on the primary. A link of the copy that names a
+//!      place of the pool leads to that place of the copy.
+
+use crate::config::COPY_POOL;
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+/// Health of a pool that cannot write, in what `zpool list` prints; of one with `failmode=continue` some versions print what its devices are.
+const SUSPENDED: &str = "SUSPENDED";
+
+/// In the words of a program that is refused for that reason, in all versions.
+const REFUSED: &str = "currently suspended";
+
+/// What the label of a device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The pool's name on the primary.
+    pub pool: String,
+    /// The pool's guid, decimal as all programs of ZFS print it.
+    pub guid: String,
+    /// The device's own guid.
+    device: String,
+    /// Guids of the devices of its part of the pool: itself, and the other sides of a mirror.
+    devices: BTreeSet<String>,
+}
+
+impl Label {
+    /// From what `zdb -l` prints; none where there is no label.
+    pub fn read(text: &str) -> Option<Self> {
+        let lines = || text.lines().map(str::trim);
+        let value = |key: &str| lines().find_map(|line| Some(line.strip_prefix(key)?.to_string()));
+        let (mut devices, mut guid) = (BTreeSet::new(), "");
+        for line in lines() {
+            if let Some(found) = line.strip_prefix("guid: ") {
+                guid = found;
+            } else if line.starts_with("path: ") {
+                // Only a device has one, and it comes behind its guid.
+                devices.insert(guid.to_string());
+            }
+        }
+        Some(Self {
+            pool: value("name: ")?.trim_matches('\'').to_string(),
+            guid: value("pool_guid: ")?,
+            device: value("guid: ")?,
+            devices,
+        })
+    }
+}
+
+/// The one pool that these labels are of, whole (U8).
+///
+/// # Errors
+/// They are of none, of several, or of one with further devices.
+pub fn of_one_pool(labels: &[Label]) -> Result<&Label, String> {
+    let first = labels.first().ok_or("found no volume, expected those of a ZFS pool")?;
+    if let Some(other) = labels.iter().find(|label| label.guid != first.guid) {
+        return Err(format!("found volumes of two ZFS pools, {} and {}, expected one", first.pool, other.pool));
+    }
+    let there: BTreeSet<&str> = labels.iter().map(|label| label.device.as_str()).collect();
+    let mut named = labels.iter().flat_map(|label| &label.devices);
+    match named.find(|device| !there.contains(device.as_str())) {
+        None => Ok(first),
+        Some(device) => Err(format!(
+            "pool {}: found none of the set's volumes to be its device {device}, expected all of its devices on this set: there are no standbys of a mirror of two sets",
+            first.pool
+        )),
+    }
+}
+
+/// A pool that is imported on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Its name here.
+    pub name: String,
+    /// Its guid.
+    pub guid: String,
+    health: String,
+}
+
+impl Imported {
+    /// From what `zpool list -H -p -o name,guid,health` prints.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn list(text: &str) -> Result<Vec<Self>, String> {
+        let read = |line: &str| {
+            let mut words = line.split('\t').map(str::to_string);
+            Some(Self { name: words.next()?, guid: words.next()?, health: words.next()? })
+        };
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        lines
+            .map(|line| read(line).ok_or_else(|| format!("zpool list: found {line:?}, expected name, guid and health")))
+            .collect()
+    }
+}
+
+/// Whether a copy of the pool of this guid may be imported beside those that are (U8).
+///
+/// # Errors
+/// Why not, for people.
+pub fn beside(guid: &str, imported: &[Imported]) -> Result<(), String> {
+    let Some(Imported { name, .. }) = imported.iter().find(|pool| pool.guid == guid) else { return Ok(()) };
+    Err(if name.starts_with(COPY_POOL) {
+        format!(
+            "pool {name}: found it imported here under the guid of the pool that it is a copy of ({guid}), expected one of its own: the refresh of another standby is \
+             about to give it one, or was ended before it could: then `zpool export {name}`"
+        )
+    } else {
+        format!(
+            "pool {name}: found it imported on this host (guid {guid}), expected a host that does not have it: a copy of a ZFS pool cannot be imported beside the pool itself"
+        )
+    })
+}
+
+/// A file system of the copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dataset {
+    /// Its name.
+    pub name: String,
+    /// Where it is mounted.
+    pub at: PathBuf,
+}
+
+/// What of the copy is mounted, parents before what lies in them, from what `zfs list -H -p -o name,mountpoint,canmount` prints of a pool imported below `root` (U10).
+///
+/// # Errors
+/// Nothing is, or not below `root`; or it is something else that was printed.
+pub fn to_mount(listed: &str, root: &Path) -> Result<Vec<Dataset>, String> {
+    let mut found = Vec::new();
+    for line in listed.lines().filter(|line| !line.trim().is_empty()) {
+        let words: Vec<&str> = line.split('\t').collect();
+        let [name, at, canmount] = words[..] else {
+            return Err(format!("zfs list: found {line:?}, expected name, mountpoint and canmount"));
+        };
+        // Not "none" and not "legacy".
+        if canmount != "on" || !at.starts_with('/') {
+            continue;
+        }
+        let at = PathBuf::from(at);
+        if !at.starts_with(root) || at.components().any(|part| part == Component::ParentDir) {
+            return Err(format!(
+                "{name}: found its mountpoint {}, expected one below {}",
+                at.display(),
+                root.display()
+            ));
+        }
+        found.push(Dataset { name: name.into(), at });
+    }
+    if found.is_empty() {
+        return Err(
+            "found no dataset with a mountpoint and canmount=on, expected the one with PostgreSQL's data".into()
+        );
+    }
+    found.sort_by(|a, b| a.at.cmp(&b.at));
+    Ok(found)
+}
+
+/// Where on a copy mounted at `mounts` below `root` a link leads that names `target` on the primary; none for what is no place of the pool (U10).
+pub fn led(target: &Path, root: &Path, mounts: &[PathBuf]) -> Option<PathBuf> {
+    let there = root.join(target.strip_prefix("/").ok()?);
+    mounts.iter().any(|mount| there.starts_with(mount)).then_some(there)
+}
+
+/// What is done with the pool of a slot that is taken down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakeDown {
+    /// It is not there: the copy can end.
+    Gone,
+    /// It is exported, and the copy ends only then.
+    Export,
+    /// Nothing: ZFS keeps it. Why, and what to do.
+    Lost(String),
+}
+
+/// U9.
+pub fn take_down(pool: Option<&Imported>, copy_lives: bool) -> TakeDown {
+    let Some(pool) = pool else { return TakeDown::Gone };
+    match (copy_lives, pool.health.as_str()) {
+        (true, SUSPENDED) => TakeDown::Lost(suspended(&pool.name)),
+        (true, _) => TakeDown::Export,
+        (false, _) => TakeDown::Lost(lost(&pool.name, "left behind by its copy, which has ended")),
+    }
+}
+
+/// Whether a program of ZFS was refused because the pool is suspended.
+pub fn is_suspended(said: &str) -> bool {
+    said.contains(REFUSED)
+}
+
+/// The words for a pool whose copy lives and does not do.
+pub fn suspended(name: &str) -> String {
+    lost(name, "suspended, for its copy takes no more writes or cannot be read")
+}
+
+fn lost(name: &str, found: &str) -> String {
+    format!(
+        "pool {name}: found it {found}: ZFS lets go of it with a reboot of this host only. Other pools and their imports are not concerned, as long as nobody exports this one"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `zdb -l` prints the label of one of three devices of a stripe.
+    fn striped(pool: &str, guid: u32, device: u32) -> String {
+        format!(
+            "------------------------------------\nLABEL 0 \n------------------------------------\n    version: 5000\n    name: '{pool}'\n    state: 0\n    txg: 61\n    \
+             pool_guid: {guid}\n    errata: 0\n    hostid: 4027502339\n    hostname: 'a'\n    top_guid: {device}\n    guid: {device}\n    vdev_children: 3\n    vdev_tree:\n        \
+             type: 'disk'\n        id: 0\n        guid: {device}\n        path: '/dev/nbd0'\n        whole_disk: 0\n        ashift: 12\n    features_for_read:\n        \
+             com.delphix:hole_birth\n    labels = 0 1 2 3 \n"
+        )
+    }
+
+    fn mirrored() -> String {
+        "    name: 'tank'\n    pool_guid: 11\n    top_guid: 100\n    guid: 101\n    vdev_tree:\n        type: 'mirror'\n        guid: 100\n        children[0]:\n            \
+         type: 'disk'\n            guid: 101\n            path: '/dev/holdfast/pg-a'\n        children[1]:\n            type: 'disk'\n            guid: 102\n            \
+         path: '/dev/holdfast/pg-b'\n"
+            .into()
+    }
+
+    fn label(text: &str) -> Label {
+        Label::read(text).unwrap()
+    }
+
+    #[test]
+    fn labels_say_of_which_pool_a_device_is_and_which_others_it_has() {
+        let one = label(&striped("tank", 11, 101));
+        let devices = BTreeSet::from(["101".to_string()]);
+        assert_eq!(one, Label { pool: "tank".into(), guid: "11".into(), device: "101".into(), devices });
+        let side = label(&mirrored());
+        assert_eq!((side.device.as_str(), side.devices.len()), ("101", 2));
+        assert_eq!(Label::read("failed to unpack label 0\nfailed to unpack label 1\n"), None);
+    }
+
+    #[test]
+    fn a_copy_is_of_one_pool_and_has_all_of_its_devices() {
+        let three = [1, 2, 3].map(|device| label(&striped("tank", 11, device)));
+        assert_eq!(of_one_pool(&three), Ok(&three[0]));
+        for (labels, found) in [
+            (vec![], "no volume"),
+            (vec![label(&striped("tank", 11, 1)), label(&striped("logs", 12, 2))], "tank and logs"),
+            (vec![label(&mirrored())], "its device 102"),
+        ] {
+            let why = of_one_pool(&labels).unwrap_err();
+            assert!(why.contains(found) && why.contains("expected"), "{why}");
+        }
+    }
+
+    #[test]
+    fn no_copy_is_imported_beside_its_own_guid() {
+        let pools =
+            Imported::list("tank\t11\tONLINE\nholdfast-standby-r-a\t12\tONLINE\nlogs\t13\tSUSPENDED\n").unwrap();
+        assert_eq!(beside("14", &pools), Ok(()));
+        assert_eq!(beside("1", &pools), Ok(()), "guids are compared whole");
+        let why = beside("11", &pools).unwrap_err();
+        assert!(why.contains("pool tank: found it imported on this host"), "{why}");
+        let why = beside("12", &pools).unwrap_err();
+        assert!(why.contains("zpool export holdfast-standby-r-a"), "{why}");
+        assert_eq!(Imported::list(""), Ok(vec![]));
+        assert!(Imported::list("tank\t11").unwrap_err().contains("expected name, guid and health"));
+    }
+
+    #[test]
+    fn what_an_import_would_mount_is_mounted_below_the_slot_parents_first() {
+        let root = Path::new("/srv/standby/a");
+        let listed = "c\tnone\ton\nc/wal\t/srv/standby/a/tank/pg/wal\ton\nc/pg\t/srv/standby/a/tank/pg\ton\n\
+                      c/old\t/srv/standby/a/old\tnoauto\nc/off\t/srv/standby/a/off\toff\nc/legacy\tlegacy\ton\n";
+        let found = to_mount(listed, root).unwrap();
+        let dataset = |name: &str, at: &str| Dataset { name: name.into(), at: at.into() };
+        assert_eq!(found, [dataset("c/pg", "/srv/standby/a/tank/pg"), dataset("c/wal", "/srv/standby/a/tank/pg/wal")]);
+        for (listed, words) in [
+            ("c\tnone\ton", "canmount=on"),
+            ("c\t/tank\ton", "expected one below /srv/standby/a"),
+            ("c\t/srv/standby/ab\ton", "expected one below"),
+            ("c\t/srv/standby/a/../../pg\ton", "expected one below"),
+            ("c\t/srv/standby/a", "expected name, mountpoint and canmount"),
+        ] {
+            let why = to_mount(listed, root).unwrap_err();
+            assert!(why.contains(words), "{listed}: {why}");
+        }
+    }
+
+    #[test]
+    fn links_to_places_of_the_pool_are_led_to_the_copy_and_no_others() {
+        let (root, mounts) = (Path::new("/srv/standby/a"), [PathBuf::from("/srv/standby/a/tank/pg")]);
+        let led = |target: &str| led(Path::new(target), root, &mounts);
+        assert_eq!(led("/tank/pg/wal/data"), Some("/srv/standby/a/tank/pg/wal/data".into()));
+        for other in ["/tank/pgother", "/mnt/space", "../wal", "/"] {
+            assert_eq!(led(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_pool_is_exported_over_a_living_copy_only() {
+        let pool = |health: &str| Imported { name: "c".into(), guid: "12".into(), health: health.into() };
+        for lives in [true, false] {
+            assert_eq!(take_down(None, lives), TakeDown::Gone);
+        }
+        for health in ["ONLINE", "DEGRADED"] {
+            assert_eq!(take_down(Some(&pool(health)), true), TakeDown::Export);
+        }
+        for (health, lives, words) in
+            [("SUSPENDED", true, "suspended"), ("SUSPENDED", false, "left behind"), ("ONLINE", false, "left behind")]
+        {
+            let TakeDown::Lost(why) = take_down(Some(&pool(health)), lives) else { panic!("{health} {lives}") };
+            assert!(why.contains(words) && why.contains("reboot"), "{why}");
+        }
+        assert!(is_suspended("cannot sync 'c': pool I/O is currently suspended"));
+        assert!(!is_suspended("cannot export 'holdfast-standby-suspended-a': pool is busy"));
+    }
+}
