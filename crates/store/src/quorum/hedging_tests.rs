@@ -87,7 +87,10 @@ fn e2_stores_that_are_all_slow_are_not_asked_twice() {
         assert!(asked(&mut hedging, until_known) <= 3 * until_known);
         let reads = 4000;
         let extra = asked(&mut hedging, reads) - reads;
-        assert!(extra <= reads / READS_PER_HEDGE as usize + HEDGES_SAVED as usize, "{slow:?}: {extra} more than {reads}");
+        assert!(
+            extra <= reads / READS_PER_HEDGE as usize + HEDGES_SAVED as usize,
+            "{slow:?}: {extra} more than {reads}"
+        );
     }
 }
 

@@ -78,12 +78,7 @@ impl ObjectStore for Script {
     fn list<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
         no()
     }
-    fn swap<'a>(
-        &'a self,
-        _: &'a str,
-        _: Option<&'a Version>,
-        _: Bytes,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+    fn swap<'a>(&'a self, _: &'a str, _: Option<&'a Version>, _: Bytes) -> BoxFuture<'a, Result<Version, StoreError>> {
         no()
     }
 }
