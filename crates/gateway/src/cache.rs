@@ -19,7 +19,8 @@
 //! C4  Bounded: memory by `memory_bytes`, disk by `disk_bytes`, buffers by [`DISK_BUFFER_BYTES`] on top.
 //! C5  The disk is written round, and what comes in pushes out the oldest. So what is fetched for a scan goes there only when it is fetched the second time.
 //! C6  What was left out is remembered up to a quarter of the disk, in bytes, and 131,072 entries: larger scans never go in.
-//! C7  What is read from the older half of the disk, and not by a scan, is written there once more: never more bytes than have come in otherwise.
+//! C7  What is read from the older half of the disk, and not by a scan, is written there once more: never more bytes than have come in otherwise since the disk
+//!     last let a read wait too long.
 
 mod admission;
 mod answers;

@@ -24,13 +24,13 @@ pub enum Demand {
 /// meets itself again, however often it comes round.
 const LEFT_OUT_SHARE: u64 = 4;
 
-/// And up to so many entries: some 5 MiB of memory, 16 GiB of extents that do not compress.
+/// And up to so many entries: some 7 MiB of memory, 16 GiB of extents that do not compress.
 const LEFT_OUT_MAX: usize = 1 << 17;
 
 /// Of what came in, up to this part of the disk is saved up for what goes there once more.
 const AGAIN_SHARE: u64 = 8;
 
-/// See the module.
+/// See the module. Bytes are counted as they lie on the disk.
 #[derive(Debug)]
 pub(super) struct Admission {
     left_out: LeftOut,
@@ -61,6 +61,11 @@ impl Admission {
     /// Something new goes in, and pushes out as much.
     pub(super) fn came_in(&mut self, bytes: u64) {
         self.again = self.again.saturating_add(bytes).min(self.again_max);
+    }
+
+    /// The disk did not answer a read in time. What is written once more would make it slower still, and what it does not answer is fetched and comes in again.
+    pub(super) fn behind(&mut self) {
+        self.again = 0;
     }
 
     /// Something was read from the disk, `older`: from its older half. Whether it goes in once more (C7).
@@ -168,6 +173,9 @@ mod tests {
         assert!(!admission.found(EXTENT, true, Demand::Scan), "nobody comes back for it");
         assert!(admission.found(EXTENT, true, Demand::Point));
         assert!(!admission.found(EXTENT, true, Demand::Point), "that was paid for by what came in, once");
+        admission.came_in(EXTENT);
+        admission.behind();
+        assert!(!admission.found(EXTENT, true, Demand::Point), "a disk that is behind has enough to do");
         // After an import of any size.
         admission.came_in(u64::MAX);
         let again = (0..2000).filter(|_| admission.found(EXTENT, true, Demand::Point)).count() as u64;
@@ -177,7 +185,7 @@ mod tests {
     proptest! {
         /// Whatever is read: what is remembered is bounded and consistent, and what goes in once more is never more than what came in.
         #[test]
-        fn bounded_whatever_is_read(reads in prop::collection::vec((0_u32..300, 1_u64..4 * EXTENT, 0_u8..4), 1..400)) {
+        fn bounded_whatever_is_read(reads in prop::collection::vec((0_u32..300, 1_u64..4 * EXTENT, 0_u8..5), 1..400)) {
             let mut admission = Admission::new(100 * EXTENT);
             let (mut came_in, mut again) = (0, 0);
             for (number, bytes, how) in reads {
@@ -186,10 +194,11 @@ mod tests {
                     0 => came_in += u64::from(admission.fetched(&key, bytes, Demand::Point)) * bytes,
                     1 => came_in += u64::from(admission.fetched(&key, bytes, Demand::Scan)) * bytes,
                     2 => again += u64::from(admission.found(bytes, true, Demand::Point)) * bytes,
-                    _ => {
+                    3 => {
                         admission.came_in(bytes);
                         came_in += bytes;
                     }
+                    _ => admission.behind(),
                 }
                 let LeftOut { order, here, bytes, bytes_max } = &admission.left_out;
                 prop_assert!(again <= came_in);

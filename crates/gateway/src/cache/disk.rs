@@ -29,14 +29,18 @@ const QUEUE_BYTES: usize = 8 << 20;
 /// What was made here goes to the disk in pieces of so many bytes, one after the other: with what reads store beside it the queue has room for it.
 const KEEP_BYTES: usize = 2 << 20;
 
-/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits.
-const KEEP_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits. In tests as long as it takes, as below: what they
+/// find must not depend on the machine.
+const KEEP_TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 2 });
 
 /// Foyer's unit on disk in bytes: whatever is kept takes whole ones.
 const UNIT_BYTES: usize = 4096;
 
+/// Foyer's header of an entry in bytes; key and value follow.
+const HEADER_BYTES: usize = 36;
+
 /// A disk slower than this is not asked: the store is not much slower.
-const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
+const LOAD_TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 500 });
 
 /// Files of the tier at most: each is held open.
 const BLOCKS_MAX: u64 = 256;
@@ -57,6 +61,11 @@ pub(super) struct Disk {
     errors: AtomicU64,
     /// Held by whose pieces are on their way ([`KEEP_BYTES`]).
     turn: tokio::sync::Mutex<()>,
+}
+
+/// What an entry takes on the disk, in bytes. A small one takes far more than it has: by its own length, thousands could be written once more for one extent.
+pub(super) fn room(key: &BlockKey, sealed: &Bytes) -> u64 {
+    (HEADER_BYTES + key.estimated_size() + sealed.estimated_size()).next_multiple_of(UNIT_BYTES) as u64
 }
 
 /// What was read from the disk.
@@ -82,8 +91,9 @@ impl EvictionPicker for Round {
         self.blocks = blocks.len();
     }
 
-    fn pick(&mut self, _: EvictionInfo<'_>) -> Option<u32> {
-        self.filled.front().copied()
+    fn pick(&mut self, info: EvictionInfo<'_>) -> Option<u32> {
+        // Foyer panics over a block that it cannot take; over none it takes any.
+        self.filled.iter().copied().find(|block| info.evictable.contains(block))
     }
 
     fn on_block_evictable(&mut self, info: EvictionInfo<'_>, block: u32) {
@@ -202,6 +212,7 @@ impl Disk {
             }
             Err(_) => {
                 self.errors.fetch_add(1, Relaxed);
+                self.admit(Admission::behind);
                 None
             }
         }
@@ -213,7 +224,7 @@ impl Disk {
 
     /// Keeps sealed bytes that were fetched, if they are to go in; whether they are. A disk that is behind drops them.
     pub(super) fn fetched(&self, key: BlockKey, sealed: Bytes, demand: Demand) -> bool {
-        let goes_in = self.admit(|admission| admission.fetched(&key, sealed.len() as u64, demand));
+        let goes_in = self.admit(|admission| admission.fetched(&key, room(&key, &sealed), demand));
         if goes_in {
             self.hand_over(key, sealed);
         }
@@ -222,7 +233,7 @@ impl Disk {
 
     /// What was read from here has opened: if it is to stay longer it is written once more; whether it is.
     pub(super) fn keep_longer(&self, key: BlockKey, found: Found, demand: Demand) -> bool {
-        let again = self.admit(|admission| admission.found(found.sealed.len() as u64, found.older, demand));
+        let again = self.admit(|admission| admission.found(room(&key, &found.sealed), found.older, demand));
         if again {
             self.hand_over(key, found.sealed);
         }
@@ -251,7 +262,7 @@ impl Disk {
                 while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
-                    self.admit(|admission| admission.came_in(sealed.len() as u64));
+                    self.admit(|admission| admission.came_in(room(&key, &sealed)));
                     // Copied: the object's memory is used again, or given back, as soon as the store has it.
                     self.hand_over(key, Bytes::copy_from_slice(&sealed));
                 }

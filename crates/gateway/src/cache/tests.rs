@@ -329,6 +329,18 @@ async fn a_restart_finds_what_many_stored_at_once() {
     assert_eq!(asked, 0, "{:?}", cache.stats());
 }
 
+/// C7: a small one is not cheap.
+#[test]
+fn c7_an_entry_counts_as_what_it_takes_on_disk() {
+    use foyer::Code;
+    let of = |len: usize| super::disk::room(&key(1), &Bytes::from(vec![0; len]));
+    let mut value = Vec::new();
+    Bytes::from_static(b"value").encode(&mut value).expect("encode");
+    let beside = 36 + key(1).estimated_size() + value.len() - 5;
+    let units = [of(1), of(4096 - beside), of(4096 - beside + 1), of(128 << 10)].map(|bytes| bytes / 4096);
+    assert_eq!(units, [1, 1, 2, 33]);
+}
+
 /// C5: 200 MB go by, three times the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c5_what_is_on_disk_survives_a_scan_of_several_times_the_disk() {
