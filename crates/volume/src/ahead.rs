@@ -6,7 +6,7 @@
 //! A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
 //! A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
 //! A5  A reader in order that has come far is a scan (a backup, a sequential scan of a large table), also where nothing is read ahead: it hardly comes back for
-//!     what it reads, and caches need not make room for that. A short read in order is none.
+//!     what it reads, and caches need not make room for that. A short read in order is none, and neither is what is read again and again where it has ended.
 
 use holdfast_types::{Lba, Sectors, VolumeId};
 
@@ -27,6 +27,9 @@ const STEPS: u32 = 8;
 
 /// How far a reader in order has come when it is a scan, in sectors (8 MiB): what is shorter takes little room.
 const SCAN: u64 = 16_384;
+
+/// Reads behind the furthest one after which it has ended: so many of 4 KiB lie in NEAR.
+const BEHIND: u32 = 256;
 
 // Of a reader that has come further, what is kept of its way is at least half of 64 times NEAR.
 const _: () = assert!(SCAN <= 32 * NEAR);
@@ -50,8 +53,9 @@ struct Stream {
     last: u64,
     /// Where its furthest read ended.
     end: u64,
-    /// Reads that went on where an earlier one ended.
+    /// Reads that went on where an earlier one ended, and reads behind the last of these since.
     in_order: u32,
+    behind: u32,
     /// From the read before it to its last, and how often in a row.
     step: i64,
     in_steps: u32,
@@ -107,6 +111,7 @@ impl Streams {
             last: from,
             end,
             in_order: 1,
+            behind: 0,
             step,
             in_steps: if step == 0 { 1 } else { 2 },
             asked: end,
@@ -134,7 +139,7 @@ impl Stream {
 
     /// A5. By how far it has come, not by how much it has read: whoever reads one place again and again is no scan.
     fn scans(&self) -> bool {
-        self.in_order >= SHOWN && self.end.saturating_sub(self.from) >= SCAN
+        self.in_order >= SHOWN && self.behind < BEHIND && self.end.saturating_sub(self.from) >= SCAN
     }
 
     fn step_on(&mut self, from: u64, sectors: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
@@ -161,9 +166,10 @@ impl Stream {
         if end <= self.end {
             // Back in small steps, perhaps.
             (self.step, self.in_steps) = (step, 2);
+            self.behind = self.behind.saturating_add(1);
             return Vec::new();
         }
-        self.end = end;
+        (self.end, self.behind) = (end, 0);
         self.in_order = self.in_order.saturating_add(1);
         // It leaves out more than it reads: no reader in order. From here it may become one.
         if self.read.saturating_mul(2) < end - self.from.min(end) {
@@ -319,6 +325,18 @@ mod tests {
             }
         }
         assert!(found >= 400 - SCAN / 256 - 16, "{found}");
+    }
+
+    #[test]
+    fn a5_what_is_read_where_a_scan_has_ended_is_none() {
+        let mut streams = streams();
+        for n in 0..1000 {
+            drop(read(&mut streams, n * 256, 256));
+        }
+        let hot = (0..10_000_u64).filter(|n| scans(&mut streams, 255_000 + (n * n + n / 7) % 120 * 8, 8));
+        let found = hot.count();
+        assert!(found < BEHIND as usize, "{found} of 10,000");
+        assert!(scans(&mut streams, 256_000, 256), "it may go on");
     }
 
     #[test]
