@@ -300,7 +300,8 @@ impl Mapping {
         self.cache.has(&key) || self.cache.has_sealed(&key)
     }
 
-    /// Whether the first part of an object is on disk here: then all of it was put there, or is on its way out.
+    /// Whether the first part of an object is on disk here: then all of it was put there, as a rule, and may be on its way out. (Not where only that part was
+    /// read here, or stayed because it was read: C7 in `cache`.)
     pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
         self.cache.has_sealed(&BlockKey { object, number: 0 })
     }

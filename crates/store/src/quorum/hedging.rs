@@ -5,7 +5,8 @@
 //! ```
 //! E1  Once in a read, after the p95 of reads of its kind, the next store is asked as well: of all reads one in [`READS_PER_HEDGE`], and what was saved up.
 //! E2  After the patience the next one is asked whatever the budget says: the first may just have died, and is said to be silent. The patience is at least
-//!     [`PATIENCE_MIN`], and at least twice that p95: where all stores are slow, or the line to them is full, each read would else be asked twice.
+//!     [`PATIENCE_MIN`], and twice that p95 where this is more, up to [`PATIENCE_MAX`]: where all stores are slow, or the line to them is full, each read would
+//!     else be asked twice.
 //! E3  An error, or "not here", asks the next one at once.
 //! E4  No store is asked twice in one read: n requests at most.
 //!
