@@ -6,7 +6,8 @@
 //! E1  Once in a read, after the p95 of reads of its kind, the next store is asked as well: of all reads one in [`READS_PER_HEDGE`], and what was saved up.
 //! E2  After the patience the next one is asked whatever the budget says: the first may just have died, and is said to be silent. The patience is at least
 //!     [`PATIENCE_MIN`], and twice that p95 where this is more, up to [`PATIENCE_MAX`]: where all stores are slow, or the line to them is full, each read would
-//!     else be asked twice.
+//!     else be asked twice. It is less again as soon as the last [`TIMES_STEP`] reads were faster: who reads little would else wait long for a dead store for
+//!     hours after a slow one.
 //! E3  An error, or "not here", asks the next one at once.
 //! E4  No store is asked twice in one read: n requests at most.
 //!
@@ -65,6 +66,15 @@ struct Times {
     us: Vec<u32>,
     next: usize,
     p95: Option<Duration>,
+    /// That of the last [`TIMES_STEP`] alone.
+    lately: Option<Duration>,
+}
+
+fn p95(us: &[u32]) -> Option<Duration> {
+    let mut sorted = us.to_vec();
+    let rank = (sorted.len() * 95 / 100).min(sorted.len().checked_sub(1)?);
+    let (_, p95, _) = sorted.select_nth_unstable(rank);
+    Some(Duration::from_micros((*p95).into()))
 }
 
 impl Times {
@@ -78,11 +88,8 @@ impl Times {
         }
         self.next = (at + 1) % TIMES;
         if at % TIMES_STEP == TIMES_STEP - 1 {
-            let mut sorted = self.us.clone();
-            let last = sorted.len() - 1;
-            let rank = (sorted.len() * 95 / 100).min(last);
-            let (_, p95, _) = sorted.select_nth_unstable(rank);
-            self.p95 = Some(Duration::from_micros((*p95).into()));
+            self.p95 = p95(&self.us);
+            self.lately = p95(&self.us[at + 1 - TIMES_STEP..=at]);
         }
     }
 }
@@ -103,7 +110,8 @@ impl Hedging {
             ReadKind::Part => &self.part,
         };
         let p95 = times.p95.unwrap_or(HEDGE_FIRST).max(HEDGE_MIN);
-        (p95, p95.saturating_mul(2).clamp(PATIENCE_MIN, PATIENCE_MAX))
+        let slow = times.lately.map_or(p95, |lately| lately.min(p95));
+        (p95, slow.saturating_mul(2).clamp(PATIENCE_MIN, PATIENCE_MAX))
     }
 
     fn earn(&mut self) {

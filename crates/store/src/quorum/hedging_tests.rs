@@ -116,6 +116,16 @@ fn e2_a_dead_store_costs_the_patience_and_is_named() {
 }
 
 #[test]
+fn e2_a_slow_spell_is_over_with_the_next_reads() {
+    let mut hedging = Hedging::default();
+    let slow = Duration::from_secs(4);
+    (0..TIMES).for_each(|_| hedging.took(PART, slow));
+    assert_eq!(hedging.waits(PART), (slow, 2 * slow));
+    (0..2 * TIMES_STEP).for_each(|_| hedging.took(PART, ms(30)));
+    assert_eq!(hedging.waits(PART), (slow, PATIENCE_MIN), "the p95 of the last thousand takes longer");
+}
+
+#[test]
 fn e3_a_store_that_fails_is_followed_at_once_by_the_next() {
     let mut hedging = measured(64);
     let mut asking = Asking::begin(3, PART, &mut hedging);
