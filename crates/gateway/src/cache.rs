@@ -278,7 +278,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             let value = open(&sealed)?;
             if let Some(disk) = &self.inner.disk {
                 let bytes = sealed.len() as u64;
-                let fate = if disk.fetched(key, sealed, demand) { &counts.admitted_bytes } else { &counts.left_out_bytes };
+                let fate =
+                    if disk.fetched(key, sealed, demand) { &counts.admitted_bytes } else { &counts.left_out_bytes };
                 fate.fetch_add(bytes, Relaxed);
             }
             Ok(value)
