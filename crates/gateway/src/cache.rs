@@ -5,9 +5,9 @@
 //!                           | miss: one flight per key, all others wait for it
 //!                           v
 //!                        disk: sealed bytes --open--> memory          a wrong tag costs a fetch, no more
-//!                           | miss
+//!                           | miss                              if it is about to be pushed out: written there again (C7)
 //!                           v
-//!                        fetch (the store) --open--> memory, and the sealed bytes to disk
+//!                        fetch (the store) --open--> memory, and the sealed bytes to disk (C5)
 //!
 //!   keep_sealed: what a checkpoint seals goes to disk unasked
 //! ```
@@ -17,7 +17,12 @@
 //!     holds, sealed (R10); it is trusted as little.
 //! C3  Clean data only: losing any or all of it, at any time, costs a fetch.
 //! C4  Bounded: memory by `memory_bytes`, disk by `disk_bytes`, buffers by [`DISK_BUFFER_BYTES`] on top.
+//! C5  The disk is written round, and what comes in pushes out the oldest. So what is fetched for a scan goes there only when it is fetched the second time.
+//! C6  What was left out is remembered up to a quarter of the disk, in bytes, and 131,072 entries: larger scans never go in.
+//! C7  What is read from the older half of the disk, and not by a scan, is written there once more: never more bytes than have come in otherwise since the disk
+//!     last let a read wait too long.
 
+mod admission;
 mod answers;
 mod disk;
 mod flight;
@@ -34,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use admission::Demand;
 pub use answers::{Answers, Window};
 pub use disk::DISK_BUFFER_BYTES;
 
@@ -98,6 +104,9 @@ struct Counts {
     memory_hits: AtomicU64,
     disk_hits: AtomicU64,
     kept_bytes: AtomicU64,
+    admitted_bytes: AtomicU64,
+    left_out_bytes: AtomicU64,
+    rewritten_bytes: AtomicU64,
     fetches: AtomicU64,
     failures: AtomicU64,
     shared: AtomicU64,
@@ -114,6 +123,12 @@ pub struct CacheStats {
     pub disk_hits: u64,
     /// Sealed bytes that went to disk unasked: made here, or brought in while another gateway led.
     pub kept_bytes: u64,
+    /// Sealed bytes that were fetched and went to disk.
+    pub admitted_bytes: u64,
+    /// Sealed bytes that were fetched for a scan and did not (C5).
+    pub left_out_bytes: u64,
+    /// Sealed bytes that were read from disk and written there once more (C7).
+    pub rewritten_bytes: u64,
     /// Fetches begun.
     pub fetches: u64,
     /// Fetches that failed, or whose bytes could not be opened.
@@ -218,28 +233,54 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         F: Future<Output = Result<Bytes, E>>,
         O: Fn(&Bytes) -> Result<V, E>,
     {
+        self.get_or_open_for(Demand::Point, key, fetch, open).await
+    }
+
+    /// The same, where it may be a scan that reads it (C5). Of callers who share a flight the demand of the one that flies counts.
+    ///
+    /// # Errors
+    /// As [`ReadCache::get_or_open`].
+    pub async fn get_or_open_for<E, F, O>(
+        &self,
+        demand: Demand,
+        key: BlockKey,
+        fetch: impl FnOnce() -> F,
+        open: O,
+    ) -> Result<V, E>
+    where
+        F: Future<Output = Result<Bytes, E>>,
+        O: Fn(&Bytes) -> Result<V, E>,
+    {
+        let counts = &self.inner.counts;
         self.fly(key, async || {
             if let Some(disk) = &self.inner.disk
-                && let Some(sealed) = disk.load(&key).await
+                && let Some(found) = disk.load(&key).await
             {
-                match open(&sealed) {
+                match open(&found.sealed) {
                     Ok(value) => {
-                        self.inner.counts.disk_hits.fetch_add(1, Relaxed);
+                        counts.disk_hits.fetch_add(1, Relaxed);
+                        let bytes = found.sealed.len() as u64;
+                        if disk.keep_longer(key, found, demand) {
+                            counts.rewritten_bytes.fetch_add(bytes, Relaxed);
+                        }
                         return Ok(value);
                     }
                     Err(_) => {
                         // Not an error of the store's copy: that is asked next, and its failure would be told.
-                        self.inner.counts.rejected.fetch_add(1, Relaxed);
+                        counts.rejected.fetch_add(1, Relaxed);
                         tracing::warn!(object = %key.object, number = key.number, "cache disk: damaged bytes, fetching again");
                         disk.forget(&key);
                     }
                 }
             }
-            self.inner.counts.fetches.fetch_add(1, Relaxed);
+            counts.fetches.fetch_add(1, Relaxed);
             let sealed = fetch().await?;
             let value = open(&sealed)?;
             if let Some(disk) = &self.inner.disk {
-                disk.store(key, sealed);
+                let bytes = sealed.len() as u64;
+                let fate =
+                    if disk.fetched(key, sealed, demand) { &counts.admitted_bytes } else { &counts.left_out_bytes };
+                fate.fetch_add(bytes, Relaxed);
             }
             Ok(value)
         })
@@ -346,6 +387,9 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             memory_hits: counts.memory_hits.load(Relaxed),
             disk_hits: counts.disk_hits.load(Relaxed),
             kept_bytes: counts.kept_bytes.load(Relaxed),
+            admitted_bytes: counts.admitted_bytes.load(Relaxed),
+            left_out_bytes: counts.left_out_bytes.load(Relaxed),
+            rewritten_bytes: counts.rewritten_bytes.load(Relaxed),
             fetches: counts.fetches.load(Relaxed),
             failures: counts.failures.load(Relaxed),
             shared: counts.shared.load(Relaxed),
@@ -371,6 +415,9 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
         answered("shared", stats.shared);
         answered("journal", stats.journal);
         metrics::counter!("holdfast_cache_kept_bytes_total", "kind" => kind).absolute(stats.kept_bytes);
+        metrics::counter!("holdfast_cache_admitted_bytes_total", "kind" => kind).absolute(stats.admitted_bytes);
+        metrics::counter!("holdfast_cache_left_out_bytes_total", "kind" => kind).absolute(stats.left_out_bytes);
+        metrics::counter!("holdfast_cache_rewritten_bytes_total", "kind" => kind).absolute(stats.rewritten_bytes);
         metrics::counter!("holdfast_cache_failures_total", "kind" => kind).absolute(stats.failures);
         metrics::counter!("holdfast_cache_disk_rejected_total", "kind" => kind).absolute(stats.rejected);
         metrics::counter!("holdfast_cache_disk_errors_total").absolute(stats.disk_errors);

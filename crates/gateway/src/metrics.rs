@@ -22,6 +22,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (
         Kind::Counter,
+        "holdfast_cache_admitted_bytes_total",
+        "Sealed bytes that were fetched for readers and put on the cache's disk.",
+    ),
+    (
+        Kind::Counter,
         "holdfast_cache_answers_total",
         "Answers of the read cache, by kind (extents, pages) and tier (memory, disk, store, shared with another reader; journal: not asked of the cache).",
     ),
@@ -42,8 +47,18 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_cache_kept_bytes_total",
         "Sealed bytes that were put on the cache's disk unasked: uploaded here, or brought in as a follower.",
     ),
+    (
+        Kind::Counter,
+        "holdfast_cache_left_out_bytes_total",
+        "Sealed bytes that were fetched for a scan and not put on the cache's disk.",
+    ),
     (Kind::Gauge, "holdfast_cache_memory_bytes", "Bytes in the cache's memory."),
     (Kind::Gauge, "holdfast_cache_memory_entries", "Entries in the cache's memory."),
+    (
+        Kind::Counter,
+        "holdfast_cache_rewritten_bytes_total",
+        "Sealed bytes that were read from the older part of the cache's disk, and written there again so that they stay.",
+    ),
     (Kind::Counter, "holdfast_checkpoints_total", "Checkpoints that were completed here."),
     (
         Kind::Counter,
@@ -162,6 +177,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
     (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by kind and outcome."),
     (Kind::Counter, "holdfast_store_errors_total", "Attempts that failed, by kind of trouble."),
     (Kind::Counter, "holdfast_store_failovers_total", "Of several stores: reads that went on to another one."),
+    (
+        Kind::Counter,
+        "holdfast_store_hedges_left_out_total",
+        "Of several stores: reads that would have asked a second one after the p95, had the budget allowed it.",
+    ),
     (
         Kind::Counter,
         "holdfast_store_hedges_total",

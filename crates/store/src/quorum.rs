@@ -11,6 +11,7 @@
 
 mod head;
 mod head_errors;
+mod hedging;
 mod moves;
 mod reads;
 mod register;

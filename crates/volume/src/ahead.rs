@@ -5,6 +5,8 @@
 //!     come in any order. What is asked for beyond its last read doubles up to a limit, and is asked for in pieces of at least half of that.
 //! A3  A reader in equal steps, forward or back, is one whose last three reads lie the same way apart. Some of the next ones are asked for.
 //! A4  A fixed number of readers is followed, the ones that read last: what is remembered is bounded, whatever is read.
+//! A5  A reader in order that has come far is a scan (a backup, a sequential scan of a large table), also where nothing is read ahead: it hardly comes back for
+//!     what it reads, and caches need not make room for that. A short read in order is none, and neither is what is read again and again where it has ended.
 
 use holdfast_types::{Lba, Sectors, VolumeId};
 
@@ -23,6 +25,24 @@ const FIRST: u64 = 512;
 /// Reads in equal steps that are asked for before they come.
 const STEPS: u32 = 8;
 
+/// How far a reader in order has come when it is a scan, in sectors (8 MiB): what is shorter takes little room.
+const SCAN: u64 = 16_384;
+
+/// Reads behind the furthest one after which it has ended: so many of 4 KiB lie in NEAR.
+const BEHIND: u32 = 256;
+
+// Of a reader that has come further, what is kept of its way is at least half of 64 times NEAR.
+const _: () = assert!(SCAN <= 32 * NEAR);
+
+/// What a read says of its reader.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What to ask for now, in the order in which it will be read; may lie beyond the end of the volume.
+    pub next: Vec<(Lba, Sectors)>,
+    /// It is a scan (A5).
+    pub scans: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     volume: VolumeId,
@@ -33,8 +53,9 @@ struct Stream {
     last: u64,
     /// Where its furthest read ended.
     end: u64,
-    /// Reads that went on where an earlier one ended.
+    /// Reads that went on where an earlier one ended, and reads behind the last of these since.
     in_order: u32,
+    behind: u32,
     /// From the read before it to its last, and how often in a row.
     step: i64,
     in_steps: u32,
@@ -61,10 +82,10 @@ impl Streams {
         Self { streams: Vec::new(), window_max: window.0, clock: 0 }
     }
 
-    /// A read of so much from `lba` on. What to ask for now, in the order in which it will be read; may lie beyond the end of the volume.
-    pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<(Lba, Sectors)> {
-        if self.window_max == 0 || sectors.0 == 0 {
-            return Vec::new();
+    /// A read of so much from `lba` on.
+    pub fn read(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Seen {
+        if sectors.0 == 0 {
+            return Seen::default();
         }
         self.clock += 1;
         let (clock, window_max) = (self.clock, self.window_max);
@@ -73,11 +94,12 @@ impl Streams {
         // A3 before A2: steps may be small.
         if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.goes_on_in_steps(from)) {
             stream.used = clock;
-            return stream.step_on(from, sectors.0, window_max);
+            return Seen { next: stream.step_on(from, sectors.0, window_max), scans: false };
         }
         if let Some(stream) = self.streams.iter_mut().filter(of_volume).find(|s| s.is_near(from)) {
             stream.used = clock;
-            return stream.go_on(from, end, window_max);
+            let next = stream.go_on(from, end, window_max);
+            return Seen { next, scans: stream.scans() };
         }
         // The way from the read before it, if it is one.
         let before = self.streams.iter().filter(|s| s.volume == volume).max_by_key(|s| s.used).map(|s| s.last);
@@ -89,6 +111,7 @@ impl Streams {
             last: from,
             end,
             in_order: 1,
+            behind: 0,
             step,
             in_steps: if step == 0 { 1 } else { 2 },
             asked: end,
@@ -101,7 +124,7 @@ impl Streams {
         } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|s| s.used) {
             *oldest = stream;
         }
-        Vec::new()
+        Seen::default()
     }
 }
 
@@ -112,6 +135,11 @@ impl Stream {
 
     fn is_near(&self, from: u64) -> bool {
         from.abs_diff(self.end) <= NEAR
+    }
+
+    /// A5. By how far it has come, not by how much it has read: whoever reads one place again and again is no scan.
+    fn scans(&self) -> bool {
+        self.in_order >= SHOWN && self.behind < BEHIND && self.end.saturating_sub(self.from) >= SCAN
     }
 
     fn step_on(&mut self, from: u64, sectors: u64, window_max: u64) -> Vec<(Lba, Sectors)> {
@@ -138,9 +166,10 @@ impl Stream {
         if end <= self.end {
             // Back in small steps, perhaps.
             (self.step, self.in_steps) = (step, 2);
+            self.behind = self.behind.saturating_add(1);
             return Vec::new();
         }
-        self.end = end;
+        (self.end, self.behind) = (end, 0);
         self.in_order = self.in_order.saturating_add(1);
         // It leaves out more than it reads: no reader in order. From here it may become one.
         if self.read.saturating_mul(2) < end - self.from.min(end) {
@@ -183,7 +212,11 @@ mod tests {
     }
 
     fn read(streams: &mut Streams, from: u64, sectors: u64) -> Vec<(u64, u64)> {
-        streams.read(V, Lba(from), Sectors(sectors)).into_iter().map(|(lba, n)| (lba.0, n.0)).collect()
+        streams.read(V, Lba(from), Sectors(sectors)).next.into_iter().map(|(lba, n)| (lba.0, n.0)).collect()
+    }
+
+    fn scans(streams: &mut Streams, from: u64, sectors: u64) -> bool {
+        streams.read(V, Lba(from), Sectors(sectors)).scans
     }
 
     #[test]
@@ -268,7 +301,58 @@ mod tests {
     fn off_is_off() {
         let mut streams = Streams::new(Sectors(0));
         for n in 0..10 {
-            assert!(streams.read(V, Lba(n * 8), Sectors(8)).is_empty());
+            assert_eq!(read(&mut streams, n * 8, 8), []);
+        }
+    }
+
+    #[test]
+    fn a5_a_reader_in_order_that_has_come_far_is_a_scan() {
+        for window in [WINDOW, 0] {
+            let mut streams = Streams::new(Sectors(window));
+            // Among others, and for as long as it goes on: 512 MiB.
+            for n in 0..4096 {
+                let far = (n + 1) * 256 >= SCAN;
+                assert_eq!(scans(&mut streams, n * 256, 256), far, "window {window}, read {n}");
+                assert!(!scans(&mut streams, (1 << 30) + (n * n) % 1_000_003 * 8, 8), "a scattered one is none");
+            }
+        }
+        // Several requests under way at once, in any order.
+        let mut streams = streams();
+        let mut found = 0;
+        for base in (0..400).step_by(8) {
+            for n in [1, 0, 3, 2, 7, 5, 6, 4] {
+                found += u64::from(scans(&mut streams, (base + n) * 256, 256));
+            }
+        }
+        assert!(found >= 400 - SCAN / 256 - 16, "{found}");
+    }
+
+    #[test]
+    fn a5_what_is_read_where_a_scan_has_ended_is_none() {
+        let mut streams = streams();
+        for n in 0..1000 {
+            drop(read(&mut streams, n * 256, 256));
+        }
+        let hot = (0..10_000_u64).filter(|n| scans(&mut streams, 255_000 + (n * n + n / 7) % 120 * 8, 8));
+        let found = hot.count();
+        assert!(found < BEHIND as usize, "{found} of 10,000");
+        assert!(scans(&mut streams, 256_000, 256), "it may go on");
+    }
+
+    #[test]
+    fn a5_what_is_no_scan() {
+        let mut short = streams();
+        for n in 0..SCAN / 256 - 1 {
+            assert!(!scans(&mut short, n * 256, 256), "8 MiB in order are few");
+        }
+        let mut steps = streams();
+        for n in 0..10_000 {
+            assert!(!scans(&mut steps, n * 4096, 8), "equal steps leave out most");
+        }
+        // A small hot table: gigabytes are read, and always the same.
+        let mut hot = streams();
+        for n in 0..100_000_u64 {
+            assert!(!scans(&mut hot, (n * n + n / 7) % 120 * 16, 16), "read {n}");
         }
     }
 

@@ -6,15 +6,18 @@
 //! ```
 
 use super::BlockKey;
+use super::admission::{Admission, Demand};
 use bytes::Bytes;
 use foyer::{
-    BlockEngineConfig, Code, DeviceBuilder, FsDeviceBuilder, HybridCache, HybridCacheBuilder, HybridCachePolicy, Load,
-    PsyncIoEngineConfig, RecoverMode,
+    Age, BlockEngineConfig, Code, DeviceBuilder, EvictionInfo, EvictionPicker, FsDeviceBuilder, HybridCache,
+    HybridCacheBuilder, HybridCachePolicy, Load, PsyncIoEngineConfig, RecoverMode,
 };
 use holdfast_types::{MemberId, ObjectId, Term, limits};
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Memory in bytes that the disk tier takes beside the cache's own: buffers being filled and written, and what waits for
@@ -26,14 +29,18 @@ const QUEUE_BYTES: usize = 8 << 20;
 /// What was made here goes to the disk in pieces of so many bytes, one after the other: with what reads store beside it the queue has room for it.
 const KEEP_BYTES: usize = 2 << 20;
 
-/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits.
-const KEEP_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the disk may take for what was made here. It is kept in memory meanwhile, and a checkpoint waits. In tests as long as it takes, as below: what they
+/// find must not depend on the machine.
+const KEEP_TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 2 });
 
 /// Foyer's unit on disk in bytes: whatever is kept takes whole ones.
 const UNIT_BYTES: usize = 4096;
 
+/// Foyer's header of an entry in bytes; key and value follow.
+const HEADER_BYTES: usize = 36;
+
 /// A disk slower than this is not asked: the store is not much slower.
-const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
+const LOAD_TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 500 });
 
 /// Files of the tier at most: each is held open.
 const BLOCKS_MAX: u64 = 256;
@@ -48,9 +55,59 @@ const _: () = assert!(BLOCK_BYTES_MIN as usize >= 4 * limits::EXTENT_BYTES_MAX);
 #[derive(Debug)]
 pub(super) struct Disk {
     hybrid: HybridCache<BlockKey, Bytes>,
+    admission: Mutex<Admission>,
+    /// Held while something is handed to foyer, see [`Disk::hand_over`].
+    handing: Mutex<()>,
     errors: AtomicU64,
     /// Held by whose pieces are on their way ([`KEEP_BYTES`]).
     turn: tokio::sync::Mutex<()>,
+}
+
+/// What an entry takes on the disk, in bytes. A small one takes far more than it has: by its own length, thousands could be written once more for one extent.
+pub(super) fn room(key: &BlockKey, sealed: &Bytes) -> u64 {
+    (HEADER_BYTES + key.estimated_size() + sealed.estimated_size()).next_multiple_of(UNIT_BYTES) as u64
+}
+
+/// What was read from the disk.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// As it was stored.
+    pub(super) sealed: Bytes,
+    /// It is in the older half of the disk.
+    older: bool,
+}
+
+/// The order in which blocks go: as they were filled. A block is old once half the disk was filled after it: what is read from it is written once more (C7). In a
+/// smaller part than half, fewer of those entries would be met that are read now and then. Foyer's own picker of this kind tells nobody before the first block
+/// goes.
+#[derive(Debug, Default)]
+struct Round {
+    filled: VecDeque<u32>,
+    blocks: usize,
+}
+
+impl EvictionPicker for Round {
+    fn init(&mut self, blocks: &[u32], _block_bytes: usize) {
+        self.blocks = blocks.len();
+    }
+
+    fn pick(&mut self, info: EvictionInfo<'_>) -> Option<u32> {
+        // Foyer panics over a block that it cannot take; over none it takes any.
+        self.filled.iter().copied().find(|block| info.evictable.contains(block))
+    }
+
+    fn on_block_evictable(&mut self, info: EvictionInfo<'_>, block: u32) {
+        self.filled.push_back(block);
+        let old = self.filled.len().saturating_sub(self.blocks / 2);
+        for block in self.filled.iter().take(old).filter_map(|block| info.blocks.get(*block as usize)) {
+            // Foyer takes it back when the block has gone.
+            block.statistics().probation.store(true, Relaxed);
+        }
+    }
+
+    fn on_block_evict(&mut self, _: EvictionInfo<'_>, block: u32) {
+        self.filled.retain(|filled| *filled != block);
+    }
 }
 
 impl Code for BlockKey {
@@ -135,14 +192,18 @@ impl Disk {
             Ok(hybrid) => hybrid,
             Err(_) => build(&blocks, layout, false).await.map_err(|error| io::Error::other(error.to_string()))?,
         };
-        Ok(Self { hybrid, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default() })
+        let (admission, handing) = (Mutex::new(Admission::new(layout.whole)), Mutex::default());
+        Ok(Self { hybrid, admission, handing, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default() })
     }
 
     /// The sealed bytes, if they are here and come in time.
-    pub(super) async fn load(&self, key: &BlockKey) -> Option<Bytes> {
+    pub(super) async fn load(&self, key: &BlockKey) -> Option<Found> {
         match tokio::time::timeout(LOAD_TIME_MAX, self.hybrid.storage().load(key)).await {
-            Ok(Ok(Load::Entry { value, .. })) => Some(value),
-            Ok(Ok(Load::Piece { piece, .. })) => Some(piece.value().clone()),
+            Ok(Ok(Load::Entry { value, populated, .. })) => {
+                Some(Found { sealed: value, older: populated.age == Age::Old })
+            }
+            // On its way there.
+            Ok(Ok(Load::Piece { piece, .. })) => Some(Found { sealed: piece.value().clone(), older: false }),
             Ok(Ok(Load::Miss | Load::Throttled)) => None,
             Ok(Err(error)) => {
                 self.errors.fetch_add(1, Relaxed);
@@ -151,15 +212,40 @@ impl Disk {
             }
             Err(_) => {
                 self.errors.fetch_add(1, Relaxed);
+                self.admit(Admission::behind);
                 None
             }
         }
     }
 
-    /// Keeps the sealed bytes, unless the disk is behind.
-    pub(super) fn store(&self, key: BlockKey, sealed: Bytes) {
+    fn admit<T>(&self, decide: impl FnOnce(&mut Admission) -> T) -> T {
+        decide(&mut self.admission.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keeps sealed bytes that were fetched, if they are to go in; whether they are. A disk that is behind drops them.
+    pub(super) fn fetched(&self, key: BlockKey, sealed: Bytes, demand: Demand) -> bool {
+        let goes_in = self.admit(|admission| admission.fetched(&key, room(&key, &sealed), demand));
+        if goes_in {
+            self.hand_over(key, sealed);
+        }
+        goes_in
+    }
+
+    /// What was read from here has opened: if it is to stay longer it is written once more; whether it is.
+    pub(super) fn keep_longer(&self, key: BlockKey, found: Found, demand: Demand) -> bool {
+        let again = self.admit(|admission| admission.found(room(&key, &found.sealed), found.older, demand));
+        if again {
+            self.hand_over(key, found.sealed);
+        }
+        again
+    }
+
+    /// To foyer, by one caller at a time: it numbers what it is given before it queues it, and a start reads each block only up to the first entry whose number is
+    /// lower than that of the one before. (So its own reinsertion, which keeps the old numbers, is not used.)
+    fn hand_over(&self, key: BlockKey, sealed: Bytes) {
         // A part of a larger buffer would keep all of it in memory while it waits to be written.
         let sealed = if sealed.is_unique() { sealed } else { Bytes::copy_from_slice(&sealed) };
+        let _handing = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
         self.hybrid.storage_writer(key).insert(sealed);
     }
 
@@ -176,8 +262,9 @@ impl Disk {
                 while let Some((key, sealed)) = pieces.next_if(|_| taken < KEEP_BYTES) {
                     taken += sealed.len().next_multiple_of(UNIT_BYTES);
                     kept += sealed.len() as u64;
+                    self.admit(|admission| admission.came_in(room(&key, &sealed)));
                     // Copied: the object's memory is used again, or given back, as soon as the store has it.
-                    self.hybrid.storage_writer(key).insert(Bytes::copy_from_slice(&sealed));
+                    self.hand_over(key, Bytes::copy_from_slice(&sealed));
                 }
             }
         };
@@ -230,6 +317,7 @@ fn drop_files(dir: &Path) -> io::Result<()> {
 async fn build(dir: &Path, layout: Layout, direct: bool) -> foyer::Result<HybridCache<BlockKey, Bytes>> {
     let (block, whole) = (layout.block as usize, layout.whole as usize);
     let device = FsDeviceBuilder::new(dir).with_capacity(whole).with_direct(direct).build()?;
+    let next: Vec<Box<dyn EvictionPicker>> = vec![Box::new(Round::default())];
     HybridCacheBuilder::new()
         .with_name("holdfast-disk")
         .with_policy(HybridCachePolicy::WriteOnInsertion)
@@ -243,6 +331,7 @@ async fn build(dir: &Path, layout: Layout, direct: bool) -> foyer::Result<Hybrid
         .with_engine_config(
             BlockEngineConfig::new(device)
                 .with_block_size(block)
+                .with_eviction_pickers(next)
                 .with_buffer_pool_size(POOL_BYTES)
                 .with_submit_queue_size_threshold(QUEUE_BYTES),
         )

@@ -42,14 +42,18 @@ fn unseal(key: BlockKey, sealed: &Bytes) -> Result<Bytes, BadTag> {
     if tag(key, &plain) == *found { Ok(plain.into()) } else { Err(BadTag) }
 }
 
-/// Reads through the cache and checks what came; says whether the store was asked.
 async fn read(cache: &Cache, key: BlockKey, len: usize) -> bool {
+    read_for(Demand::Point, cache, key, len).await
+}
+
+/// Reads through the cache and checks what came; says whether the store was asked.
+async fn read_for(demand: Demand, cache: &Cache, key: BlockKey, len: usize) -> bool {
     let asked = AtomicUsize::new(0);
     let fetch = || async {
         asked.fetch_add(1, Relaxed);
         Ok(seal(key, &content(key, len)))
     };
-    let found = cache.get_or_open(key, fetch, |sealed| unseal(key, sealed)).await.expect("read");
+    let found = cache.get_or_open_for(demand, key, fetch, |sealed| unseal(key, sealed)).await.expect("read");
     assert_eq!(found, content(key, len), "wrong bytes for {key:?}");
     asked.into_inner() > 0
 }
@@ -301,6 +305,114 @@ async fn a_restart_finds_the_disk_warm() {
     assert_eq!(asked_again(&cache, 50).await, 0, "{:?}", cache.stats());
 }
 
+/// At a start a block is read up to the first entry that is out of order. What the disk did not take at all is not asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_restart_finds_what_many_stored_at_once() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    for round in 0..20 {
+        let storing = |part: u32| {
+            let disk = cache.inner.disk.clone().expect("disk tier");
+            tokio::task::spawn_blocking(move || {
+                // Nothing but this: between a number and its place in the queue is little time.
+                for number in 0..100 {
+                    let number = (round * 4 + part) * 100 + number;
+                    disk.fetched(key(number), Bytes::from_static(b"sealed"), Demand::Point);
+                }
+            })
+        };
+        for joined in join_all((0..4).map(storing)).await {
+            joined.expect("joined");
+        }
+        settle(&cache).await;
+    }
+    let stored: Vec<u32> = (0..8000).filter(|number| cache.has_sealed(&key(*number))).collect();
+    assert!(stored.len() > 4000, "{}", stored.len());
+    cache.close().await;
+    let cache = on_disk(dir.path()).await;
+    let lost = stored.iter().filter(|number| !cache.has_sealed(&key(**number))).count();
+    assert_eq!(lost, 0, "of {}", stored.len());
+}
+
+/// C7: a small one is not cheap.
+#[test]
+fn c7_an_entry_counts_as_what_it_takes_on_disk() {
+    use foyer::Code;
+    let of = |len: usize| super::disk::room(&key(1), &Bytes::from(vec![0; len]));
+    let mut value = Vec::new();
+    Bytes::from_static(b"value").encode(&mut value).expect("encode");
+    let beside = 36 + key(1).estimated_size() + value.len() - 5;
+    let units = [of(1), of(4096 - beside), of(4096 - beside + 1), of(128 << 10)].map(|bytes| bytes / 4096);
+    assert_eq!(units, [1, 1, 2, 33]);
+}
+
+/// C5: 200 MB go by, three times the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c5_what_is_on_disk_survives_a_scan_of_several_times_the_disk() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    for number in 0..100 {
+        assert!(read(&cache, key(number), LEN).await);
+        if number % 16 == 15 {
+            settle(&cache).await;
+        }
+    }
+    for number in 1000..3000 {
+        assert!(read_for(Demand::Scan, &cache, key(number), LEN).await);
+        if number % 32 == 0 {
+            settle(&cache).await;
+        }
+    }
+    settle(&cache).await;
+    cache.forget_opened();
+    assert_eq!(asked_again(&cache, 100).await, 0, "{:?}", cache.stats());
+    let sealed = LEN as u64 + 4;
+    assert_eq!((cache.stats().admitted_bytes, cache.stats().left_out_bytes), (100 * sealed, 2000 * sealed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c5_a_small_scan_is_warm_once_it_was_fetched_twice() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    for (round, expected) in [(1, 30), (2, 30), (3, 0)] {
+        let mut asked = 0;
+        for number in 0..30 {
+            asked += u32::from(read_for(Demand::Scan, &cache, key(number), LEN).await);
+        }
+        assert_eq!(asked, expected, "round {round}");
+        settle(&cache).await;
+        cache.forget_opened();
+    }
+}
+
+/// C7: uploads of three times the disk, and some that are read now and then. Without a disk read in between they would be pushed out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let cache = on_disk(dir.path()).await;
+    for number in 0..20 {
+        assert!(read(&cache, key(number), LEN).await);
+    }
+    for round in 0..50 {
+        let first = 1000 + round * 40;
+        let sealed = |number| (key(number), seal(key(number), &content(key(number), LEN)));
+        cache.keep_sealed((first..first + 40).map(sealed)).await;
+        settle(&cache).await;
+        cache.forget_opened();
+        assert_eq!(asked_again(&cache, 20).await, 0, "round {round}: {:?}", cache.stats());
+        settle(&cache).await;
+    }
+    let CacheStats { kept_bytes, rewritten_bytes, .. } = cache.stats();
+    assert!(kept_bytes > 2 * DISK_BYTES, "{kept_bytes}: the disk was not written round");
+    assert!(
+        (1..=kept_bytes / 4).contains(&rewritten_bytes),
+        "{rewritten_bytes}: each is written again once or so in half a turn"
+    );
+    cache.close().await;
+    let cache = on_disk(dir.path()).await;
+    assert_eq!(asked_again(&cache, 20).await, 0, "warm after a restart, too");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wiped_directory_costs_fetches_only() {
     let dir = tempfile::tempdir().expect("temporary directory");
@@ -347,8 +459,8 @@ async fn sealed_bytes_from_disk_are_not_trusted() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let cache = on_disk(dir.path()).await;
     let disk = cache.inner.disk.as_ref().expect("disk tier");
-    disk.store(key(5), Bytes::from_static(b"written by somebody else"));
-    disk.store(key(6), seal(key(7), &content(key(7), LEN)));
+    disk.fetched(key(5), Bytes::from_static(b"written by somebody else"), Demand::Point);
+    disk.fetched(key(6), seal(key(7), &content(key(7), LEN)), Demand::Point);
     disk.settle().await;
     for number in [5, 6] {
         assert!(read(&cache, key(number), LEN).await, "the store was asked");

@@ -1,6 +1,7 @@
 //! Reads ahead of a reader that goes through a volume in order or in equal steps, and for NBD's CACHE, into the cache. Who is such a reader is decided by
 //! `volume::ahead`; here are the tasks that read. They are hints: each one may be left out, given up, or fail without a word.
 
+use crate::cache::Demand;
 use crate::set::host::SetHost;
 use crate::set::mapping::Mapping;
 use holdfast_control::set::RootRef;
@@ -41,20 +42,30 @@ impl Ahead {
         Self { streams: Mutex::new(Streams::new(window)), tasks: Arc::new(Semaphore::new(TASKS_MAX)) }
     }
 
-    /// A client reads this now.
-    pub(super) fn reads(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, lba: Lba, sectors: Sectors) {
-        let next = self.streams.lock().unwrap_or_else(PoisonError::into_inner).read(volume, lba, sectors);
-        if !next.is_empty() {
-            self.bring(mapping, of, volume, next);
+    /// A client reads this now; whether it is a scan.
+    pub(super) fn reads(
+        &self,
+        mapping: &Arc<Mapping>,
+        of: &Of,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+    ) -> Demand {
+        let seen = self.streams.lock().unwrap_or_else(PoisonError::into_inner).read(volume, lba, sectors);
+        let demand = if seen.scans { Demand::Scan } else { Demand::Point };
+        if !seen.next.is_empty() {
+            self.bring(mapping, of, volume, seen.next, demand);
         }
+        demand
     }
 
     /// A client will read this soon.
     pub(super) fn will_read(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, lba: Lba, sectors: Sectors) {
-        self.bring(mapping, of, volume, vec![(lba, Sectors(sectors.0.min(CACHE_MAX)))]);
+        // By name, whatever was read before.
+        self.bring(mapping, of, volume, vec![(lba, Sectors(sectors.0.min(CACHE_MAX)))], Demand::Point);
     }
 
-    fn bring(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, ranges: Vec<(Lba, Sectors)>) {
+    fn bring(&self, mapping: &Arc<Mapping>, of: &Of, volume: VolumeId, ranges: Vec<(Lba, Sectors)>, demand: Demand) {
         // Not in the way of who has to wait for the store as it is.
         if mapping.in_trouble() {
             return;
@@ -68,8 +79,8 @@ impl Ahead {
             let bring = async {
                 for (lba, sectors) in ranges {
                     let brought = match &of {
-                        Of::Root(root) => mapping.warm(*root, volume, lba, sectors).await,
-                        Of::Now(host) => warm_now(&mapping, host, volume, lba, sectors).await,
+                        Of::Root(root) => mapping.warm(*root, volume, lba, sectors, demand).await,
+                        Of::Now(host) => warm_now(&mapping, host, volume, lba, sectors, demand).await,
                     };
                     match brought {
                         Ok(extents) => metrics::counter!("holdfast_read_ahead_extents_total").increment(extents),
@@ -91,13 +102,14 @@ async fn warm_now(
     volume: VolumeId,
     lba: Lba,
     sectors: Sectors,
+    demand: Demand,
 ) -> Result<u64, crate::set::mapping::MapError> {
     let size = host.with(|m| m.state().volumes.get(&volume).map_or(0, |v| v.size.0));
     let sectors = Sectors(sectors.0.min(size.saturating_sub(lba.0)));
     let (pieces, Some(root)) = host.lookup(volume, lba, sectors) else { return Ok(0) };
     let mut brought = 0;
     for piece in pieces.iter().filter(|piece| piece.source == Source::Map) {
-        brought += mapping.warm(root, volume, piece.lba, piece.sectors).await?;
+        brought += mapping.warm(root, volume, piece.lba, piece.sectors, demand).await?;
     }
     Ok(brought)
 }

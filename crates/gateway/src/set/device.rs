@@ -204,12 +204,12 @@ impl VolumeDevice {
         let mut out = Vec::new();
         let end = offset + u64::from(len);
         let (lba, sectors) = place(offset, u64::from(len))?;
-        self.server().reader.client_reads(self.volume, lba, sectors);
+        let demand = self.server().reader.client_reads(self.volume, lba, sectors);
         let mut at = offset;
         while at < end {
             let step = READ_STEP_BYTES.min(end - at);
             let (lba, sectors) = place(at, step)?;
-            let parts = match self.server().reader.read(self.volume, lba, sectors).await {
+            let parts = match self.server().reader.read(self.volume, lba, sectors, demand).await {
                 Ok(parts) => parts,
                 // R8, R9: never an answer made of bad data, and never an error while another gateway may have it right.
                 Err(e) => {

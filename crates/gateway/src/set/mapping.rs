@@ -3,7 +3,7 @@
 //! All objects are immutable (R7), so nothing here is ever stale: a place names its content for ever. Reads retry as long
 //! as the store only fails to answer (R8: an S3 outage is waited out); bad bytes are an error at once (R9).
 
-use crate::cache::{BlockKey, Cache, CacheError, Flights, ReadCache};
+use crate::cache::{BlockKey, Cache, CacheError, Demand, Flights, ReadCache};
 use crate::set::bases::{At, KeyOf, Origins};
 use crate::set::reader::Part;
 use crate::set::roots::{Known, Roots};
@@ -129,7 +129,7 @@ impl Mapping {
         Self { origins: Origins::new(key_of), ..self }
     }
 
-    /// Reads the range as `root` has it.
+    /// Reads the range as `root` has it, perhaps for a scan: what that reads is not to push out of the cache's disk what others read.
     ///
     /// # Errors
     /// [`MapError`].
@@ -139,6 +139,7 @@ impl Mapping {
         volume: VolumeId,
         lba: Lba,
         sectors: Sectors,
+        demand: Demand,
         out: &mut Vec<Part>,
     ) -> Result<(), MapError> {
         // What is not in memory is fetched several at once: a large read would else wait for one answer of the store after the other.
@@ -157,7 +158,7 @@ impl Mapping {
         }
         let mut fetched = stream::iter(missing)
             .map(|(at, key, extent)| async move {
-                self.extent(key.as_deref(), volume, &extent).await.map(|data| (at, data))
+                self.extent(key.as_deref(), volume, &extent, demand).await.map(|data| (at, data))
             })
             .buffer_unordered(EXTENTS_AT_ONCE);
         while let Some((at, data)) = fetched.try_next().await? {
@@ -176,6 +177,7 @@ impl Mapping {
         volume: VolumeId,
         lba: Lba,
         sectors: Sectors,
+        demand: Demand,
     ) -> Result<u64, MapError> {
         let places = self.places(root, volume, lba, sectors).await?.into_iter();
         let mut missing: Vec<_> = places
@@ -188,7 +190,7 @@ impl Mapping {
         missing.dedup_by_key(|(_, extent)| extent_key(extent));
         let extents = missing.len() as u64;
         let mut fetched = stream::iter(missing)
-            .map(|(key, extent)| async move { self.extent(key.as_deref(), volume, &extent).await.map(drop) })
+            .map(|(key, extent)| async move { self.extent(key.as_deref(), volume, &extent, demand).await.map(drop) })
             .buffer_unordered(EXTENTS_AT_ONCE);
         while fetched.try_next().await?.is_some() {}
         Ok(extents)
@@ -298,7 +300,8 @@ impl Mapping {
         self.cache.has(&key) || self.cache.has_sealed(&key)
     }
 
-    /// Whether the first part of an object is on disk here: then all of it was put there, or is on its way out.
+    /// Whether the first part of an object is on disk here: then all of it was put there, as a rule, and may be on its way out. (Not where only that part was
+    /// read here, or stayed because it was read: C7 in `cache`.)
     pub(super) fn has_begin_of(&self, object: ObjectId) -> bool {
         self.cache.has_sealed(&BlockKey { object, number: 0 })
     }
@@ -326,7 +329,13 @@ impl Mapping {
     }
 
     /// The part of a sealed extent that the map names.
-    async fn extent(&self, of: Option<&SetKey>, volume: VolumeId, extent: &MapExtent) -> Result<Bytes, MapError> {
+    async fn extent(
+        &self,
+        of: Option<&SetKey>,
+        volume: VolumeId,
+        extent: &MapExtent,
+        demand: Demand,
+    ) -> Result<Bytes, MapError> {
         let of = of.unwrap_or(&self.key);
         // R9, R10: the disk tier holds sealed bytes; what is answered was authenticated by this process.
         let open = |sealed: &Bytes| {
@@ -340,7 +349,7 @@ impl Mapping {
             let range: Range<u64> = extent.place.range();
             self.patient(|| self.store.get_range(&object_key, range.clone())).await
         };
-        let raw = self.unspoilt(|| self.cache.get_or_open(extent_key(extent), fetch, open)).await?;
+        let raw = self.unspoilt(|| self.cache.get_or_open_for(demand, extent_key(extent), fetch, open)).await?;
         part_of(&raw, extent)
     }
 
@@ -430,3 +439,6 @@ fn part_of(raw: &Bytes, extent: &MapExtent) -> Result<Bytes, MapError> {
     let part = raw.slice(part);
     Ok(if small { Bytes::copy_from_slice(&part) } else { part })
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! A piece of the journal may be purged between lookup and read, because a checkpoint moved it to the store. The place is
 //! then looked up again: what was there is still there, elsewhere (R1).
 
+use crate::cache::Demand;
 use crate::set::ahead::{Ahead, Of};
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
@@ -107,9 +108,9 @@ impl Reader {
         ReadError::Journal(error)
     }
 
-    /// A client reads this: what it will read next may be brought into the cache.
-    pub(super) fn client_reads(&self, volume: VolumeId, lba: Lba, sectors: Sectors) {
-        self.ahead.reads(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors);
+    /// A client reads this: what it will read next may be brought into the cache. Whether it is a scan.
+    pub(super) fn client_reads(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Demand {
+        self.ahead.reads(&self.mapping, &Of::Now(self.host.clone()), volume, lba, sectors)
     }
 
     /// A client says that it will read this soon (NBD_CMD_CACHE).
@@ -131,13 +132,19 @@ impl Reader {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn read(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Result<Vec<Part>, ReadError> {
+    pub async fn read(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        sectors: Sectors,
+        demand: Demand,
+    ) -> Result<Vec<Part>, ReadError> {
         for _ in 0..LOOKUPS_MAX {
             let (pieces, root) = self.host.lookup(volume, lba, sectors);
             if let Some(root) = root {
                 self.mapping.note_current(root);
             }
-            match self.read_pieces(volume, &pieces, root).await {
+            match self.read_pieces(volume, &pieces, root, demand).await {
                 // A checkpoint, or a snapshot from the leader, took the entry's place meanwhile.
                 Err(ReadError::Journal(ReadLogError::Purged { .. } | ReadLogError::Missing { .. })) => continue,
                 // The objects of a root that was replaced are deleted after a grace time, which this read has outlived.
@@ -166,9 +173,10 @@ impl Reader {
         volume: VolumeId,
         lba: Lba,
         sectors: Sectors,
+        demand: Demand,
     ) -> Result<Vec<Part>, ReadError> {
         let mut parts = Vec::new();
-        self.mapping.read(root, volume, lba, sectors, &mut parts).await?;
+        self.mapping.read(root, volume, lba, sectors, demand, &mut parts).await?;
         Ok(parts)
     }
 
@@ -177,6 +185,7 @@ impl Reader {
         volume: VolumeId,
         pieces: &[Piece],
         root: Option<RootRef>,
+        demand: Demand,
     ) -> Result<Vec<Part>, ReadError> {
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -187,7 +196,7 @@ impl Reader {
                 }
                 (Source::Zero, _) | (Source::Map, None) => parts.push(Part::Zeroes(piece.sectors)),
                 (Source::Map, Some(root)) => {
-                    self.mapping.read(root, volume, piece.lba, piece.sectors, &mut parts).await?;
+                    self.mapping.read(root, volume, piece.lba, piece.sectors, demand, &mut parts).await?;
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! No lease is needed and none is asked: what a kept root shows never changes (R7), so an answer that comes late is as right as one
 //! that comes early. Where the snapshot was deleted meanwhile, its objects may be gone: the connection is closed.
 
+use crate::cache::Demand;
 use crate::front::device::{Device, DeviceError, Extent, ReadPart};
 use crate::set::ahead::{Ahead, Of};
 use crate::set::reader::Part;
@@ -50,16 +51,19 @@ impl SnapshotDevice {
         if end > self.size() {
             return Err(DeviceError::Invalid);
         }
-        if let (Some(lba), Some(sectors)) = (Lba::from_bytes(offset), Sectors::from_bytes(u64::from(len))) {
+        let demand = match (Lba::from_bytes(offset), Sectors::from_bytes(u64::from(len))) {
             // Beyond the end of the volume its map has nothing.
-            self.ahead.reads(self.server.reader.mapping(), &Of::Root(self.root), self.volume, lba, sectors);
-        }
+            (Some(lba), Some(sectors)) => {
+                self.ahead.reads(self.server.reader.mapping(), &Of::Root(self.root), self.volume, lba, sectors)
+            }
+            _ => Demand::Point,
+        };
         let mut at = offset;
         while at < end {
             let step = STEP_BYTES.min(end - at);
             let lba = Lba::from_bytes(at).ok_or(DeviceError::Invalid)?;
             let sectors = Sectors::from_bytes(step).ok_or(DeviceError::Invalid)?;
-            let parts = self.server.reader.read_root(self.root, self.volume, lba, sectors).await;
+            let parts = self.server.reader.read_root(self.root, self.volume, lba, sectors, demand).await;
             let parts = parts.map_err(|e| {
                 tracing::warn!(set = %self.server.name, snapshot = %self.snapshot, %lba, error = %e, "read of a snapshot failed; connection closed");
                 DeviceError::Disconnect

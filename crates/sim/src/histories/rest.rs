@@ -5,6 +5,7 @@ use super::store::Weather;
 use super::world::{PATIENCE, World};
 use bytes::Bytes;
 use holdfast_control::set::{RootRef, StoredKind, StoredObject};
+use holdfast_gateway::cache::Demand;
 use holdfast_gateway::front::device::ReadPart;
 use holdfast_gateway::set::head;
 use holdfast_gateway::set::reader::Part;
@@ -305,7 +306,8 @@ impl World {
                 if sectors == 0 {
                     continue;
                 }
-                let read = self.gateway.server.reader.read_root(root, *id, Lba(start), Sectors(sectors)).await;
+                let (reader, demand) = (&self.gateway.server.reader, Demand::Point);
+                let read = reader.read_root(root, *id, Lba(start), Sectors(sectors), demand).await;
                 let parts = read.map_err(|e| format!("R9: {id} as a recovery has it: {e}"))?;
                 let parts: Vec<ReadPart> = parts
                     .into_iter()

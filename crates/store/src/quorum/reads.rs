@@ -1,9 +1,10 @@
-//! Which store is asked first, when the next one is asked as well, and what counts as an answer.
+//! Which store is asked first, and what counts as an answer. When the next one is asked as well is decided in `hedging`.
 //!
 //! The head is asked for at every store every few seconds while a set is used (ADR 0013), which measures those that answer before the look ends. Of the
 //! others it is known that they are no faster than that; only the repair's looks wait for all. A store that hangs answers no look, and no read before
-//! another one has: that [`PATIENCE`] was over is counted as a failure.
+//! another one has: that its patience was over is counted as a failure (E2 in `hedging`).
 
+use super::hedging::{Asking, Hedging, ReadKind};
 use super::{Quorum, Replica, lock, worst};
 use crate::error::{Op, StoreError};
 use crate::{BoxFuture, ObjectStore};
@@ -12,24 +13,9 @@ use futures_util::stream::FuturesUnordered;
 use holdfast_types::ObjectId;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Reads whose times are remembered.
-const TIMES: usize = 1000;
-/// The p95 is taken anew after so many.
-const TIMES_STEP: usize = 32;
-/// A second store is asked no sooner.
-const HEDGE_MIN: Duration = Duration::from_millis(20);
-/// Before anything was measured.
-const HEDGE_FIRST: Duration = Duration::from_millis(250);
-/// The next store is asked after so long, whatever the budget of hedges says: the first may just have died.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// One hedge for so many reads.
-const READS_PER_HEDGE: u64 = 20;
-/// Hedges that may be saved up.
-const HEDGES_SAVED: u64 = 10 * READS_PER_HEDGE;
 /// A store that failed is asked last for so long, unless it has answered since.
 const SUSPECT_FOR: Duration = Duration::from_secs(30);
 /// Objects whose doubts are remembered.
@@ -83,56 +69,12 @@ impl Speed {
     }
 }
 
-/// When a second store is asked while the first has not answered.
+/// What reads of these stores have in common.
 #[derive(Debug, Default)]
 pub(super) struct Hedges {
-    /// In twentieths of a hedge.
-    budget: AtomicU64,
-    times: Mutex<Ring>,
+    decided: Mutex<Hedging>,
     /// Objects whose bytes did not open, and how often: the next read begins with another store.
     doubts: Mutex<BTreeMap<String, usize>>,
-}
-
-#[derive(Debug, Default)]
-struct Ring {
-    us: Vec<u32>,
-    next: usize,
-    p95: Option<Duration>,
-}
-
-impl Hedges {
-    fn took(&self, time: Duration) {
-        let us = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let mut ring = lock(&self.times);
-        let at = ring.next;
-        if ring.us.len() < TIMES {
-            ring.us.push(us);
-        } else {
-            ring.us[at] = us;
-        }
-        ring.next = (at + 1) % TIMES;
-        if at % TIMES_STEP == TIMES_STEP - 1 {
-            let mut sorted = ring.us.clone();
-            let rank = sorted.len() * 95 / 100;
-            let last = sorted.len() - 1;
-            let (_, p95, _) = sorted.select_nth_unstable(rank.min(last));
-            ring.p95 = Some(Duration::from_micros((*p95).into()));
-        }
-    }
-
-    /// How long a read waits for its first store.
-    fn after(&self) -> Duration {
-        lock(&self.times).p95.unwrap_or(HEDGE_FIRST).clamp(HEDGE_MIN, PATIENCE)
-    }
-
-    fn earn(&self) {
-        let _ = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| (b < HEDGES_SAVED).then_some(b + 1));
-    }
-
-    fn spend(&self) -> bool {
-        let less = |b: u64| b.checked_sub(READS_PER_HEDGE);
-        self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
-    }
 }
 
 /// The object's own part of a key.
@@ -167,41 +109,32 @@ impl Quorum {
     where
         F: Fn(&'a dyn ObjectStore) -> BoxFuture<'a, Result<T, StoreError>>,
     {
-        let began = Instant::now();
-        self.hedges.earn();
-        let mut waiting = self.order(key).into_iter();
-        let mut asked = FuturesUnordered::new();
-        let mut errors = Vec::new();
-        let one = |replica: &'a Replica| {
+        let (began, kind, order) = (Instant::now(), ReadKind::of(op), self.order(key));
+        let mut asking = Asking::begin(order.len(), kind, &mut lock(&self.hedges.decided));
+        let (mut asked, mut errors) = (FuturesUnordered::new(), Vec::new());
+        // What is not waited for any more is dropped with this.
+        let one = |at: usize| {
+            let replica: &'a Replica = order[at];
             let answer = ask(&*replica.store);
-            async move { (replica, answer.await) }
+            async move { (at, answer.await) }
         };
-        // Who was asked when, and has not answered yet.
-        let mut silent: Vec<(&'a Replica, Instant)> = Vec::with_capacity(self.replicas.len());
-        let mut next = |silent: &mut Vec<_>| {
-            let replica = waiting.next()?;
-            silent.push((replica, Instant::now()));
-            Some(one(replica))
-        };
-        asked.extend(next(&mut silent));
-        let (mut hedge_at, mut hedged) = (began + self.hedges.after(), false);
+        asked.push(one(0));
         loop {
-            let may_hedge = silent.len() + errors.len() < self.replicas.len();
+            let until = asking.until();
             tokio::select! {
-                Some((replica, answer)) = asked.next() => match answer {
+                Some((at, answer)) = asked.next() => match answer {
                     Ok(value) => {
-                        replica.speed.answered(None);
-                        self.hedges.took(began.elapsed());
+                        order[at].speed.answered(None);
+                        lock(&self.hedges.decided).took(kind, asking.took(at, began.elapsed()));
                         return Ok(value);
                     }
                     Err(error) => {
                         // Not here is an answer.
                         if error.kind().is_some() {
-                            replica.speed.failed();
+                            order[at].speed.failed();
                         }
                         errors.push(error);
-                        silent.retain(|(other, _)| other.index != replica.index);
-                        asked.extend(next(&mut silent));
+                        asked.extend(asking.failed(at, began.elapsed()).map(&one));
                         if asked.is_empty() {
                             let error = worst(errors).unwrap_or(StoreError::NotFound { at: self.at(op, key) });
                             return Err(error);
@@ -209,18 +142,23 @@ impl Quorum {
                         metrics::counter!("holdfast_store_failovers_total").increment(1);
                     }
                 },
-                () = tokio::time::sleep_until(hedge_at), if may_hedge => {
-                    // Out of budget: once more when the first must be taken for dead.
-                    if hedge_at >= began + PATIENCE || (!hedged && self.hedges.spend()) {
-                        hedged = true;
-                        metrics::counter!("holdfast_store_hedges_total").increment(1);
-                        // Its error comes when nobody waits for it any more.
-                        silent.iter().filter(|(_, at)| at.elapsed() >= PATIENCE).for_each(|(other, _)| other.speed.failed());
-                        asked.extend(next(&mut silent));
+                () = tokio::time::sleep_until(began + until.unwrap_or_default()), if until.is_some() => {
+                    let waited = asking.waited(began.elapsed(), &mut lock(&self.hedges.decided));
+                    // Its error comes when nobody waits for it any more.
+                    waited.dead.iter().for_each(|at| order[*at].speed.failed());
+                    if waited.refused {
+                        metrics::counter!("holdfast_store_hedges_left_out_total").increment(1);
                     }
-                    hedge_at = if hedge_at < began + PATIENCE { began + PATIENCE } else { hedge_at + PATIENCE };
+                    if let Some(next) = waited.ask {
+                        metrics::counter!("holdfast_store_hedges_total").increment(1);
+                        asked.push(one(next));
+                    }
                 }
             }
         }
     }
 }
+
+#[cfg(test)]
+#[path = "reads_tests.rs"]
+mod tests;

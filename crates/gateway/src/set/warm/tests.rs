@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::{Cache, MEMORY_BYTES_MIN};
+use crate::cache::{Cache, Demand, MEMORY_BYTES_MIN};
 use crate::set::reader::Part;
 use crate::set::set_key::SetKey;
 use holdfast_seal::DataKey;
@@ -117,7 +117,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
     let at = RootRef { object: id(2002), bytes: 100 };
     taker.follow_root(last, at, Arc::new(new));
     let mut found = Vec::new();
-    taker.read(at, V, Lba(0), Sectors(16), &mut found).await.expect("a read");
+    taker.read(at, V, Lba(0), Sectors(16), Demand::Point, &mut found).await.expect("a read");
     let found: Vec<u8> = found
         .iter()
         .flat_map(|part| match part {
@@ -127,7 +127,7 @@ async fn what_is_brought_in_is_read_without_the_store() {
         .collect();
     assert!(found == [content(0), content(8)].concat(), "other bytes than were written");
     let mut nothing = Vec::new();
-    let third = taker.read(at, V, Lba(16), Sectors(8), &mut nothing);
+    let third = taker.read(at, V, Lba(16), Sectors(8), Demand::Point, &mut nothing);
     let third = tokio::time::timeout(Duration::from_secs(30), third).await;
     assert!(matches!(third, Ok(Err(MapError::Store(_)))), "{third:?}: it is in no cache and in no store");
     // R9, C2: of bytes that are not what was sealed nothing is taken.

@@ -1,0 +1,132 @@
+//! Stores that answer, have nothing, fail, or never say a word.
+
+use super::*;
+use crate::error::{At, Cause};
+use crate::health::Kind;
+use crate::{Disposition, Head, ListPage, Object, Version};
+use bytes::Bytes;
+use std::future::pending;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+const KEY: &str = "sets/1/seg/x";
+
+#[derive(Clone, Copy, Debug)]
+enum Answers {
+    Here,
+    Missing,
+    Fails,
+    Never,
+}
+
+#[derive(Debug)]
+struct Script {
+    answers: Answers,
+    asked: AtomicUsize,
+    given_up: AtomicUsize,
+}
+
+/// A request that never ends, but is dropped.
+struct GivenUp<'a>(&'a AtomicUsize);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// Nobody asks for it here.
+fn no<'a, T: 'a>() -> BoxFuture<'a, Result<T, StoreError>> {
+    Box::pin(pending())
+}
+
+impl ObjectStore for Script {
+    fn place(&self) -> &str {
+        "script"
+    }
+    fn put_new<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        no()
+    }
+    fn get_object<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Object, StoreError>> {
+        no()
+    }
+    fn get_range<'a>(&'a self, key: &'a str, _: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.asked.fetch_add(1, SeqCst);
+        let at = At::new(&Arc::from(self.place()), Op::Range, key);
+        Box::pin(async move {
+            match self.answers {
+                Answers::Here => Ok(Bytes::from_static(b"here")),
+                Answers::Missing => Err(StoreError::NotFound { at }),
+                Answers::Fails => {
+                    let cause = Cause::of_kind(Kind::NoAnswer, "played");
+                    Err(StoreError::Unavailable { at, attempts: 1, cause })
+                }
+                Answers::Never => {
+                    let _given_up = GivenUp(&self.given_up);
+                    pending().await
+                }
+            }
+        })
+    }
+    fn head<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Head, StoreError>> {
+        no()
+    }
+    fn delete<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        no()
+    }
+    fn list<'a>(&'a self, _: &'a str, _: Option<&'a str>) -> BoxFuture<'a, Result<ListPage, StoreError>> {
+        no()
+    }
+    fn swap<'a>(&'a self, _: &'a str, _: Option<&'a Version>, _: Bytes) -> BoxFuture<'a, Result<Version, StoreError>> {
+        no()
+    }
+}
+
+/// Three such stores, which have answered quickly so far, so that a hedge is saved up.
+fn three(answers: [Answers; 3]) -> (Vec<Arc<Script>>, Arc<Quorum>) {
+    let script = |answers| Arc::new(Script { answers, asked: AtomicUsize::new(0), given_up: AtomicUsize::new(0) });
+    let scripts: Vec<Arc<Script>> = answers.into_iter().map(script).collect();
+    let all = Quorum::new(scripts.iter().map(|script| (script.clone() as Arc<dyn ObjectStore>, None)).collect(), 2);
+    let mut decided = lock(&all.hedges.decided);
+    for _ in 0..64 {
+        let asking = Asking::begin(3, ReadKind::Part, &mut decided);
+        decided.took(ReadKind::Part, asking.took(0, Duration::from_millis(1)));
+    }
+    drop(decided);
+    (scripts, all)
+}
+
+fn asked(scripts: &[Arc<Script>]) -> Vec<usize> {
+    scripts.iter().map(|script| script.asked.load(SeqCst)).collect()
+}
+
+/// And by then the other request is not under way any more: it costs nobody anything.
+#[tokio::test]
+async fn one_that_is_silent_is_hedged_and_given_up_once_another_has_answered() {
+    let (scripts, all) = three([Answers::Never, Answers::Here, Answers::Here]);
+    assert_eq!(all.get_range(KEY, 0..4).await, Ok(Bytes::from_static(b"here")));
+    assert_eq!(asked(&scripts)[..2], [1, 1]);
+    assert_eq!(scripts[0].given_up.load(SeqCst), 1);
+}
+
+/// The hedge finds nothing, the third has it: a silent store in front changes nothing of what counts as an answer.
+#[tokio::test]
+async fn a_hedge_that_finds_nothing_is_no_answer() {
+    let (scripts, all) = three([Answers::Never, Answers::Missing, Answers::Here]);
+    assert_eq!(all.get_range(KEY, 0..4).await, Ok(Bytes::from_static(b"here")));
+    assert_eq!(asked(&scripts), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn when_all_fail_each_was_asked_once() {
+    let (scripts, all) = three([Answers::Fails; 3]);
+    assert!(all.get_range(KEY, 0..4).await.expect_err("none answers").may_pass());
+    assert_eq!(asked(&scripts), [1, 1, 1]);
+    let (scripts, all) = three([Answers::Missing, Answers::Fails, Answers::Missing]);
+    assert!(all.get_range(KEY, 0..4).await.expect_err("one does not say").may_pass(), "R7: it may have it");
+    assert_eq!(asked(&scripts), [1, 1, 1]);
+    let (_, all) = three([Answers::Missing; 3]);
+    let nowhere = all.get_range(KEY, 0..4).await.expect_err("nowhere");
+    assert_eq!(nowhere.disposition(), Disposition::NotFound);
+}
