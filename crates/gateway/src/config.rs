@@ -15,6 +15,7 @@ use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
+use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -375,13 +376,14 @@ impl EtcdConfig {
     /// Reads the files; `None` where no member is named.
     ///
     /// # Errors
-    /// A file that cannot be read, with its setting.
+    /// A file that cannot be read, or is longer than such a file is, with its setting.
     pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
         if self.endpoints.is_empty() {
             return Ok(None);
         }
-        let read =
-            |field: &str, path: &Path| std::fs::read(path).map_err(|e| (format!("etcd.{field} {}", path.display()), e));
+        let read = |field: &str, path: &Path| {
+            files::read(path, PEM_BYTES_MAX).map_err(|e| (format!("etcd.{field} {}", path.display()), e))
+        };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),

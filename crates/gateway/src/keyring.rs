@@ -8,9 +8,11 @@ use holdfast_seal::{
     ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by, split_ring, wrapped_by,
 };
 use holdfast_store::{BoxFuture, Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +30,15 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
         /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file that is far longer than any key or passphrase.
+    #[error("{path}: {source}: it is no key and no passphrase")]
+    Long {
+        /// The file.
+        path: PathBuf,
+        /// What was found and expected.
         #[source]
         source: std::io::Error,
     },
@@ -213,6 +224,14 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
+fn unread(path: &Path, source: std::io::Error) -> KeyError {
+    let path = path.to_path_buf();
+    match source.kind() {
+        ErrorKind::FileTooLarge => KeyError::Long { path, source },
+        _ => KeyError::Read { path, source },
+    }
+}
+
 /// Loads the cluster key from the one source that `config` names; a passphrase by `by`, else by what the settings say.
 fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
@@ -223,13 +242,13 @@ fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
         warn_of_readers(path);
     }
     if let Some(path) = &config.file {
-        let content = std::fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        let content = files::read(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source))?;
         return ClusterKey::from_key_file(&content)
             .map(known)
             .map_err(|source| KeyError::Bad { place: path.display().to_string(), source });
     }
     let (place, passphrase) = if let Some(path) = &config.passphrase_file {
-        let text = std::fs::read_to_string(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        let text = files::read_text(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source))?;
         (path.display().to_string(), text.trim_end_matches(['\r', '\n']).to_string())
     } else if let Some(name) = &config.passphrase_env {
         let text = std::env::var(name).map_err(|_| KeyError::Env { name: name.clone() })?;
