@@ -83,7 +83,7 @@ mod tests {
             assert!(old_builds.contains(&format!("before feature level {SNAPSHOTS_LEVEL}")), "{old_builds}");
             assert!(old_builds.ends_with("stop all of them, and wipe their data directories"), "{old_builds}");
             assert_eq!(blank.len(), usize::from(covered), "{blank:?}");
-            let why = if as_raised { "as the recovery before left it" } else { "as below feature level 8 and in a pair" };
+            let why = if as_raised { "as the recovery before left it" } else { "as below feature level 8" };
             assert!(blank.iter().all(|text| text.contains(why)), "{blank:?}");
         }
     }
