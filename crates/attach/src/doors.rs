@@ -4,7 +4,7 @@
 //! other would add their silences up. A request goes to all known gateways side by side instead, under one id (R12): those that do
 //! not lead refuse at once, and at most one of them can have it applied.
 
-use crate::machine::{Grant, VolumeFacts};
+use crate::machine::{Cut, Grant, VolumeFacts};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_api::v1::admin_client::AdminClient;
@@ -227,6 +227,11 @@ pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
     let facts =
         |v: &v1::Volume| Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes });
     volumes.iter().map(facts).collect()
+}
+
+/// Shrinks of volumes as a gateway tells of them.
+pub(crate) fn cuts_of(cuts: &[v1::Cut]) -> Vec<Cut> {
+    cuts.iter().map(|cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes }).collect()
 }
 
 /// Requests as messages.

@@ -7,8 +7,9 @@ use crate::client::Desk;
 use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
-use holdfast_types::Name;
+use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
+    /// What later shrinks are later than, as an epoch; 0 before the first grant of this process.
+    cuts_seen: AtomicU64,
     /// Actions that take time or leave this process.
     keeper: mpsc::UnboundedSender<Action>,
 }
@@ -60,7 +63,8 @@ impl Shared {
             scratch: Vec::new(),
         };
         let (inner, volumes) = (Mutex::new(inner), RwLock::default());
-        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, keeper }), told)
+        let cuts_seen = AtomicU64::new(0);
+        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, cuts_seen, keeper }), told)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -105,6 +109,17 @@ impl Shared {
         if let Some((facts, _)) = volumes.get_mut(volume) {
             facts.size = facts.size.max(size);
         }
+    }
+
+    /// The last shrink that was looked at, or the grant that the devices were made by or went on with. `None` before the first one: an earlier process, whose devices
+    /// these may be, has not left it.
+    pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
+        Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
+    }
+
+    /// Shrinks up to here were looked at: those devices that go on have all of what they had.
+    pub(crate) fn saw_cuts(&self, upto: Epoch) {
+        self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
     }
 
     /// Rung when a volume may have room again.

@@ -24,6 +24,7 @@ fn granted(
         tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
         return;
     }
+    shared.saw_cuts(grant.epoch);
     let before = shared.look(|machine| machine.lost_volumes().clone());
     let mut lost = BTreeMap::new();
     for (n, why) in volumes.iter().enumerate().filter_map(|(n, (_, why))| Some((n, why.as_ref()?))) {
@@ -96,8 +97,9 @@ pub(super) async fn carry_on(
         Ok(reply) => match doors::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
                 // The devices stay those of the beginning, in that order (M8).
+                let (cuts, since) = (doors::cuts_of(&reply.cuts), shared.cuts_seen());
                 let ours = shared.all_facts().into_iter().map(|facts| {
-                    let lost = facts.lost_in(&volumes);
+                    let lost = facts.lost_in(&volumes).or_else(|| facts.cut_in(&cuts, since?));
                     (facts, lost)
                 });
                 let ours: Vec<_> = ours.collect();
@@ -113,7 +115,8 @@ pub(super) async fn carry_on(
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
     let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
     let generation = shared.look(counts)?;
-    Some(News::Volumes { generation, volumes: doors::volumes_of(&reply.volumes)? })
+    let (volumes, cuts) = (doors::volumes_of(&reply.volumes)?, doors::cuts_of(&reply.cuts));
+    Some(News::Volumes { generation, volumes, cuts })
 }
 
 /// Renews it once. What volumes have by now comes with the answer.
@@ -210,9 +213,9 @@ mod tests {
             machine.tick(now, out);
         });
         let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
-        let reply = v1::RenewLeaseReply { lease: None, volumes };
+        let reply = v1::RenewLeaseReply { lease: None, volumes, cuts: Vec::new() };
         let told = |number| match named(&shared, number, &reply) {
-            Some(News::Volumes { generation, volumes }) => Some((generation, volumes)),
+            Some(News::Volumes { generation, volumes, .. }) => Some((generation, volumes)),
             _ => None,
         };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };

@@ -8,12 +8,13 @@
 //! G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
 //!     that is on its way to the device; what comes meanwhile waits too, and no device gets a new socket.
 //! G3  Nothing shrinks here. A volume that is smaller than its device is lost (M8), now and not at the next grant: it may have grown again by then, and what was
-//!     discarded is gone all the same. What shrinks and grows between two renewals is not seen.
+//!     discarded is gone all the same. What shrinks and grows between two renewals is told as well, and looked at before any growth: what a device has from then on was
+//!     not cut. A gateway that began since then has forgotten it.
 //! G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
 
 use super::{Keeper, News};
 use crate::device::{DeviceKind, DriverError, Growth};
-use crate::machine::{Moment, VolumeFacts};
+use crate::machine::{Cut, Moment, VolumeFacts};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -67,6 +68,20 @@ fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> 
 }
 
 impl Keeper {
+    /// G3: shrinks that a renewal's answer tells of, to be looked at before [`Self::follow`] is told of the same answer.
+    pub(super) fn see_cuts(&self, generation: u64, cuts: &[Cut]) {
+        let Some(last) = cuts.iter().map(|cut| cut.at).max() else { return };
+        // G4.
+        if !self.shared.look(|machine| machine.stands(generation)) {
+            return;
+        }
+        let Some(since) = self.shared.cuts_seen() else { return };
+        let ours = self.shared.all_facts();
+        let lost = ours.iter().enumerate().filter_map(|(volume, facts)| Some((volume, facts.cut_in(cuts, since)?)));
+        self.lose_of(lost.collect());
+        self.shared.saw_cuts(last);
+    }
+
     /// G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
     pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
         // G4. It waited in a queue. And a gateway of an older build names none.
@@ -74,9 +89,7 @@ impl Keeper {
             return;
         }
         let ours = self.shared.all_facts();
-        let mut lost = gone(&ours, named);
-        self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
-        self.lose(lost);
+        self.lose_of(gone(&ours, named));
         let now = self.shared.now();
         if self.growing.unkept.is_some_and(|until| now < until) {
             return;
@@ -103,6 +116,12 @@ impl Keeper {
                 tracing::info!(%set, volume = %name, from, size, "the volume grew");
             }
         }
+    }
+
+    /// Those of them that are not lost yet.
+    fn lose_of(&self, mut lost: BTreeMap<usize, String>) {
+        self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
+        self.lose(lost);
     }
 
     /// M8, as at a grant: noted for the next process, and only then told to the machine.

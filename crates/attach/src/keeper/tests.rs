@@ -205,6 +205,28 @@ async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
     assert_eq!(file.lease().map(|lease| lease.lost().count()), Some(1));
 }
 
+/// G3: also between two renewals, of which neither says a smaller size.
+#[tokio::test]
+async fn a_volume_that_shrinks_and_grows_between_two_renewals_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol(1, 1 << 20), vol(2, 1 << 20)]);
+    let cut = |volume, at, size| Cut { volume, at: Epoch(at), size };
+    serves(&keeper.shared, 101, 10);
+    keeper.see_cuts(1, &[cut(1, 11, 0)]);
+    assert!(lost(&keeper).is_empty(), "an earlier process's devices: what it had seen is not known");
+    keeper.shared.saw_cuts(Epoch(10));
+    keeper.see_cuts(2, &[cut(1, 11, 0)]);
+    keeper.see_cuts(1, &[cut(1, 9, 0), cut(2, 12, 1 << 20)]);
+    assert!(lost(&keeper).is_empty(), "G4, and nothing was taken from a device");
+    // It grows over what had been cut before it did: that was never its own. What is cut later was.
+    keeper.follow(1, &[vol(1, 1 << 20), vol(2, 4 << 20)]);
+    let told = [cut(2, 12, 1 << 20), cut(1, 20, 1 << 19)];
+    keeper.see_cuts(1, &told);
+    assert_eq!(lost(&keeper), [0]);
+    keeper.see_cuts(1, &[cut(2, 12, 1 << 20), cut(1, 20, 1 << 19), cut(2, 21, 2 << 20)]);
+    assert_eq!(lost(&keeper), [0, 1]);
+}
+
 /// G4: an answer waits in a queue, and the set may be lost and granted anew meanwhile.
 #[tokio::test]
 async fn what_was_named_before_a_loss_is_not_followed() {

@@ -39,11 +39,24 @@ impl AdminDoor {
         })
     }
 
+    /// To be asked for after the volumes: whoever lets a device grow to what they say must have heard of every shrink before.
+    fn cuts_message(set: &SetServer) -> Vec<v1::Cut> {
+        set.host.with(|m| {
+            let cuts = m.cuts().map(|cut| v1::Cut {
+                volume: cut.volume.0,
+                at: cut.at.0,
+                size_bytes: cut.size.to_bytes().unwrap_or(0),
+            });
+            cuts.collect()
+        })
+    }
+
     pub(super) fn grant_message(&self, set: &SetServer, lease: &Lease) -> v1::GrantReply {
         v1::GrantReply {
             lease: Some(self.lease_message(set, lease)),
             token: lease.token.to_text(),
             volumes: Self::volumes_message(set),
+            cuts: Self::cuts_message(set),
         }
     }
 
@@ -103,7 +116,8 @@ impl AdminDoor {
         }
         set.renew(Epoch(request.epoch)).await.map_err(|e| self.of_set(&set, &e))?;
         let lease = set.lease().map(|l| self.lease_message(&set, &l));
-        Ok(v1::RenewLeaseReply { lease, volumes: Self::volumes_message(&set) })
+        let volumes = Self::volumes_message(&set);
+        Ok(v1::RenewLeaseReply { lease, volumes, cuts: Self::cuts_message(&set) })
     }
 
     pub(super) async fn release_lease(
