@@ -86,7 +86,7 @@ settings! {
     pub struct GatewayConfig {
         /// Name of this gateway, unique in the cluster. Shown to people and used in commands; identity is the disk's, not the name's.
         name: Name = fixed("g1");
-        /// Region that it stands in. Owners are served in their own region where possible.
+        /// Region that it stands in. People are shown it; nothing is placed by it.
         region: Name = fixed("local");
         /// What it is there for, `gateway` or `witness`. A witness votes and keeps the journal, and serves nobody: the third voter beside two
         /// gateways. Counts when it joins; a later change has no effect.
