@@ -90,8 +90,11 @@ fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<d
         let expected = "image: found at least 65537 bytes, expected at most 65536: it is no key and no passphrase";
         assert!(told.ends_with(expected), "{told}");
     }
-    // One that is not there is told as before.
+    // Of one that is not there it is said what belongs into it: a key file's bytes are no passphrase.
     std::fs::remove_file(&path)?;
-    assert!(matches!(ClusterKeys::load(&key, &none), Err(KeyError::Read { .. })));
+    for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
+        let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
+        assert!(told.contains("image: No such file") && told.ends_with(next), "{told}");
+    }
     Ok(())
 }
