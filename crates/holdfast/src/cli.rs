@@ -238,7 +238,7 @@ The plan:
   name = \"g1\"
   region = \"eu\"
   api = \"10.0.0.1:7400\"
-  # ... one for each gateway; they must be running (holdfast gateway run), with the same cluster key
+  # ... one for each gateway; they must be running (holdfast gateway run), with one cluster key
 
   [[sets]]
   name = \"demo\"
