@@ -12,7 +12,7 @@ impl fmt::Debug for v1::GrantReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("GrantReply");
         shown.field("lease", &self.lease).field("token", &hidden(&self.token)).field("volumes", &self.volumes);
-        shown.field("cuts", &self.cuts).finish()
+        shown.field("cuts", &self.cuts).field("as_of", &self.as_of).finish()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth,
 use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
-use crate::machine::{Action, Bounds, Cut, Machine, Phase, VolumeFacts};
+use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
@@ -144,7 +144,7 @@ enum News {
     Volumes {
         generation: u64,
         volumes: Vec<VolumeFacts>,
-        cuts: Vec<Cut>,
+        cuts: Cuts,
     },
     /// What the kernel said to a new size.
     Told(Growth, Result<(), DriverError>),
@@ -295,8 +295,9 @@ impl Keeper {
                         tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
                     }
                     News::Volumes { generation, volumes, cuts } => {
-                        self.see_cuts(generation, &cuts);
-                        self.follow(generation, &volumes);
+                        if self.see_cuts(generation, &cuts) {
+                            self.follow(generation, &volumes);
+                        }
                     }
                     News::Told(growth, said) => self.told(&growth, said),
                 },

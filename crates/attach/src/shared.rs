@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
-    /// What later shrinks are later than, as an epoch; 0 before the first grant of this process.
+    /// What later shrinks are later than, as an epoch; 0: not known.
     cuts_seen: AtomicU64,
     /// Actions that take time or leave this process.
     keeper: mpsc::UnboundedSender<Action>,
@@ -111,8 +111,8 @@ impl Shared {
         }
     }
 
-    /// The last shrink that was looked at, or the grant that the devices were made by or went on with. `None` before the first one: an earlier process, whose devices
-    /// these may be, has not left it.
+    /// The place in the log up to which shrinks were looked at. No device has a size that was named as of a later one (G5): to be asked for after the sizes.
+    /// `None` before the first grant, as an earlier process, whose devices these may be, has not left it; and after sizes that were named without a place.
     pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
         Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
     }
@@ -120,6 +120,11 @@ impl Shared {
     /// Shrinks up to here were looked at: those devices that go on have all of what they had.
     pub(crate) fn saw_cuts(&self, upto: Epoch) {
         self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
+    }
+
+    /// From now on devices may have sizes of which nobody says as of when.
+    pub(crate) fn forget_cuts(&self) {
+        self.cuts_seen.store(0, Ordering::Release);
     }
 
     /// Rung when a volume may have room again.

@@ -230,8 +230,18 @@ impl SetMachine {
         if self.cuts.len() >= CUTS_REMEMBERED {
             self.cuts.pop_front();
         }
-        let at = Epoch(self.state.base_epoch.0.saturating_add(id.index.0));
+        let at = self.place_of(id.index);
         self.cuts.push_back(Cut { at, volume, size: Sectors(end.0) });
+    }
+
+    /// The epoch that a grant at this entry would have: comparable with those of all grants, also of an earlier life of the set.
+    fn place_of(&self, index: LogIndex) -> Epoch {
+        Epoch(self.state.base_epoch.0.saturating_add(index.0))
+    }
+
+    /// Up to where the state and [`SetMachine::cuts`] are applied, in the numbers of [`Cut::at`].
+    pub fn place(&self) -> Epoch {
+        self.place_of(self.applied.map_or(LogIndex(0), |id| id.index))
     }
 
     /// The last shrinks and deletions that this process applied, the oldest first; a bounded number. At the gateway that the last epoch was granted to, those since

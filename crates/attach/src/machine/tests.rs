@@ -1,7 +1,7 @@
 //! The machine against a world that applies, delays, repeats and loses what it is sent.
 
 use super::*;
-use crate::machine::{Cut, Lane, Ticket, VolumeFacts};
+use crate::machine::{Lane, Ticket, VolumeFacts};
 use bytes::Bytes;
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::{ReadPart, ReplyTo};
@@ -559,19 +559,6 @@ fn a_device_goes_on_with_the_volume_that_it_was_made_of() {
     assert_eq!((grown(&[named(1, "vol1", 100)]), grown(&[named(1, "vol1", 99)])), (None, None), "G3");
     assert_eq!((grown(&[named(3, "vol1", 200)]), grown(&[named(1, "other", 200)])), (None, None), "another");
     assert_eq!(named(0, "vol1", 100).grown_in(&[named(0, "vol1", 200)]), None, "not surely the same");
-}
-
-/// G3: whatever size it has by now.
-#[test]
-fn a_device_does_not_go_on_after_a_shrink_that_was_grown_over() {
-    let ours = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
-    let cut = |volume, at, size| Cut { volume, at: Epoch(at), size };
-    let lost = |cuts: &[Cut]| ours.cut_in(cuts, Epoch(7));
-    assert_eq!(lost(&[]), None);
-    let whole = [cut(1, 7, 10), cut(1, 6, 10), cut(1, 8, 100), cut(1, 9, 300), cut(2, 8, 10)];
-    assert_eq!(lost(&whole), None, "of before, down to what we have, or another's");
-    let text = lost(&[cut(1, 8, 60), cut(1, 9, 40), cut(1, 10, 90)]).unwrap();
-    assert_eq!(text, "volume vol1: found it cut to 40 bytes meanwhile, expected 100 all the time");
 }
 
 #[test]

@@ -521,7 +521,7 @@ impl Admin for Door {
             Some((lease, token)) if *token == request.token && lease.epoch == request.epoch => {
                 let lease = v1::Lease { remaining_ms: lease.ttl_ms, ..lease.clone() };
                 let volumes = set.volumes.clone();
-                Ok(Response::new(v1::RenewLeaseReply { lease: Some(lease), volumes, cuts: Vec::new() }))
+                Ok(Response::new(v1::RenewLeaseReply { lease: Some(lease), volumes, ..Default::default() }))
             }
             _ => refuse(RefusalCode::StaleToken, "the token and epoch are not those of the current lease"),
         }

@@ -479,6 +479,7 @@ fn shrinks_are_remembered_with_their_places_also_once_they_are_grown_over() {
     assert!(matches!(apply(&mut machine, 8, shrink(second.size, first.size)), SetAnswer::Refused(_)), "not as seen");
     assert!(first.at > epoch, "after the grant");
     assert_eq!(machine.cuts().copied().collect::<Vec<_>>(), [first, second]);
+    assert_eq!(machine.place(), Epoch(1008), "what was refused was applied as well");
     let mut index = 9;
     for _ in 0..CUTS_REMEMBERED {
         apply(&mut machine, index, shrink(all, Sectors(1)));
