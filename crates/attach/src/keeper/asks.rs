@@ -270,6 +270,12 @@ mod tests {
         };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
         assert_eq!(told(1), Some((1, vec![vol1])));
+        let unplaced = Some(Cuts::default());
+        let cuts = |told| match told {
+            Some(News::Volumes { cuts, .. }) => Some(cuts),
+            _ => None,
+        };
+        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "G5: of an older build");
         assert_eq!(told(2), None, "nobody asked");
         shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
         assert_eq!(told(1), None, "what it says is of before the loss");
