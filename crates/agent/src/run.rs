@@ -15,6 +15,7 @@ use crate::machine::{Action, AttachPhase, DatabaseView, Input, Job, LeaseView, M
 use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
 use crate::watchdog;
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::MonoTime;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ const NEWS_MAX: usize = 64;
 /// Why an agent ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A directory of its own.
+    /// A directory of its own, or the file with the token.
     #[error("{}: {source}", path.display())]
     Dir {
         /// Which.
@@ -74,6 +75,16 @@ fn dir_error(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
     |source| RunError::Dir { path: path.into(), source }
 }
 
+/// The token that is in this file.
+fn token_in(path: &Path) -> Result<Arc<str>, RunError> {
+    let text = files::read_text(path, SECRET_BYTES_MAX).map_err(dir_error(path))?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
+    }
+    Ok(Arc::from(token))
+}
+
 /// Runs an agent until `stop` ends. Then it lets go in good order first, unless it is paused.
 /// `helper` starts the watchdog's process; it may be called again whenever none is there.
 ///
@@ -88,17 +99,7 @@ pub async fn run(
         std::fs::create_dir_all(dir).map_err(dir_error(dir))?;
     }
     let _lock = watchdog::lock(&config.run_dir, watchdog::AGENT_LOCK).map_err(RunError::Locked)?;
-    let token = match &config.http.token_file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(dir_error(path))?;
-            let token = text.trim();
-            if token.is_empty() {
-                return Err(RunError::Settings(format!("{}: found nothing, expected a token", path.display())));
-            }
-            Some(Arc::from(token))
-        }
-        None => None,
-    };
+    let token = config.http.token_file.as_deref().map(token_in).transpose()?;
     let address = config.http.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })?;
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);

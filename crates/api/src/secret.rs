@@ -11,7 +11,8 @@ fn hidden(token: &str) -> &'static str {
 impl fmt::Debug for v1::GrantReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("GrantReply");
-        shown.field("lease", &self.lease).field("token", &hidden(&self.token)).field("volumes", &self.volumes).finish()
+        shown.field("lease", &self.lease).field("token", &hidden(&self.token)).field("volumes", &self.volumes);
+        shown.field("cuts", &self.cuts).field("as_of", &self.as_of).finish()
     }
 }
 

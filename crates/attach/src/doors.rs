@@ -4,7 +4,7 @@
 //! other would add their silences up. A request goes to all known gateways side by side instead, under one id (R12): those that do
 //! not lead refuse at once, and at most one of them can have it applied.
 
-use crate::machine::{Grant, VolumeFacts};
+use crate::machine::{Cut, Cuts, Grant, VolumeFacts};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use holdfast_api::v1::admin_client::AdminClient;
@@ -227,6 +227,12 @@ pub(crate) fn volumes_of(volumes: &[v1::Volume]) -> Option<Vec<VolumeFacts>> {
     let facts =
         |v: &v1::Volume| Some(VolumeFacts { id: v.id, name: Name::new(v.name.clone()).ok()?, size: v.size_bytes });
     volumes.iter().map(facts).collect()
+}
+
+/// Shrinks of volumes as a gateway tells of them. `as_of`: 0 where it does not.
+pub(crate) fn cuts_of(cuts: &[v1::Cut], as_of: u64) -> Cuts {
+    let cut = |cut: &v1::Cut| Cut { volume: cut.volume, at: Epoch(cut.at), size: cut.size_bytes };
+    Cuts { as_of: (as_of > 0).then_some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }
 }
 
 /// Requests as messages.

@@ -9,7 +9,7 @@ use crate::device::{self, DeviceError, DeviceKind, Devices, DriverError, Growth,
 use crate::dir::{DirError, RunDir};
 use crate::doors::{self, Doors, call};
 use crate::lease_file::{Lease, LeaseFile};
-use crate::machine::{Action, Bounds, Machine, Phase, VolumeFacts};
+use crate::machine::{Action, Bounds, Cuts, Machine, Phase, VolumeFacts};
 use crate::seams::Seams;
 use crate::shared::Shared;
 use crate::status::{Status, VolumeStatus};
@@ -144,6 +144,7 @@ enum News {
     Volumes {
         generation: u64,
         volumes: Vec<VolumeFacts>,
+        cuts: Cuts,
     },
     /// What the kernel said to a new size.
     Told(Growth, Result<(), DriverError>),
@@ -293,7 +294,11 @@ impl Keeper {
                         self.ready = false;
                         tracing::error!(set = %self.options.set, device = which, "a device ended by itself: detach, then attach anew");
                     }
-                    News::Volumes { generation, volumes } => self.follow(generation, &volumes),
+                    News::Volumes { generation, volumes, cuts } => {
+                        if self.see_cuts(generation, &cuts) {
+                            self.follow(generation, &volumes);
+                        }
+                    }
                     News::Told(growth, said) => self.told(&growth, said),
                 },
                 _ = ticks.tick() => self.shared.act(|machine, now, out| machine.tick(now, out)),

@@ -115,11 +115,41 @@ impl VolumeFacts {
         }
     }
 
+    /// What keeps a device of this volume from going on after these shrinks, as far as they are later than `since`: what was discarded is gone, whatever size the volume
+    /// has by now. The device had its size at `since` already: of a shrink before it grew it knows nothing, and loses nothing by it.
+    pub fn cut_in(&self, cuts: &[Cut], since: Epoch) -> Option<String> {
+        let ours = cuts.iter().filter(|cut| self.id != 0 && cut.volume == self.id);
+        let less = ours.filter(|cut| cut.at > since && cut.size < self.size);
+        let deepest = less.map(|cut| cut.size).min()?;
+        let (name, expected) = (&self.name, self.size);
+        Some(format!("volume {name}: found it cut to {deepest} bytes meanwhile, expected {expected} all the time"))
+    }
+
     /// The size that this volume has grown to by what a gateway names; `None` where it has not, or is not surely the same one. Smaller is not followed: M8.
     pub fn grown_in(&self, named: &[VolumeFacts]) -> Option<u64> {
         let same = |other: &&VolumeFacts| self.id != 0 && other.id == self.id && other.name == self.name;
         named.iter().find(same).map(|other| other.size).filter(|size| *size > self.size)
     }
+}
+
+/// A shrink of a volume, as a gateway tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The volume's number in the set.
+    pub volume: u32,
+    /// When: it is later than a grant of a lower epoch.
+    pub at: Epoch,
+    /// What it left, in bytes.
+    pub size: u64,
+}
+
+/// Shrinks as an answer of a gateway tells of them, beside the volumes that it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cuts {
+    /// Both are as of this place in the log, in the numbers of [`Cut::at`]. `None` at a gateway of an older build, which tells of no shrinks.
+    pub as_of: Option<Epoch>,
+    /// The last ones, as far as the gateway remembers them.
+    pub cuts: Vec<Cut>,
 }
 
 /// A lease as a gateway granted it.

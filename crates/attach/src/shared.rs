@@ -7,8 +7,9 @@ use crate::client::Desk;
 use crate::lane::Line;
 use crate::machine::{Action, Lane, Machine, Moment, VolumeFacts};
 use crate::outbox::Outbox;
-use holdfast_types::Name;
+use holdfast_types::{Epoch, Name};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     begun_ns: u64,
     inner: Mutex<Inner>,
     volumes: RwLock<Vec<(VolumeFacts, Arc<Notify>)>>,
+    /// What later shrinks are later than, as an epoch; 0: not known.
+    cuts_seen: AtomicU64,
     /// Actions that take time or leave this process.
     keeper: mpsc::UnboundedSender<Action>,
 }
@@ -60,7 +63,8 @@ impl Shared {
             scratch: Vec::new(),
         };
         let (inner, volumes) = (Mutex::new(inner), RwLock::default());
-        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, keeper }), told)
+        let cuts_seen = AtomicU64::new(0);
+        (Arc::new(Self { set, boot_ns, begun_ns: boot_ns(), inner, volumes, cuts_seen, keeper }), told)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -105,6 +109,22 @@ impl Shared {
         if let Some((facts, _)) = volumes.get_mut(volume) {
             facts.size = facts.size.max(size);
         }
+    }
+
+    /// The place in the log up to which shrinks were looked at. No device has a size that was named as of a later one (G5): to be asked for after the sizes.
+    /// `None` before the first grant, as an earlier process, whose devices these may be, has not left it; and after sizes that were named without a place.
+    pub(crate) fn cuts_seen(&self) -> Option<Epoch> {
+        Some(Epoch(self.cuts_seen.load(Ordering::Acquire))).filter(|seen| *seen > Epoch(0))
+    }
+
+    /// Shrinks up to here were looked at: those devices that go on have all of what they had.
+    pub(crate) fn saw_cuts(&self, upto: Epoch) {
+        self.cuts_seen.fetch_max(upto.0, Ordering::AcqRel);
+    }
+
+    /// From now on devices may have sizes of which nobody says as of when.
+    pub(crate) fn forget_cuts(&self) {
+        self.cuts_seen.store(0, Ordering::Release);
     }
 
     /// Rung when a volume may have room again.

@@ -15,6 +15,7 @@ use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
+use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -85,7 +86,7 @@ settings! {
     pub struct GatewayConfig {
         /// Name of this gateway, unique in the cluster. Shown to people and used in commands; identity is the disk's, not the name's.
         name: Name = fixed("g1");
-        /// Region that it stands in. Owners are served in their own region where possible.
+        /// Region that it stands in. People are shown it; nothing is placed by it.
         region: Name = fixed("local");
         /// What it is there for, `gateway` or `witness`. A witness votes and keeps the journal, and serves nobody: the third voter beside two
         /// gateways. Counts when it joins; a later change has no effect.
@@ -378,13 +379,14 @@ impl EtcdConfig {
     /// Reads the files; `None` where no member is named.
     ///
     /// # Errors
-    /// A file that cannot be read, with its setting.
+    /// A file that cannot be read, or is longer than such a file is, with its setting.
     pub fn load(&self) -> Result<Option<EtcdOptions>, (String, std::io::Error)> {
         if self.endpoints.is_empty() {
             return Ok(None);
         }
-        let read =
-            |field: &str, path: &Path| std::fs::read(path).map_err(|e| (format!("etcd.{field} {}", path.display()), e));
+        let read = |field: &str, path: &Path| {
+            files::read(path, PEM_BYTES_MAX).map_err(|e| (format!("etcd.{field} {}", path.display()), e))
+        };
         let ca = self.ca.as_deref().map(|path| read("ca", path)).transpose()?;
         let identity = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((read("certificate", certificate)?, read("key", key)?)),

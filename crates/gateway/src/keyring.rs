@@ -8,9 +8,11 @@ use holdfast_seal::{
     ClusterKey, DataKey, KeyFingerprint, NodeKey, SealError, node_wrapped_by, ring_wrapped_by, split_ring, wrapped_by,
 };
 use holdfast_store::{BoxFuture, Health, ObjectStore, RetryPolicy, StoreError, StoreOptions};
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use holdfast_types::SetId;
 use holdfast_volume::head::{Argon2id, Keyring};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,15 +21,32 @@ use std::sync::Arc;
 /// setting. Equal passphrases give equal keys then.
 pub(crate) const PASSPHRASE_SALT: [u8; 16] = *b"holdfast-cluster";
 
+/// What a person does who has no key file.
+const MAKE_KEY: &str = "create it with: head -c 32 /dev/urandom > KEYFILE; chmod 600 KEYFILE";
+
+/// … and no file with a passphrase.
+const MAKE_PASSPHRASE: &str = "write the passphrase into it, one line of text; chmod 600 FILE";
+
 /// The cluster key cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// A file.
-    #[error("{path}: {source}; create it with: head -c 32 /dev/urandom > KEYFILE; chmod 600 KEYFILE")]
+    #[error("{path}: {source}; {next}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The reason.
+        #[source]
+        source: std::io::Error,
+        /// What a person does about it.
+        next: &'static str,
+    },
+    /// A file that is far longer than any key or passphrase.
+    #[error("{path}: {source}: it is no key and no passphrase")]
+    Long {
+        /// The file.
+        path: PathBuf,
+        /// What was found and expected.
         #[source]
         source: std::io::Error,
     },
@@ -213,6 +232,14 @@ fn warn_of_readers(path: &Path) {
     }
 }
 
+fn unread(path: &Path, source: std::io::Error, next: &'static str) -> KeyError {
+    let path = path.to_path_buf();
+    match source.kind() {
+        ErrorKind::FileTooLarge => KeyError::Long { path, source },
+        _ => KeyError::Read { path, source, next },
+    }
+}
+
 /// Loads the cluster key from the one source that `config` names; a passphrase by `by`, else by what the settings say.
 fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
     let written = config.passphrase_kdf.as_deref().map(str::parse).transpose();
@@ -223,13 +250,13 @@ fn load(config: &KeyConfig, by: Option<Argon2id>) -> Result<Known, KeyError> {
         warn_of_readers(path);
     }
     if let Some(path) = &config.file {
-        let content = std::fs::read(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        let content = files::read(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source, MAKE_KEY))?;
         return ClusterKey::from_key_file(&content)
             .map(known)
             .map_err(|source| KeyError::Bad { place: path.display().to_string(), source });
     }
     let (place, passphrase) = if let Some(path) = &config.passphrase_file {
-        let text = std::fs::read_to_string(path).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+        let text = files::read_text(path, SECRET_BYTES_MAX).map_err(|source| unread(path, source, MAKE_PASSPHRASE))?;
         (path.display().to_string(), text.trim_end_matches(['\r', '\n']).to_string())
     } else if let Some(name) = &config.passphrase_env {
         let text = std::env::var(name).map_err(|_| KeyError::Env { name: name.clone() })?;

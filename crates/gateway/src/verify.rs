@@ -27,8 +27,11 @@ const RUN_BYTES_MAX: u64 = 4 << 20;
 /// Pages that are checked at once; each has one request under way.
 const PAGES: usize = 8;
 
-/// Damaged places that are listed; more are counted.
-pub const DAMAGED_MAX: usize = 10_000;
+/// Damaged places of a set that are listed where nobody asks for another number; more are counted. A report of as many takes a few MiB.
+pub const LISTED: u32 = 10_000;
+
+/// … and that may be listed at all: some hundreds of MiB.
+pub const LISTED_MAX: u32 = 1_000_000;
 
 /// What to check.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +111,7 @@ pub struct Report {
     pub bytes: u64,
     /// Seed of the sample; absent when everything was checked.
     pub seed: Option<u64>,
-    /// Damaged places, the first [`DAMAGED_MAX`].
+    /// Damaged places, the first of them: as many as were asked for.
     pub damaged: Vec<Damage>,
     /// How many there are in all.
     pub damaged_total: u64,
@@ -117,12 +120,15 @@ pub struct Report {
     pub overcounted_segments: u64,
     /// Sectors of 512 bytes that are counted too much in them.
     pub overcounted_sectors: u64,
+    /// Damaged places that are listed at most.
+    #[serde(skip)]
+    listed_max: u32,
 }
 
 impl Report {
     fn note(&mut self, damage: Damage) {
         self.damaged_total += 1;
-        if self.damaged.len() < DAMAGED_MAX {
+        if self.damaged.len() < self.listed_max as usize {
             self.damaged.push(damage);
         }
     }
@@ -197,8 +203,8 @@ fn is_damage(e: &StoreError) -> bool {
     matches!(e.disposition(), Disposition::NotFound | Disposition::Corrupt)
 }
 
-/// Checks one set; of a clone also what it is a clone of, for which `all` are the sets of its store. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `progress` hears of pages
-/// done and pages to do.
+/// Checks one set; of a clone also what it is a clone of, for which `all` are the sets of its store. `copy`: of several stores, the copies of this one; else a copy of each object, whichever store answers first. `listed_max`: damaged
+/// places that are listed, see [`LISTED`]. `progress` hears of pages done and pages to do.
 ///
 /// # Errors
 /// The store did not answer or refused: nothing is known then. Damage is no error but part of the report.
@@ -207,6 +213,7 @@ pub async fn verify(
     all: &[Found],
     sample: Sample,
     copy: Option<usize>,
+    listed_max: u32,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Report, StoreError> {
     let subject = Subject::of(found, copy);
@@ -217,6 +224,7 @@ pub async fn verify(
         store: subject.copy.clone(),
         covered: found.head.covered,
         seed: (!sample.is_all()).then_some(sample.seed),
+        listed_max,
         ..Report::default()
     };
     let mut next = found.head.content.root.map(|root| (subject, root));

@@ -145,22 +145,22 @@ pub enum Command {
     /// Make a cluster, look at it, recover it
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Run one gateway; let gateways in, out, and stand aside
+    /// Run one gateway; let gateways in and out, and make them stand aside
     #[command(subcommand)]
     Gateway(GatewayCommand),
-    /// Create volume sets and look at them
+    /// Create, show, check, clone and delete volume sets; their stores and schedules
     #[command(subcommand)]
     Set(SetCommand),
     /// Make volumes, resize, rename and delete them; fill them from images, write them to images
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Keep a set as it is at one moment, list what is kept, delete it
+    /// Keep a set as it is at one moment; list, compare, delete snapshots, go back to one
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// Look at the keys that everything is sealed under, and change them
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Look at leases, take and give them
+    /// Look at leases, take them, give them back
     #[command(subcommand, after_long_help = with_codes(lease::LEASE))]
     Lease(LeaseCommand),
     /// Move a set to another gateway, planned: drains first, its owner keeps the lease
@@ -230,12 +230,15 @@ ca.key can make a gateway of anything: keep DIR off the gateways and hosts. A fi
 ";
 
 const BOOTSTRAP: &str = "\
+Example:
+  holdfast cluster bootstrap --config cluster.toml
+
 The plan:
   [[gateways]]
   name = \"g1\"
   region = \"eu\"
   api = \"10.0.0.1:7400\"
-  # ... one for each gateway; they must be running (holdfast gateway run)
+  # ... one for each gateway; they must be running (holdfast gateway run), with one cluster key
 
   [[sets]]
   name = \"demo\"
@@ -252,7 +255,7 @@ pub enum GatewayCommand {
     #[command(after_long_help = with_codes(GATEWAY_RUN))]
     Run(Box<GatewayRunArgs>),
     /// Print a configuration file with every setting explained
-    #[command(after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]
+    #[command(visible_alias = "config", after_long_help = "Example:\n  holdfast gateway sample-config > g1.toml")]
     SampleConfig,
     /// For a running cluster
     #[command(flatten)]
@@ -289,7 +292,7 @@ pub struct GatewayRunArgs {
     /// Directory of journal, identity and cache
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Admin door
+    /// Admin door: where commands, agents and attach processes connect
     #[arg(long, value_name = "IP:PORT")]
     pub api_listen: Option<SocketAddr>,
     /// Where other gateways connect
@@ -304,13 +307,13 @@ pub struct GatewayRunArgs {
     /// Metrics and health
     #[arg(long, value_name = "IP:PORT")]
     pub http_listen: Option<SocketAddr>,
-    /// Allow exports without a token
+    /// Allow exports without a token: for trying out
     #[arg(long)]
     pub plain_exports: bool,
     /// Round trip between the farthest gateways in milliseconds
     #[arg(long, value_name = "MS")]
     pub rtt_ms: Option<u32>,
-    /// File with the cluster key
+    /// File with the cluster key: 32 random bytes, or the same as 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Check the settings and stop

@@ -82,6 +82,14 @@ fn the_words_on_leased_exports_are_true() {
     }
 }
 
+/// Whoever has found it once looks for it under the same word elsewhere.
+#[test]
+fn settings_are_explained_by_config_wherever_there_are_any() {
+    for line in ["gateway config", "gateway sample-config", "agent config", "standby config"] {
+        good(line);
+    }
+}
+
 #[test]
 fn common_arguments_stand_before_or_after_the_command() {
     for line in [

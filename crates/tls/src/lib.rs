@@ -1,7 +1,7 @@
 //! Mutually authenticated TLS between gateways, hosts and administrators (R10): certificates, and who may be what.
 //!
 //! Owns: loading a process's own certificate, the [`Dialer`] that every client of a gateway connects with, the check of the [`Role`] at a
-//! door, and making certificates for a cluster ([`make`]).
+//! door, making certificates for a cluster ([`make`]), and reading what settings name ([`files`]).
 //! Does not own: what a door does. Depends on `types` alone.
 //!
 //! - **T1** A cluster has one authority of its own, and trusts nothing else: neither the system's roots nor another cluster's authority.
@@ -11,6 +11,7 @@
 
 mod dial;
 mod error;
+pub mod files;
 mod load;
 pub mod make;
 mod role;

@@ -1,18 +1,15 @@
 //! A process's own certificate, from its files.
 
 use crate::error::TlsError;
+use crate::files::{PEM_BYTES_MAX, text, whole};
 use crate::role::{Role, roles_text};
 use rustls_pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
-
-/// A file of certificates or a key is never larger.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long a peer may take over its handshake, so that a silent one costs a socket for no longer.
 const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -68,10 +65,10 @@ impl fmt::Debug for Tls {
 
 fn read(path: &Path) -> Result<(String, u32), TlsError> {
     let failed = |source| TlsError::File { path: path.into(), source };
-    let mut file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-    let mut text = String::new();
-    file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    // One that is too long is refused, not cut: an authority at its end would be missed later.
+    let text = whole(&file, PEM_BYTES_MAX).and_then(text).map_err(failed)?;
     Ok((text, mode))
 }
 

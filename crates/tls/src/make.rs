@@ -6,6 +6,7 @@
 //! ```
 
 use crate::error::TlsError;
+use crate::files::{self, PEM_BYTES_MAX};
 use crate::role::Role;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -83,7 +84,7 @@ fn failed<'a>(name: &'a str) -> impl Fn(rcgen::Error) -> TlsError + 'a {
 fn authority(dir: &Path) -> Result<(Issuer<'static, KeyPair>, bool), TlsError> {
     let (certificate_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
     let make = failed(AUTHORITY);
-    match std::fs::read_to_string(&key_path) {
+    match files::read_text(&key_path, PEM_BYTES_MAX) {
         Ok(text) => {
             let key = KeyPair::from_pem(&text).map_err(|error| TlsError::Content {
                 path: key_path,

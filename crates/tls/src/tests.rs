@@ -71,6 +71,12 @@ fn bad_files_are_named() {
     assert!(text.contains("g1.pem"), "{text}");
     let text = bad(&TlsFiles { key: files(dir.path(), "ann").key, ..good.clone() });
     assert!(text.contains("cannot be used together"), "a key of another certificate: {text}");
+    // Not cut where it would still be good.
+    let mut long = std::fs::read(dir.path().join("ca.pem")).expect("an authority");
+    long.resize(crate::files::PEM_BYTES_MAX as usize + 1, b'\n');
+    std::fs::write(dir.path().join("long.pem"), long).expect("written");
+    let text = bad(&TlsFiles { ca: Some(dir.path().join("long.pem")), ..good.clone() });
+    assert!(text.ends_with("long.pem: found at least 1048577 bytes, expected at most 1048576"), "{text}");
     let key = good.key.clone().expect("a key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("chmod");
     let text = bad(&good);

@@ -24,10 +24,14 @@ use bytes::Bytes;
 use holdfast_control::set::{Admit, RootRef, SetAnswer, SetCommand, SetRefusal, SetState};
 use holdfast_types::limits::VOLUME_SECTORS_MAX;
 use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, SECTOR_BYTES, Sectors, VolumeId, WriteSeq};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 mod snapshot;
 pub use snapshot::{SNAPSHOT_BYTES_MAX, SnapshotError};
+
+/// Shrinks that are remembered for those who have devices of the volumes: far more than a person asks for between two renewals of a lease.
+const CUTS_REMEMBERED: usize = 64;
 
 /// What applying an entry meant for this node, beyond the answer to whoever proposed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +97,17 @@ pub enum RangeError {
     },
 }
 
+/// A shrink or deletion of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The epoch that a grant at its entry would have had.
+    pub at: Epoch,
+    /// The volume.
+    pub volume: VolumeId,
+    /// What it left.
+    pub size: Sectors,
+}
+
 /// The state machine of one set at one replica. Not `Clone`: that would copy a whole index.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug)]
@@ -107,6 +122,8 @@ pub struct SetMachine {
     data_bytes: u64,
     /// The last epoch in which an entry was applied in part. Known to the process that did so, which is all that asks (see `apply_writes`).
     partly: Option<Epoch>,
+    /// The last cuts. Known to the process that applied them, and no part of the state: under one epoch the same process applies all of them and is asked (R6).
+    cuts: VecDeque<Cut>,
 }
 
 impl SetMachine {
@@ -121,6 +138,7 @@ impl SetMachine {
             applied: None,
             data_bytes: 0,
             partly: None,
+            cuts: VecDeque::new(),
         }
     }
 
@@ -208,6 +226,30 @@ impl SetMachine {
         self.data_bytes += SECTOR_BYTES;
     }
 
+    fn note_cut(&mut self, id: LogId, volume: VolumeId, end: Lba) {
+        if self.cuts.len() >= CUTS_REMEMBERED {
+            self.cuts.pop_front();
+        }
+        let at = self.place_of(id.index);
+        self.cuts.push_back(Cut { at, volume, size: Sectors(end.0) });
+    }
+
+    /// The epoch that a grant at this entry would have: comparable with those of all grants, also of an earlier life of the set.
+    fn place_of(&self, index: LogIndex) -> Epoch {
+        Epoch(self.state.base_epoch.0.saturating_add(index.0))
+    }
+
+    /// Up to where the state and [`SetMachine::cuts`] are applied, in the numbers of [`Cut::at`].
+    pub fn place(&self) -> Epoch {
+        self.place_of(self.applied.map_or(LogIndex(0), |id| id.index))
+    }
+
+    /// The last shrinks and deletions that this process applied, the oldest first; a bounded number. At the gateway that the last epoch was granted to, those since
+    /// that grant are among them; of what was before, a start or a snapshot of the state may have made it forget some.
+    pub fn cuts(&self) -> impl Iterator<Item = &Cut> {
+        self.cuts.iter()
+    }
+
     fn apply_command(&mut self, id: LogId, command: &SetCommand) -> Applied {
         let epoch_before = self.state.epoch;
         let answer = self.state.apply(id, command);
@@ -217,6 +259,7 @@ impl SetMachine {
             SetAnswer::VolumeChanged { volume, discarded } => {
                 if let Some(from) = discarded {
                     self.discard(*volume, *from);
+                    self.note_cut(id, *volume, *from);
                 }
                 Some(Event::VolumesChanged)
             }

@@ -397,3 +397,15 @@ async fn a_host_that_cannot_take_over_takes_no_lease() {
     lab.state("primary").await;
     lab.end().await;
 }
+
+/// A setting that names a log or a device by mistake is told, and not read to its end.
+#[test]
+fn a_token_is_read_with_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.token");
+    std::fs::write(&path, "  secret\n").unwrap();
+    assert_eq!(&*token_in(&path).unwrap(), "secret");
+    std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1)).unwrap();
+    let told = token_in(&path).unwrap_err().to_string();
+    assert!(told.ends_with("agent.token: found at least 65537 bytes, expected at most 65536"), "{told}");
+}

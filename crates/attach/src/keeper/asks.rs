@@ -3,7 +3,7 @@
 use super::{EXPIRY_MARGIN, LOOK_LIMIT, News, Options, RENEW_LIMIT};
 use crate::doors::{self, Doors, Said, call};
 use crate::lease_file::LeaseFile;
-use crate::machine::{Grant, Machine, VolumeFacts};
+use crate::machine::{Cuts, Grant, Machine, VolumeFacts};
 use crate::shared::Shared;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_types::{Epoch, Name, Owner, RequestId, Token};
@@ -19,10 +19,15 @@ fn granted(
     request: RequestId,
     grant: Grant,
     volumes: &[(VolumeFacts, Option<String>)],
+    as_of: Option<Epoch>,
 ) {
     if !shared.look(|machine| machine.awaits(request)) {
         tracing::debug!(epoch = %grant.epoch, "a late grant: not taken");
         return;
+    }
+    // G5. Devices that are still to be made have nothing of what was cut by then; of the others it was looked at.
+    if let Some(as_of) = as_of {
+        shared.saw_cuts(as_of);
     }
     let before = shared.look(|machine| machine.lost_volumes().clone());
     let mut lost = BTreeMap::new();
@@ -63,7 +68,8 @@ pub(super) async fn acquire(
                 };
                 shared.set_volumes(&volumes);
                 let all: Vec<_> = volumes.into_iter().map(|facts| (facts, None)).collect();
-                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all);
+                let as_of = doors::cuts_of(&reply.cuts, reply.as_of).as_of;
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &all, as_of);
                 return Ok(());
             }
             Err(refusal) => refusal,
@@ -78,6 +84,24 @@ pub(super) async fn acquire(
             _ => return Err(refusal),
         }
     }
+}
+
+/// The devices' volumes, and what keeps each from going on under the grant of `epoch`.
+fn gone_on_with(
+    shared: &Shared,
+    epoch: Epoch,
+    volumes: &[VolumeFacts],
+    told: &Cuts,
+) -> Vec<(VolumeFacts, Option<String>)> {
+    let ours = shared.all_facts();
+    // G5: after the sizes. Where it is not known: the grant was asked for when the devices had them.
+    let since = shared.cuts_seen().unwrap_or(epoch);
+    let lost = |facts: &VolumeFacts| facts.lost_in(volumes).or_else(|| facts.cut_in(&told.cuts, since));
+    let with_reason = |facts: VolumeFacts| {
+        let lost = lost(&facts);
+        (facts, lost)
+    };
+    ours.into_iter().map(with_reason).collect()
 }
 
 /// Continues the lease.
@@ -96,12 +120,9 @@ pub(super) async fn carry_on(
         Ok(reply) => match doors::grant_of(&api, &reply) {
             Some((grant, volumes)) => {
                 // The devices stay those of the beginning, in that order (M8).
-                let ours = shared.all_facts().into_iter().map(|facts| {
-                    let lost = facts.lost_in(&volumes);
-                    (facts, lost)
-                });
-                let ours: Vec<_> = ours.collect();
-                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours);
+                let told = doors::cuts_of(&reply.cuts, reply.as_of);
+                let ours = gone_on_with(shared, grant.epoch, &volumes, &told);
+                granted(shared, kept.map(|file| (file, &options.owner)), request, grant, &ours, told.as_of);
             }
             None => tracing::error!(api, "the grant lacks a lease, a token, or names of volumes"),
         },
@@ -113,7 +134,8 @@ pub(super) async fn carry_on(
 fn named(shared: &Shared, number: u64, reply: &v1::RenewLeaseReply) -> Option<News> {
     let counts = |machine: &Machine| machine.awaits_renewal(number).then(|| machine.generation());
     let generation = shared.look(counts)?;
-    Some(News::Volumes { generation, volumes: doors::volumes_of(&reply.volumes)? })
+    let (volumes, cuts) = (doors::volumes_of(&reply.volumes)?, doors::cuts_of(&reply.cuts, reply.as_of));
+    Some(News::Volumes { generation, volumes, cuts })
 }
 
 /// Renews it once. What volumes have by now comes with the answer.
@@ -162,7 +184,7 @@ pub(super) async fn holder(doors: &Doors, set: &Name) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Action, Bounds, Lost};
+    use crate::machine::{Action, Bounds, Cut, Lost};
 
     fn grant(epoch: u64, token: u128) -> Grant {
         Grant {
@@ -186,8 +208,9 @@ mod tests {
         let file = LeaseFile::open(dir.path());
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 1 << 30 };
         let lost = Some("volume vol1 was deleted".to_string());
-        let answer =
-            |request, grant, lost| granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)]);
+        let answer = |request, grant, lost| {
+            granted(&shared, Some((&file, &owner)), request, grant, &[(vol1.clone(), lost)], None);
+        };
         let kept = || file.lease().map(|lease| (lease.token(), lease.lost().count()));
 
         answer(RequestId(request.0 ^ 1), grant(9, 9), lost.clone());
@@ -200,6 +223,36 @@ mod tests {
         assert_eq!(shared.look(|machine| machine.lost_volumes().len()), 0);
     }
 
+    /// G5: no device has anything before the answer by which it is made, which may be to a later copy of the question (R12).
+    #[test]
+    fn what_was_cut_before_its_devices_were_made_counts_against_none() {
+        let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
+        let shared = || {
+            let machine = Machine::new(RequestId(1), 1, Bounds::default());
+            let (shared, actions) = Shared::new(Name::new("demo").unwrap(), machine, crate::seams::boot_ns);
+            shared.set_volumes(std::slice::from_ref(&vol1));
+            (shared, actions)
+        };
+        let lost = |shared: &Shared, at: u64| {
+            let told = Cuts { as_of: Some(Epoch(at)), cuts: vec![Cut { volume: 1, at: Epoch(at), size: 50 }] };
+            gone_on_with(shared, Epoch(20), std::slice::from_ref(&vol1), &told)[0].1.is_some()
+        };
+        let (made, mut actions) = shared();
+        made.act(|machine, now, out| machine.begin(now, false, out));
+        let Some(Action::Acquire { request, .. }) = actions.blocking_recv() else { panic!("no question") };
+        let answer = |request, as_of| granted(&made, None, request, grant(10, 2), &[(vol1.clone(), None)], as_of);
+        answer(RequestId(request.0 ^ 1), Some(Epoch(99)));
+        assert_eq!(made.cuts_seen(), None, "an answer to another question");
+        answer(request, Some(Epoch(13)));
+        assert!(!lost(&made, 11), "after the grant, and before its answer");
+        assert!(!lost(&made, 13));
+        assert!(lost(&made, 14));
+        // Of an earlier process's devices it is known that they were there when the grant was asked for.
+        let (found, _actions) = shared();
+        assert!(!lost(&found, 20));
+        assert!(lost(&found, 21));
+    }
+
     #[test]
     fn volumes_that_a_late_answer_to_a_renewal_names_are_not_told_of() {
         let machine = Machine::new(RequestId(1), 1, Bounds::default());
@@ -210,13 +263,19 @@ mod tests {
             machine.tick(now, out);
         });
         let volumes = vec![v1::Volume { id: 1, name: "vol1".into(), size_bytes: 2 << 30 }];
-        let reply = v1::RenewLeaseReply { lease: None, volumes };
+        let reply = v1::RenewLeaseReply { volumes, ..Default::default() };
         let told = |number| match named(&shared, number, &reply) {
-            Some(News::Volumes { generation, volumes }) => Some((generation, volumes)),
+            Some(News::Volumes { generation, volumes, .. }) => Some((generation, volumes)),
             _ => None,
         };
         let vol1 = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 2 << 30 };
         assert_eq!(told(1), Some((1, vec![vol1])));
+        let unplaced = Some(Cuts::default());
+        let cuts = |told| match told {
+            Some(News::Volumes { cuts, .. }) => Some(cuts),
+            _ => None,
+        };
+        assert_eq!(cuts(named(&shared, 1, &reply)), unplaced, "G5: of an older build");
         assert_eq!(told(2), None, "nobody asked");
         shared.act(|machine, now, out| machine.lost(now, 1, &Lost::Connection("reset".into()), out));
         assert_eq!(told(1), None, "what it says is of before the loss");

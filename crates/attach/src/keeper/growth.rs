@@ -8,12 +8,15 @@
 //! G2  The kernel is told only while requests of that volume are answered, and of one device at a time. From Linux 6.9 on it waits, before it takes a size, for all
 //!     that is on its way to the device; what comes meanwhile waits too, and no device gets a new socket.
 //! G3  Nothing shrinks here. A volume that is smaller than its device is lost (M8), now and not at the next grant: it may have grown again by then, and what was
-//!     discarded is gone all the same. What shrinks and grows between two renewals is not seen.
+//!     discarded is gone all the same. What shrinks and grows between two renewals is told as well, unless the gateway began since then and has forgotten it.
 //! G4  Only what stands is believed: an answer that counted when it came, and connections of which none was lost until it is followed.
+//! G5  A shrink counts against a device only if it comes, in the log, behind the place that the device's size was named as of. So the place of an answer is noted before a
+//!     size of it is followed, and where a gateway of an older build names sizes without one, nothing counts until the next grant: a healthy device never fails by it,
+//!     whatever another gateway remembers.
 
 use super::{Keeper, News};
 use crate::device::{DeviceKind, DriverError, Growth};
-use crate::machine::{Moment, VolumeFacts};
+use crate::machine::{Cuts, Moment, VolumeFacts};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -67,6 +70,25 @@ fn gone(ours: &[VolumeFacts], named: &[VolumeFacts]) -> BTreeMap<usize, String> 
 }
 
 impl Keeper {
+    /// G3, G5: shrinks that a renewal's answer tells of. Whether [`Self::follow`] may be told of the same answer.
+    pub(super) fn see_cuts(&self, generation: u64, told: &Cuts) -> bool {
+        // G4.
+        if !self.shared.look(|machine| machine.stands(generation)) {
+            return false;
+        }
+        let Some(as_of) = told.as_of else {
+            self.shared.forget_cuts();
+            return true;
+        };
+        let ours = self.shared.all_facts();
+        if let Some(since) = self.shared.cuts_seen() {
+            let cut = |(volume, facts): (usize, &VolumeFacts)| Some((volume, facts.cut_in(&told.cuts, since)?));
+            self.lose_of(ours.iter().enumerate().filter_map(cut).collect());
+        }
+        self.shared.saw_cuts(as_of);
+        true
+    }
+
     /// G1, up to the kernel, which [`Self::tell_kernel`] tells. `named` was said to the connections of `generation`.
     pub(super) fn follow(&mut self, generation: u64, named: &[VolumeFacts]) {
         // G4. It waited in a queue. And a gateway of an older build names none.
@@ -74,9 +96,7 @@ impl Keeper {
             return;
         }
         let ours = self.shared.all_facts();
-        let mut lost = gone(&ours, named);
-        self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
-        self.lose(lost);
+        self.lose_of(gone(&ours, named));
         let now = self.shared.now();
         if self.growing.unkept.is_some_and(|until| now < until) {
             return;
@@ -103,6 +123,12 @@ impl Keeper {
                 tracing::info!(%set, volume = %name, from, size, "the volume grew");
             }
         }
+    }
+
+    /// Those of them that are not lost yet.
+    fn lose_of(&self, mut lost: BTreeMap<usize, String>) {
+        self.shared.look(|machine| lost.retain(|volume, _| !machine.lost_volumes().contains_key(volume)));
+        self.lose(lost);
     }
 
     /// M8, as at a grant: noted for the next process, and only then told to the machine.
@@ -161,6 +187,8 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Cut;
+    use holdfast_types::{Epoch, Name};
 
     #[test]
     fn a_device_that_takes_no_size_keeps_no_other_waiting() {
@@ -184,6 +212,21 @@ mod tests {
         assert_eq!(turn(&growing, late, &[0, 1, 2]), Some(2));
         growing.heard(Moment(late), 1, true);
         assert_eq!(turn(&growing, late, &[0, 1]), Some(1), "it grew again, and nothing speaks against it");
+    }
+
+    /// G3: whatever size it has by now.
+    #[test]
+    fn a_device_does_not_go_on_after_a_shrink_that_was_grown_over() {
+        let ours = VolumeFacts { id: 1, name: Name::new("vol1").unwrap(), size: 100 };
+        let cut = |volume, at, size| Cut { volume, at: Epoch(at), size };
+        let lost = |cuts: &[Cut]| ours.cut_in(cuts, Epoch(7));
+        assert_eq!(lost(&[]), None);
+        let whole = [cut(1, 7, 10), cut(1, 6, 10), cut(1, 8, 100), cut(1, 9, 300), cut(2, 8, 10)];
+        assert_eq!(lost(&whole), None, "of before, down to what we have, or another's");
+        let text = lost(&[cut(1, 8, 60), cut(1, 9, 40), cut(1, 10, 90)]).unwrap();
+        assert_eq!(text, "volume vol1: found it cut to 40 bytes meanwhile, expected 100 all the time");
+        let unknown = VolumeFacts { id: 0, ..ours.clone() };
+        assert_eq!(unknown.cut_in(&[cut(0, 8, 10)], Epoch(7)), None, "not surely the same");
     }
 
     /// G2, M8: what is stuck or lost is passed over, and waits for nothing but that.

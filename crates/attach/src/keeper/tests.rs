@@ -1,7 +1,7 @@
 //! The keeper's task, with a gateway that accepts connections and says nothing.
 
 use super::*;
-use crate::machine::{Grant, Intake, Lane, Lost, Ticket};
+use crate::machine::{Cut, Grant, Intake, Lane, Lost, Ticket};
 use holdfast_nbd::client::CommandOut;
 use holdfast_nbd::server::ReplyTo;
 use holdfast_types::{Epoch, Token};
@@ -65,6 +65,12 @@ fn keep(keeper: &mut Keeper, dir: &std::path::Path) -> Arc<LeaseFile> {
 /// Volumes, by their place, that are lost.
 fn lost(keeper: &Keeper) -> Vec<usize> {
     keeper.shared.look(|machine| machine.lost_volumes().keys().copied().collect())
+}
+
+/// Shrinks, each as volume, place and size, that a gateway tells of as of a place.
+fn cuts(as_of: u64, cuts: &[(u32, u64, u64)]) -> Cuts {
+    let cut = |&(volume, at, size): &(u32, u64, u64)| Cut { volume, at: Epoch(at), size };
+    Cuts { as_of: Some(Epoch(as_of)), cuts: cuts.iter().map(cut).collect() }
 }
 
 /// A keeper of a set of these volumes, and what it is told by.
@@ -203,6 +209,40 @@ async fn a_volume_that_shrinks_and_grows_while_it_is_connected_is_lost() {
     keeper.follow(1, &[vol(1, 2 << 20)]);
     assert_eq!((lost(&keeper), keeper.shared.look(Machine::phase)), (vec![0, 1], Phase::Fenced), "none is left");
     assert_eq!(file.lease().map(|lease| lease.lost().count()), Some(1));
+}
+
+/// G3: also between two renewals, of which neither says a smaller size.
+#[tokio::test]
+async fn a_volume_that_shrinks_and_grows_between_two_renewals_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol(1, 1 << 20), vol(2, 1 << 20)]);
+    serves(&keeper.shared, 101, 10);
+    keeper.shared.saw_cuts(Epoch(10));
+    assert!(!keeper.see_cuts(2, &cuts(11, &[(1, 11, 0)])), "G4");
+    assert!(keeper.see_cuts(1, &cuts(12, &[(1, 10, 0), (2, 12, 1 << 20)])));
+    assert!(lost(&keeper).is_empty(), "of before, and nothing was taken from a device");
+    assert!(keeper.see_cuts(1, &cuts(22, &[(1, 10, 0), (2, 12, 1 << 20), (1, 20, 1 << 19)])));
+    assert_eq!(lost(&keeper), [0]);
+}
+
+/// G5: a gateway that has forgotten a shrink names what the volume grew to, and the next one remembers it.
+#[tokio::test]
+async fn a_shrink_of_before_a_device_grew_fails_no_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut keeper, _actions, _told) = keeper(dir.path(), NOBODY, &[vol1(1 << 20)]);
+    serves(&keeper.shared, 101, 10);
+    keeper.shared.saw_cuts(Epoch(10));
+    assert!(keeper.see_cuts(1, &cuts(13, &[])));
+    keeper.follow(1, &[vol1(4 << 20)]);
+    assert!(keeper.see_cuts(1, &cuts(14, &[(1, 12, 2 << 20)])));
+    assert_eq!((keeper.shared.size(0), lost(&keeper)), (4 << 20, vec![]));
+    // One of an older build names sizes, and not as of when.
+    assert!(keeper.see_cuts(1, &Cuts::default()));
+    keeper.follow(1, &[vol1(8 << 20)]);
+    assert!(keeper.see_cuts(1, &cuts(20, &[(1, 12, 2 << 20), (1, 16, 6 << 20)])));
+    assert_eq!((keeper.shared.size(0), lost(&keeper)), (8 << 20, vec![]));
+    assert!(keeper.see_cuts(1, &cuts(22, &[(1, 16, 6 << 20), (1, 21, 6 << 20)])));
+    assert_eq!(lost(&keeper), [0], "from then on it counts");
 }
 
 /// G4: an answer waits in a queue, and the set may be lost and granted anew meanwhile.

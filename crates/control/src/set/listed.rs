@@ -11,7 +11,7 @@
 
 use super::command::RootRef;
 use super::schedule::Schedule;
-use super::space::Snapshot;
+use super::space::{PendingSnapshot, Snapshot};
 use super::state::{SetState, Volume};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
 use holdfast_types::{LogId, LogIndex, Name, RequestId, Term, VolumeId};
@@ -194,6 +194,7 @@ enum Noted {
     /// Of a state.
     List {
         list: SnapshotList,
+        made_of: Box<Parts>,
         /// It has been this list in each state that was noted since the one of this entry, and since this leadership began: what was let go of on the way to it was let go
         /// of at or before this entry.
         since: LogIndex,
@@ -202,6 +203,34 @@ enum Noted {
         /// Snapshots that do not fit.
         left_out: usize,
     },
+}
+
+/// What a list is made of, beside the entry that it is as of: of the same parts the same list is made.
+#[derive(Clone, Debug)]
+struct Parts {
+    snapshots: OrdMap<Name, Snapshot>,
+    pending: OrdMap<Name, PendingSnapshot>,
+    under_way: Option<LogId>,
+    ahead: Option<(LogId, RootRef)>,
+    schedule: Schedule,
+}
+
+impl Parts {
+    fn of(state: &SetState, ahead: Option<(LogId, RootRef)>) -> Self {
+        let (snapshots, pending) = (state.snapshots.clone(), state.pending.clone());
+        let under_way = state.begin.map(|begin| begin.at);
+        Self { snapshots, pending, under_way, ahead, schedule: state.schedule.clone() }
+    }
+
+    /// Whether these are the parts of `state`. Persistent maps that nothing has changed are the same ones in memory, so nobody looks into them; others may be alike and
+    /// count as changed.
+    fn are_of(&self, state: &SetState, ahead: Option<(LogId, RootRef)>) -> bool {
+        self.snapshots.ptr_eq(&state.snapshots)
+            && self.pending.ptr_eq(&state.pending)
+            && self.under_way == state.begin.map(|begin| begin.at)
+            && self.ahead == ahead
+            && self.schedule == state.schedule
+    }
 }
 
 impl Listing {
@@ -223,7 +252,7 @@ impl Listing {
         let list = list.bounded();
         let left_out = all - list.snapshots.len();
         let (mut since, mut told) = (applied, 0);
-        if let Some(Noted::List { list: before, since: then, led_in: term, left_out }) = &self.noted {
+        if let Some(Noted::List { list: before, since: then, led_in: term, left_out, .. }) = &self.noted {
             if (before.as_of, *term) > (applied, led_in) {
                 return None;
             }
@@ -233,7 +262,8 @@ impl Listing {
             }
             told = *left_out;
         }
-        self.noted = Some(Noted::List { list, since, led_in, left_out });
+        let made_of = Box::new(Parts::of(state, self.ahead));
+        self.noted = Some(Noted::List { list, made_of, since, led_in, left_out });
         (left_out > 0 && left_out != told).then_some(left_out)
     }
 
@@ -261,8 +291,10 @@ impl Listing {
         match &self.noted {
             None => false,
             Some(Noted::Off) => !lists && stored.is_blank(),
-            Some(Noted::List { list, since, led_in, .. }) => {
-                let known = *led_in == term && list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
+            Some(Noted::List { list, made_of, since, led_in, .. }) => {
+                // Asked again and again by who looks for garbage, and the list is another one a few times a day.
+                let is_of = || list.lists_as(&SnapshotList::of(state, list.as_of, self.ahead));
+                let known = *led_in == term && (made_of.are_of(state, self.ahead) || is_of());
                 known && stored.lists_as(list) && stored.as_of >= *since
             }
         }

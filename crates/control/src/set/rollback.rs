@@ -25,6 +25,13 @@ impl SetState {
         found.ok_or_else(|| SetRefusal::NoSuchSnapshot { name: name.clone(), made_by: *made_by })
     }
 
+    /// Whether the safety snapshot of a rollback that was refused like this only takes up space: nothing was done, so it leads back from nothing. One that an earlier life
+    /// of the set left stays: it is the way back from a rollback of that life, and this was a late copy of its request, which that life alone remembers.
+    pub fn takes_up_space(&self, safety: &SnapshotId, refusal: &SetRefusal) -> bool {
+        let is_left = self.finished(safety).is_ok_and(Snapshot::is_inherited);
+        matches!(refusal, SetRefusal::Held { .. } | SetRefusal::ChangedSinceSnapshot { .. }) && !is_left
+    }
+
     pub(super) fn rollback(
         &mut self,
         id: LogId,

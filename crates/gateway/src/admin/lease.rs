@@ -6,7 +6,24 @@ use crate::set::server::{SetError, SetServer};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::set::{Lease, SetRefusal};
 use holdfast_types::{Epoch, Token};
+use holdfast_volume::machine::{Cut, SetMachine};
 use std::time::Duration;
+
+fn volumes_of(machine: &SetMachine) -> Vec<v1::Volume> {
+    let volumes = machine.state().volumes.iter().map(|(id, v)| v1::Volume {
+        id: id.0,
+        name: v.name.to_string(),
+        size_bytes: v.size.to_bytes().unwrap_or(0),
+    });
+    volumes.collect()
+}
+
+/// With the place in the log that both are as of: of one moment, or a shrink that is in the one and not in the other would count against a device that never had what it
+/// took, or not at all.
+fn volumes_and_cuts(machine: &SetMachine) -> (Vec<v1::Volume>, Vec<v1::Cut>, u64) {
+    let cut = |cut: &Cut| Some(v1::Cut { volume: cut.volume.0, at: cut.at.0, size_bytes: cut.size.to_bytes()? });
+    (volumes_of(machine), machine.cuts().filter_map(cut).collect(), machine.place().0)
+}
 
 impl AdminDoor {
     /// A lease without its token.
@@ -27,24 +44,13 @@ impl AdminDoor {
     }
 
     pub(super) fn volumes_message(set: &SetServer) -> Vec<v1::Volume> {
-        set.host.with(|m| {
-            let volumes = m.state().volumes.iter();
-            volumes
-                .map(|(id, v)| v1::Volume {
-                    id: id.0,
-                    name: v.name.to_string(),
-                    size_bytes: v.size.to_bytes().unwrap_or(0),
-                })
-                .collect()
-        })
+        set.host.with(volumes_of)
     }
 
     pub(super) fn grant_message(&self, set: &SetServer, lease: &Lease) -> v1::GrantReply {
-        v1::GrantReply {
-            lease: Some(self.lease_message(set, lease)),
-            token: lease.token.to_text(),
-            volumes: Self::volumes_message(set),
-        }
+        let (volumes, cuts, as_of) = set.host.with(volumes_and_cuts);
+        let (lease, token) = (Some(self.lease_message(set, lease)), lease.token.to_text());
+        v1::GrantReply { lease, token, volumes, cuts, as_of }
     }
 
     pub(super) fn ttl(&self, asked_ms: u32) -> Duration {
@@ -103,7 +109,8 @@ impl AdminDoor {
         }
         set.renew(Epoch(request.epoch)).await.map_err(|e| self.of_set(&set, &e))?;
         let lease = set.lease().map(|l| self.lease_message(&set, &l));
-        Ok(v1::RenewLeaseReply { lease, volumes: Self::volumes_message(&set) })
+        let (volumes, cuts, as_of) = set.host.with(volumes_and_cuts);
+        Ok(v1::RenewLeaseReply { lease, volumes, cuts, as_of })
     }
 
     pub(super) async fn release_lease(
@@ -132,5 +139,34 @@ impl AdminDoor {
     /// Confirms with a quorum that this gateway still leads, so that what it shows is not of the past.
     pub(super) async fn confirm(&self, set: &SetServer) -> Result<(), Refusal> {
         set.confirm_leadership().await.map_err(|e| self.of_set(set, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_control::set::{SetCommand, SetState, VolumeChange};
+    use holdfast_types::{LogId, Name, RequestId, Sectors, VolumeId};
+    use holdfast_volume::entry::encode_control;
+
+    /// Whoever has a device of the volume goes by all three together.
+    #[test]
+    fn sizes_are_told_with_the_shrinks_before_them_and_with_their_place() {
+        let base = Epoch(1000);
+        let mut machine = SetMachine::new(SetState::new(base));
+        let (volume, all, less) = (VolumeId(1), Sectors(64), Sectors(16));
+        let changes = [
+            VolumeChange::Create { name: Name::new("vol1").unwrap(), size: all },
+            VolumeChange::Shrink { volume, from: all, to: less, epoch: base },
+            VolumeChange::Grow { volume, size: all },
+        ];
+        for (index, change) in (1_u64..).zip(changes) {
+            let command = SetCommand::ChangeVolume { change, request: RequestId(u128::from(index)) };
+            machine.apply(LogId::new(1, index), &encode_control(&command).unwrap()).unwrap();
+        }
+        let (volumes, cuts, as_of) = volumes_and_cuts(&machine);
+        assert_eq!(volumes, [v1::Volume { id: 1, name: "vol1".into(), size_bytes: 32 << 10 }]);
+        assert_eq!(cuts, [v1::Cut { volume: 1, at: 1002, size_bytes: 8 << 10 }]);
+        assert_eq!(as_of, 1003);
     }
 }

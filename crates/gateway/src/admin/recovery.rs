@@ -19,16 +19,21 @@ use std::time::Duration;
 /// How long the store may take to show a set's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
+/// Refuses a set that needs feature level `expected` in a cluster that is not at it yet. A new cluster begins at the first level, and is raised by itself once its
+/// gateways have said what they know: who recovers asks again until then.
+fn at_level(found: u32, expected: u32, which: &str) -> Result<(), Refusal> {
+    if found >= expected {
+        return Ok(());
+    }
+    let message = format!("the cluster is at feature level {found}, expected {expected} for a set {which}");
+    Err(Refusal::new(RefusalCode::Busy, message))
+}
+
 impl AdminDoor {
     /// Where the set lies from now on. A change that was under way goes on; one whose first list has ended is not abandoned any more.
     async fn placement_of(&self, found: &Found, text: &str, state: &ClusterState) -> Result<String, Refusal> {
-        if was_changed(text) && state.level < PLACEMENT_LEVEL {
-            // A new cluster begins at the first level, and is raised by itself once its gateways have said what they know.
-            let level = state.level;
-            let message = format!(
-                "the cluster is at feature level {level}, expected {PLACEMENT_LEVEL} for a set whose stores were changed"
-            );
-            return Err(Refusal::new(RefusalCode::Busy, message));
+        if was_changed(text) {
+            at_level(state.level, PLACEMENT_LEVEL, "whose stores were changed")?;
         }
         check_profiles(text, state, RefusalCode::Busy)?;
         let mut placement = Placement::parse(text);
@@ -98,13 +103,8 @@ impl AdminDoor {
         }
         let placement = self.placement_of(&found, &request.store, &state).await?;
         let name = found.head.name.clone();
-        // A new cluster begins at the first level, and is raised by itself.
-        if found.key.ring().is_changing() && state.level < DATA_KEYS_LEVEL {
-            let message = format!(
-                "the cluster is at feature level {}, expected {DATA_KEYS_LEVEL} for a set with several data keys",
-                state.level
-            );
-            return Err(Refusal::new(RefusalCode::Busy, message));
+        if found.key.ring().is_changing() {
+            at_level(state.level, DATA_KEYS_LEVEL, "with several data keys")?;
         }
         // A sole gateway knows what it knows: one of a pair must not wait here at each takeover.
         if state.level < LEAVES_LEVEL && state.members.len() > 1 {
@@ -112,24 +112,14 @@ impl AdminDoor {
             let in_leaves = tokio::time::timeout(HEAD_LIMIT, is_in_leaves(&found)).await;
             let in_leaves = in_leaves.map_err(|_| busy(format!("store: no answer within {HEAD_LIMIT:?}")))?;
             if in_leaves.map_err(|e| busy(format!("store: {e}")))? {
-                return Err(busy(format!(
-                    "the cluster is at feature level {}, expected {LEAVES_LEVEL} for a set whose map is in leaves",
-                    state.level
-                )));
+                at_level(state.level, LEAVES_LEVEL, "whose map is in leaves")?;
             }
         }
         let links = found.head.links;
         let (store, wrapped_key, key_id) = (placement, found.keyring.wrapped_key, found.key.ring().seals);
         let (created_by, generation, restored) = (adopted.member, life.generation, found.head.content);
         let command = if !links.snapshots.is_empty() {
-            // As below.
-            if state.level < SNAPSHOTS_LEVEL {
-                let message = format!(
-                    "the cluster is at feature level {}, expected {SNAPSHOTS_LEVEL} for a set whose head lists snapshots",
-                    state.level
-                );
-                return Err(Refusal::new(RefusalCode::Busy, message));
-            }
+            at_level(state.level, SNAPSHOTS_LEVEL, "whose head lists snapshots")?;
             let snapshots = links.snapshots.clone();
             ClusterCommand::RestoreListedSet {
                 set,
@@ -146,14 +136,7 @@ impl AdminDoor {
         } else if links.is_empty() {
             ClusterCommand::RestoreSet { set, name, store, wrapped_key, key_id, created_by, generation, restored }
         } else {
-            // A new cluster begins at the first level, and is raised by itself once its gateways have said what they know.
-            if state.level < CLONES_LEVEL {
-                let message = format!(
-                    "the cluster is at feature level {}, expected {CLONES_LEVEL} for a set with clones",
-                    state.level
-                );
-                return Err(Refusal::new(RefusalCode::Busy, message));
-            }
+            at_level(state.level, CLONES_LEVEL, "with clones")?;
             ClusterCommand::RestoreLinkedSet {
                 set,
                 name,
@@ -199,5 +182,20 @@ impl AdminDoor {
             checkpoint_unix_ms: covered.map_or(0, |c| c.at_unix_ms),
             generation: set.head.life().generation,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who recovers asks again by itself: any other code would end its run between two sets.
+    #[test]
+    fn a_level_that_is_still_to_come_is_waited_for() {
+        let refusal = at_level(CLONES_LEVEL - 1, CLONES_LEVEL, "with clones").unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::Busy);
+        assert_eq!(refusal.message, "the cluster is at feature level 2, expected 3 for a set with clones");
+        assert!(at_level(CLONES_LEVEL, CLONES_LEVEL, "with clones").is_ok());
+        assert!(at_level(CLONES_LEVEL + 1, CLONES_LEVEL, "with clones").is_ok());
     }
 }

@@ -4,7 +4,7 @@ use super::AdminDoor;
 use super::snapshot::{message, snapshot_id};
 use crate::set::server::{SetError, SetServer, unix_ms};
 use holdfast_api::{Refusal, RefusalCode, v1};
-use holdfast_control::set::{SetAnswer, SetCommand, SetRefusal, Snapshot, SnapshotId};
+use holdfast_control::set::{SetAnswer, SetCommand, SnapshotId};
 use holdfast_types::{Name, RequestId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,12 +56,10 @@ impl AdminDoor {
             }
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => {
-                // One that an earlier life of the set left is the way back from a rollback of that one: a late copy of its request must not take it.
-                let left = set.host.with(|m| m.state().finished(&way_back).is_ok_and(Snapshot::is_inherited));
-                if let SetError::Refused(SetRefusal::Held { .. } | SetRefusal::ChangedSinceSnapshot { .. }) = &e
-                    && !left
+                if let SetError::Refused(refusal) = &e
+                    && set.host.with(|m| m.state().takes_up_space(&way_back, refusal))
                 {
-                    // Nothing was done, so nothing is to be undone: it would only take up space. Where this fails, a person sees it in the list.
+                    // Where this fails, a person sees it in the list.
                     let gone = SetCommand::SnapshotDelete { name: way_back.name, made_by: safety };
                     if let Err(e) = set.command("a safety snapshot's end", &gone).await {
                         tracing::warn!(set = %set.name, error = %e, "the safety snapshot of a refused rollback stays");

@@ -95,6 +95,20 @@ fn a_pair_needs_an_etcd_stores_and_devices_that_end() {
 }
 
 #[test]
+fn files_for_an_etcd_are_read_with_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let mut etcd = GatewayConfig::example().etcd;
+    (etcd.endpoints, etcd.ca) = (vec!["https://10.0.0.1:2379".into()], Some(ca.clone()));
+    std::fs::write(&ca, vec![b'\n'; PEM_BYTES_MAX as usize]).unwrap();
+    etcd.load().unwrap();
+    std::fs::write(&ca, vec![b'\n'; PEM_BYTES_MAX as usize + 1]).unwrap();
+    let (setting, error) = etcd.load().map(|_| ()).unwrap_err();
+    assert!(setting.starts_with("etcd.ca "), "{setting}");
+    assert_eq!(error.to_string(), "found at least 1048577 bytes, expected at most 1048576");
+}
+
+#[test]
 fn an_etcd_member_is_a_url_and_the_prefix_a_path() {
     let of = |text: &str| {
         let mut config = GatewayConfig::example();

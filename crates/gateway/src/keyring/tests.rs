@@ -75,3 +75,26 @@ fn a_passphrase_leads_to_its_key_by_what_the_settings_or_the_head_say() -> Resul
     assert!(told.contains(&format!("passphrase_kdf = \"{kdf}\"")), "{told}");
     Ok(())
 }
+
+/// Whatever a setting names by mistake is not read to its end.
+#[test]
+fn a_file_that_is_far_too_long_is_no_key_and_no_passphrase() -> Result<(), Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image");
+    let (file, none) = (Some(path.clone()), KeyConfig::default());
+    let key = KeyConfig { file: file.clone(), ..KeyConfig::default() };
+    let passphrase = KeyConfig { passphrase_file: file, ..KeyConfig::default() };
+    std::fs::write(&path, "x".repeat(SECRET_BYTES_MAX as usize + 1))?;
+    for config in [&key, &passphrase] {
+        let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
+        let expected = "image: found at least 65537 bytes, expected at most 65536: it is no key and no passphrase";
+        assert!(told.ends_with(expected), "{told}");
+    }
+    // Of one that is not there it is said what belongs into it: a key file's bytes are no passphrase.
+    std::fs::remove_file(&path)?;
+    for (config, next) in [(&key, MAKE_KEY), (&passphrase, MAKE_PASSPHRASE)] {
+        let told = ClusterKeys::load(config, &none).unwrap_err().to_string();
+        assert!(told.contains("image: No such file") && told.ends_with(next), "{told}");
+    }
+    Ok(())
+}

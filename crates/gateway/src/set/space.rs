@@ -236,13 +236,13 @@ impl SpaceKeeper {
     async fn look_through_dropped(&mut self, term: Term) -> Result<(), SpaceError> {
         for _ in 0..ROOTS_PER_TURN {
             let state = self.state_of(term)?;
+            let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
+                return Ok(());
+            };
             // What the head still names, for a clone that is gone or as a snapshot that is, stays so long (S15).
             if !self.server.head.links_settled(&state, term) {
                 return Ok(());
             }
-            let Some((object, bytes)) = state.dropped.iter().next().map(|(object, bytes)| (*object, *bytes)) else {
-                return Ok(());
-            };
             self.looked.begin(term, state.dropped.keys());
             let kept = state.kept_roots();
             self.roots.retain(&kept);

@@ -85,8 +85,12 @@ impl World {
     }
 
     async fn verify(&self, sample: Sample) -> Report {
+        self.listing(sample, LISTED).await
+    }
+
+    async fn listing(&self, sample: Sample, listed_max: u32) -> Report {
         let survey = crate::recovery::survey("memory", self.store.clone(), &self.key).await.unwrap();
-        verify(&survey.sets[0], &survey.sets, sample, None, &|_, _| ()).await.unwrap()
+        verify(&survey.sets[0], &survey.sets, sample, None, listed_max, &|_, _| ()).await.unwrap()
     }
 
     /// All that is in the store, by key.
@@ -159,6 +163,18 @@ async fn a_lost_or_cut_object_is_named() {
     let report = world.verify(Sample::ALL).await;
     assert_eq!(report.damaged_total, EXTENTS);
     assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
+}
+
+/// What is not listed is counted, and is listed by who asks for more.
+#[tokio::test]
+async fn as_much_damage_is_listed_as_was_asked_for_and_all_is_counted() {
+    let world = World::new().await;
+    world.store.delete(&keys::segment(SET, id(10))).await.unwrap();
+    let short = world.listing(Sample::ALL, 2).await;
+    assert_eq!((short.damaged.len(), short.damaged_total), (2, EXTENTS));
+    let all = world.listing(Sample::ALL, EXTENTS as u32).await;
+    assert_eq!((all.damaged.len() as u64, all.damaged_total), (EXTENTS, EXTENTS));
+    assert_eq!(short.damaged, all.damaged[..2]);
 }
 
 #[tokio::test]

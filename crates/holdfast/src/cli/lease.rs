@@ -65,7 +65,7 @@ pub enum LeaseCommand {
     Renew {
         /// The set
         set: Name,
-        /// The token that `lease acquire` or `lease continue` printed
+        /// The token that `lease acquire` or the last `lease continue` printed
         #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
         token: String,
         /// Epoch of the grant [default: that of the current one]
@@ -77,7 +77,7 @@ pub enum LeaseCommand {
     Release {
         /// The set
         set: Name,
-        /// The token that `lease acquire` printed
+        /// The token that `lease acquire` or the last `lease continue` printed
         #[arg(long, env = "HOLDFAST_TOKEN", hide_env_values = true)]
         token: String,
         /// Epoch of the grant [default: that of the current one]

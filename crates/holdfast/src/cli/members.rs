@@ -65,7 +65,7 @@ pub enum MembersCommand {
         no_wait: bool,
     },
     /// Let a drained gateway lead again
-    #[command(after_long_help = with_codes("Example:\n  holdfast gateway undrain g2\n"))]
+    #[command(after_long_help = with_codes(UNDRAIN))]
     Undrain {
         /// Name or member, as `gateway list` shows it
         #[arg(value_name = "GATEWAY")]
@@ -87,6 +87,9 @@ const LIST: &str = "\
 Examples:
   holdfast gateway list
   holdfast gateway list --output json | jq -r '.gateways[] | select(.leads == []) | .name'
+
+A region is shown to people only: nothing is placed by it. `holdfast switchover SET --to GATEWAY`
+puts a set where its owner is, and it stays there as long as that gateway leads it.
 ";
 
 const ADD: &str = "\
@@ -121,6 +124,12 @@ Examples:
   holdfast gateway undrain g2
 
 One gateway after the other: `drain` refuses where the others could not go on without it.
+";
+
+const UNDRAIN: &str = "\
+Examples:
+  holdfast gateway undrain g2
+  holdfast switchover demo --to g2                    once it is ready: no set comes back by itself
 ";
 
 const UPDATE: &str = "\

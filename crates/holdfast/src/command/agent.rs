@@ -13,6 +13,7 @@ use holdfast_agent::View;
 use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
 use holdfast_agent::machine::{Role, StateName};
+use holdfast_tls::files::{self, SECRET_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -249,7 +250,7 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
 
 fn token(agents: &Agents) -> Result<Option<String>, CliError> {
     let Some(path) = &agents.token_file else { return Ok(None) };
-    let text = std::fs::read_to_string(path)
+    let text = files::read_text(path, SECRET_BYTES_MAX)
         .map_err(|error| CliError::usage(format!("--token-file {}", path.display())).because(&error))?;
     Ok(Some(text.trim().to_string()))
 }

@@ -23,6 +23,9 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Entries behind the leader with which a member counts as caught up: fewer than one apply round under load.
 const CAUGHT_UP_ENTRIES: u64 = 64;
 
+/// Sets that a sentence names at most; `holdfast gateway list` has all of them.
+const SETS_NAMED_MAX: usize = 8;
+
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
@@ -274,7 +277,8 @@ async fn drain(common: &Common, gateway: &str, force: bool, wait: bool) -> Resul
     let json = serde_json::json!({ "member": member.0, "gateway": found.name, "drained": true, "idle": idle });
     output::show(common.output, &json, || match (idle, force) {
         (true, false) => format!(
-            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` ends it.",
+            "{} is drained: it leads nothing and may be stopped. `holdfast gateway undrain {}` ends it; sets that it led come back by \
+             `holdfast switchover` only.",
             found.name, found.name
         ),
         (true, true) => {
@@ -296,7 +300,31 @@ async fn undrain(common: &Common, gateway: &str) -> Result<(), CliError> {
     let call = async |mut client: Client| client.drain_member(request.clone()).await;
     door.call("undrain the gateway", Effect::Changes, call).await?;
     let json = serde_json::json!({ "member": found.id, "gateway": found.name, "drained": false });
-    output::show(common.output, &json, || format!("{} may lead again.", found.name))
+    output::show(common.output, &json, || may_lead_again(&seen, &found))
+}
+
+/// What to do next: leadership goes only where somebody sends it, or where it has to.
+fn may_lead_again(seen: &v1::ClusterStatusReply, gateway: &v1::Member) -> String {
+    let (name, id) = (&gateway.name, gateway.id);
+    let elsewhere: Vec<&v1::GroupSummary> =
+        seen.groups.iter().filter(|group| group.group != 0 && group.leader != id).collect();
+    let Some(first) = elsewhere.first().filter(|_| gateway.role != "witness") else {
+        return format!("{name} may lead again.");
+    };
+    let at = |group: &&v1::GroupSummary| match group.leader_name.as_str() {
+        "" => format!("{} (led by nobody now)", group.set),
+        leader => format!("{} (at {leader})", group.set),
+    };
+    let sets: Vec<String> = elsewhere.iter().take(SETS_NAMED_MAX).map(at).collect();
+    let more = match elsewhere.len() - sets.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "{name} may lead again. No set comes to it by itself; elsewhere: {}{more}. `holdfast switchover {} --to {name}` brings one.",
+        sets.join(", "),
+        first.set
+    )
 }
 
 async fn update(common: &Common, gateway: &str, address: &str) -> Result<(), CliError> {
@@ -456,6 +484,29 @@ mod tests {
         assert_eq!(text, "[##########..........] votes in 1 of 2 groups, 905 entries behind");
         let nobody = v1::ClusterStatusReply::default();
         assert!(!progress(&nobody, MemberId(3), Goal::Out).done(), "a status of nothing shows nothing");
+    }
+
+    /// Nothing else tells a person why an undrained gateway stays idle.
+    #[test]
+    fn an_undrained_gateway_is_told_how_sets_come_to_it() {
+        let mut seen = status();
+        let member = |id: u64, role: &str| {
+            let (name, role) = (format!("g{id}"), role.to_string());
+            v1::Member { id, name, role, ..Default::default() }
+        };
+        seen.groups[1].set = "demo".into();
+        seen.groups[1].leader_name = "g2".into();
+        let text = may_lead_again(&seen, &member(3, "gateway"));
+        assert!(text.contains("elsewhere: demo (at g2). "), "{text}");
+        assert!(text.ends_with("`holdfast switchover demo --to g3` brings one."), "{text}");
+        // One that leads all sets, and one that serves nobody.
+        for all in [member(2, "gateway"), member(3, "witness")] {
+            assert_eq!(may_lead_again(&seen, &all), format!("g{} may lead again.", all.id));
+        }
+        let more = (0..20).map(|n| v1::GroupSummary { group: 8 + n, set: format!("s{n}"), ..Default::default() });
+        seen.groups.extend(more);
+        let text = may_lead_again(&seen, &member(3, "gateway"));
+        assert!(text.contains("s6 (led by nobody now) and 13 more. "), "{text}");
     }
 
     #[test]

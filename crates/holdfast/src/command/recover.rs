@@ -173,28 +173,40 @@ async fn look_until_it_stands(
     total: Duration,
 ) -> Result<Looked, CliError> {
     let mut known = BTreeMap::new();
+    let look = async || look_at_all(common, args, plan, total, &mut known).await;
+    until_it_stands(look, replaced, |text| tell(common, text)).await
+}
+
+/// Those of what is to be raised whose heads are others by now.
+async fn replaced(looked: &Looked) -> Result<Vec<String>, CliError> {
+    let mut names = Vec::new();
+    for found in looked.found.iter().filter(|found| looked.raise.contains(&found.set)) {
+        let is_replaced = found.is_replaced().await;
+        if is_replaced.map_err(|error| of_recovery(&RecoveryError::from(error)))? {
+            names.push(found.head.name.to_string());
+        }
+    }
+    Ok(names)
+}
+
+/// Looks until nothing of what was seen is `replaced`, or so often that it never will be: then it is refused where it is raised, by name.
+async fn until_it_stands<L>(
+    mut look: impl AsyncFnMut() -> Result<L, CliError>,
+    replaced: impl AsyncFn(&L) -> Result<Vec<String>, CliError>,
+    mut say: impl FnMut(&str),
+) -> Result<L, CliError> {
     let mut looks = 1;
     loop {
-        let looked = look_at_all(common, args, plan, total, &mut known).await?;
-        let mut replaced = Vec::new();
-        for found in looked.found.iter().filter(|found| looked.raise.contains(&found.set)) {
-            let is_replaced = found.is_replaced().await;
-            if is_replaced.map_err(|error| of_recovery(&RecoveryError::from(error)))? {
-                replaced.push(found.head.name.to_string());
-            }
-        }
-        // The last one is refused where it is raised, by name.
-        if replaced.is_empty() || looks >= LOOKS_MAX {
+        let looked = look().await?;
+        let names = replaced(&looked).await?;
+        if names.is_empty() || looks >= LOOKS_MAX {
             return Ok(looked);
         }
         looks += 1;
-        let replaced = replaced.join(", ");
-        tell(
-            common,
-            &format!(
-                "the head in the store changed while this looked ({replaced}): its own gateways are at work, or another recovery; looking again"
-            ),
-        );
+        let names = names.join(", ");
+        say(&format!(
+            "the head in the store changed while this looked ({names}): its own gateways are at work, or another recovery; looking again"
+        ));
     }
 }
 
@@ -509,6 +521,36 @@ mod tests {
 
     fn node(name: &str, level: u32) -> v1::Node {
         v1::Node { name: name.into(), version: "0.1.0".into(), level, ..v1::Node::default() }
+    }
+
+    /// How many looks it took, and what was said, where these heads were replaced while each of the first looks went on.
+    async fn looks(replaced_in: &[&[&str]]) -> (u32, Vec<String>) {
+        let (mut looks, mut said) = (0, Vec::new());
+        let look = async || {
+            looks += 1;
+            Ok::<u32, CliError>(looks)
+        };
+        let replaced = async |look: &u32| {
+            let names = replaced_in.get(*look as usize - 1).copied().unwrap_or_default();
+            Ok::<Vec<String>, CliError>(names.iter().map(|name| (*name).to_string()).collect())
+        };
+        let stood = until_it_stands(look, replaced, |text| said.push(text.to_string())).await.unwrap();
+        (stood, said)
+    }
+
+    /// What was found is raised only where its head is still the one that was looked at: else it would be refused after minutes of looking, or a snapshot that was
+    /// listed since would be overlooked.
+    #[tokio::test]
+    async fn a_head_that_was_replaced_between_looks_is_looked_at_anew() {
+        assert_eq!(looks(&[]).await, (1, Vec::new()));
+        let (stood, said) = looks(&[&["demo", "logs"]]).await;
+        assert_eq!((stood, said.len()), (2, 1));
+        assert!(said[0].contains("changed while this looked (demo, logs)"), "{said:?}");
+        assert_eq!(looks(&[&["demo"], &[], &["demo"]]).await.0, 2, "nobody looks again at what stands");
+        // One that is replaced each time is not waited for.
+        let each: [&[&str]; 9] = [&["demo"]; 9];
+        let (stood, said) = looks(&each).await;
+        assert_eq!((stood, said.len()), (LOOKS_MAX, LOOKS_MAX as usize - 1));
     }
 
     /// R11: nobody is given a set whose map its build cannot read.

@@ -14,7 +14,7 @@ pub const MOVED: &str = "stores were changed";
 #[derive(Clone, Debug, Default, Args)]
 #[group(id = "cluster_key", required = true, multiple = false)]
 pub struct KeyArgs {
-    /// File with the cluster key
+    /// File with the cluster key: 32 random bytes, or the same as 64 hex digits
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// File with the passphrase

@@ -6,12 +6,12 @@ use crate::exit::CliError;
 use crate::output;
 use clap::Args;
 use holdfast_gateway::recovery::Found;
-use holdfast_gateway::verify::{Damage, Report, Sample, verify};
+use holdfast_gateway::verify::{Damage, LISTED, LISTED_MAX, Report, Sample, verify};
 use holdfast_types::Name;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// Damaged places that a table shows; `--output json` has more.
+/// Damaged places of a set that a table shows; `--output json` has more.
 const SHOWN_MAX: usize = 100;
 
 /// Of a head that opens with another cluster key only, in words.
@@ -39,6 +39,9 @@ pub struct VerifyArgs {
     /// Choose the same pages as an earlier run that printed this seed
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
+    /// Damaged places of each set that `--output json` lists; more are counted
+    #[arg(long, value_name = "COUNT", default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(1..=i64::from(LISTED_MAX)))]
+    list_max: u32,
 }
 
 const VERIFY: &str = "\
@@ -49,6 +52,7 @@ Examples:
 
 Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet. Gateways may run or not;
 where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes in it.
+A table has the first 100 of a set, --output json as many as --list-max says, and `damaged_total`: how many there are.
 With --each-store, what one of several stores lacks or has damaged is named with that store; the repair copies it from another. A store that does
 not answer is named at the end, and the others are read. Of a set in several stores the head may have to be written before it can be read: where one
 store lags behind, with credentials that may only read this ends with what the store said.
@@ -98,7 +102,7 @@ pub async fn run(common: &Common, args: &VerifyArgs) -> Result<(), CliError> {
                 bar.set_length(total);
                 bar.set_position(done);
             };
-            let checked = verify(one, &found, sample, copy, &progress).await;
+            let checked = verify(one, &found, sample, copy, args.list_max, &progress).await;
             bar.finish_and_clear();
             match checked {
                 Ok(report) => reports.push((report, moment(one))),
@@ -180,12 +184,40 @@ fn describe(report: &Report, moment: &str) -> String {
         [d.volume.clone(), place(d), d.part.to_string(), d.key.clone(), bytes, d.reason.clone()]
     });
     let table = output::table(["VOLUME", "LBA+SECTORS", "PART", "OBJECT", "BYTES", "REASON"], rows);
-    format!("{head}\n{table}")
+    match rest(report.damaged_total, report.damaged.len() as u64) {
+        None => format!("{head}\n{table}"),
+        Some(rest) => format!("{head}\n{table}\n{rest}"),
+    }
+}
+
+/// What a table leaves out of so many damaged places, and how it is had: of all there are, `listed` are in the report.
+fn rest(total: u64, listed: u64) -> Option<String> {
+    let left_out = total.checked_sub(listed.min(SHOWN_MAX as u64)).filter(|left_out| *left_out > 0)?;
+    let max = u64::from(LISTED_MAX);
+    let how = match total {
+        _ if total <= listed => "`--output json` lists all".to_string(),
+        _ if total <= max => format!("`--output json --list-max {total}` lists all"),
+        _ => format!("`--output json --list-max {max}` lists the first {max}; the others show when those are mended"),
+    };
+    Some(format!("and {left_out} more: {how}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_table_leaves_out_is_counted_and_it_says_where_it_is() {
+        assert_eq!((rest(1, 1), rest(100, 100)), (None, None));
+        assert_eq!(rest(101, 101).unwrap(), "and 1 more: `--output json` lists all");
+        assert_eq!(rest(10_000, 10_000).unwrap(), "and 9900 more: `--output json` lists all");
+        let text = rest(10_001, 10_000).unwrap();
+        assert_eq!(text, "and 9901 more: `--output json --list-max 10001` lists all");
+        assert_eq!(rest(60, 50).unwrap(), "and 10 more: `--output json --list-max 60` lists all", "a short list");
+        let text = rest(2_000_000, 10_000).unwrap();
+        let begin = "and 1999900 more: `--output json --list-max 1000000` lists the first 1000000;";
+        assert!(text.starts_with(begin), "{text}");
+    }
 
     #[test]
     fn shares() {

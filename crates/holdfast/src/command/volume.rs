@@ -40,6 +40,7 @@ Example:
 const SHRINK: &str = "\
 What lies beyond the new size is gone; only snapshots that were taken before still have it. Shrink what is on the volume first.
 Refused while clients are connected. With --force they stay, and get errors (ENOSPC, EINVAL) for what lies beyond the new end.
+The device of a running `holdfast attach` fails then, for good: also where the volume grows again.
 
 Example:
   holdfast volume shrink demo/vol1 --size 50GiB --discard-data

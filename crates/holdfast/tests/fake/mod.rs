@@ -520,7 +520,8 @@ impl Admin for Door {
         match &set.lease {
             Some((lease, token)) if *token == request.token && lease.epoch == request.epoch => {
                 let lease = v1::Lease { remaining_ms: lease.ttl_ms, ..lease.clone() };
-                Ok(Response::new(v1::RenewLeaseReply { lease: Some(lease), volumes: set.volumes.clone() }))
+                let volumes = set.volumes.clone();
+                Ok(Response::new(v1::RenewLeaseReply { lease: Some(lease), volumes, ..Default::default() }))
             }
             _ => refuse(RefusalCode::StaleToken, "the token and epoch are not those of the current lease"),
         }

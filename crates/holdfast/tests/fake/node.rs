@@ -111,7 +111,7 @@ pub fn grant(world: &mut World, set: &str, owner: &str, ttl_ms: u32) -> v1::Gran
     };
     let token = format!("{:032x}", entry.epoch);
     entry.lease = Some((lease.clone(), token.clone()));
-    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone() }
+    v1::GrantReply { lease: Some(lease), token, volumes: entry.volumes.clone(), ..Default::default() }
 }
 
 /// What a set takes up: nothing yet.

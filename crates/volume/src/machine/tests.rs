@@ -456,6 +456,40 @@ fn what_was_on_its_way_while_its_volume_shrank_or_went_has_no_effect_and_says_so
     assert_eq!(read(&machine, 3, 10), Source::Zero);
 }
 
+/// A device has what was discarded, and the volume's size alone does not tell once it has grown again.
+#[test]
+fn shrinks_are_remembered_with_their_places_also_once_they_are_grown_over() {
+    let mut machine = held();
+    let epoch = machine.state().epoch;
+    assert_eq!(machine.cuts().count(), 0);
+    let volume = VolumeId(1);
+    let at = |index: u64| Epoch(machine.state().base_epoch.0 + index);
+    let (first, second) = (Cut { at: at(4), volume, size: Sectors(8) }, Cut { at: at(6), volume, size: Sectors(16) });
+    let all = Sectors(SECTORS);
+    let shrink = |from, to| VolumeChange::Shrink { volume, from, to, epoch };
+    let mut requests = 0;
+    let mut apply = |machine: &mut SetMachine, index, what: VolumeChange| {
+        requests += 1;
+        machine.apply(LogId::new(1, index), &change(requests, what)).expect("change").answer
+    };
+    apply(&mut machine, 4, shrink(all, first.size));
+    apply(&mut machine, 5, VolumeChange::Grow { volume, size: all });
+    apply(&mut machine, 6, shrink(all, second.size));
+    apply(&mut machine, 7, VolumeChange::Grow { volume, size: all });
+    assert!(matches!(apply(&mut machine, 8, shrink(second.size, first.size)), SetAnswer::Refused(_)), "not as seen");
+    assert!(first.at > epoch, "after the grant");
+    assert_eq!(machine.cuts().copied().collect::<Vec<_>>(), [first, second]);
+    assert_eq!(machine.place(), Epoch(1008), "what was refused was applied as well");
+    let mut index = 9;
+    for _ in 0..CUTS_REMEMBERED {
+        apply(&mut machine, index, shrink(all, Sectors(1)));
+        apply(&mut machine, index + 1, VolumeChange::Grow { volume, size: all });
+        index += 2;
+    }
+    assert_eq!(machine.cuts().count(), CUTS_REMEMBERED, "bounded");
+    assert!(machine.cuts().all(|cut| cut.size == Sectors(1)), "the last ones");
+}
+
 /// Bytes that the entry of two writes of a sector counts.
 fn entry_bytes(epoch: Epoch) -> u64 {
     match entry::decode(&entry(epoch, WriteSeq(1), &[write(1, 10, 1), write(2, 10, 1)])) {

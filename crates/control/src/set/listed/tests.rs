@@ -235,7 +235,9 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let of = |text: &str| id(text, left.snapshots.get(&name(text)).unwrap().request);
     let back = |safety| SetCommand::Rollback { to: of("monday"), safety, request: RequestId(20) };
     let changed = SetRefusal::ChangedSinceSnapshot { name: name("auto"), upto: LogIndex(0), changed: LogIndex(0) };
-    assert_eq!(apply(&mut new, back(of("auto"))), SetAnswer::Refused(changed));
+    assert_eq!(apply(&mut new, back(of("auto"))), SetAnswer::Refused(changed.clone()));
+    // It may be the way back from a rollback of the life before, of whose request this was a late copy.
+    assert!(!new.takes_up_space(&of("auto"), &changed), "a late copy takes the way back away");
     assert_eq!(new.current_root(), Some(root(4, 9)), "R4: what the head named is nowhere else");
     // With one of this life it goes back to what the life before took.
     let ask =
@@ -245,6 +247,7 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
     let begin = new.begin.unwrap().at;
     let end = SetCommand::CheckpointEnd { term: Term(1), begin, root: root(1, 10) };
     assert_eq!(apply(&mut new, end), SetAnswer::CheckpointEnded);
+    assert!(new.takes_up_space(&id("safe", RequestId(21)), &changed), "its own is of no use where nothing was done");
     assert_eq!(apply(&mut new, back(id("safe", RequestId(21)))), SetAnswer::RolledBack { now: true });
     assert_eq!(new.current_root(), Some(root(1, 3)));
 }
@@ -290,6 +293,62 @@ fn group_0_keeps_what_a_set_began_with() {
     assert_eq!(state, other);
     assert_eq!(state.links.get(&GroupId(3)).map(|links| &links.snapshots), Some(&snapshots.inherited()));
     assert_eq!(state.apply(LogId::new(1, 4), &command), ClusterAnswer::SetCreated { set: GroupId(3) }, "R12");
+}
+
+/// As [`Listing::settled`], of a list that is made anew.
+fn settled_anew(listing: &Listing, state: &SetState, term: Term, stored: &SnapshotList) -> bool {
+    let mut listing = listing.clone();
+    if let Some(Noted::List { made_of, .. }) = &mut listing.noted {
+        // No entry has this place.
+        made_of.under_way = Some(LogId::new(u64::MAX, u64::MAX));
+    }
+    listing.settled(state, term, stored, true)
+}
+
+/// A list is not made again of the same parts, and is of any other.
+#[test]
+fn whatever_a_list_is_made_of_is_seen_to_change() {
+    let mut base = SetState::new(Epoch(0));
+    let apply = |state: &mut SetState, index: u64, command: SetCommand| {
+        let answer = state.apply(LogId::new(1, index), &command);
+        assert!(!matches!(answer, SetAnswer::Refused(_)), "{answer:?}");
+    };
+    let ask = |text: &str, request| SetCommand::SnapshotCreate {
+        name: name(text),
+        request: RequestId(request),
+        at_unix_ms: 7,
+        scheduled: false,
+    };
+    let begin = SetCommand::CheckpointBegin { term: Term(1) };
+    apply(&mut base, 1, ask("monday", 5));
+    apply(&mut base, 2, begin.clone());
+    let at = base.begin.unwrap().at;
+    apply(&mut base, 3, SetCommand::CheckpointEnd { term: Term(1), begin: at, root: root(1, 1) });
+    let mut listing = Listing::default();
+    listing.note(&base, LogIndex(3), Some(Term(1)), true);
+    let known = |listing: &Listing, state: &SetState| match &listing.noted {
+        Some(Noted::List { made_of, .. }) => made_of.are_of(state, listing.ahead),
+        other => panic!("{other:?}"),
+    };
+    assert!(known(&listing, &base.clone()));
+    let after = |command: SetCommand| {
+        let mut state = base.clone();
+        apply(&mut state, 4, command);
+        state
+    };
+    let volume = SetCommand::CreateVolume { name: name("data"), size: Sectors(8) };
+    assert!(known(&listing, &after(volume)), "nothing of it is in a list");
+    let schedule = "1hx24".parse().unwrap();
+    for command in [
+        SetCommand::SetSchedule { schedule, request: RequestId(8) },
+        ask("tuesday", 6),
+        SetCommand::SnapshotDelete { name: name("monday"), made_by: RequestId(5) },
+        begin,
+    ] {
+        assert!(!known(&listing, &after(command.clone())), "{command:?}");
+    }
+    listing.note_root(LogId::new(1, 4), root(1, 2));
+    assert!(!known(&listing, &base), "a head is about to name another root");
 }
 
 /// A gateway in a history of heads.
@@ -450,6 +509,12 @@ impl World {
         let (_, listed) = &self.head;
         for (name, snapshot) in listed.snapshots.iter() {
             assert!(!self.gone.contains(&snapshot.root.object), "S15: {name} is listed, and its root is retired");
+        }
+        for at in &self.at {
+            let Some(term) = at.leads.map(Term) else { continue };
+            let settled = at.listing.settled(&at.state, term, &at.stored, true);
+            let anew = settled_anew(&at.listing, &at.state, term, &at.stored);
+            assert_eq!(settled, anew, "S15: of other parts another list is made: {:?}", at.listing);
         }
         let state = &self.at[self.leader].state;
         for (name, snapshot) in state.snapshots.iter() {

@@ -234,6 +234,26 @@ fn s11_a_late_copy_of_a_deletion_hits_no_newer_snapshot() {
 }
 
 #[test]
+fn a_refused_rollback_leaves_no_safety_snapshot_and_one_that_may_have_been_done_does() {
+    let (mut run, a, safe) = Run::prepared();
+    let epoch = run.acquire();
+    let refusal = |answer| match answer {
+        SetAnswer::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let held = refusal(run.rollback(&a, &safe, 200));
+    run.write(epoch);
+    run.release();
+    let changed = refusal(run.rollback(&a, &safe, 200));
+    for refusal in [&held, &changed] {
+        assert!(run.state.takes_up_space(&safe, refusal), "{refusal:?}");
+    }
+    // The answer of another state than this request met.
+    let gone = refusal(run.rollback(&id("none", 1), &safe, 200));
+    assert!(!run.state.takes_up_space(&safe, &gone), "{gone:?}");
+}
+
+#[test]
 fn s11_a_late_copy_of_a_creation_or_a_rollback_does_nothing() {
     let (mut run, a, safe) = Run::prepared();
     assert_eq!(run.delete("a", 100), SetAnswer::SnapshotDeleted { existed: true });
