@@ -152,9 +152,10 @@ impl Authority {
         self.level.fetch_max(level, Ordering::AcqRel);
     }
 
-    /// Something of that level is in the stores: the roster has to say so, and is asked to.
-    pub fn find(&self, level: u32) {
-        if self.found.fetch_max(level, Ordering::AcqRel) < level {
+    /// Something of that level is in the stores: the roster has to say so, and is asked to where it does not.
+    pub fn stores_need(&self, level: u32) {
+        self.found.fetch_max(level, Ordering::AcqRel);
+        if self.level() < level {
             self.asked.notify_one();
         }
     }
