@@ -138,8 +138,9 @@ pub struct Authority {
 impl Authority {
     /// Won by a lease that was asked for at `sent`.
     pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
+        let tenure = Mutex::new(Tenure::begin(sent, ttl));
         let (level, found) = (AtomicU32::new(FIRST_LEVEL), AtomicU32::new(FIRST_LEVEL));
-        Self { id, durability, stores, tenure: Mutex::new(Tenure::begin(sent, ttl)), level, found, asked: Notify::new() }
+        Self { id, durability, stores, tenure, level, found, asked: Notify::new() }
     }
 
     /// The feature level of what may be written into the stores: the other gateway's build reads it as well (P6).

@@ -39,7 +39,7 @@ pub(super) async fn look(common: &Common, found: &mut Found, known: &mut Looked)
 fn blank_where(as_raised: bool) -> &'static str {
     match as_raised {
         true => "as the recovery before left it: none came back then, and none was listed since",
-        false => "as below feature level 8 and in a pair: if it had any, they do not come back",
+        false => "as below feature level 8: if it had any, they do not come back",
     }
 }
 
