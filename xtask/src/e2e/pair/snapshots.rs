@@ -68,9 +68,9 @@ fn listed(pair: &Pair, at: usize) -> Result<Vec<String>> {
 pub(super) fn are_there(pair: &Pair, at: usize, expected: &[String]) -> Result<()> {
     let found = listed(pair, at)?;
     anyhow::ensure!(found == expected, "S15: found snapshots {found:?}, expected {expected:?}");
-    let status = pair.must(at, &["set", "status", SET])?;
-    let schedule = &status["snapshot_schedule"];
-    anyhow::ensure!(schedule == SCHEDULE, "S15: found schedule {schedule}, expected {SCHEDULE}: {status}");
+    let shown = pair.must(at, &["set", "show", SET])?;
+    let schedule = &shown["snapshot_schedule"];
+    anyhow::ensure!(schedule == SCHEDULE, "S15: found schedule {schedule}, expected {SCHEDULE}: {shown}");
     Ok(())
 }
 
