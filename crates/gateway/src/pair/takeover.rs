@@ -14,7 +14,7 @@ use crate::config::GatewayConfig;
 use crate::identity::random_u128;
 use crate::keyring::open_store;
 use crate::node::Node;
-use crate::recovery::{self, Found, Leaves, RecoveryError};
+use crate::recovery::{self, Found, LEAVES_LEVEL, Leaves, RecoveryError};
 use crate::run::{Begin, RunError};
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
 use holdfast_control::cluster::{ClusterCommand, FEATURE_LEVEL, FIRST_LEVEL};
@@ -23,7 +23,6 @@ use holdfast_control::set::SNAPSHOTS_LEVEL;
 use holdfast_raft::Registered;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
-use holdfast_volume::head::Head;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,7 +165,7 @@ impl Takeover {
         // Listed snapshots come back as they are listed, unlooked at: what they name was there when they were listed, and nobody has deleted it since (S15). One of which
         // something was lost is then what it would have been without a takeover: there, unreadable, and named once garbage is looked for, which comes to a stop before
         // anything is deleted.
-        self.await_pair_level(needed(&found.head)).await?;
+        self.await_pair_level(self.needed(&found).await?).await?;
         // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
@@ -180,6 +179,15 @@ impl Takeover {
         let (generation, snapshots) = (raised.head.life.generation, raised.head.links.snapshots.snapshots.len());
         tracing::info!(set = %name, generation, ?covered, snapshots, "taken over");
         Ok(Some(raised))
+    }
+
+    /// The feature level of what a set has in its store. One request more at most, and none once the pair is past that.
+    async fn needed(&self, found: &Found) -> Result<u32, PairError> {
+        let lists = !found.head.links.snapshots.is_empty();
+        let in_leaves = !lists
+            && self.authority.level() < LEAVES_LEVEL
+            && recovery::is_in_leaves(found).await.map_err(RecoveryError::Store)?;
+        Ok(needed(lists, in_leaves))
     }
 
     /// P6, from what is in a store already: the roster says so before this tenure adds to it. It does not yet where the sets were another cluster's until now, or where
@@ -263,9 +271,16 @@ impl Takeover {
     }
 }
 
-/// The feature level of what a head would be once it is raised.
-fn needed(head: &Head) -> u32 {
-    if head.links.snapshots.is_empty() { FIRST_LEVEL } else { SNAPSHOTS_LEVEL }
+/// Roots of snapshots may be in leaves: who opens a head that lists any reads those as well.
+const _: () = assert!(SNAPSHOTS_LEVEL > LEAVES_LEVEL);
+
+/// The feature level of a set whose head lists snapshots once it is raised, or whose root is in leaves.
+fn needed(lists: bool, in_leaves: bool) -> u32 {
+    match (lists, in_leaves) {
+        (true, _) => SNAPSHOTS_LEVEL,
+        (false, true) => LEAVES_LEVEL,
+        (false, false) => FIRST_LEVEL,
+    }
 }
 
 fn may_pass(refusal: &Refusal) -> bool {

@@ -126,10 +126,34 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R7",
         edits: &[Edit {
             file: "crates/gateway/src/pair/takeover.rs",
-            old: "        self.await_pair_level(needed(&found.head)).await?;\n",
-            new: "        self.await_pair_level(needed(&found.head)).await?;\n        let mut found = found;\n        found.head.links.snapshots = Default::default();\n",
+            old: "        self.await_pair_level(self.needed(&found).await?).await?;\n",
+            new: "        self.await_pair_level(self.needed(&found).await?).await?;\n        let mut found = found;\n        found.head.links.snapshots = Default::default();\n",
         }],
         tests: &[TAKEOVER, SCENARIO],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-answers-before-the-head-lists",
+        bug: "the end of a snapshot is answered before the set's head says so: a takeover brings it back, and a gateway that was replaced answers as well",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/snapshot.rs",
+            old: "        while !is_listed(set) {",
+            new: "        while false && !is_listed(set) {",
+        }],
+        tests: &[TAKEOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-level-without-leaves",
+        bug: "a takeover of sets whose roots are in leaves leaves the pair at a level whose builds do not read them",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/gateway/src/pair/takeover.rs",
+            old: "(false, true) => LEAVES_LEVEL,",
+            new: "(false, true) => FIRST_LEVEL,",
+        }],
+        tests: &[TAKEOVER],
         smoke: false,
     },
 ];
