@@ -3,7 +3,7 @@
 use super::{Authority, Pair, PairError};
 use holdfast_control::cluster::FIRST_LEVEL;
 use holdfast_control::pair::{Ended, renew_every};
-use holdfast_etcd::{Kept, Seat, Tenancy};
+use holdfast_etcd::{Holder, Kept, Seat, Tenancy};
 use holdfast_raft::boot_now;
 use holdfast_types::MonoTime;
 use std::time::{Duration, Instant};
@@ -89,8 +89,15 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
     }
     let won = match pair.seat.look().await {
         Ok(Some(occupant)) => {
+            let namesake = occupant.holder.as_ref().is_some_and(|holder| is_namesake(&pair.holder, holder));
             let who = occupant.holder.map_or("somebody".to_string(), |holder| holder.gateway);
             if said.is_news(&format!("{who}/{}", occupant.revision)) {
+                if namesake {
+                    tracing::error!(
+                        name = who,
+                        "both gateways of the pair have this name, expected two: the roster has one of them, so the pair stays at its level"
+                    );
+                }
                 tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");
             }
             None
@@ -118,6 +125,11 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
         }
     };
     Ok(won)
+}
+
+/// Whether that is another gateway of our name: in the roster each would overwrite what the other one has said.
+fn is_namesake(ours: &Holder, holder: &Holder) -> bool {
+    holder.gateway == ours.gateway && holder.api != ours.api
 }
 
 /// Keeps the seat until the tenure is over, or `ends` is cancelled.
@@ -163,4 +175,19 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
 
 fn left(authority: &Authority) -> Duration {
     authority.until().saturating_since(boot_now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The default name is the same everywhere.
+    #[test]
+    fn two_gateways_of_one_name_are_told_from_one_that_was_started_again() {
+        let holder = |name: &str, api: &str, since| Holder::new(name.into(), api.into(), String::new(), since);
+        let ours = holder("g1", "10.0.0.1:7400", 0);
+        assert!(is_namesake(&ours, &holder("g1", "10.0.0.2:7400", 5)));
+        assert!(!is_namesake(&ours, &holder("g2", "10.0.0.2:7400", 5)));
+        assert!(!is_namesake(&ours, &holder("g1", "10.0.0.1:7400", 5)), "its own seat of before");
+    }
 }

@@ -90,16 +90,15 @@ fn take(pair: &Pair, at: usize) -> Result<Vec<String>> {
     for name in [KEPT, GONE] {
         pair.must(at, &["snapshot", "create", &format!("{SET}@{name}"), "--timeout", "90s"])?;
     }
-    pair.must(at, &["set", "schedule", SET, SCHEDULE])?;
+    pair.must(at, &["set", "schedule", SET, SCHEDULE, "--timeout", "30s"])?;
     let mut last = Vec::new();
     let taken = wait_until(LIMIT, || {
         last = listed(pair, at).unwrap_or_default();
         last.len() == 3
     });
     anyhow::ensure!(taken, "found snapshots {last:?}, expected {KEPT}, {GONE} and the schedule's");
-    pair.must(at, &["snapshot", "delete", &format!("{SET}@{GONE}"), "--yes"])?;
-    // The head says so with it: from then on it does not come back.
-    pair.must(at, &["set", "checkpoint", SET, "--timeout", "1m"])?;
+    // Answered once the head says so: from then on it does not come back.
+    pair.must(at, &["snapshot", "delete", &format!("{SET}@{GONE}"), "--yes", "--timeout", "30s"])?;
     listed(pair, at)
 }
 
@@ -147,8 +146,8 @@ pub(super) fn outlive(pair: &mut Pair) -> Result<Vec<String>> {
         let found = shown_by(pair, back, snapshot)?;
         anyhow::ensure!(found == 1, "S15: snapshot {snapshot} shows write {found} two takeovers later, expected 1");
     }
-    pair.must(back, &["snapshot", "delete", &format!("{SET}@{KEPT}"), "--yes"])?;
-    pair.must(back, &["set", "checkpoint", SET, "--timeout", "1m"])?;
+    // Nothing else is written or waited for before the next takeover.
+    pair.must(back, &["snapshot", "delete", &format!("{SET}@{KEPT}"), "--yes", "--timeout", "30s"])?;
     pair.start_gateway(next)?;
     listed(pair, back)
 }
