@@ -93,9 +93,9 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, Pair
             let who = occupant.holder.map_or("somebody".to_string(), |holder| holder.gateway);
             if said.is_news(&format!("{who}/{}", occupant.revision)) {
                 if namesake {
-                    tracing::error!(
+                    tracing::warn!(
                         name = who,
-                        "both gateways of the pair have this name, expected two: the roster has one of them, so the pair stays at its level"
+                        "the seat's holder has this gateway's name and another address: if both run, the roster has one of them, and the pair stays at its level"
                     );
                 }
                 tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");
