@@ -5,7 +5,7 @@
 //!   cluster  group 0: members and their disks, sets and their wrapped keys                      (every replica alike)
 //!   members  who is to vote in a group next, who may lead, what may be removed                  (decided at leaders)
 //!   keys     what a change of the cluster key does next                                       (decided at group 0's leader)
-//!   pair     who of two gateways with an etcd may answer, and whose a head is                (one node only)
+//!   pair     who of two gateways with an etcd may answer, whose a head is, what may be written (one node only)
 //!   serve    what one leader decides from its own clock: read lease, expiry, embargo, cut-off   (one node only)
 //! ```
 //!

@@ -9,8 +9,13 @@
 //! P3  A tenure takes over a set's head only from an earlier tenure of the same pair in the same etcd, or from the one cluster that a person named.
 //! P4  What was answered as durable is in the head that the next tenure takes over: the store's conditional PUT orders the two.
 //! P5  A lease of a set, and the token of its owner, are of one tenure. A device that was attached under an earlier one is at its end.
+//! P6  What is written into the stores is of the pair's feature level at most. That only grows: once both gateways have said so, to what both builds know. A gateway
+//!     whose build knows less does not get the seat.
+
+mod roster;
 
 use holdfast_types::MonoTime;
+pub use roster::{NotEnrolled, ROSTER_MAX, Roster};
 use std::time::Duration;
 
 /// The least and the most that a seat's time to live may be. An etcd of several members makes leases of less than 2 s longer by itself.

@@ -58,6 +58,16 @@ pub enum EtcdError {
         /// What was found.
         found: String,
     },
+    /// Something else lies where a pair's roster should.
+    #[error(
+        "key {key:?} of the etcd holds {found}, expected the roster of a gateway pair, form 1: it is a newer build's, and this gateway needs one as well, or somebody else's, who has to take it away"
+    )]
+    NoRoster {
+        /// The key.
+        key: String,
+        /// What was found.
+        found: String,
+    },
     /// Somebody else wrote the key each time.
     #[error("key {key:?} of the etcd was written by somebody else {times} times in a row")]
     Contended {

@@ -1,7 +1,9 @@
-//! What a pair relies on, against a real etcd on loopback: the seat is one gateway's at a time, its revision grows, and who lost it hears so. Where there is no
-//! `etcd` (Debian's etcd-server), it says that it was skipped.
+//! What a pair relies on, against a real etcd on loopback: the seat is one gateway's at a time, its revision grows, and who lost it hears so; of two who replace the
+//! roster at once none is lost. Where there is no `etcd` (Debian's etcd-server), it says that it was skipped.
 
-use holdfast_etcd::{EtcdOptions, Holder, Kept, Seat, Tenancy};
+use holdfast_etcd::{EtcdError, EtcdOptions, Holder, Kept, RosterKey, RosterText, Seat, Tenancy};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -86,6 +88,10 @@ impl Etcd {
 
     fn seat(&self) -> Seat {
         Seat::new(&self.options(), "/test/", "db", TTL).unwrap()
+    }
+
+    fn roster(&self) -> RosterKey {
+        RosterKey::new(&self.options(), "/test/", "db").unwrap()
     }
 
     fn ctl(&self, args: &[&str]) -> String {
@@ -211,4 +217,52 @@ async fn an_etcd_that_was_killed_keeps_the_seat_for_its_lease() {
     let kept = until("it is reached again", async || a.keep(&held).await.ok()).await;
     assert_eq!(kept, Kept::For(TTL));
     assert_eq!(b.look().await.unwrap().unwrap().revision, held.revision);
+}
+
+/// The roster with one gateway more.
+fn and(gateway: String) -> impl Fn(Option<&RosterText>) -> Result<RosterText, Infallible> {
+    move |found| {
+        let mut gateways = found.map(|text| text.gateways.clone()).unwrap_or_default();
+        gateways.insert(gateway.clone(), 8);
+        Ok(RosterText::new(1, gateways))
+    }
+}
+
+#[tokio::test]
+async fn of_many_who_replace_the_roster_at_once_none_is_lost() {
+    let Some(etcd) = Etcd::start().await else { return };
+    let mut roster = etcd.roster();
+    assert_eq!(roster.key(), "/test/pairs/db/roster");
+    assert_eq!(roster.read().await.unwrap(), None);
+    let mut asking = tokio::task::JoinSet::new();
+    for n in 0..4 {
+        let mut roster = etcd.roster();
+        // Each is beaten by the three others at most, which is within its tries.
+        asking.spawn(async move { roster.change(and(format!("g{n}"))).await });
+    }
+    while let Some(asked) = asking.join_next().await {
+        asked.unwrap().unwrap().unwrap();
+    }
+    let all: BTreeMap<String, u32> = (0..4).map(|n| (format!("g{n}"), 8)).collect();
+    assert_eq!(roster.read().await.unwrap(), Some(RosterText::new(1, all.clone())));
+    // No change is no write.
+    let revision = || etcd.ctl(&["get", "/test/pairs/db/roster", "--write-out", "fields"]);
+    let before = revision();
+    assert!(before.contains("\"ModRevision\""), "{before}");
+    assert_eq!(roster.change(and("g0".into())).await.unwrap().unwrap(), RosterText::new(1, all));
+    assert_eq!(revision(), before);
+}
+
+#[tokio::test]
+async fn what_is_refused_or_is_no_roster_stays() {
+    let Some(etcd) = Etcd::start().await else { return };
+    let mut roster = etcd.roster();
+    roster.change(and("g0".into())).await.unwrap().unwrap();
+    let refused = roster.change(|found| Err::<RosterText, u32>(found.map_or(0, |text| text.gateways["g0"]))).await;
+    assert_eq!(refused.unwrap(), Err(8));
+    assert_eq!(roster.read().await.unwrap().unwrap().gateways.len(), 1);
+    etcd.ctl(&["put", "/test/pairs/db/roster", "mine"]);
+    let foreign = roster.change(and("g1".into())).await.unwrap_err();
+    assert!(matches!(foreign, EtcdError::NoRoster { .. }), "{foreign}");
+    assert_eq!(etcd.ctl(&["get", "--print-value-only", "/test/pairs/db/roster"]).trim(), "mine");
 }

@@ -267,8 +267,8 @@ settings! {
         /// Objects on their way to the store at the same time, 1 to 64; each takes up to 16MiB of memory.
         parallel: u32 = 4;
         /// A map's root of up to this many bytes is written as one object, a larger one as a top and leaves, of which each checkpoint writes what it changed. 0B
-        /// (always in leaves) to 16MiB. Left out: 64KiB; none in a gateway pair, where every root is written as one object: set it there once both gateways run a
-        /// build that knows it (docs/operating/etcd.md).
+        /// (always in leaves) to 16MiB. Left out: 64KiB. In a gateway pair all are written as one object until both gateways' builds are known to read leaves
+        /// (docs/operating/etcd.md).
         whole_root: Option<ByteSize> = None, sample "64KiB";
     }
 }

@@ -5,10 +5,11 @@
 //!      ▲                               every answer asks the tenure (P1), whatever else goes on                                        │
 //!      └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Owns: the loop, and what of it touches etcd, store and disk. Does not own: when an answer may leave (`holdfast_control::pair`), the calls to the etcd
-//! (`holdfast_etcd::Seat`), the node.
+//! Owns: the loop, and what of it touches etcd, store and disk. Does not own: when an answer may leave, and what may be written (`holdfast_control::pair`), the calls
+//! to the etcd (`holdfast_etcd::Seat`, `RosterKey`), the node.
 
 mod keep;
+mod roster;
 mod seated;
 mod takeover;
 
@@ -18,15 +19,19 @@ use crate::recovery::RecoveryError;
 use crate::run::{RunError, run_life};
 use crate::set::server::unix_ms;
 use holdfast_api::Refusal;
-use holdfast_control::pair::{Durability, Ended, Tenure, TenureId};
+use holdfast_control::cluster::FIRST_LEVEL;
+use holdfast_control::pair::{Durability, Ended, NotEnrolled, Tenure, TenureId};
 use holdfast_etcd::{EtcdError, Holder, Seat, Tenancy};
 use holdfast_raft::boot_now;
 use holdfast_types::MonoTime;
 use keep::{campaign, keep};
-pub use seated::{Seated, seated};
+use roster::Enrolment;
+pub use seated::{Seated, SeatedPair, seated};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Below the data directory: one folder for each tenure of this gateway.
@@ -99,6 +104,14 @@ pub enum PairError {
         /// What was waited for.
         last: String,
     },
+    /// The roster does not let this gateway have the seat (P6).
+    #[error("{why} (key {key:?} of the etcd)")]
+    NotEnrolled {
+        /// Where the roster lies.
+        key: String,
+        /// Why not.
+        why: NotEnrolled,
+    },
     /// An old node does not end.
     #[error("the node of the tenure that is over does not end within {END_LIMIT:?}: this process ends")]
     Hangs,
@@ -114,12 +127,43 @@ pub struct Authority {
     /// Where the pair's sets lie.
     stores: Vec<String>,
     tenure: Mutex<Tenure>,
+    /// What may be written into the stores (P6), as the roster said last. Never lowered.
+    level: AtomicU32,
+    /// What is in the stores already.
+    found: AtomicU32,
+    /// Somebody waits for the roster to say so.
+    asked: Notify,
 }
 
 impl Authority {
     /// Won by a lease that was asked for at `sent`.
     pub fn begin(id: TenureId, durability: Durability, stores: Vec<String>, sent: MonoTime, ttl: Duration) -> Self {
-        Self { id, durability, stores, tenure: Mutex::new(Tenure::begin(sent, ttl)) }
+        let tenure = Mutex::new(Tenure::begin(sent, ttl));
+        let (level, found) = (AtomicU32::new(FIRST_LEVEL), AtomicU32::new(FIRST_LEVEL));
+        Self { id, durability, stores, tenure, level, found, asked: Notify::new() }
+    }
+
+    /// The feature level of what may be written into the stores: the other gateway's build reads it as well (P6).
+    pub fn level(&self) -> u32 {
+        self.level.load(Ordering::Acquire)
+    }
+
+    /// The roster says so.
+    pub fn learn(&self, level: u32) {
+        self.level.fetch_max(level, Ordering::AcqRel);
+    }
+
+    /// Something of that level is in the stores: the roster has to say so, and is asked to where it does not.
+    pub fn stores_need(&self, level: u32) {
+        self.found.fetch_max(level, Ordering::AcqRel);
+        if self.level() < level {
+            self.asked.notify_one();
+        }
+    }
+
+    /// What the roster has to say at least.
+    fn needs(&self) -> u32 {
+        self.found.load(Ordering::Acquire).max(self.level())
     }
 
     fn tenure(&self) -> MutexGuard<'_, Tenure> {
@@ -175,6 +219,7 @@ enum After {
 struct Pair {
     config: GatewayConfig,
     seat: Seat,
+    roster: Enrolment,
     holder: Holder,
     ttl: Duration,
     /// Ours, of a tenure that is over, and perhaps still there.
@@ -193,7 +238,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 pub async fn run_until(config: GatewayConfig, stop: CancellationToken) -> Result<(), RunError> {
     let mut pair = Pair::new(config)?;
     loop {
-        let Some((tenancy, sent)) = campaign(&mut pair, &stop).await else { return Ok(()) };
+        let Some((tenancy, sent)) = campaign(&mut pair, &stop).await? else { return Ok(()) };
         pair.left = Some(tenancy);
         match pair.tenure(tenancy, sent, &stop).await? {
             After::Stopped => return Ok(()),
@@ -211,9 +256,10 @@ impl Pair {
         let name = config.pair.name.clone().map(|name| name.to_string()).unwrap_or_default();
         let ttl = Duration::from_millis(u64::from(config.pair.ttl_ms));
         let seat = Seat::new(&options, &config.etcd.prefix, &name, ttl)?;
+        let roster = Enrolment::new(&options, &name, &config)?;
         let (api, nbd) = (config.api_address(), config.nbd_address().unwrap_or_default());
         let holder = Holder::new(config.name.to_string(), api, nbd, 0);
-        Ok(Self { config, seat, holder, ttl, left: None, failures: 0 })
+        Ok(Self { config, seat, roster, holder, ttl, left: None, failures: 0 })
     }
 
     /// From the seat to the end of everything that was served with it. Nothing of the tenure runs any more when this returns.
@@ -221,6 +267,7 @@ impl Pair {
         let id = TenureId::new(tenancy.etcd, self.seat.key(), tenancy.revision);
         let durability = self.config.pair.durability.into();
         let authority = Arc::new(Authority::begin(id, durability, self.config.pair.stores.clone(), sent, tenancy.ttl));
+        authority.learn(self.roster.level());
         tracing::info!(revision = tenancy.revision, cluster = %holdfast_api::hex128(id.cluster()), "the pair's seat is won");
         metrics::counter!("holdfast_pair_tenures_total").increment(1);
         metrics::gauge!("holdfast_pair_holder").set(1.0);
@@ -244,6 +291,8 @@ impl Pair {
         let ended = tokio::select! {
             ended = &mut node => Some(ended),
             () = keep(&mut self.seat, tenancy, &authority, &ends) => None,
+            // Over connections of its own as well; it ends by `ends` alone.
+            () = self.roster.follow(&authority, &ends) => None,
         };
         let told = stop.is_cancelled();
         // Before the seat is given up: from here on nothing is answered, however long the rest takes.

@@ -57,6 +57,11 @@ impl Etcd {
         Ok(())
     }
 
+    /// What `etcdctl ARGS` prints.
+    pub(super) fn ctl(&self, args: &[&str]) -> Result<String> {
+        ctl(self.port, args)
+    }
+
     /// What lies under the key.
     fn value(&self) -> Result<String> {
         Ok(ctl(self.port, &["get", KEY, "--print-value-only"])?.trim().to_string())

@@ -6,7 +6,7 @@
 //!   b ──proxy──┘            a, b ─▶ one S3 server
 //! ```
 //! The holder is killed, stopped for longer than its lease, and cut off from the etcd; the etcd is killed; S3 is stopped. Each time: what was flushed is there, and
-//! the old holder answers nothing once the other one serves.
+//! the old holder answers nothing once the other one serves. Snapshots and their schedule are there too, and nothing of them is deleted.
 
 use super::blocks::BLOCK;
 use super::etcd::Etcd;
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 mod agents;
 mod proxy;
 mod rounds;
+mod snapshots;
 
 use proxy::Proxy;
 
@@ -70,7 +71,7 @@ impl Gateway {
         let key = dir.join("cluster.key");
         let text = format!(
             "name = {name:?}\nregion = \"local\"\ndata_dir = {data:?}\napi_listen = {:?}\npeer_listen = {:?}\nnbd_listen = {:?}\nhttp_listen = {:?}\n\
-             [journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\n[upload]\nbytes = \"64MiB\"\n[cache]\ndisk = \"0B\"\n[key]\nfile = {key:?}\n\
+             [journal]\nbound = \"512MiB\"\nreserve = \"64MiB\"\nfile = \"16MiB\"\n[upload]\nbytes = \"64MiB\"\n[cache]\ndisk = \"0B\"\n[space]\ngrace_ms = 1000\nsweep_interval_ms = 1500\n[key]\nfile = {key:?}\n\
              [etcd]\nendpoints = [\"http://127.0.0.1:{}\"]\nprefix = \"/e2e\"\n\
              [pair]\nname = \"db\"\nstores = [{:?}]\ndurability = {durability:?}\nttl_ms = {}\n",
             address(0),
@@ -275,8 +276,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         rounds::etcd_killed(&mut pair, &mut ledger)?;
         rounds::store_stopped(&mut pair, &mut ledger)?;
     }
+    let snapshots = snapshots::outlive(&mut pair)?;
     rounds::stopped(&mut pair, &mut ledger)?;
-    rounds::anothers(&mut pair, &mut ledger)?;
+    let idle = rounds::anothers(&mut pair, &mut ledger, &snapshots)?;
+    snapshots::too_old(&mut pair, idle)?;
     drop(pair);
     let mut pair = Pair::start(lab, &lab.dir.join("write"), "write", SMALL)?;
     rounds::every_write(&mut pair)

@@ -53,6 +53,14 @@ pub(super) fn message(set: &SetServer, name: &Name) -> Option<(RequestId, v1::Sn
     })
 }
 
+/// Whether the head in the store lists what this set has now, and no snapshot that it let go of (S15).
+fn is_listed(set: &SetServer) -> bool {
+    let Some(term) = set.leading_ready() else { return false };
+    set.head.note_here(set, Some(term));
+    let state = set.host.with(|m| m.state().clone());
+    set.head.links_settled(&state, term)
+}
+
 /// The `id` that a snapshot is listed with.
 pub(super) fn snapshot_id(text: &str) -> Result<RequestId, Refusal> {
     holdfast_api::request_id(text).map_err(|_| {
@@ -119,11 +127,41 @@ impl AdminDoor {
             .map_err(|e: ScheduleError| Refusal::new(RefusalCode::Invalid, format!("schedule: {e}")))?;
         match set.command("a schedule", &SetCommand::SetSchedule { schedule, request: id }).await {
             Ok(SetAnswer::ScheduleSet) => {
+                self.listed_in_pair(&set, "the schedule").await?;
                 Ok(v1::SetScheduleReply { schedule: set.host.with(|m| m.state().schedule.to_string()) })
             }
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => Err(self.of_set(&set, &e)),
         }
+    }
+
+    /// In a gateway pair the next holder has what the head lists, and nothing else (ADR 0035): nobody hears that a snapshot is gone, or a schedule set, before the head
+    /// says so. A gateway that was replaced while it stood still has a group of its own that agrees with whatever it is asked; its head it cannot swap. In a cluster
+    /// the next leader has the entry.
+    async fn listed_in_pair(&self, set: &SetServer, what: &str) -> Result<(), Refusal> {
+        if self.node.pair().is_none() {
+            return Ok(());
+        }
+        let unknown = |why: String| {
+            let text = format!(
+                "set {}: {what} is applied here, and not known to be in the set's head in the store: a takeover may bring back what was before. {why}",
+                set.name
+            );
+            Refusal::new(RefusalCode::Unknown, text)
+        };
+        let deadline = tokio::time::Instant::now() + WAIT;
+        while !is_listed(set) {
+            if let Some(why) = set.head.fenced() {
+                return Err(unknown(why));
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(unknown(format!("Waited {WAIT:?} for the store")));
+            }
+            set.head.wake();
+            tokio::time::sleep(LOOK).await;
+        }
+        // P1: last, and without a wait behind it.
+        set.head.before_answer().await.map_err(unknown)
     }
 
     pub(super) async fn list_snapshots(
@@ -155,7 +193,10 @@ impl AdminDoor {
         // S11: an id that no other snapshot has or will have, so that a late copy of this call finds nothing.
         let made_by = snapshot_id(&request.id)?;
         match set.command("a snapshot's end", &SetCommand::SnapshotDelete { name, made_by }).await {
-            Ok(SetAnswer::SnapshotDeleted { existed }) => Ok(v1::DeleteSnapshotReply { deleted: existed }),
+            Ok(SetAnswer::SnapshotDeleted { existed }) => {
+                self.listed_in_pair(&set, "the snapshot's end").await?;
+                Ok(v1::DeleteSnapshotReply { deleted: existed })
+            }
             Ok(other) => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
             Err(e) => Err(self.of_set(&set, &e)),
         }

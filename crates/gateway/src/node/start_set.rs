@@ -56,23 +56,25 @@ fn by_own_keyring(node: &Arc<Node>, set: SetId) -> ByOwnKeyring {
     })
 }
 
-/// How this gateway divides roots; `None` where it writes all of them whole. The gateways of a pair are in no cluster together, so no level says what the other one's
-/// build reads: there a person has to have said how.
-fn leaf_shape(whole_root: Option<ByteSize>, in_pair: bool, shape: LeafShape) -> Option<LeafShape> {
-    match whole_root {
-        Some(bytes) => Some(LeafShape { whole_bytes: bytes.0, ..shape }),
-        None => (!in_pair).then_some(shape),
-    }
+/// The feature level of everybody who reads what is written into a set's store: of the cluster (C4), and in a pair of the other gateway, which is in no cluster with this
+/// one (P6).
+fn readers_level(cluster: u32, pair: Option<u32>) -> u32 {
+    pair.map_or(cluster, |pair| pair.min(cluster))
 }
 
-/// The same, as long as the cluster is at this feature level: builds of before [`LEAVES_LEVEL`] read no root in leaves (C4).
-fn in_leaves(level: u32, shape: Option<LeafShape>) -> Option<LeafShape> {
-    shape.filter(|_| level >= LEAVES_LEVEL)
+/// How this gateway divides roots; a setting says which are large.
+fn leaf_shape(whole_root: Option<ByteSize>, shape: LeafShape) -> LeafShape {
+    whole_root.map_or(shape, |bytes| LeafShape { whole_bytes: bytes.0, ..shape })
 }
 
-/// Whether heads list snapshots: builds of before [`SNAPSHOTS_LEVEL`] open no such head (C4). No level says what the other gateway of a pair opens: there they never do.
-fn may_list(level: u32, in_pair: bool) -> bool {
-    !in_pair && level >= SNAPSHOTS_LEVEL
+/// The same, `None` where all roots are written whole: builds of before [`LEAVES_LEVEL`] read no root in leaves.
+fn in_leaves(readers: u32, shape: LeafShape) -> Option<LeafShape> {
+    (readers >= LEAVES_LEVEL).then_some(shape)
+}
+
+/// Whether heads list snapshots: builds of before [`SNAPSHOTS_LEVEL`] open no such head.
+fn may_list(readers: u32) -> bool {
+    readers >= SNAPSHOTS_LEVEL
 }
 
 /// Starts what group 0 says should run here.
@@ -97,8 +99,12 @@ pub(super) async fn start_set(
     let switch = Arc::new(Switch::new(&entry.store_url, store));
     let page_bytes = usize::try_from(config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
     let boot = node.identity().boot;
-    let (cluster, in_pair) = (node.cluster.clone(), node.pair().is_some());
-    let may_list: MayList = Arc::new(move || may_list(cluster.level(), in_pair));
+    let (cluster, pair) = (node.cluster.clone(), node.pair().cloned());
+    let readers = Arc::new(move || readers_level(cluster.level(), pair.as_ref().map(|pair| pair.level())));
+    let may_list: MayList = {
+        let readers = readers.clone();
+        Arc::new(move || may_list(readers()))
+    };
     let head = HeadKeeper::new(HeadParts {
         name: entry.name.clone(),
         life: SetLife { cluster: state.cluster_id, generation: entry.generation },
@@ -190,9 +196,8 @@ pub(super) async fn start_set(
     let may_give_up = Arc::new(move || cluster.state().level >= GIVEN_UP_LEVEL);
     let space = SpaceKeeper::new(server.clone(), mapping.clone(), space, stop.clone()).giving_up(may_give_up);
     tasks.push(tokio::spawn(space.run()));
-    let cluster = node.cluster.clone();
-    let shape = leaf_shape(config.upload.whole_root, node.pair().is_some(), node.seams.leaves);
-    let in_leaves = Arc::new(move || in_leaves(cluster.state().level, shape));
+    let shape = leaf_shape(config.upload.whole_root, node.seams.leaves);
+    let in_leaves = Arc::new(move || in_leaves(readers(), shape));
     let uploader = Uploader::new(server.clone(), mapping, settings, boot, stop.clone()).in_leaves(in_leaves);
     tasks.push(tokio::spawn(uploader.run()));
     lock(&node.running).insert(id, Running { name: entry.name.clone(), stop, tasks });
@@ -225,34 +230,31 @@ mod tests {
     /// R11: a build that knows no leaves takes such a root for damaged.
     #[test]
     fn leaves_are_written_from_their_level_on() {
-        let shape = leaf_shape(Some(ByteSize(0)), false, SHAPE);
-        assert!(shape.is_some());
+        let shape = leaf_shape(Some(ByteSize(0)), SHAPE);
+        assert_eq!(shape, LeafShape { whole_bytes: 0, ..SHAPE });
+        assert_eq!(leaf_shape(None, SHAPE), SHAPE);
         for level in FIRST_LEVEL..LEAVES_LEVEL {
             assert_eq!(in_leaves(level, shape), None, "level {level}");
         }
-        assert_eq!(in_leaves(LEAVES_LEVEL, shape), shape);
-        assert_eq!(in_leaves(LEAVES_LEVEL + 1, shape), shape);
-        assert_eq!(in_leaves(LEAVES_LEVEL, None), None);
+        assert_eq!(in_leaves(LEAVES_LEVEL, shape), Some(shape));
+        assert_eq!(in_leaves(LEAVES_LEVEL + 1, shape), Some(shape));
     }
 
     /// R11: a build that knows no such head takes it for another cluster's, or for a damaged one.
     #[test]
-    fn heads_list_snapshots_from_their_level_on_and_never_in_a_pair() {
+    fn heads_list_snapshots_from_their_level_on() {
         for level in FIRST_LEVEL..SNAPSHOTS_LEVEL {
-            assert!(!may_list(level, false), "level {level}");
+            assert!(!may_list(level), "level {level}");
         }
-        assert!(may_list(SNAPSHOTS_LEVEL, false) && may_list(SNAPSHOTS_LEVEL + 1, false));
-        assert!(!may_list(SNAPSHOTS_LEVEL + 1, true));
+        assert!(may_list(SNAPSHOTS_LEVEL) && may_list(SNAPSHOTS_LEVEL + 1));
     }
 
-    /// Each tenure of a pair is a cluster of its own, which comes to the newest level whatever the other gateway's build is.
+    /// P6: each tenure of a pair is a cluster of its own, which comes to its own build's level whatever the other gateway's build is.
     #[test]
-    fn a_pair_writes_leaves_where_a_person_said_so() {
-        assert_eq!(leaf_shape(None, false, SHAPE), Some(SHAPE));
-        assert_eq!(leaf_shape(None, true, SHAPE), None);
-        for in_pair in [false, true] {
-            let said = leaf_shape(Some(ByteSize(7)), in_pair, SHAPE);
-            assert_eq!(said, Some(LeafShape { whole_bytes: 7, ..SHAPE }));
-        }
+    fn a_pair_writes_what_the_other_gateway_reads() {
+        assert_eq!(readers_level(9, None), 9, "no pair");
+        assert_eq!(readers_level(9, Some(FIRST_LEVEL)), FIRST_LEVEL, "of the other gateway nothing is known");
+        assert_eq!(readers_level(9, Some(8)), 8);
+        assert_eq!(readers_level(FIRST_LEVEL, Some(8)), FIRST_LEVEL, "the tenure has just begun");
     }
 }

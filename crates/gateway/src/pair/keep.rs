@@ -1,8 +1,9 @@
 //! Waiting for the seat, and keeping it.
 
-use super::{Authority, Pair};
+use super::{Authority, Pair, PairError};
+use holdfast_control::cluster::FIRST_LEVEL;
 use holdfast_control::pair::{Ended, renew_every};
-use holdfast_etcd::{Kept, Seat, Tenancy};
+use holdfast_etcd::{Holder, Kept, Seat, Tenancy};
 use holdfast_raft::boot_now;
 use holdfast_types::MonoTime;
 use std::time::{Duration, Instant};
@@ -19,10 +20,10 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Says what changes, and what lasts now and then.
 #[derive(Default)]
-struct Said(Option<(String, Instant)>);
+pub(super) struct Said(Option<(String, Instant)>);
 
 impl Said {
-    fn is_news(&mut self, what: &str) -> bool {
+    pub(super) fn is_news(&mut self, what: &str) -> bool {
         let old = self.0.as_ref().is_some_and(|(said, at)| said == what && at.elapsed() < SAY_EVERY);
         if !old {
             self.0 = Some((what.to_string(), Instant::now()));
@@ -31,25 +32,45 @@ impl Said {
     }
 }
 
+/// Won, by a lease that was asked for after this moment.
+type Won = (Tenancy, MonoTime);
+
 /// Waits until the seat is ours; with the moment before it was asked for. `None`: told to stop.
-pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Option<(Tenancy, MonoTime)> {
+///
+/// # Errors
+/// [`PairError::NotEnrolled`]: this build must not have it.
+pub(super) async fn campaign(pair: &mut Pair, stop: &CancellationToken) -> Result<Option<Won>, PairError> {
     let mut said = Said::default();
     loop {
         let round = tokio::select! {
-            () = stop.cancelled() => return None,
-            round = one_round(pair, &mut said) => round,
+            () = stop.cancelled() => return Ok(None),
+            round = one_round(pair, &mut said) => round?,
         };
         if round.is_some() {
-            return round;
+            return Ok(round);
         }
         tokio::select! {
-            () = stop.cancelled() => return None,
+            () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
 }
 
-async fn one_round(pair: &mut Pair, said: &mut Said) -> Option<(Tenancy, MonoTime)> {
+/// P6: whether the roster has this gateway as it is, as of now.
+async fn enrolled(pair: &mut Pair, said: &mut Said) -> Result<bool, PairError> {
+    match pair.roster.enrol(FIRST_LEVEL).await {
+        Ok(()) => Ok(true),
+        Err(refused @ PairError::NotEnrolled { .. }) => Err(refused),
+        Err(error) => {
+            if said.is_news("roster") {
+                tracing::warn!(%error, "this gateway is not in the pair's roster yet: it does not ask for the seat");
+            }
+            Ok(false)
+        }
+    }
+}
+
+async fn one_round(pair: &mut Pair, said: &mut Said) -> Result<Option<Won>, PairError> {
     // The seat of a tenure that is over need not be waited for: whatever was served with it has ended.
     if let Some(left) = pair.left {
         match pair.seat.give_up(&left).await {
@@ -58,19 +79,34 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Option<(Tenancy, MonoTim
                 if said.is_news("left") {
                     tracing::warn!(%error, "the etcd does not answer; nothing is served meanwhile");
                 }
-                return None;
+                return Ok(None);
             }
         }
     }
-    match pair.seat.look().await {
+    // Also while the other one has the seat: it waits for this gateway's word.
+    if pair.roster.is_due() && !enrolled(pair, said).await? {
+        return Ok(None);
+    }
+    let won = match pair.seat.look().await {
         Ok(Some(occupant)) => {
+            let namesake = occupant.holder.as_ref().is_some_and(|holder| is_namesake(&pair.holder, holder));
             let who = occupant.holder.map_or("somebody".to_string(), |holder| holder.gateway);
             if said.is_news(&format!("{who}/{}", occupant.revision)) {
+                if namesake {
+                    tracing::warn!(
+                        name = who,
+                        "the seat's holder has this gateway's name and another address: if both run, the roster has one of them, and the pair stays at its level"
+                    );
+                }
                 tracing::info!(key = pair.seat.key(), holder = who, revision = occupant.revision, "standing by");
             }
             None
         }
         Ok(None) => {
+            // The pair may have come to a higher level since the last look: this gateway takes over no heads that it does not read.
+            if !enrolled(pair, said).await? {
+                return Ok(None);
+            }
             // P1: from before the asking.
             let sent = boot_now();
             match pair.seat.take(&pair.holder()).await {
@@ -87,7 +123,13 @@ async fn one_round(pair: &mut Pair, said: &mut Said) -> Option<(Tenancy, MonoTim
             }
             None
         }
-    }
+    };
+    Ok(won)
+}
+
+/// Whether that is another gateway of our name: in the roster each would overwrite what the other one has said.
+fn is_namesake(ours: &Holder, holder: &Holder) -> bool {
+    holder.gateway == ours.gateway && holder.api != ours.api
 }
 
 /// Keeps the seat until the tenure is over, or `ends` is cancelled.
@@ -133,4 +175,19 @@ pub(super) async fn keep(seat: &mut Seat, tenancy: Tenancy, authority: &Authorit
 
 fn left(authority: &Authority) -> Duration {
     authority.until().saturating_since(boot_now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The default name is the same everywhere.
+    #[test]
+    fn two_gateways_of_one_name_are_told_from_one_that_was_started_again() {
+        let holder = |name: &str, api: &str, since| Holder::new(name.into(), api.into(), String::new(), since);
+        let ours = holder("g1", "10.0.0.1:7400", 0);
+        assert!(is_namesake(&ours, &holder("g1", "10.0.0.2:7400", 5)));
+        assert!(!is_namesake(&ours, &holder("g2", "10.0.0.2:7400", 5)));
+        assert!(!is_namesake(&ours, &holder("g1", "10.0.0.1:7400", 5)), "its own seat of before");
+    }
 }

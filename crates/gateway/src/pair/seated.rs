@@ -1,8 +1,8 @@
-//! Who has a pair's seat, for people and tools.
+//! Who has a pair's seat, and which builds its gateways have, for people and tools.
 
 use super::{Pair, PairError};
 use crate::config::GatewayConfig;
-use holdfast_control::pair::TenureId;
+use holdfast_control::pair::{Roster, TenureId};
 
 /// Who has a pair's seat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +21,25 @@ pub struct Seated {
     pub cluster: u128,
 }
 
-/// The seat's key, and who has it; asks the etcd that `config` names.
+/// A pair, as its etcd has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeatedPair {
+    /// The seat's key.
+    pub key: String,
+    /// Who has it.
+    pub seated: Option<Seated>,
+    /// Which build each gateway has, as it said last, and what may be written into the stores.
+    pub roster: Roster,
+}
+
+/// Asks the etcd that `config` names; says nothing to it.
 ///
 /// # Errors
 /// [`PairError::Io`], [`PairError::Etcd`].
-pub async fn seated(config: GatewayConfig) -> Result<(String, Option<Seated>), PairError> {
+pub async fn seated(config: GatewayConfig) -> Result<SeatedPair, PairError> {
     let mut pair = Pair::new(config)?;
     let found = pair.seat.look().await?;
+    let roster = pair.roster.read().await?;
     let key = pair.seat.key().to_string();
     let seated = found.map(|occupant| {
         let said = |of: fn(&holdfast_etcd::Holder) -> String| occupant.holder.as_ref().map(of).unwrap_or_default();
@@ -40,5 +52,5 @@ pub async fn seated(config: GatewayConfig) -> Result<(String, Option<Seated>), P
             cluster: TenureId::new(occupant.etcd, &key, occupant.revision).cluster(),
         }
     });
-    Ok((key, seated))
+    Ok(SeatedPair { key, seated, roster })
 }

@@ -3,7 +3,7 @@
 //! 1. Make the fresh node a cluster of one, whose id is the tenure's: what fails for good does so before a head is touched, and each has few generations.
 //! 2. Look: the heads of all sets in the pair's stores, and whose each is (P3).
 //! 3. Raise each that an earlier tenure, or a cluster that a person gave up, has left: by conditional PUT. From then on no flush of its former holder succeeds (P4).
-//! 4. Restore the sets into the node.
+//! 4. Restore the sets into the node, with the snapshots and the schedule that their heads list.
 //!
 //! A crash between any two of them is followed by another tenure, here or at the other gateway, which begins at 1. Step 3 done twice for one tenure finds its own
 //! id in the head, raised for this very disk (R12). An etcd that was set back may give the same revision twice: then the head says another disk, or none.
@@ -14,13 +14,16 @@ use crate::config::GatewayConfig;
 use crate::identity::random_u128;
 use crate::keyring::open_store;
 use crate::node::Node;
-use crate::recovery::{self, Found, Leaves, RecoveryError};
+use crate::recovery::{self, Found, LEAVES_LEVEL, Leaves, RecoveryError};
 use crate::run::{Begin, RunError};
 use holdfast_api::{Disposition, Refusal, hex128, member_of, v1};
+use holdfast_control::cluster::{ClusterCommand, FEATURE_LEVEL, FIRST_LEVEL};
 use holdfast_control::pair::Whose;
-use holdfast_control::set::SnapshotList;
+use holdfast_control::set::SNAPSHOTS_LEVEL;
+use holdfast_raft::Registered;
 use holdfast_store::Health;
 use holdfast_types::MemberId;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -132,7 +135,7 @@ impl Takeover {
     }
 
     /// `None`: not this pair's to touch, or of no use.
-    async fn take(&self, mut found: Found) -> Result<Option<Found>, PairError> {
+    async fn take(&self, found: Found) -> Result<Option<Found>, PairError> {
         let (id, name) = (self.authority.id, found.head.name.clone());
         let leaves = match id.judge(found.head.life.cluster, self.adopted()) {
             // R12, of this takeover: raised for this disk, and no checkpoint since. Anything else has lived under this very name before.
@@ -159,8 +162,10 @@ impl Takeover {
             tracing::error!(set = %name, ?obstacle, "a set of the pair cannot be read: it is left as it is, and not served");
             return Ok(None);
         }
-        // In a pair no head lists any (ADR 0035), so from its first checkpoint on nobody would know of what comes back here. A cluster that was given up may have had some.
-        found.head.links.snapshots = SnapshotList::default();
+        // Listed snapshots come back as they are listed, unlooked at: what they name was there when they were listed, and nobody has deleted it since (S15). One of which
+        // something was lost is then what it would have been without a takeover: there, unreadable, and named once garbage is looked for, which comes to a stop before
+        // anything is deleted.
+        self.await_pair_level(self.needed(&found).await?).await?;
         // Not what keeps an older tenure out: that is the condition of the PUT. It keeps one that stood still from fencing a later one for nothing.
         self.authority.may_answer().map_err(PairError::Over)?;
         let raised = match recovery::raise(&found, id.cluster(), self.node.identity().disk()).await {
@@ -171,8 +176,28 @@ impl Takeover {
             raised => raised?,
         };
         let covered = found.head.covered.map(|covered| covered.upto);
-        tracing::info!(set = %name, generation = raised.head.life.generation, ?covered, "taken over");
+        let (generation, snapshots) = (raised.head.life.generation, raised.head.links.snapshots.snapshots.len());
+        tracing::info!(set = %name, generation, ?covered, snapshots, "taken over");
         Ok(Some(raised))
+    }
+
+    /// The feature level of what a set has in its store. One request more at most, and none once the pair is past that.
+    async fn needed(&self, found: &Found) -> Result<u32, PairError> {
+        let lists = !found.head.links.snapshots.is_empty();
+        let in_leaves = !lists
+            && self.authority.level() < LEAVES_LEVEL
+            && recovery::is_in_leaves(found).await.map_err(RecoveryError::Store)?;
+        Ok(needed(lists, in_leaves))
+    }
+
+    /// P6, from what is in a store already: the roster says so before this tenure adds to it. It does not yet where the sets were another cluster's until now, or where
+    /// the etcd was set back; a gateway of an older build reads them no less for it.
+    async fn await_pair_level(&self, level: u32) -> Result<(), PairError> {
+        self.authority.stores_need(level);
+        while self.authority.level() < level {
+            self.again(format!("the pair's roster does not say yet that its sets need feature level {level}")).await?;
+        }
+        Ok(())
     }
 
     fn adopted(&self) -> Option<u128> {
@@ -193,10 +218,27 @@ impl Takeover {
         };
         loop {
             match door.init_cluster(request.clone()).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => break,
                 Err(refusal) if may_pass(&refusal) => self.again(refusal.to_string()).await?,
                 Err(refusal) => return Err(PairError::Refused(refusal)),
             }
+        }
+        self.raise_level().await;
+        Ok(())
+    }
+
+    /// The fresh cluster comes to this build's feature level: sets with snapshots are restored by an entry of a later one than it begins with. The node sees to it by
+    /// itself, a second or two later; where this fails, that is waited for. Nobody else is asked who this member is: no copy of a disk that has just been made can be about.
+    async fn raise_level(&self) {
+        let Some(adopted) = self.node.adopted() else { return };
+        let registered = adopted.raft.register(&BTreeMap::new(), FEATURE_LEVEL).await;
+        let level = self.node.cluster.state().raisable().filter(|_| registered == Registered::Done);
+        let Some(level) = level else {
+            tracing::debug!(?registered, "the feature level is left to the node's own round");
+            return;
+        };
+        if let Err(error) = self.node.cluster.command(&adopted.group, &ClusterCommand::RaiseLevel { level }).await {
+            tracing::debug!(%error, "the feature level is left to the node's own round");
         }
     }
 
@@ -229,6 +271,21 @@ impl Takeover {
     }
 }
 
+/// Roots of snapshots may be in leaves: who opens a head that lists any reads those as well.
+const _: () = assert!(SNAPSHOTS_LEVEL > LEAVES_LEVEL);
+
+/// The feature level of a set whose head lists snapshots once it is raised, or whose root is in leaves.
+fn needed(lists: bool, in_leaves: bool) -> u32 {
+    match (lists, in_leaves) {
+        (true, _) => SNAPSHOTS_LEVEL,
+        (false, true) => LEAVES_LEVEL,
+        (false, false) => FIRST_LEVEL,
+    }
+}
+
 fn may_pass(refusal: &Refusal) -> bool {
     matches!(refusal.code.disposition(), Disposition::Retry | Disposition::Unknown)
 }
+
+#[cfg(test)]
+mod tests;

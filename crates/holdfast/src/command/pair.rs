@@ -7,8 +7,9 @@ use crate::output;
 use clap::Subcommand;
 use holdfast_api::v1;
 use holdfast_gateway::config::GatewayConfig;
-use holdfast_gateway::pair::{Seated, seated};
+use holdfast_gateway::pair::{Seated, SeatedPair, seated};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ Examples:
 
 A pair is made by [pair] in the settings of its two gateways (holdfast gateway sample-config), and run by `holdfast gateway run` at each.
 The seat is free for a moment while it changes hands, and as long as no gateway of the pair runs.
+LEVEL is what may be written into the pair's stores: the least of BUILDS, which are the feature
+levels that the gateways know, as each has said last; 1 before two have said so. From 8 on
+snapshots and their schedule outlive a takeover.
 ";
 
 /// What a holder may take to answer.
@@ -43,6 +47,10 @@ struct Status {
     key: String,
     /// `null`: the seat is free.
     holder: Option<Holding>,
+    /// The pair's feature level.
+    level: u32,
+    /// By name, the level that each gateway's build knows, as it said last.
+    gateways: BTreeMap<String, u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,12 +86,13 @@ async fn status(common: &Common, path: &Path) -> Result<Status, CliError> {
     let found = tokio::time::timeout(common.timeout(), seated(config)).await;
     let found =
         found.map_err(|_| CliError::unreachable(format!("the etcd: no answer within {:?}", common.timeout())))?;
-    let (key, found) = found.map_err(|error| CliError::unreachable("the pair's seat").because(&error))?;
-    let holder = match found {
+    let found = found.map_err(|error| CliError::unreachable("the pair's seat").because(&error))?;
+    let SeatedPair { key, seated, roster } = found;
+    let holder = match seated {
         None => None,
         Some(seated) => Some(holding(common, seated).await),
     };
-    Ok(Status { pair: name.to_string(), key, holder })
+    Ok(Status { pair: name.to_string(), key, holder, level: roster.level, gateways: roster.gateways })
 }
 
 async fn holding(common: &Common, seated: Seated) -> Holding {
@@ -115,9 +124,16 @@ async fn holding(common: &Common, seated: Seated) -> Holding {
     shown
 }
 
+/// Each gateway's level.
+fn builds(status: &Status) -> String {
+    let each: Vec<String> = status.gateways.iter().map(|(gateway, level)| format!("{gateway}={level}")).collect();
+    each.join(",")
+}
+
 fn table(status: &Status) -> String {
     let Some(holder) = &status.holder else {
-        return format!("pair {}: nobody has its seat ({})", status.pair, status.key);
+        let (pair, key, level) = (&status.pair, &status.key, status.level);
+        return format!("pair {pair}: nobody has its seat ({key}); level {level}, builds {}", builds(status));
     };
     let row = [
         status.pair.clone(),
@@ -126,8 +142,11 @@ fn table(status: &Status) -> String {
         holder.nbd.clone(),
         super::history::time(holder.since_unix_ms),
         holder.revision.to_string(),
+        status.level.to_string(),
+        builds(status),
         if holder.answers { "yes".to_string() } else { "no".to_string() },
         holder.trouble.clone(),
     ];
-    output::table(["PAIR", "HOLDER", "API", "NBD", "SINCE", "REVISION", "ANSWERS", "TROUBLE"], [row])
+    let header = ["PAIR", "HOLDER", "API", "NBD", "SINCE", "REVISION", "LEVEL", "BUILDS", "ANSWERS", "TROUBLE"];
+    output::table(header, [row])
 }

@@ -1,6 +1,8 @@
 //! What is done to the pair, one after the other.
 
-use super::{BLOCK, BLOCKS, Lab, Ledger, PATIENCE, Pair, SERVES, TAKEOVER_LIMIT, TTL, answers_nothing, words};
+use super::{
+    BLOCK, BLOCKS, Lab, Ledger, PATIENCE, Pair, SERVES, TAKEOVER_LIMIT, TTL, answers_nothing, snapshots, words,
+};
 use crate::cluster::{SET, VOLUME};
 use crate::cmd::cmd;
 use crate::nbd::{Client, pattern, tag_of};
@@ -289,8 +291,9 @@ pub(super) fn stopped(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     release(pair, next, client, &token)
 }
 
-/// P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over.
-pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
+/// P3: a gateway of another pair leaves the sets alone, until a person says that they are given up for it. Then it takes them over, with their snapshots. Which gateway is
+/// stopped after that.
+pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger, left: &[String]) -> Result<usize> {
     let (holder, _) = pair.holder(TAKEOVER_LIMIT)?;
     let cluster = pair.status()?["holder"]["cluster_id"].as_str().context("no cluster id")?.to_string();
     pair.gateways[holder].process()?.stop(Signal::TERM, Duration::from_secs(20))?;
@@ -318,8 +321,10 @@ pub(super) fn anothers(pair: &mut Pair, ledger: &mut Ledger) -> Result<()> {
     anyhow::ensure!(taken, "P3: a set that was given up for another pair is not served by it");
     let (mut client, token) = opened.context("not opened")?;
     ledger.check(&mut client)?;
+    snapshots::are_there(pair, other, left)?;
     note(format!("another pair: left it alone, and took it over once it was told that cluster {cluster} is given up"));
-    release(pair, other, client, &token)
+    release(pair, other, client, &token)?;
+    Ok(holder)
 }
 
 /// With durability "write" every answered write survives, flushed or not.

@@ -98,8 +98,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R11",
         edits: &[Edit {
             file: "crates/gateway/src/node/start_set.rs",
-            old: "shape.filter(|_| level >= LEAVES_LEVEL)",
-            new: "shape.filter(|_| level.saturating_add(1) >= LEAVES_LEVEL)",
+            old: "(readers >= LEAVES_LEVEL).then_some(shape)",
+            new: "(readers.saturating_add(1) >= LEAVES_LEVEL).then_some(shape)",
         }],
         tests: &[lib(Layer::Unit, "holdfast-gateway", &["node::start_set::"])],
         smoke: false,

@@ -1,13 +1,17 @@
-//! A gateway pair with an etcd: nothing flushed goes with its gateway, and no tenure that is over answers.
+//! A gateway pair with an etcd: nothing flushed goes with its gateway, no tenure that is over answers, snapshots come back, and nothing is written that the other gateway
+//! does not read.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
 const RULE: &str = "crates/control/src/pair.rs";
+const ROSTER: &str = "crates/control/src/pair/roster.rs";
 const SEAT: &str = "crates/etcd/src/seat.rs";
 
 const UNIT: Test = lib(Layer::Property, "holdfast-control", &["pair::"]);
 const STORIES: Test = file(Layer::Story, "holdfast-control", &["--test", "stories"], &[]);
 const ANSWERS: Test = lib(Layer::Unit, "holdfast-gateway", &["set::head::durable::"]);
+const TAKEOVER: Test = lib(Layer::Unit, "holdfast-gateway", &["pair::takeover::"]);
+const WRITES: Test = lib(Layer::Unit, "holdfast-gateway", &["node::start_set::"]);
 const CONTRACT: Test = file(Layer::Unit, "holdfast-etcd", &["--test", "seat"], &[]);
 const SCENARIO: Test = Test::Scenario("etcd-pair");
 
@@ -78,6 +82,78 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            None => Kept::For(seconds(ttl)),",
         }],
         tests: &[CONTRACT],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-level-by-one-word",
+        bug: "a pair is at what one gateway's build knows, before the other one has said anything",
+        rule: "R11",
+        edits: &[Edit {
+            file: ROSTER,
+            old: ".filter(|_| gateways.len() > 1)",
+            new: ".filter(|_| !gateways.is_empty())",
+        }],
+        tests: &[UNIT],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-seat-for-an-older-build",
+        bug: "a gateway whose build knows less than the pair is at gets the seat, and does not open the sets' heads",
+        rule: "R11",
+        edits: &[Edit {
+            file: ROSTER,
+            old: "if knows < self.level {",
+            new: "if knows.saturating_add(1) < self.level {",
+        }],
+        tests: &[UNIT],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-writes-by-its-own-level",
+        bug: "a gateway of a pair writes whatever its own build reads: heads and roots that the other one takes for damaged",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/gateway/src/node/start_set.rs",
+            old: "pair.map_or(cluster, |pair| pair.min(cluster))",
+            new: "pair.map_or(cluster, |pair| pair.max(cluster))",
+        }],
+        tests: &[WRITES, TAKEOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-takeover-drops-snapshots",
+        bug: "a takeover lets go of the snapshots that the head lists: the next sweep deletes what only they name",
+        rule: "R7",
+        edits: &[Edit {
+            file: "crates/gateway/src/pair/takeover.rs",
+            old: "        self.await_pair_level(self.needed(&found).await?).await?;\n",
+            new: "        self.await_pair_level(self.needed(&found).await?).await?;\n        let mut found = found;\n        found.head.links.snapshots = Default::default();\n",
+        }],
+        tests: &[TAKEOVER, SCENARIO],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-answers-before-the-head-lists",
+        bug: "the end of a snapshot is answered before the set's head says so: a takeover brings it back, and a gateway that was replaced answers as well",
+        rule: "R1",
+        edits: &[Edit {
+            file: "crates/gateway/src/admin/snapshot.rs",
+            old: "        while !is_listed(set) {",
+            new: "        while false && !is_listed(set) {",
+        }],
+        tests: &[TAKEOVER],
+        smoke: false,
+    },
+    Mutation {
+        name: "pair-level-without-leaves",
+        bug: "a takeover of sets whose roots are in leaves leaves the pair at a level whose builds do not read them",
+        rule: "R11",
+        edits: &[Edit {
+            file: "crates/gateway/src/pair/takeover.rs",
+            old: "(false, true) => LEAVES_LEVEL,",
+            new: "(false, true) => FIRST_LEVEL,",
+        }],
+        tests: &[TAKEOVER],
         smoke: false,
     },
 ];

@@ -41,7 +41,7 @@ fn of_blank(covered: bool, as_raised: bool) -> Vec<String> {
 fn blank_where(as_raised: bool) -> &'static str {
     match as_raised {
         true => "as the recovery before left it: none came back then, and none was listed since",
-        false => "as below feature level 8 and in a pair: if it had any, they do not come back",
+        false => "as below feature level 8: if it had any, they do not come back",
     }
 }
 

@@ -75,6 +75,27 @@ async fn a_head_lists_snapshots_and_who_was_cut_off_brings_none_back() {
     assert!(!third.behind());
 }
 
+/// S15 over a takeover: a gateway that stood still lets go of a snapshot that the next life has taken back. It finds that out by the head, and nothing of it is retired.
+#[tokio::test]
+async fn who_was_replaced_retires_nothing_of_what_came_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(Memory::new());
+    let old = HeadKeeper::new(HeadParts { may_list: Arc::new(|| true), ..parts(&store, dir.path()) });
+    let none = SetState::new(Epoch(0));
+    let mut there = none.clone();
+    there.snapshots.insert(Name::new("monday").unwrap(), snapshot(12));
+    old.note(&there, Some(LogId::new(2, 13)), Some(Term(2)));
+    commit(&old, 12).await.unwrap();
+    assert!(old.links_settled(&there, Term(2)));
+    recovery::raise(&found(&store).await, 8, 99).await.unwrap();
+    old.note(&none, Some(LogId::new(2, 16)), Some(Term(2)));
+    old.replace_around(Term(2)).await;
+    assert!(!old.links_settled(&none, Term(2)), "its objects would go");
+    assert!(old.fenced().is_some(), "H1");
+    let inherited = [("monday".to_string(), Snapshot { upto: LogId::default(), ..snapshot(12) })];
+    assert_eq!(listed(&store).await, inherited);
+}
+
 /// Of two that replace one head one is refused: beside a commit under way, which says all of it, nobody else does. What was read and swapped counts as a look.
 #[tokio::test]
 async fn a_commit_replaces_the_head_alone() {

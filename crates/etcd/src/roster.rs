@@ -1,0 +1,126 @@
+//! The roster of a gateway pair: one key that both gateways read, and replace where nobody else has meanwhile (ADR 0031).
+//!
+//! Owns: its text, and the calls. Does not own: what it is to say, which `holdfast_control::pair` decides.
+
+use crate::client::{Client, EtcdError, EtcdOptions};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The form of [`RosterText`] that this build reads and writes.
+const FORM: u32 = 1;
+
+/// After so many others in a row who wrote between our read and our write, later.
+const TRIES: u32 = 5;
+
+/// As it lies in the etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterText {
+    form: u32,
+    /// The pair's feature level.
+    pub level: u32,
+    /// By name, the feature level that each gateway's build knows.
+    pub gateways: BTreeMap<String, u32>,
+}
+
+impl RosterText {
+    /// In the form of this build.
+    pub fn new(level: u32, gateways: BTreeMap<String, u32>) -> Self {
+        Self { form: FORM, level, gateways }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        // A struct of numbers and texts with string keys always has a form in JSON.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    fn of_bytes(key: &str, bytes: &[u8]) -> Result<Self, EtcdError> {
+        let found = match serde_json::from_slice::<Self>(bytes) {
+            Ok(text) if text.form == FORM => return Ok(text),
+            Ok(text) => format!("form {}", text.form),
+            Err(_) => format!("{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(64)])),
+        };
+        Err(EtcdError::NoRoster { key: key.to_owned(), found })
+    }
+}
+
+/// Where one pair's roster lies: `PREFIX/pairs/NAME/roster`, under no lease. Clones share their connections.
+#[derive(Clone, Debug)]
+pub struct RosterKey {
+    client: Client,
+    key: String,
+}
+
+impl RosterKey {
+    /// Of the pair `name` below `prefix`. Connects when it is first used.
+    ///
+    /// # Errors
+    /// [`EtcdError::Endpoint`].
+    pub fn new(options: &EtcdOptions, prefix: &str, name: &str) -> Result<Self, EtcdError> {
+        let key = format!("{}/pairs/{name}/roster", prefix.trim_end_matches('/'));
+        Ok(Self { client: Client::new(options)?, key })
+    }
+
+    /// Its key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What it says (linearizable); `None`: nobody has written it.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn read(&mut self) -> Result<Option<RosterText>, EtcdError> {
+        self.read_at().await.map(|(found, _)| found)
+    }
+
+    async fn read_at(&mut self) -> Result<(Option<RosterText>, i64), EtcdError> {
+        let found = self.client.get(&self.key).await?;
+        let text = found.value.as_deref().map(|bytes| RosterText::of_bytes(&self.key, bytes)).transpose()?;
+        Ok((text, found.revision))
+    }
+
+    /// Makes it what `next` says of what is there; where that is no change it is only read. What somebody else wrote meanwhile is asked about anew. Can be repeated: an
+    /// error may hide that it was written, and what lands late lands only on what it was made of (R12).
+    ///
+    /// # Errors
+    /// [`EtcdError`], after a bounded number of calls. Inside of it what `next` refused: nothing was written then.
+    pub async fn change<E>(
+        &mut self,
+        next: impl Fn(Option<&RosterText>) -> Result<RosterText, E>,
+    ) -> Result<Result<RosterText, E>, EtcdError> {
+        for _ in 0..TRIES {
+            let (found, revision) = self.read_at().await?;
+            let wanted = match next(found.as_ref()) {
+                Ok(wanted) => wanted,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            if found.as_ref() == Some(&wanted) || self.client.put_if(&self.key, &wanted.to_bytes(), revision).await? {
+                return Ok(Ok(wanted));
+            }
+        }
+        Err(EtcdError::Contended { key: self.key.clone(), times: TRIES })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_is_what_the_page_says() {
+        let text = RosterText::new(8, BTreeMap::from([("g1".to_string(), 8), ("g2".to_string(), 9)]));
+        let expected = "{\"form\":1,\"level\":8,\"gateways\":{\"g1\":8,\"g2\":9}}";
+        assert_eq!(String::from_utf8(text.to_bytes()).unwrap(), expected);
+        assert_eq!(RosterText::of_bytes("k", expected.as_bytes()).unwrap(), text);
+    }
+
+    /// A newer build's text may say what this one does not know of: then this one must not go by the rest.
+    #[test]
+    fn another_form_is_no_roster() {
+        let said = |text: &str| RosterText::of_bytes("/p/roster", text.as_bytes()).unwrap_err().to_string();
+        let newer = said("{\"form\":2,\"level\":8,\"gateways\":{}}");
+        assert!(newer.contains("\"/p/roster\"") && newer.contains("holds form 2"), "{newer}");
+        assert!(said("mine").contains("holds \"mine\""), "{}", said("mine"));
+        said("");
+    }
+}
