@@ -109,7 +109,7 @@ pub(super) fn unarmed(sources: &[Source]) -> Vec<String> {
         place && s.path != ARMED && !s.path.starts_with("xtask/src/tidy/")
     };
     let armed = sources.iter().filter(theirs).filter(|s| arms(&s.text));
-    armed.map(|s| format!("{}: watchdog.mode, expected \"off\" or none: a test must reset no machine", s.path)).collect()
+    armed.map(|s| format!("{}: watchdog.mode: expected \"off\" or none, tests reset no machine", s.path)).collect()
 }
 
 /// Whether settings in it, as TOML or as a string of Rust, have the machine's watchdog armed.

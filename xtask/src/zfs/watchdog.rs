@@ -151,6 +151,7 @@ fn hung(lab: &mut Lab, report: &mut Report, from: &Guest, to: &Guest) -> Result<
     let writers = lab.writers(from)?;
     go_on(&writers, 20)?;
     lab.take_back(writers, unix_ms())?;
+    Lab::session(from)?.query("checkpoint")?;
     let boot = boot_of(from)?;
     report.fault();
     let begun = Instant::now();
@@ -272,6 +273,53 @@ fn attach_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     Ok(())
 }
 
+/// Settings of a gateway that is its own cluster, and the plan of that.
+const GATEWAY: &str = "name = \"g1\"\ndata_dir = \"/var/lib/holdfast\"\napi_listen = \"127.0.0.1:7400\"\n\
+    peer_listen = \"127.0.0.1:7401\"\nnbd_listen = \"127.0.0.1:10809\"\nplain_exports = true\n\
+    [key]\nfile = \"/etc/holdfast/cluster.key\"\n[journal]\nbound = \"1GiB\"\nreserve = \"128MiB\"\n\
+    [cache]\nmemory = \"128MiB\"\ndisk = \"0B\"\n";
+const PLAN: &str = "[[gateways]]\nname = \"g1\"\nregion = \"local\"\napi = \"127.0.0.1:7400\"\n\
+    [[sets]]\nname = \"here\"\nstore = \"file:///var/lib/holdfast-store\"\nvolumes = { vol1 = \"64MiB\" }\n";
+
+/// Asks that gateway once a second until it answers with success.
+const ANSWERS: &str =
+    "for _ in $(seq 200); do holdfast lease show here --api 127.0.0.1:7400 > /dev/null 2>&1 && exit 0; sleep 1; done; exit 1";
+
+/// The unit of a gateway, on a guest that stands by: started, killed and back by itself, stopped.
+fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
+    const UNIT: &str = "holdfast-gateway.service";
+    step("The unit of a gateway");
+    guest.put(&format!("/etc/systemd/system/{UNIT}"), &shipped(UNIT)?)?;
+    guest.put("/etc/holdfast/gateway.toml", GATEWAY)?;
+    guest.put("/etc/holdfast/cluster.toml", PLAN)?;
+    guest.put("/etc/holdfast/cluster.key", &"5a".repeat(32))?;
+    let begun = Instant::now();
+    guest.run(
+        &format!(
+            "set -e\nchmod 600 /etc/holdfast/cluster.key\nmkdir -p /var/lib/holdfast-store\nsystemctl daemon-reload\nsystemctl start {UNIT}\n\
+             for _ in $(seq 200); do (: < /dev/tcp/127.0.0.1/7400) 2> /dev/null && break; sleep 1; done\n\
+             holdfast cluster bootstrap --config /etc/holdfast/cluster.toml --api 127.0.0.1:7400 --timeout 60s"
+        ),
+        LIMIT,
+    )?;
+    guest.run(ANSWERS, LIMIT)?;
+    report.add(PART, &format!("{UNIT}: start, bootstrap"), Some(begun.elapsed().as_secs_f64()), "answers");
+    let begun = Instant::now();
+    report.fault();
+    guest.run(&format!("kill -9 $(systemctl show -p MainPID --value {UNIT})"), LIMIT)?;
+    let shown = || guest.run(&format!("systemctl show -p NRestarts --value {UNIT}"), LIMIT);
+    let again = wait_until(LIMIT, || shown().is_ok_and(|n| n.trim() == "1"));
+    anyhow::ensure!(again, "found {:?} restarts of {UNIT}, expected 1", shown());
+    guest.run(ANSWERS, LIMIT)?;
+    report.add(PART, "killed: it answers again", Some(begun.elapsed().as_secs_f64()), "restarted by systemd");
+    let begun = Instant::now();
+    guest.run(&format!("systemctl stop {UNIT}"), LIMIT)?;
+    let result = guest.run(&format!("systemctl show -p Result --value {UNIT}"), LIMIT)?;
+    anyhow::ensure!(result.trim() == "success", "{UNIT}: found the result {:?}, expected success", result.trim());
+    report.add(PART, "its stop", Some(begun.elapsed().as_secs_f64()), "success");
+    Ok(())
+}
+
 /// The acts. Nothing is attached before them; [`SET`] has its pool, and the ledger its table.
 ///
 /// # Errors
@@ -285,6 +333,7 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     let b = begin(lab, report, 1)?;
     stands_by(&b)?;
     attach_unit(report, &b)?;
+    gateway_unit(report, &b)?;
     switched(lab, report, &a, &b, 1)?;
     switched(lab, report, &b, &a, 0)?;
     hung(lab, report, &a, &b)?;
