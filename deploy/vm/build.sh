@@ -54,7 +54,7 @@ system() {
 
 say "root file system, in the background"
 root=$dir/root.d
-system "$root" kmod,udev,iproute2,procps,zfsutils-linux,postgresql-15,qemu-guest-agent,libnbd-bin > root.log 2>&1 &
+system "$root" kmod,udev,systemd,iproute2,procps,zfsutils-linux,postgresql-15,qemu-guest-agent,libnbd-bin > root.log 2>&1 &
 root_pid=$!
 
 if [ ! -s modules.tar ]; then
@@ -97,6 +97,39 @@ say "$(cat modules.version)"
 wait "$root_pid" || { tail -20 root.log; exit 1; }
 tar -C "$root/usr" -xf modules.tar
 install -m 755 "$here/init" "$root/sbin/holdfast-guest"
+# With holdfast.init=systemd the same script is two units, and nothing runs beside what a test starts.
+units=$root/etc/systemd/system
+mkdir -p "$units/multi-user.target.wants" "$root/etc/systemd/system.conf.d"
+cat > "$units/holdfast-guest-setup.service" <<'UNIT'
+[Unit]
+Description=Modules, network and program of the guest
+Wants=network.target
+Before=network.target network-online.target
+After=systemd-udev-trigger.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/sbin/holdfast-guest setup
+# As on other machines: whoever needs the network to end in good order has to have ended before.
+ExecStop=/bin/ip link set eth0 down
+UNIT
+cat > "$units/holdfast-guest.service" <<'UNIT'
+[Unit]
+Description=The host talks to the guest through this
+After=holdfast-guest-setup.service
+
+[Service]
+ExecStart=/sbin/holdfast-guest serve
+UNIT
+ln -s ../holdfast-guest-setup.service ../holdfast-guest.service "$units/multi-user.target.wants/"
+for unit in qemu-guest-agent.service timers.target getty.target systemd-logind.service; do
+  ln -sf /dev/null "$units/$unit"
+done
+# An emulated machine is late with everything.
+printf '[Manager]\nDefaultTimeoutStartSec=10min\n' > "$root/etc/systemd/system.conf.d/guest.conf"
+# PostgreSQL does not come up by itself (docs/operating/agent.md).
+echo manual > "$root/etc/postgresql/15/main/start.conf"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/lib/postgresql/15/main
 # A third of the image, for compiling queries: without it PostgreSQL does not.
 rm -rf "$root"/usr/lib/postgresql/15/lib/{bitcode,llvmjit*} "$root"/usr/lib/x86_64-linux-gnu/libLLVM*

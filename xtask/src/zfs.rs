@@ -12,6 +12,7 @@ mod agents;
 mod base64;
 mod cut_off;
 mod devices;
+mod events;
 mod expired;
 mod guest;
 mod intruder;
@@ -21,6 +22,7 @@ mod multihost;
 mod pool;
 mod report;
 mod standby;
+mod watchdog;
 
 use crate::binary::{Build, fresh_dir, root};
 use crate::cmd::cmd;
@@ -76,6 +78,8 @@ enum Part {
     Agents,
     /// Two guests with agents: the primary is cut off from everybody, and heard again
     CutOff,
+    /// Two guests under systemd, with the machine's watchdog: agent, helper and attach hang, a machine is shut down, PostgreSQL as a unit moves
+    Watchdog,
     /// Two guests with agents and a pool with multihost=on: switchovers, host ids that are missing or two hosts', the primary killed
     Multihost,
     /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
@@ -205,7 +209,7 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     let part = args.part;
     if part != Part::Mirror {
-        let a = devices::make(lab, report, args)?;
+        let mut a = devices::make(lab, report, args)?;
         if part.runs(Part::Devices) {
             devices::grow(lab, report, args, &a)?;
             devices::faults(lab, report, args, &a)?;
@@ -217,6 +221,15 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
         if part.runs(Part::Devices) {
             intruder::act(lab, report, &a, args.sockets)?;
             expired::act(report, &a, args.sockets)?;
+        }
+        if part.runs(Part::Watchdog) {
+            // The same guests, with another first process.
+            a.kill()?;
+            watchdog::acts(lab, report, args)?;
+            if part == Part::Watchdog {
+                return Ok(());
+            }
+            (a, _) = lab.boot(0)?;
         }
         if part.runs(Part::Agents) || matches!(part, Part::CutOff | Part::Multihost) {
             let mut pair = agents::pair(lab, report, a)?;

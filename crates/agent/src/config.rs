@@ -284,7 +284,7 @@ settings! {
         kind: WatchdogKind = WatchdogKind::Helper;
         /// The machine's watchdog device behind the helper, which resets the machine before the lease ends for others where nobody could stop PostgreSQL: "off",
         /// "automatic" (where it can be opened and set) or "required" (PostgreSQL is not started here without it). Its timeout is two thirds of the lease, in whole
-        /// seconds: leases of 1.5 s and more. What is not gone some 150 ms before the end of a lease is reset: `lease.stop_margin_ms` of 600 and more leaves time.
+        /// seconds: leases of 1.5 s and more. What is not gone some 70 ms before the end of a lease is reset: `lease.stop_margin_ms` of 600 and more leaves time.
         mode: WatchdogMode = WatchdogMode::Off;
         /// That device. No other program may have it open, systemd with RuntimeWatchdogSec neither.
         device: PathBuf = PathBuf::from("/dev/watchdog");

@@ -6,7 +6,7 @@
 
 use crate::client;
 use crate::clock;
-use crate::config::{AgentConfig, WatchdogKind};
+use crate::config::{AgentConfig, WatchdogKind, WatchdogMode};
 use crate::history::History;
 use crate::host::{AttachLook, Host};
 use crate::http::{self, Asked, Door, View};
@@ -105,6 +105,12 @@ pub async fn run(
     let host = Arc::new(crate::drivers::Real::new(&config).map_err(RunError::Settings)?);
     let history = History::open(&config.dir).map_err(dir_error(&config.dir))?;
     let watched = config.watchdog.kind != WatchdogKind::Off;
+    if config.watchdog.mode == WatchdogMode::Off && config.watchdog.device.exists() {
+        tracing::info!(
+            device = %config.watchdog.device.display(),
+            "watchdog.mode is off, and this machine has a watchdog device: nobody ends PostgreSQL where the helper hangs too"
+        );
+    }
     let agent = Agent::new(config, host, history, listener, token);
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await

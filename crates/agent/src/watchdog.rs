@@ -29,8 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two looks.
+/// Between two looks. Below a second: the guard reckons with its nanoseconds.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 
 /// The same while the machine's watchdog counts and is not fed.
 const URGENT_PAUSE: Duration = Duration::from_millis(20);

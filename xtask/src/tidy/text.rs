@@ -9,6 +9,10 @@ const LINES_MAX: usize = 600;
 /// Longer files, each with its reason and its own bound.
 const LONGER: &[(&str, usize, &str)] = &[];
 
+/// Whose settings are tests' or examples', and that part of them whose guests are machines of their own.
+const UNARMED: [&str; 5] = ["xtask/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
+const ARMED: &str = "xtask/src/zfs/watchdog.rs";
+
 fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
@@ -98,6 +102,25 @@ pub(super) fn borders(sources: &[Source]) -> Vec<String> {
     problems
 }
 
+/// Settings of tests and examples leave the machine's watchdog alone: hosts of tests are namespaces, with the machine's own `/dev`.
+pub(super) fn unarmed(sources: &[Source]) -> Vec<String> {
+    let theirs = |s: &&Source| {
+        let place = UNARMED.iter().any(|place| s.path.starts_with(place));
+        place && s.path != ARMED && !s.path.starts_with("xtask/src/tidy/")
+    };
+    let armed = sources.iter().filter(theirs).filter(|s| arms(&s.text));
+    armed.map(|s| format!("{}: watchdog.mode: expected \"off\" or none, tests reset no machine", s.path)).collect()
+}
+
+/// Whether settings in it, as TOML or as a string of Rust, have the machine's watchdog armed.
+fn arms(text: &str) -> bool {
+    let plain = text.replace('\\', "");
+    let mode = |mode: &str| format!("mode = \"{mode}\"");
+    // "automatic" is also a value of the agent's own mode, which stands in no section.
+    let mut sections = plain.split("[watchdog]").skip(1).map(|rest| rest.split('[').next().unwrap_or_default());
+    plain.contains(&mode("required")) || sections.any(|section| section.contains(&mode("automatic")))
+}
+
 /// Code in comments that rustdoc would take for a test. `cargo xtask test` does not run such: a test stands beside the code.
 pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
@@ -167,6 +190,19 @@ mod tests {
             ["crates/a/src/lib.rs:1: .unwrap() outside of tests"]
         );
         assert!(unwraps(&source("crates/a/src/tests.rs", text)[0]).is_empty());
+    }
+
+    #[test]
+    fn settings_of_tests_arm_no_watchdog() {
+        let of = |path: &str, text: &str| unarmed(&source(path, text)).len();
+        let example = "deploy/examples/a/agent.toml";
+        assert_eq!(of(example, "mode = \"automatic\"\n[watchdog]\ntimeout_ms = 3000\n[pool]\n"), 0);
+        assert_eq!(of(example, "[watchdog]\nmode = \"off\"\n"), 0);
+        assert_eq!(of(example, "[watchdog]\nmode = \"automatic\"\n"), 1);
+        assert_eq!(of("xtask/src/hosts.rs", r#"const A: &str = "[watchdog]\nmode = \"automatic\"\n[pool]\n";"#), 1);
+        assert_eq!(of("xtask/src/hosts.rs", r#"const A: &str = "mode = \"required\"\n";"#), 1);
+        assert_eq!(of(ARMED, r#"const A: &str = "mode = \"required\"\n";"#), 0);
+        assert_eq!(of("docs/operating/agent.md", "`watchdog.mode = \"required\"`"), 0);
     }
 
     #[test]

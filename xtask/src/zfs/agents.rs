@@ -20,25 +20,49 @@ use std::time::{Duration, Instant};
 const PART: &str = "agents";
 const TOKEN: &str = "/etc/holdfast/agent.token";
 
-/// Settings of a guest's agent, with these further lines for its pool. Emulation makes all of it late: the limits are wide.
-fn settings(guest: &Guest, index: usize, pool: &str) -> String {
+/// Lines of a guest's settings that differ between parts.
+#[derive(Clone, Copy, Debug)]
+pub struct More<'a> {
+    /// Further ones of `[pool]`.
+    pub pool: &'a str,
+    /// Further ones of `[database]`.
+    pub database: &'a str,
+    /// All of `[watchdog]`.
+    pub watchdog: &'a str,
+}
+
+impl<'a> More<'a> {
+    /// Of a guest without systemd.
+    fn of_pool(pool: &'a str) -> Self {
+        Self { pool, database: "", watchdog: "mode = \"off\"\ntimeout_ms = 60000\n" }
+    }
+}
+
+/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide.
+fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
+    let More { pool, database, watchdog } = more;
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
     format!(
         "name = {:?}\nset = {SET:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
          [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
-         [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n[watchdog]\ntimeout_ms = 60000\n\
+         [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n{database}[watchdog]\n{watchdog}\
          [http]\nlisten = \"0.0.0.0:8008\"\ntoken_file = {TOKEN:?}\n[peers]\n{peer} = \"{peer_at}:8008\"\n",
         guest.name,
         apis.join(", ")
     )
 }
 
-/// Writes the settings, which an agent reads when it begins.
+/// Writes the settings, which an agent reads when it begins, with these further lines for its pool.
 pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
+    configure_with(guest, index, More::of_pool(pool))
+}
+
+/// The same with all that differs between parts.
+pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
-    guest.put("/etc/holdfast/agent.toml", &settings(guest, index, pool))?;
+    guest.put("/etc/holdfast/agent.toml", &settings(guest, index, more))?;
     // Its reboot by sysrq writes nothing back.
     guest.run("sync", LIMIT).map(drop)
 }
@@ -82,7 +106,8 @@ pub fn view(guest: &Guest) -> Result<Value> {
 }
 
 fn said(guest: &Guest) -> String {
-    guest.run("tail -n 6 /var/log/agent.log", Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
+    let last = "if [ -e /var/log/agent.log ]; then tail -n 6 /var/log/agent.log; else journalctl --no-pager -o cat -n 6 -u holdfast-agent.service; fi";
+    guest.run(last, Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
 }
 
 pub fn becomes_primary(guest: &Guest) -> Result<()> {
@@ -108,11 +133,16 @@ pub fn rebooted(guest: &Guest, since: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The phases of a guest's last takeover, from its history.
-pub fn phases(guest: &Guest) -> Result<String> {
+/// A guest's last takeover, from its history.
+pub fn last_way(guest: &Guest) -> Result<Value> {
     let text = guest.run("cat /var/lib/holdfast-agent/history.jsonl", LIMIT)?;
     let mut lines = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let last = lines.find(|line| line["phases"].is_object()).context("a takeover in the history")?;
+    lines.find(|line| line["phases"].is_object()).context("a takeover in the history")
+}
+
+/// Its phases.
+pub fn phases(guest: &Guest) -> Result<String> {
+    let last = last_way(guest)?;
     let phases = last["phases"].as_object().context("phases")?;
     let words: Vec<String> = ["detect_ms", "lease_ms", "attach_ms", "mount_ms", "recover_ms", "first_write_ms"]
         .iter()

@@ -4,6 +4,7 @@
 //! namespace that QEMU runs in, so a guest is a node of [`crate::net`] like any other.
 
 use super::base64;
+use super::events::Events;
 use crate::cmd::tail_of;
 use crate::net::{Net, address};
 use crate::process::{self, Proc, Signal, wait_until};
@@ -38,6 +39,25 @@ pub struct Parts {
     pub bytes: u64,
 }
 
+/// What the guest's first process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// The script of deploy/vm/init.
+    Script,
+    /// systemd, under which that script is two units.
+    Systemd,
+}
+
+impl First {
+    /// What the kernel's command line says of it.
+    fn told(self) -> &'static str {
+        match self {
+            First::Script => "",
+            First::Systemd => " holdfast.init=systemd systemd.condition-needs-update=no",
+        }
+    }
+}
+
 /// One guest.
 #[derive(Debug)]
 pub struct Guest {
@@ -53,7 +73,13 @@ impl Guest {
     ///
     /// # Errors
     /// When its agent does not answer in time.
-    pub fn boot(name: &'static str, node: usize, net: &Net, parts: &Parts, dir: &Path) -> Result<Self> {
+    pub fn boot(
+        name: &'static str,
+        node: usize,
+        net: &Net,
+        (parts, first): (&Parts, First),
+        dir: &Path,
+    ) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
         let (socket, at) = (dir.join("agent.sock"), address(node));
         let _ = std::fs::remove_file(&socket);
@@ -61,8 +87,9 @@ impl Guest {
         let host_id = format!("{:08x}", 0x0ff1_ce00 + node);
         let told = format!(
             "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check net.ifnames=0 audit=0 apparmor=0 \
-             holdfast.name={name} holdfast.hostid={host_id} holdfast.ip=10.0.2.15,10.0.2.2 holdfast.bytes={}",
-            parts.bytes
+             holdfast.name={name} holdfast.hostid={host_id} holdfast.ip=10.0.2.15,10.0.2.2 holdfast.bytes={}{}",
+            parts.bytes,
+            first.told()
         );
         let disk = |file: &Path, id: &str, more: &str| {
             format!("file={},format=raw,if=none,id={id},cache=unsafe,{more}", file.display())
@@ -85,6 +112,7 @@ impl Guest {
         let command =
             command.arg("-chardev").arg(format!("socket,id=agent,path={},server=on,wait=off", socket.display()));
         let command = command.args(["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]);
+        let command = command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", events_of(dir).display()));
         let proc = Proc::spawn(name, command.into_command(), &dir.join("qemu.log"))?;
         let mut guest = Self { name, address: at, dir: dir.into(), proc };
         let begun = Instant::now();
@@ -215,6 +243,24 @@ impl Guest {
         Ok(moment)
     }
 
+    /// What happens to its machine from now on. One listener at a time.
+    ///
+    /// # Errors
+    /// When QEMU does not answer.
+    pub fn events(&self) -> Result<Events> {
+        Events::listen(self.name, &events_of(&self.dir))
+    }
+
+    /// Waits until it has switched itself off.
+    ///
+    /// # Errors
+    /// When it runs on, or its QEMU has failed.
+    pub fn off(mut self, limit: Duration) -> Result<()> {
+        let status = self.proc.wait(limit)?;
+        anyhow::ensure!(status.success(), "{}: found {status} of its QEMU, expected 0", self.name);
+        Ok(())
+    }
+
     /// Stops all of it where it stands.
     ///
     /// # Errors
@@ -240,6 +286,11 @@ impl Guest {
     pub fn console(&self) -> String {
         tail_of(&self.dir.join("console.log"), 6)
     }
+}
+
+/// Where QEMU tells of it.
+fn events_of(dir: &Path) -> PathBuf {
+    dir.join("events.sock")
 }
 
 fn hear(input: &mut impl BufRead) -> Result<Value> {

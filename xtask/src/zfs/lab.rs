@@ -1,6 +1,6 @@
 //! What a run stands on: namespaces, gateways, a set of three volumes, guests, the ledger.
 
-use super::guest::{Guest, Parts};
+use super::guest::{First, Guest, Parts};
 use crate::gateways::{GATEWAYS, Gateways, Plan};
 use crate::ledger::{Ledger, Writers};
 use crate::net::{self, HUB, Net};
@@ -93,9 +93,17 @@ impl Lab {
     /// # Errors
     /// When it does not come up.
     pub fn boot(&self, index: usize) -> Result<(Guest, f64)> {
+        self.boot_as(index, First::Script)
+    }
+
+    /// The same, with this first process.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn boot_as(&self, index: usize, first: First) -> Result<(Guest, f64)> {
         let name = ["a", "b"][index];
         let begun = Instant::now();
-        let guest = Guest::boot(name, GATEWAYS + index, &self.net, &self.parts, &self.dir.join(name))?;
+        let guest = Guest::boot(name, GATEWAYS + index, &self.net, (&self.parts, first), &self.dir.join(name))?;
         Ok((guest, begun.elapsed().as_secs_f64()))
     }
 
@@ -114,6 +122,18 @@ impl Lab {
         let name = name.with_context(|| format!("lease show: {said}"))?;
         let index = name.strip_prefix('g').and_then(|n| n.parse::<usize>().ok()).map(|n| n - 1);
         index.with_context(|| format!("a gateway called {name}"))
+    }
+
+    /// When the gateways granted the set to a guest, Unix milliseconds, as the one that did it says: when it asked the others for the grant.
+    ///
+    /// # Errors
+    /// When somebody else has it, or nobody says so.
+    pub fn granted(&self, guest: &Guest) -> Result<u64> {
+        let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
+        let lease = &said["lease"];
+        let its = lease["owner"].as_str() == Some(guest.name);
+        anyhow::ensure!(its, "lease show: found {said}, expected {} to own the set", guest.name);
+        lease["since_unix_ms"].as_u64().with_context(|| format!("lease show: {said}"))
     }
 
     /// Waits until every gateway has nearly all.

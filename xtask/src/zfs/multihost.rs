@@ -45,7 +45,10 @@ fn switchover(from: &Guest, to: &Guest) -> Result<(i64, String)> {
 }
 
 /// One that goes well; how long it took until the other was primary.
-fn moved(from: &Guest, to: &Guest) -> Result<f64> {
+///
+/// # Errors
+/// When it is refused, or the other one is not primary after it.
+pub fn moved(from: &Guest, to: &Guest) -> Result<f64> {
     let begun = Instant::now();
     let (code, said) = switchover(from, to)?;
     anyhow::ensure!(code == 0, "switchover from {} to {}: exit code {code}: {said}", from.name, to.name);

@@ -7,6 +7,7 @@
 //! Whoever only waits for its timeout would be late: it counts from the last feed. So what counts here is the last renewal, and the feed is left out `timeout` ahead of the
 //! lease's end. That is later than A3 stops PostgreSQL, which then has time to be gone: from there on it is fed again.
 
+use super::LOOK_PAUSE;
 use super::device::{Dog, Kennel};
 use std::path::{Path, PathBuf};
 
@@ -183,9 +184,11 @@ impl<K: Kennel> Guard<K> {
         }
     }
 
-    /// The next look must not be far away: the lease comes to its end, and PostgreSQL may be gone at any moment.
+    /// The next look must not be far away: the lease comes to its end, and PostgreSQL may be gone at any moment. Also where the last feed comes before an unhurried
+    /// look: it fires earlier by what that one is made too early, and PostgreSQL has so much less time to be gone.
     pub fn is_urgent(&self, now_ns: u64, wish: Wish) -> bool {
-        self.dog.as_ref().is_some_and(|(_, timeout)| !may_feed(now_ns, wish.until_ns, *timeout))
+        let next_ns = now_ns.saturating_add(u64::from(LOOK_PAUSE.subsec_nanos()));
+        self.dog.as_ref().is_some_and(|(_, timeout)| !may_feed(next_ns, wish.until_ns, *timeout))
     }
 }
 

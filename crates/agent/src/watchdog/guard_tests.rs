@@ -180,6 +180,25 @@ fn it_fires_before_the_lease_ends_for_others_and_not_early() {
     }
 }
 
+/// G1, at the helper's own pace: the last feed is not left to a look that comes long before its time.
+#[test]
+fn it_fires_some_70_ms_ahead_of_the_end_and_no_earlier() {
+    for phase_ms in (0..100).step_by(5) {
+        let mut lab = Lab::new(Fake::default());
+        lab.guard.look(0, wish(None));
+        let until = TTL_MS * 1_000_000 + phase_ms * 1_000_000;
+        while !lab.fired() {
+            let now = lab.fake.of(|dog| dog.now_ns);
+            lab.guard.look(now, wish(Some(until)));
+            let urgent = lab.guard.is_urgent(now, wish(Some(until)));
+            lab.fake.pass(if urgent { 20_000_000 } else { u64::from(LOOK_PAUSE.subsec_nanos()) });
+        }
+        let at = lab.fake.of(|dog| dog.fires_ns).unwrap();
+        assert!(at <= until, "phase {phase_ms} ms: {} ms after the lease ended", (at - until) / 1_000_000);
+        assert!(until - at <= 70_000_000, "phase {phase_ms} ms: {} ms early", (until - at) / 1_000_000);
+    }
+}
+
 #[test]
 fn a_host_whose_postgresql_was_stopped_in_time_is_not_reset() {
     let mut lab = Lab::new(Fake::default());
