@@ -330,7 +330,9 @@ mod tests {
         let logless = stage(7, false);
         logless.has("logless");
         let why = logless.import(&[]).await.unwrap_err();
-        for words in ["devices is currently unavailable", "(SLOG) is not found on this host: vdd1 [log];", "by hand gives up"] {
+        for words in
+            ["devices is currently unavailable", "(SLOG) is not found on this host: vdd1 [log];", "by hand gives up"]
+        {
             assert!(why.contains(words), "{why}");
         }
         assert_eq!(logless.did(), [IMPORT], "never with -m");
