@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 const PART: &str = "agents";
 const TOKEN: &str = "/etc/holdfast/agent.token";
 
-/// Settings of a guest's agent, with these further lines for its pool. Emulation makes all of it late: the limits are wide.
-fn settings(guest: &Guest, index: usize, pool: &str) -> String {
+/// Settings of a guest's agent for `set`, with these further lines for its pool. Emulation makes all of it late: the limits are wide.
+fn settings(guest: &Guest, index: usize, set: &str, pool: &str) -> String {
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
     format!(
-        "name = {:?}\nset = {SET:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
+        "name = {:?}\nset = {set:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
          [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
          [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n[watchdog]\ntimeout_ms = 60000\n\
@@ -37,15 +37,24 @@ fn settings(guest: &Guest, index: usize, pool: &str) -> String {
 
 /// Writes the settings, which an agent reads when it begins.
 pub fn configure(guest: &Guest, index: usize, pool: &str) -> Result<()> {
+    configure_for(guest, index, SET, pool)
+}
+
+fn configure_for(guest: &Guest, index: usize, set: &str, pool: &str) -> Result<()> {
     guest.put(TOKEN, "a-token-for-two-agents\n")?;
-    guest.put("/etc/holdfast/agent.toml", &settings(guest, index, pool))?;
+    guest.put("/etc/holdfast/agent.toml", &settings(guest, index, set, pool))?;
     // Its reboot by sysrq writes nothing back.
     guest.run("sync", LIMIT).map(drop)
 }
 
 /// Starts the agent; after a reboot the guest does so by itself.
 pub fn begin(guest: &Guest, index: usize, pool: &str) -> Result<()> {
-    configure(guest, index, pool)?;
+    begin_for(guest, index, SET, pool)
+}
+
+/// The same over another set.
+pub fn begin_for(guest: &Guest, index: usize, set: &str, pool: &str) -> Result<()> {
+    configure_for(guest, index, set, pool)?;
     guest.leave_running(
         "(while :; do holdfast agent run --config /etc/holdfast/agent.toml >> /var/log/agent.log 2>&1; sleep 1; done) < /dev/null > /dev/null 2>&1 &",
     )
