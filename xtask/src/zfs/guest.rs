@@ -38,18 +38,22 @@ pub struct Parts {
     pub bytes: u64,
 }
 
-/// A disk that a guest has of its own, beside the set: empty at each boot, as that of another machine is.
+/// A disk that a guest has of its own, beside the set: empty at a boot, as that of another machine is, or what the last guest of that name left.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
     /// What the guest knows it by.
     pub serial: &'static str,
     pub bytes: u64,
+    pub kept: bool,
 }
 
 impl Disk {
     /// Empty, in one partition: ZFS takes that as it is, where it would divide a whole disk itself. A table of the old kind is one sector.
     fn make(self, path: &Path) -> Result<()> {
         const BEGIN: u32 = 2048;
+        if self.kept {
+            return Ok(());
+        }
         let sectors = u32::try_from(self.bytes / 512)?.checked_sub(BEGIN).context("a disk of more than 1 MiB")?;
         let mut table = [0; 512];
         // Linux's type; places by cylinder are beyond what can be said.
@@ -74,7 +78,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts it on a fresh disk; what an earlier one of that name wrote to its own, and to `disks`, is gone.
+    /// Starts it on a fresh disk; what an earlier one of that name wrote to its own is gone.
     ///
     /// # Errors
     /// When its agent does not answer in time.

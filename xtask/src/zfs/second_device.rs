@@ -34,7 +34,8 @@ const CACHE: &str = "cache";
 const SLOG: &str = "slog";
 
 /// ZFS finds what is in a cache device again after an import only where that has 1 GiB and more.
-const DISKS: &[Disk] = &[Disk { serial: CACHE, bytes: 2 << 30 }, Disk { serial: SLOG, bytes: 512 << 20 }];
+const DISKS: [Disk; 2] =
+    [Disk { serial: CACHE, bytes: 2 << 30, kept: false }, Disk { serial: SLOG, bytes: 512 << 20, kept: false }];
 
 /// What is read: nothing that would be compressed, in records of 16 KiB.
 const FILE: &str = "/tank/pg/read";
@@ -125,7 +126,7 @@ fn sum(guest: &Guest) -> Result<String> {
 /// Guest a with a pool over the volumes of the set alone, PostgreSQL running.
 fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
     lab.make_set_with(SET, &[&format!("{LOG}=256MiB")])?;
-    let (a, seconds) = lab.boot_with(0, DISKS)?;
+    let (a, seconds) = lab.boot_with(0, &DISKS)?;
     report.add(PART, "boot of a guest", Some(seconds), "");
     let seconds = start(&a, SET, args.sockets, false)?;
     let status = status(&a, SET)?;

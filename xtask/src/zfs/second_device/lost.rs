@@ -7,7 +7,7 @@ use crate::say::step;
 use crate::zfs::Args;
 use crate::zfs::agents::{asks, becomes_primary, begin_for, phases, stands_by, view};
 use crate::zfs::devices::{paths, start, status};
-use crate::zfs::guest::Guest;
+use crate::zfs::guest::{Disk, Guest};
 use crate::zfs::lab::{LIMIT, Lab, go_on};
 use crate::zfs::pool::{self, timed};
 use crate::zfs::report::Report;
@@ -25,15 +25,17 @@ pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, what: &st
     begin_for(&a, 0, SET, "")?;
     becomes_primary(&a)?;
     report.add(PART, "agents: a primary", None, phases(&a)?);
-    let (b, _) = lab.boot_with(1, DISKS)?;
+    let (b, _) = lab.boot_with(1, &DISKS)?;
     begin_for(&b, 1, SET, "")?;
     stands_by(&b)?;
     disk(lab, report, args, &a, what)?;
     host(lab, report, args, a, &b)?;
-    let (a, _) = lab.boot_with(0, DISKS)?;
+    let (a, _) = lab.boot_with(0, &DISKS)?;
     begin_for(&a, 0, SET, "")?;
     stands_by(&a)?;
     host_with_log(lab, report, b, &a)?;
+    let b = host_is_back(lab, report, &a)?;
+    killed(lab, report, b)?;
     by_hand(lab, report, args, &a)
 }
 
@@ -121,12 +123,24 @@ fn host_with_log(lab: &mut Lab, report: &mut Report, b: Guest, a: &Guest) -> Res
     Ok(())
 }
 
-/// What a person can do where the disk does not come back: -m, and the log is taken out of the pool. What was on it alone is given up.
-fn by_hand(lab: &Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
-    step("zpool import -m by hand");
+/// The host comes back with that disk, and everything is there. The other one is paused, and stays so.
+fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> {
+    step("The host is back, with its log");
     a.run("holdfast agent pause", LIMIT)?;
     let calm = wait_until(LIMIT, || view(a).is_ok_and(|view| view["paused"] == true && view["state"] == "standby"));
     anyhow::ensure!(calm, "found {:?} after {LIMIT:?}, expected a paused standby", view(a));
+    let (b, _) = lab.boot_with(1, &DISKS.map(|disk| Disk { kept: true, ..disk }))?;
+    begin_for(&b, 1, SET, "")?;
+    becomes_primary(&b)?;
+    let (_, state) = vdev(&b, "logs")?;
+    report.add(PART, "its host is back with it: primary", None, format!("log {state}; {}", phases(&b)?));
+    report.add(PART, "ledger", None, lab.check_ledger(&b)?);
+    Ok(b)
+}
+
+/// The host is killed once more, and what a person can do where its disk does not come back: -m, and the log is taken out of the pool. What was on it alone is given up.
+fn by_hand(lab: &Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
+    step("The host is killed again: zpool import -m by hand");
     start(a, SET, args.sockets, false)?;
     let devices: Vec<String> = paths(&status(a, SET)?).iter().map(|path| format!("-d {path}")).collect();
     let import = |options: &str| format!("zpool import -f {options} -N -o cachefile=none {} tank", devices.join(" "));
