@@ -155,7 +155,7 @@ fn to_the_third(ledger: &mut Ledger, db1: &mut Host, db2: &Host, db3: &Host) -> 
     db1.boot()?;
     is_kept_by(db1, "nofailover is set")?;
     let refused = db2.refused(&["agent", "switchover", "--yes"])?;
-    anyhow::ensure!(refused.contains("--to: db1, db3"), "a switchover to nobody names no way out: {refused}");
+    anyhow::ensure!(refused.contains("name one with --to"), "a switchover to nobody names no way out: {refused}");
     under_load(ledger, &db2.pg.clone(), || {
         let moved = db2.holdfast(&["agent", "switchover", "--to", "db3", "--yes"])?;
         anyhow::ensure!(moved["primary"] == "db3", "a switchover to db3: {moved}");

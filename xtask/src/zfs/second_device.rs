@@ -125,7 +125,7 @@ fn sum(guest: &Guest) -> Result<String> {
 
 /// Guest a with a pool over the volumes of the set alone, PostgreSQL running.
 fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
-    lab.make_set_with(SET, &[&format!("{LOG}=256MiB")])?;
+    lab.make_set_with(SET, &[format!("{LOG}=256MiB").as_str()])?;
     let (a, seconds) = lab.boot_with(0, &DISKS)?;
     report.add(PART, "boot of a guest", Some(seconds), "");
     let seconds = start(&a, SET, args.sockets, false)?;

@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Commits between the last state of the pool that is whole without its log and the end of the host.
 const COMMITS: u64 = 10;
 
-/// What the agent's refusal says, and what it must not do.
+/// What the agent's refusal says: what is missing, and what is left to a person.
 const REFUSED: &[&str] = &["(SLOG) is not found on this host", "import -f -m"];
 
 /// The acts; `what` is what the file has that is read.
