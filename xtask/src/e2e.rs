@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_orders;
+mod agent_three;
 mod attach;
 mod attach_postgresql;
 mod blocks;
@@ -306,6 +307,12 @@ const SCENARIOS: &[Scenario] = &[
         shows: "PostgreSQL killed, then hung, and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_orders::run,
+    },
+    Scenario {
+        name: "agent-three",
+        shows: "three PostgreSQL hosts: the one of higher priority takes over, one with nofailover never does, flapping delay and takeovers per hour hold, a switchover to the third",
+        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
+        run: agent_three::run,
     },
     Scenario {
         name: "two-sites",

@@ -57,8 +57,8 @@ pub struct Plan<'a> {
     pub name: &'static str,
     /// Of PostgreSQL and of the health checks.
     pub address: String,
-    /// The other host's name and address, where the set has two.
-    pub peer: Option<(&'static str, String)>,
+    /// Names and addresses of the other hosts of the set.
+    pub peers: Vec<(&'static str, String)>,
     pub set: &'a str,
     /// Admin addresses of the gateways.
     pub gateways: Vec<String>,
@@ -72,6 +72,8 @@ pub struct Plan<'a> {
     /// The agents' token: needed where they talk over more than loopback.
     pub token: Option<PathBuf>,
     pub way: Way,
+    /// Further lines of the agent's settings, above its sections.
+    pub agent: &'a str,
     /// Further lines of the agent's `[database]`.
     pub database: &'a str,
     /// Further sections of the agent's settings.
@@ -121,17 +123,19 @@ impl Host {
                 format!("kind = \"command\"\nstart = {start:?}\nstop = {stop:?}\n")
             }
         };
-        let peer =
-            plan.peer.map_or(String::new(), |(name, address)| format!("[peers]\n{name} = \"{address}:{HTTP}\"\n"));
+        let line = |(name, address): &(&str, String)| format!("{name} = \"{address}:{HTTP}\"\n");
+        let peers: String = plan.peers.iter().map(line).collect();
+        let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
         let settings = format!(
-            "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n\
+            "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
              [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\nmount = {mount:?}\n\
              [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}{}\
-             [http]\nlisten = \"{address}:{HTTP}\"\n{token}{peer}{}",
+             [http]\nlisten = \"{address}:{HTTP}\"\n{token}{peers}{}",
             plan.set,
             gateways.join(", "),
             dir.join("lib"),
             dir.join("run"),
+            plan.agent,
             plan.way.fs(),
             plan.database,
             plan.settings,

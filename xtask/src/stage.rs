@@ -137,7 +137,7 @@ impl Stage {
             Host::new(Plan {
                 name,
                 address: net::address(node(index)),
-                peer: Some((other, net::address(node(1 - index)))),
+                peers: vec![(other, net::address(node(1 - index)))],
                 set: SET,
                 gateways: apis.clone(),
                 dir: dir.join(name),
@@ -146,6 +146,7 @@ impl Stage {
                 space: Some(net.space(node(index))),
                 token: Some(token.clone()),
                 way: Way::Ext4,
+                agent: "",
                 database: "",
                 settings: agent,
             })

@@ -21,6 +21,7 @@ mod mirror;
 mod multihost;
 mod pool;
 mod report;
+mod second_device;
 mod standby;
 mod watchdog;
 
@@ -84,6 +85,8 @@ enum Part {
     Multihost,
     /// One pool over two sets in two stores: each side is lost and comes back, a side alone is old, the host is killed
     Mirror,
+    /// L2ARC and SLOG on disks of the hosts: what each is worth, the disk lost under load, the host killed, `zpool import -m` and what that gives up
+    SecondDevice,
 }
 
 impl Part {
@@ -208,7 +211,7 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
 
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     let part = args.part;
-    if part != Part::Mirror {
+    if !matches!(part, Part::Mirror | Part::SecondDevice) {
         let mut a = devices::make(lab, report, args)?;
         if part.runs(Part::Devices) {
             devices::grow(lab, report, args, &a)?;
@@ -249,6 +252,9 @@ fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     }
     if part.runs(Part::Mirror) {
         mirror::acts(lab, report, args)?;
+    }
+    if part.runs(Part::SecondDevice) {
+        second_device::acts(lab, report, args)?;
     }
     Ok(())
 }

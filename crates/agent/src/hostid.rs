@@ -16,16 +16,11 @@ pub const GENERATE: &str = "`zgenhostid -f` on each such host gives it one of it
 /// Another host's agent: its name, and the id that it tells, or why none is known.
 pub type Told = (String, Result<String, String>);
 
-/// The id of this host as ZFS sees it: the module's parameter, else the file.
+/// The id of a host, whose system lies below `root`, as ZFS sees it: the module's parameter, else the file.
 ///
 /// # Errors
 /// There is one and it cannot be read.
-pub fn read() -> Result<String, String> {
-    read_in(Path::new("/"))
-}
-
-/// Of the system below `root`.
-pub(crate) fn read_in(root: &Path) -> Result<String, String> {
+pub fn read_in(root: &Path) -> Result<String, String> {
     let (parameter, file) = (root.join("sys/module/spl/parameters/spl_hostid"), root.join("etc/hostid"));
     let there = |path: &Path| match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),

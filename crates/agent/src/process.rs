@@ -143,14 +143,20 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
 /// # Errors
 /// Those too.
 pub async fn run(command: Command, limit: Duration) -> Result<String, String> {
-    run_explained(command, limit, "").await
+    run_explained(command, limit, "", |_| String::new()).await
 }
 
-/// The same; `late`, if it is not empty, is what a program that took too long may have been at, and goes with the error.
+/// The same; `late`, if it is not empty, is what a program that took too long may have been at, and `failed` makes words of what one that failed said; either goes
+/// with the error.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_explained(command: Command, limit: Duration, late: &str) -> Result<String, String> {
+pub async fn run_explained(
+    command: Command,
+    limit: Duration,
+    late: &str,
+    failed: fn(&Ran) -> String,
+) -> Result<String, String> {
     let name = shown(&command);
     let ran = ran(command, limit).await.map_err(|not| match not {
         NotRan::Late(why) if !late.is_empty() => format!("{why} ({late})"),
@@ -160,7 +166,9 @@ pub async fn run_explained(command: Command, limit: Duration, late: &str) -> Res
         Some(0) => Ok(ran.out),
         code => {
             let ended = code.map_or_else(|| "was killed".to_string(), |code| format!("exit code {code}"));
-            Err(format!("{name}: {ended}: {}", if ran.err.is_empty() { ran.out } else { ran.err }))
+            let more = Some(failed(&ran)).filter(|more| !more.is_empty());
+            let more = more.map_or_else(String::new, |more| format!(" ({more})"));
+            Err(format!("{name}: {ended}: {}{more}", if ran.err.is_empty() { ran.out } else { ran.err }))
         }
     }
 }
@@ -400,10 +408,12 @@ mod tests {
         let error = run(sh("sleep 60"), Duration::from_millis(100)).await.unwrap_err();
         assert!(error.contains("not within 100 ms"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(30));
-        let late = run_explained(sh("sleep 61"), Duration::from_millis(100), "it sleeps").await.unwrap_err();
+        let said = |ran: &Ran| format!("it said {:?}", ran.out);
+        let late = run_explained(sh("sleep 61"), Duration::from_millis(100), "it sleeps", said).await.unwrap_err();
         assert!(late.contains("not within 100 ms") && late.ends_with("(it sleeps)"), "{late}");
-        let failed = run_explained(sh("exit 3"), Duration::from_secs(10), "it sleeps").await.unwrap_err();
-        assert!(failed.contains("exit code 3") && !failed.contains("it sleeps"), "{failed}");
+        let failing = sh("echo no room >&2; echo why; exit 3");
+        let failed = run_explained(failing, Duration::from_secs(10), "it sleeps", said).await.unwrap_err();
+        assert!(failed.ends_with("3: no room (it said \"why\")") && !failed.contains("it sleeps"), "{failed}");
     }
 
     #[tokio::test]

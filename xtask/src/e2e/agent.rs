@@ -66,7 +66,7 @@ fn host(
     Host::new(Plan {
         name,
         address: address.into(),
-        peer: Some((peer.0, peer.1.into())),
+        peers: vec![(peer.0, peer.1.into())],
         set: SET,
         gateways: gateways.to_vec(),
         open: dir.clone(),
@@ -75,6 +75,7 @@ fn host(
         space: None,
         token: None,
         way,
+        agent: "",
         database: "",
         settings,
     })

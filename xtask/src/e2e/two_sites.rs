@@ -55,7 +55,7 @@ impl Site {
         let host = Host::new(Plan {
             name,
             address: address.into(),
-            peer: None,
+            peers: Vec::new(),
             set: SET,
             gateways: cluster.apis(),
             open: dir.clone(),
@@ -64,6 +64,7 @@ impl Site {
             space: None,
             token: None,
             way: Way::Ext4,
+            agent: "",
             database: FOLLOWS,
             settings: &settings,
         })?;

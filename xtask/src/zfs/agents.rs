@@ -23,6 +23,7 @@ const TOKEN: &str = "/etc/holdfast/agent.token";
 /// Lines of a guest's settings that differ between parts.
 #[derive(Clone, Copy, Debug)]
 pub struct More<'a> {
+    pub set: &'a str,
     /// Further ones of `[pool]`.
     pub pool: &'a str,
     /// Further ones of `[database]`.
@@ -34,17 +35,17 @@ pub struct More<'a> {
 impl<'a> More<'a> {
     /// Of a guest without systemd.
     fn of_pool(pool: &'a str) -> Self {
-        Self { pool, database: "", watchdog: "mode = \"off\"\ntimeout_ms = 60000\n" }
+        Self { set: SET, pool, database: "", watchdog: "mode = \"off\"\ntimeout_ms = 60000\n" }
     }
 }
 
 /// Settings of a guest's agent. Emulation makes all of it late: the limits are wide.
 fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
-    let More { pool, database, watchdog } = more;
+    let More { set, pool, database, watchdog } = more;
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
     let (peer, peer_at) = (["b", "a"][index], address(GATEWAYS + 1 - index));
     format!(
-        "name = {:?}\nset = {SET:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
+        "name = {:?}\nset = {set:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
          [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
          [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n{database}[watchdog]\n{watchdog}\
@@ -69,7 +70,12 @@ pub fn configure_with(guest: &Guest, index: usize, more: More<'_>) -> Result<()>
 
 /// Starts the agent; after a reboot the guest does so by itself.
 pub fn begin(guest: &Guest, index: usize, pool: &str) -> Result<()> {
-    configure(guest, index, pool)?;
+    begin_for(guest, index, SET, pool)
+}
+
+/// The same over another set.
+pub fn begin_for(guest: &Guest, index: usize, set: &str, pool: &str) -> Result<()> {
+    configure_with(guest, index, More { set, ..More::of_pool(pool) })?;
     guest.leave_running(
         "(while :; do holdfast agent run --config /etc/holdfast/agent.toml >> /var/log/agent.log 2>&1; sleep 1; done) < /dev/null > /dev/null 2>&1 &",
     )

@@ -58,6 +58,35 @@ impl First {
     }
 }
 
+/// A disk that a guest has of its own, beside the set: empty at a boot, as that of another machine is, or what the last guest of that name left.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    /// What the guest knows it by.
+    pub serial: &'static str,
+    pub bytes: u64,
+    pub kept: bool,
+}
+
+impl Disk {
+    /// Empty, in one partition: ZFS takes that as it is, where it would divide a whole disk itself. A table of the old kind is one sector.
+    fn make(self, path: &Path) -> Result<()> {
+        const BEGIN: u32 = 2048;
+        if self.kept {
+            return Ok(());
+        }
+        let sectors = u32::try_from(self.bytes / 512)?.checked_sub(BEGIN).context("a disk of more than 1 MiB")?;
+        let mut table = [0; 512];
+        // Linux's type; places by cylinder are beyond what can be said.
+        table[446..454].copy_from_slice(&[0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff]);
+        table[454..458].copy_from_slice(&BEGIN.to_le_bytes());
+        table[458..462].copy_from_slice(&sectors.to_le_bytes());
+        table[510..].copy_from_slice(&[0x55, 0xaa]);
+        let mut file = std::fs::File::create(path)?;
+        file.write_all(&table)?;
+        Ok(file.set_len(self.bytes)?)
+    }
+}
+
 /// One guest.
 #[derive(Debug)]
 pub struct Guest {
@@ -77,7 +106,7 @@ impl Guest {
         name: &'static str,
         node: usize,
         net: &Net,
-        (parts, first): (&Parts, First),
+        (parts, first, disks): (&Parts, First, &[Disk]),
         dir: &Path,
     ) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
@@ -106,7 +135,16 @@ impl Guest {
         let command = command.args(["-append", &told]);
         let command = command.args(["-drive", &disk(&image("rootfs.img"), "root", "snapshot=on")]);
         let command = command.args(["-drive", &disk(&parts.program, "program", "readonly=on")]);
-        let command = command.args(["-device", "virtio-blk-pci,drive=root", "-device", "virtio-blk-pci,drive=program"]);
+        let mut command =
+            command.args(["-device", "virtio-blk-pci,drive=root", "-device", "virtio-blk-pci,drive=program"]);
+        for disk in disks {
+            let (serial, path) = (disk.serial, dir.join(format!("{}.img", disk.serial)));
+            disk.make(&path)?;
+            // A flush is one of the file: what a log device is compared by.
+            let drive = format!("file={},format=raw,if=none,id={serial},cache=writeback", path.display());
+            let device = format!("virtio-blk-pci,drive={serial},serial={serial}");
+            command = command.args(["-drive", &drive, "-device", &device]);
+        }
         let command = command.args(["-netdev", &network, "-device", "virtio-net-pci,netdev=net,romfile="]);
         let command = command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
         let command =

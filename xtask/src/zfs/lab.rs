@@ -1,6 +1,6 @@
 //! What a run stands on: namespaces, gateways, a set of three volumes, guests, the ledger.
 
-use super::guest::{First, Guest, Parts};
+use super::guest::{Disk, First, Guest, Parts};
 use crate::gateways::{GATEWAYS, Gateways, Plan};
 use crate::ledger::{Ledger, Writers};
 use crate::net::{self, HUB, Net};
@@ -66,7 +66,15 @@ impl Lab {
     /// # Errors
     /// When the gateways refuse.
     pub fn make_set(&self) -> Result<()> {
-        self.create(SET, &self.store, VOLUMES)
+        self.create(SET, &self.store, VOLUMES, &[])
+    }
+
+    /// Makes another one there: the same volumes, and these further ones (`NAME=SIZE`).
+    ///
+    /// # Errors
+    /// When the gateways refuse.
+    pub fn make_set_with(&self, set: &str, further: &[&str]) -> Result<()> {
+        self.create(set, &self.store, VOLUMES, further)
     }
 
     /// Makes a set in an S3 server of its own.
@@ -75,14 +83,14 @@ impl Lab {
     /// When the server does not come up, or the gateways refuse.
     pub fn make_set_apart(&self, set: &str, volumes: usize) -> Result<S3> {
         let s3 = S3::start_on(&self.dir.join(set), HUB)?;
-        self.create(set, &s3.url(), volumes)?;
+        self.create(set, &s3.url(), volumes, &[])?;
         Ok(s3)
     }
 
-    fn create(&self, set: &str, store: &str, volumes: usize) -> Result<()> {
+    fn create(&self, set: &str, store: &str, volumes: usize, further: &[&str]) -> Result<()> {
         let mut create = vec!["set", "create", set, "--store", store];
         let volumes: Vec<String> = (1..=volumes).map(|n| format!("vol{n}=2GiB")).collect();
-        for volume in &volumes {
+        for volume in volumes.iter().map(String::as_str).chain(further.iter().copied()) {
             create.extend(["--volume", volume]);
         }
         self.gateways.holdfast(&create, Duration::from_secs(60)).map(drop)
@@ -93,17 +101,29 @@ impl Lab {
     /// # Errors
     /// When it does not come up.
     pub fn boot(&self, index: usize) -> Result<(Guest, f64)> {
-        self.boot_as(index, First::Script)
+        self.boot_how(index, First::Script, &[])
     }
 
     /// The same, with this first process.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// As [`Lab::boot`].
     pub fn boot_as(&self, index: usize, first: First) -> Result<(Guest, f64)> {
+        self.boot_how(index, first, &[])
+    }
+
+    /// The same, with disks of its own.
+    ///
+    /// # Errors
+    /// As [`Lab::boot`].
+    pub fn boot_with(&self, index: usize, disks: &[Disk]) -> Result<(Guest, f64)> {
+        self.boot_how(index, First::Script, disks)
+    }
+
+    fn boot_how(&self, index: usize, first: First, disks: &[Disk]) -> Result<(Guest, f64)> {
         let name = ["a", "b"][index];
         let begun = Instant::now();
-        let guest = Guest::boot(name, GATEWAYS + index, &self.net, (&self.parts, first), &self.dir.join(name))?;
+        let guest = Guest::boot(name, GATEWAYS + index, &self.net, (&self.parts, first, disks), &self.dir.join(name))?;
         Ok((guest, begun.elapsed().as_secs_f64()))
     }
 

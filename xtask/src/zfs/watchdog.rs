@@ -80,7 +80,7 @@ fn begin(lab: &Lab, report: &mut Report, index: usize) -> Result<Guest> {
     guest.put("/etc/modules-load.d/softdog.conf", "softdog\n")?;
     // At a shutdown nobody makes a checkpoint ahead: the stop has it to do, emulated.
     let database = format!("kind = \"systemd\"\nunit = {:?}\nstop_timeout_s = 120\n", POSTGRESQL[index]);
-    configure_with(&guest, index, More { pool: "", database: &database, watchdog: WATCHDOG })?;
+    configure_with(&guest, index, More { set: SET, pool: "", database: &database, watchdog: WATCHDOG })?;
     let start = format!("set -e\nmodprobe softdog\nsystemctl daemon-reload\nsystemctl enable --now {AGENT}\nsync");
     guest.run(&start, LIMIT)?;
     Ok(guest)

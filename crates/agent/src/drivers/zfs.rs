@@ -6,13 +6,16 @@
 //!
 //! What -f does not pass over is ZFS's own look at a pool with `multihost=on` that another host did not let go of, its activity check: `zpool import` watches it for writes first, for
 //! as long as that host's settings say (20 to 25 s with ZFS's defaults). It may be killed while it does; every other `zpool` of this host waits for it.
+//!
+//! Never with -m, by which ZFS leaves a log device (SLOG) out that it does not find: what was acknowledged may be there and nowhere else, and whether that is given up is
+//! a person's decision.
 
 mod copy;
 pub mod rules;
 
 use crate::config::PoolConfig;
 use crate::hostid::{self, Told};
-use crate::process::{run, run_explained, system};
+use crate::process::{Ran, run, run_explained, system};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +29,9 @@ const SET_LIMIT: Duration = Duration::from_secs(20);
 
 /// What an import that took too long may have been at.
 const WATCHED_FIRST: &str = "a pool with multihost=on that another host did not export is watched before it is imported (ZFS's activity check), by default for 20 to 25 s, longer with a larger zfs_multihost_fail_intervals at that host: pool.import_timeout_s must leave time for that";
+
+/// What `zpool import` says above the names of log devices that it does not find. On its standard output; its error is the one of any device.
+const LOG_IS_MISSING: &str = "use '-m' to import";
 
 /// Parameters of the ZFS module, below the root.
 const PARAMETERS: &str = "sys/module/zfs/parameters";
@@ -111,7 +117,7 @@ impl Zfs {
         }
         command.arg(name);
         let limit = Duration::from_secs(pool.import_timeout_s);
-        run_explained(command, limit, WATCHED_FIRST).await.map_err(|why| hinted(&id, why))?;
+        run_explained(command, limit, WATCHED_FIRST, missing_log).await.map_err(|why| hinted(&id, why))?;
         Ok(if pool.multihost { self.multihost(name).await } else { String::new() })
     }
 
@@ -161,6 +167,18 @@ impl Zfs {
             "pool {name}: ZFS suspends it until a reboot once nothing could be written to it for {ms} ms ({FAIL_INTERVALS}: found {intervals}, expected 0): a loss of gateways, or of attach, may take longer; set that parameter of the module zfs to 0 and zfs_multihost_import_intervals to 1 on each host"
         )
     }
+}
+
+/// What an import that failed for a log device says too little of, "" where it failed for something else.
+fn missing_log(import: &Ran) -> String {
+    let said = [&import.out, &import.err].into_iter().find_map(|said| said.split_once(LOG_IS_MISSING));
+    let Some((_, below)) = said else { return String::new() };
+    let names = below.lines().skip(1).map(str::trim).filter(|name| !name.is_empty() && !name.starts_with("cannot "));
+    format!(
+        "its log device (SLOG) is not found on this host: {}; commits that were acknowledged may be there and nowhere else, so the agent does not import without it: \
+         bring that device here, or its host back; `zpool import -f -m` by hand gives up what is on it",
+        names.collect::<Vec<_>>().join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -330,6 +348,21 @@ mod tests {
         assert!(!slow.file("imported").exists());
     }
 
+    /// What ZFS proposes for it gives up acknowledged commits.
+    #[tokio::test]
+    async fn a_pool_without_its_log_is_not_imported_and_the_way_out_is_told() {
+        let logless = stage(7, false);
+        logless.has("logless");
+        let why = logless.import(&[]).await.unwrap_err();
+        for words in
+            ["devices is currently unavailable", "(SLOG) is not found on this host: vdd1 [log];", "by hand gives up"]
+        {
+            assert!(why.contains(words), "{why}");
+        }
+        assert_eq!(logless.did(), [IMPORT], "never with -m");
+        assert!(!logless.file("imported").exists());
+    }
+
     /// The pool has it, the settings do not: ZFS refuses, and what would help is said all the same.
     #[tokio::test]
     async fn an_import_that_fails_without_a_host_id_names_it() {
@@ -342,5 +375,6 @@ mod tests {
         let why = set.import(&[]).await.unwrap_err();
         assert!(why.contains("no such pool") && !why.contains("zgenhostid"), "{why}");
         assert!(!why.contains("pool.import_timeout_s"), "it was not late: {why}");
+        assert!(!why.contains("SLOG"), "nor is it the log: {why}");
     }
 }

@@ -10,6 +10,7 @@
 //!   db ready|standby|busy|ending|silent|gone
 //!   ok | fail TEXT                 the newest job
 //!   pause | resume | restart | shutdown | failover REASON | switchover HOST | claim HOST MS
+//!   unable [TEXT]                  why this host could not take over whoever asked; without words: nothing is in the way
 //!   wait MS                        ticks every 100 ms
 //! ```
 
@@ -179,6 +180,10 @@ impl Teller {
             "failover" => self.command(Command::Failover { reason: rest(1) }),
             "switchover" => self.command(Command::Switchover { to: words[1].into() }),
             "claim" => self.command(Command::Claim { from: words[1].into(), within: ms(words[2]) }),
+            "unable" => {
+                self.machine.set_unable(&rest(1));
+                self.input(Input::Tick);
+            }
             "wait" => {
                 let end = self.now.saturating_add(ms(words[1]));
                 while self.now < end {

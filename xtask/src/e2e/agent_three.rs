@@ -1,0 +1,208 @@
+//! Which of several hosts takes over: db1 of priority 100 with `nofailover`, db2 of priority 100, db3 of priority 20. Each takes over by itself once an hour at most.
+//!
+//! 1. db1 is alone, and the lease is free: it takes nothing, until a person says so.
+//! 2. Host db1 is killed under writers: db2 takes over, db3 leaves the lease to it.
+//! 3. db1 is back, and not ready. A switchover names db3: with two peers it has to.
+//! 4. PostgreSQL of db3 is killed, and not restarted in its place: the lease is given away. db1 (`nofailover`) and db2 (once within the hour) leave it, and so does
+//!    db3 until its flapping delay is over; then it takes it again.
+//!
+//! What was acknowledged is there after each (R1).
+
+use super::Lab;
+use super::agent::{SETTINGS, TAKEOVER, WRITERS, under_load, whole};
+use crate::cluster::{Cluster, SET, VOLUME};
+use crate::hosts::{First, Host, Plan, Way, fill};
+use crate::ledger::Ledger;
+use crate::process::{Signal, signal, wait_until};
+use crate::say::note;
+use crate::setup;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// The hosts; what stands above the sections of each one's settings.
+const HOSTS: [(&str, &str, &str); 3] =
+    [("db1", "127.0.0.2", "nofailover = true\n"), ("db2", "127.0.0.3", ""), ("db3", "127.0.0.4", "priority = 20\n")];
+
+/// db3 leaves a free lease to others for 4 s, and for longer once it has given it away for a fault of its own.
+const AGENT: &str = "[watchdog]\ntimeout_ms = 3000\n\
+                     [takeover]\npriority_step_ms = 50\nflap_delay_s = 8\nper_hour_max = 1\nswitchover_hold_s = 1\n";
+const FLAP_DELAY_MS: u64 = 8000;
+
+/// PostgreSQL that ends is the host's fault at once.
+const DATABASE: &str = "restarts_max = 0\n";
+
+/// For one answer of an agent. Not a promise: a busy machine is no fault here.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Lines of a history with which a host becomes primary.
+const TAKEN: &[&str] = &["start", "failover", "switchover", "restart", "promoted", "adopted"];
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    setup::must_be_able_to_mount()?;
+    let cluster = lab.cluster("1GiB")?;
+    let [mut db1, mut db2, mut db3] = hosts(lab, &cluster)?;
+    by_word(&mut db1)?;
+    for host in [&mut db2, &mut db3] {
+        host.boot()?;
+        host.stands_by(TAKEOVER)?;
+    }
+    let mut ledger = Ledger::create(&db1.pg, &lab.dir.join("ledger"), WRITERS)?;
+    by_priority(&mut ledger, &mut db1, &db2, &db3)?;
+    to_the_third(&mut ledger, &mut db1, &db2, &db3)?;
+    given_away(&mut ledger, [&db1, &db2, &db3])?;
+    db3.pg.amcheck()?;
+    for host in [&mut db1, &mut db2, &mut db3] {
+        host.kill()?;
+    }
+    cluster.stop().map(drop)
+}
+
+/// The hosts, over PostgreSQL on a set that nobody holds; none runs.
+fn hosts(lab: &Lab, cluster: &Cluster) -> Result<[Host; 3]> {
+    let host = |at: usize| {
+        let (name, address, agent) = HOSTS[at];
+        let others = HOSTS.into_iter().filter(|(other, _, _)| *other != name);
+        let dir = lab.dir.join(name);
+        Host::new(Plan {
+            name,
+            address: address.into(),
+            peers: others.map(|(other, address, _)| (other, address.into())).collect(),
+            set: SET,
+            gateways: cluster.apis(),
+            open: dir.clone(),
+            dir,
+            bin: lab.bin.clone(),
+            space: None,
+            token: None,
+            way: Way::Ext4,
+            agent,
+            database: DATABASE,
+            settings: AGENT,
+        })
+    };
+    let hosts = [host(0)?, host(1)?, host(2)?];
+    fill(&First {
+        bin: &lab.bin,
+        set: SET,
+        volume: VOLUME,
+        gateways: cluster.apis(),
+        dir: lab.dir.join("first"),
+        mount: hosts[0].mount(),
+        way: Way::Ext4,
+        size: None,
+        pg: &hosts[0].pg,
+        settings: SETTINGS,
+        network: None,
+    })?;
+    Ok(hosts)
+}
+
+/// What an agent shows of itself.
+fn view(host: &Host) -> Result<Value> {
+    let (_, body) = host.http("GET", "/status", ANSWER)?;
+    Ok(serde_json::from_str(&body)?)
+}
+
+/// Waits until a host stands by, and this stands against its taking over.
+fn is_kept_by(host: &Host, words: &str) -> Result<()> {
+    let mut found = Value::Null;
+    let kept = wait_until(TAKEOVER, || {
+        found = view(host).unwrap_or_default();
+        found["state"] == "standby" && found["obstacle"].as_str().is_some_and(|obstacle| obstacle.contains(words))
+    });
+    anyhow::ensure!(kept, "{}: found {found}, expected a standby with the obstacle {words:?}", host.name);
+    let ready = host.asks("/readiness");
+    anyhow::ensure!(ready != 200, "{}: ready, though: {words}", host.name);
+    Ok(())
+}
+
+/// How a host has become primary, each time.
+fn taken(host: &Host) -> Vec<String> {
+    let history = host.history();
+    let events = history.iter().filter_map(|line| line["event"].as_str());
+    events.filter(|event| TAKEN.contains(event)).map(str::to_string).collect()
+}
+
+fn by_word(db1: &mut Host) -> Result<()> {
+    db1.boot()?;
+    is_kept_by(db1, "nofailover is set")?;
+    anyhow::ensure!(taken(db1).is_empty(), "nofailover: found {:?}, expected nothing", db1.history());
+    let words = ["agent", "failover", "--candidate", "db1", "--reason", "the first one", "--yes"];
+    let moved = db1.holdfast(&words)?;
+    anyhow::ensure!(moved["primary"] == "db1", "a takeover by a person's word: {moved}");
+    note(format!("nofailover: db1 took nothing by itself, and took over by word after {} ms", moved["took_ms"]));
+    Ok(())
+}
+
+fn by_priority(ledger: &mut Ledger, db1: &mut Host, db2: &Host, db3: &Host) -> Result<()> {
+    let mut killed = Instant::now();
+    under_load(ledger, &db1.pg.clone(), || {
+        (killed, _) = db1.kill()?;
+        Ok(())
+    })?;
+    let took = db2.becomes_primary(killed, TAKEOVER)?;
+    anyhow::ensure!(db3.history().is_empty(), "db3 of priority 20 did something: {:?}", db3.history());
+    anyhow::ensure!(taken(db2) == ["failover"], "db2: found {:?}, expected a failover", db2.history());
+    note(format!(
+        "host db1 killed: db2 of priority 100 is primary after {} ms, db3 of 20 did nothing",
+        took.as_millis()
+    ));
+    whole(ledger, db2)
+}
+
+fn to_the_third(ledger: &mut Ledger, db1: &mut Host, db2: &Host, db3: &Host) -> Result<()> {
+    db1.boot()?;
+    is_kept_by(db1, "nofailover is set")?;
+    let refused = db2.refused(&["agent", "switchover", "--yes"])?;
+    anyhow::ensure!(refused.contains("name one with --to"), "a switchover to nobody names no way out: {refused}");
+    under_load(ledger, &db2.pg.clone(), || {
+        let moved = db2.holdfast(&["agent", "switchover", "--to", "db3", "--yes"])?;
+        anyhow::ensure!(moved["primary"] == "db3", "a switchover to db3: {moved}");
+        note(format!("switchover: db3 is primary after {} ms", moved["took_ms"]));
+        Ok(())
+    })?;
+    is_kept_by(db2, "1 takeovers within an hour, at most 1")?;
+    whole(ledger, db3)
+}
+
+/// A moment of a host's history: of its last line of one of these kinds.
+fn told_at(host: &Host, events: &[&str]) -> Result<u64> {
+    let history = host.history();
+    let is_one = |line: &&Value| line["event"].as_str().is_some_and(|event| events.contains(&event));
+    let last = history.iter().rev().find(is_one);
+    let at = last.and_then(|line| line["at_unix_ms"].as_u64());
+    at.with_context(|| format!("{}: found {history:?}, expected one of {events:?}", host.name))
+}
+
+fn given_away(ledger: &mut Ledger, [db1, db2, db3]: [&Host; 3]) -> Result<()> {
+    let before = taken(db3).len();
+    let mut killed = Instant::now();
+    under_load(ledger, &db3.pg.clone(), || {
+        let postmaster = db3.postmaster()?;
+        killed = Instant::now();
+        signal(postmaster, Signal::KILL);
+        let gave_way = wait_until(TAKEOVER, || told_at(db3, &["demoted"]).is_ok());
+        anyhow::ensure!(gave_way, "PostgreSQL killed: the lease is not given away after {TAKEOVER:?}: {}", db3.said());
+        Ok(())
+    })?;
+    for (host, words) in [(db1, "nofailover is set"), (db2, "1 takeovers within an hour, at most 1")] {
+        is_kept_by(host, words)?;
+    }
+    let again = wait_until(TAKEOVER, || taken(db3).len() > before);
+    anyhow::ensure!(again, "nobody has taken the lease after {TAKEOVER:?}: {}", db3.said());
+    let took = db3.becomes_primary(killed, TAKEOVER)?;
+    let waited = told_at(db3, TAKEN)?.saturating_sub(told_at(db3, &["demoted"])?);
+    anyhow::ensure!(
+        waited >= FLAP_DELAY_MS,
+        "db3 took the lease again {waited} ms after it gave it away, expected {FLAP_DELAY_MS}"
+    );
+    let (one, two, three) = (taken(db1), taken(db2), taken(db3));
+    let as_told = one == ["failover"] && two == ["failover"] && three == ["switchover", "start"];
+    anyhow::ensure!(as_told, "found db1 {one:?}, db2 {two:?}, db3 {three:?}: nobody but db3 was to take it");
+    note(format!(
+        "given away by db3, left by db1 and db2: db3 took it again {waited} ms later, {} ms in all",
+        took.as_millis()
+    ));
+    whole(ledger, db3)
+}

@@ -1,0 +1,199 @@
+//! A second device beside a set's volumes: what L2ARC and SLOG on a disk of the host are worth, and what becomes of the pool when that disk is lost, alone or with its host.
+//!
+//! ```text
+//!   tank ─┬─ vol1 vol2 vol3          of the set
+//!         ├─ log ───┬─ volume `log`  of the set: it moves with the pool
+//!         │         └─ or SLOG       a disk of the host: it does not
+//!         └─ cache ─── CACHE         a disk of the host
+//! ```
+//! An SLOG on a disk of the host loses acknowledged commits with that host. That is what it is shown for: how many they were is counted, and judged by nobody.
+
+mod lost;
+
+use super::Args;
+use super::devices::{start, status};
+use super::guest::{Disk, Guest};
+use super::lab::{LIMIT, Lab};
+use super::pool::{self, timed};
+use super::report::Report;
+use crate::process::wait_until;
+use crate::say::step;
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+const PART: &str = "second-device";
+
+/// Its own set: what is done to its pool is no other part's business.
+const SET: &str = "pg-second";
+
+/// Volume of the set for a log device.
+const LOG: &str = "log";
+
+/// Disks of each host, by their serial numbers.
+const CACHE: &str = "cache";
+const SLOG: &str = "slog";
+
+/// ZFS finds what is in a cache device again after an import only where that has 1 GiB and more.
+const DISKS: [Disk; 2] =
+    [Disk { serial: CACHE, bytes: 2 << 30, kept: false }, Disk { serial: SLOG, bytes: 512 << 20, kept: false }];
+
+/// What is read: nothing that would be compressed, in records of 16 KiB.
+const FILE: &str = "/tank/pg/read";
+const RECORDS: u64 = 6144;
+const RECORD_BYTES: u64 = 16 << 10;
+
+/// Reads of a record each, at the same places each time.
+const READS: u64 = 2000;
+
+/// Has ZFS fill a cache device within seconds; what comes from there is the same.
+const EAGER: &str = "set -e
+cd /sys/module/zfs/parameters
+echo 0 > l2arc_noprefetch
+echo 0 > l2arc_headroom
+echo 67108864 > l2arc_write_max
+echo 67108864 > l2arc_write_boost";
+
+/// The device of a volume.
+fn device(status: &Value, volume: &str) -> Result<String> {
+    let volumes = status["volumes"].as_array().map_or(&[][..], Vec::as_slice);
+    let found = volumes.iter().find(|found| found["name"] == volume).and_then(|found| found["device"].as_str());
+    found.map(str::to_string).with_context(|| format!("found {status}, expected a device of {volume}"))
+}
+
+/// The partition on a disk of the guest's own. Waited for: the kernel may be finding it just now.
+fn partition(guest: &Guest, serial: &str) -> Result<String> {
+    let script = format!(
+        "for _ in $(seq 100); do
+  disk=$(grep -lx {serial} /sys/block/vd*/serial | cut -d/ -f4)
+  [ -n \"$disk\" ] && [ -b /dev/${{disk}}1 ] && echo /dev/${{disk}}1 && exit 0
+  sleep 0.1
+done
+exit 1"
+    );
+    let said = guest.run(&script, LIMIT).with_context(|| format!("a disk {serial}"))?;
+    Ok(said.trim().to_string())
+}
+
+/// The pool's device of a class (`cache`, `logs`): what `zpool` calls it, and its state.
+fn vdev(guest: &Guest, class: &str) -> Result<(String, String)> {
+    let script =
+        format!("zpool status -P tank | awk '$1 == \"{class}\" {{found = 1; next}} found {{print $1, $2; exit}}'");
+    let said = guest.run(&script, LIMIT)?;
+    let (name, state) = said.trim().split_once(' ').with_context(|| format!("found no {class} in the pool"))?;
+    Ok((name.to_string(), state.to_string()))
+}
+
+/// A figure of ZFS's cache.
+fn arcstat(guest: &Guest, name: &str) -> Result<u64> {
+    let script = format!("awk '$1 == \"{name}\" {{print $3}}' /proc/spl/kstat/zfs/arcstats");
+    let said = guest.run(&script, LIMIT)?;
+    said.trim().parse().with_context(|| format!("{name}: found {said:?}, expected a number"))
+}
+
+/// Waits until so much is in the cache device.
+fn cached(guest: &Guest, least: u64) -> Result<u64> {
+    let mut found = 0;
+    let there = wait_until(LIMIT, || {
+        found = arcstat(guest, "l2_size").unwrap_or(found);
+        found >= least
+    });
+    anyhow::ensure!(there, "found {found} bytes in the cache device after {LIMIT:?}, expected {least}");
+    Ok(found)
+}
+
+/// Lets go of the pool and imports it: nothing of it is in memory.
+fn made_cold(guest: &Guest, devices: &str) -> Result<()> {
+    guest.run(&format!("zpool export tank && zpool import -o cachefile=none {devices} tank"), LIMIT * 2).map(drop)
+}
+
+/// Reads a second of single records, in no order.
+fn reads(guest: &Guest) -> Result<u64> {
+    let script = format!(
+        "set -e
+begun=$(date +%s%N)
+perl -e 'open F, \"<:raw\", $ARGV[0] or die; srand 7; for (1..{READS}) {{ sysseek F, int(rand {RECORDS}) * {RECORD_BYTES}, 0; sysread(F, $b, {RECORD_BYTES}) == {RECORD_BYTES} or die }}' {FILE}
+echo $(({READS} * 1000000000 / ($(date +%s%N) - begun)))"
+    );
+    let said = guest.run(&script, LIMIT * 2)?;
+    said.trim().parse().with_context(|| format!("found {said:?}, expected a number of reads a second"))
+}
+
+/// What the file has.
+fn sum(guest: &Guest) -> Result<String> {
+    Ok(guest.run(&format!("sha256sum < {FILE}"), LIMIT * 2)?.trim().to_string())
+}
+
+/// Guest a with a pool over the volumes of the set alone, PostgreSQL running.
+fn make(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<Guest> {
+    lab.make_set_with(SET, &[format!("{LOG}=256MiB").as_str()])?;
+    let (a, seconds) = lab.boot_with(0, &DISKS)?;
+    report.add(PART, "boot of a guest", Some(seconds), "");
+    let seconds = start(&a, SET, args.sockets, false)?;
+    let status = status(&a, SET)?;
+    let stripe = ["vol1", "vol2", "vol3"].map(|volume| device(&status, volume));
+    let stripe = stripe.into_iter().collect::<Result<Vec<_>>>()?.join(" ");
+    report.add(PART, "attach --device kernel", Some(seconds), format!("{stripe}; {LOG}: {}", device(&status, LOG)?));
+    pool::make(lab, report, PART, &a, (&stripe, args.scale, "ledger-second"))?;
+    Ok(a)
+}
+
+/// Commits with each place that a log device may have. The last one stays.
+fn commits(report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
+    step("Commits without a log device, with one on a disk of the host, with one on a volume of the set");
+    pool::bench(report, PART, a, ("pgbench, commit durable, no log device", "", args.load))?;
+    let (slog, log) = (partition(a, SLOG)?, device(&status(a, SET)?, LOG)?);
+    a.run(&format!("zpool add -f tank log {slog}"), LIMIT)?;
+    pool::bench(report, PART, a, ("pgbench, commit durable, log on a disk of the host", "", args.load))?;
+    timed(report, PART, a, "zpool remove of that log", &format!("zpool remove tank {slog}"))?;
+    a.run(&format!("zpool add -f tank log {log}"), LIMIT)?;
+    pool::bench(report, PART, a, ("pgbench, commit durable, log on a volume of the set", "", args.load))?;
+    report.add(PART, "the pool after that", None, pool::unharmed(a)?);
+    Ok(())
+}
+
+/// Reads of a pool that is cold, without a cache device and with one that has all of it: ZFS finds that again after an import. What the file has; PostgreSQL stands still.
+fn cold_reads(report: &mut Report, a: &Guest) -> Result<String> {
+    step("Cold reads without L2ARC and with it");
+    let devices: Vec<String> =
+        super::devices::paths(&status(a, SET)?).iter().map(|path| format!("-d {path}")).collect();
+    let devices = devices.join(" ");
+    let bytes = RECORDS * RECORD_BYTES;
+    a.run(&format!("head -c {bytes} /dev/urandom > {FILE}"), LIMIT)?;
+    let what = sum(a)?;
+    pool::export(report, PART, a)?;
+    a.run(&format!("zpool import -o cachefile=none {devices} tank"), LIMIT * 2)?;
+    let without = reads(a)?;
+    report.add(PART, "cold reads of 16 KiB, no cache device", None, format!("{without} a second"));
+
+    let cache = partition(a, CACHE)?;
+    a.run(&format!("{EAGER}\nzpool add -f tank cache {cache}\ncat {FILE} > /dev/null"), LIMIT * 2)?;
+    let filled = cached(a, bytes / 4 * 3)?;
+    made_cold(a, &devices)?;
+    let found = cached(a, bytes / 2)?;
+    report.add(PART, "L2ARC", None, format!("{filled} bytes; found again after an import: {found} bytes"));
+    let before = arcstat(a, "l2_hits")?;
+    let with = reads(a)?;
+    let hits = arcstat(a, "l2_hits")? - before;
+    anyhow::ensure!(hits > 0, "not one of {READS} reads came from the cache device: nothing was measured");
+    report.add(PART, "cold reads of 16 KiB, L2ARC", None, format!("{with} a second; {hits} times from there"));
+    Ok(what)
+}
+
+/// The acts.
+///
+/// # Errors
+/// When anything but what an SLOG on a disk of the host gives up is lost, or nothing is lost with that.
+pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
+    step("A second device: L2ARC, SLOG");
+    let a = make(lab, report, args)?;
+    commits(report, args, &a)?;
+    let what = cold_reads(report, &a)?;
+    a.run("zpool export tank", LIMIT)?;
+    detach(&a)?;
+    lost::acts(lab, report, args, a, &what)
+}
+
+/// Ends the attach that was begun by hand.
+fn detach(guest: &Guest) -> Result<()> {
+    guest.run(&format!("holdfast attach {SET} --detach --timeout 60s"), LIMIT).map(drop)
+}
