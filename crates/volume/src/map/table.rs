@@ -73,7 +73,7 @@ impl<V> Slot<V> {
 }
 
 impl<V: Known> Slot<V> {
-    /// Gone through once for all roots that share the leaf.
+    /// Gone through by the first who asks; roots that are made from that one have it with the leaf.
     pub(super) fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| Summary::of(&self.entries))
     }
