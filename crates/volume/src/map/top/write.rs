@@ -119,7 +119,7 @@ impl Root {
     /// root is; a root of which nothing is left has no leaves, and is whole.
     ///
     /// # Panics
-    /// R10: when a sealer has another data key than the root was made for.
+    /// R10: when a sealer has another data key than the root was made for. T1: when what is said of a leaf is not what is in it.
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
@@ -304,6 +304,7 @@ fn write_objects<V: Known>(
     writer: &mut Writer<impl FnMut() -> ObjectSealer>,
 ) {
     for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
+        slot.check_summary();
         slot.at = Some(writer.push(of, &encode_objects(of, slot.entries(), under)));
     }
 }
