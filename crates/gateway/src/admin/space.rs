@@ -5,7 +5,7 @@ use crate::set::server::SetServer;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::set::{RootRef, SetState, Volume};
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, VolumeId};
-use holdfast_volume::map::{PAGE_SECTORS, Root};
+use holdfast_volume::map::{Objects, PAGE_SECTORS, Root};
 use holdfast_volume::space::Amplification;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Maps are read from the store for about so long at most: the caller's patience for one attempt is 3 s.
 const TIME: Duration = Duration::from_millis(1500);
-/// Maps of one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory.
+/// What maps name, for one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory: that, and one
+/// whole map at a time.
 const ROOTS_BYTES_MAX: u64 = 64 << 20;
 
 impl AdminDoor {
@@ -57,6 +58,18 @@ impl AdminDoor {
     }
 }
 
+/// What is kept of a map while the others are read: not where its pages are, which is most of it.
+struct Told {
+    objects: Objects,
+    written_bytes: u64,
+}
+
+impl Told {
+    fn of(root: &Root) -> Self {
+        Self { objects: root.objects().clone(), written_bytes: root.stats().live_bytes }
+    }
+}
+
 /// Snapshots, and what all kept roots together take up.
 async fn snapshots_space(
     set: &SetServer,
@@ -65,9 +78,9 @@ async fn snapshots_space(
     reply: &mut v1::GetSpaceReply,
 ) {
     let begun = Instant::now();
-    let mut roots: BTreeMap<ObjectId, Arc<Root>> = BTreeMap::new();
+    let mut roots: BTreeMap<ObjectId, Told> = BTreeMap::new();
     if let (Some(at), Some(root)) = (state.current_root(), current) {
-        roots.insert(at.object, root.clone());
+        roots.insert(at.object, Told::of(root));
     }
     let mut bytes = 0;
     for snapshot in state.snapshots.values() {
@@ -81,26 +94,27 @@ async fn snapshots_space(
         }
         match read(set, snapshot.root).await {
             Ok(root) => {
-                bytes += root.memory_bytes().saturating_sub(snapshot.root.bytes);
-                roots.insert(snapshot.root.object, root)
+                let told = Told::of(&root);
+                bytes = bytes - snapshot.root.bytes + told.objects.memory_bytes();
+                roots.insert(snapshot.root.object, told);
             }
             Err(why) => {
                 tracing::debug!(set = %set.name, why, "the map of a snapshot is left out");
                 reply.incomplete = true;
                 break;
             }
-        };
+        }
     }
     // By object: its bytes, and the one root that names it where there is only one.
     let mut named: BTreeMap<_, (u64, Option<ObjectId>)> = BTreeMap::new();
-    for (at, root) in &roots {
-        for (object, bytes) in stored(root) {
+    for (at, told) in &roots {
+        for (object, bytes) in stored(&told.objects) {
             named.entry(object).and_modify(|found| found.1 = None).or_insert((bytes, Some(*at)));
         }
     }
     reply.kept_stored_bytes = named.values().map(|(bytes, _)| bytes).sum();
     for (name, snapshot) in &state.snapshots {
-        let Some(root) = roots.get(&snapshot.root.object) else { continue };
+        let Some(told) = roots.get(&snapshot.root.object) else { continue };
         // Two snapshots of one checkpoint share all of it: none of them alone gives anything back.
         let shared = state.current_root() == Some(snapshot.root)
             || state.snapshots.values().filter(|other| other.root == snapshot.root).count() > 1;
@@ -108,7 +122,7 @@ async fn snapshots_space(
         reply.snapshots.push(v1::SnapshotSpace {
             name: name.to_string(),
             provisioned_bytes: provisioned(snapshot.volumes.values()),
-            written_bytes: root.stats().live_bytes,
+            written_bytes: told.written_bytes,
             unique_bytes: named.values().filter(|(_, of)| only(of)).map(|(bytes, _)| bytes).sum(),
         });
     }
@@ -124,7 +138,7 @@ async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
 }
 
 /// What the root names, with its bytes in the store.
-fn stored(root: &Root) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
+fn stored(root: &Objects) -> impl Iterator<Item = (ObjectId, u64)> + '_ {
     root.packs().into_iter().chain(root.segments().map(|(object, usage)| (object, usage.stored_bytes)))
 }
 

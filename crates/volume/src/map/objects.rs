@@ -109,6 +109,7 @@ impl Objects {
 
     /// About how much memory they take in bytes, what is shared with others included. Costs what there are leaves.
     pub fn memory_bytes(&self) -> u64 {
-        self.segments.memory_bytes() + self.packs.memory_bytes() + self.leaf_packs.len() as u64 * 84
+        let tables = self.segments.memory_bytes() + self.packs.memory_bytes();
+        tables + self.leaf_packs.len() as u64 * 84 + self.under.memory_bytes()
     }
 }

@@ -73,9 +73,19 @@ impl<V> Slot<V> {
 }
 
 impl<V: Known> Slot<V> {
-    /// Gone through once for all roots that share the leaf.
+    /// Gone through by the first who asks; roots that are made from that one have it with the leaf.
     pub(super) fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| Summary::of(&self.entries))
+    }
+
+    /// Before the leaf is written, in release too: whoever made the root goes on with it in memory, and only who reads it from the store would find that its top
+    /// says something else of the leaf than what is in it.
+    ///
+    /// # Panics
+    /// T1: when what is said of it is not what its objects say.
+    pub(super) fn check_summary(&self) {
+        let (said, found) = (self.summary(), Summary::of(&self.entries));
+        assert!(*said == found, "T1: {said:?} is said of a leaf, found {found:?}");
     }
 }
 
@@ -346,6 +356,18 @@ mod tests {
         table.settle(64);
         let (changed, all) = table.changed();
         assert_eq!(changed, all, "all were divided");
+    }
+
+    #[test]
+    #[should_panic(expected = "T1: Summary { sums:")]
+    fn a_leaf_of_which_something_else_is_said_is_a_mistake() {
+        let mut table = packs([(1, PackUse { stored_bytes: 100, live_bytes: 50, live_pages: 1 })]);
+        for slot in table.leaves_mut() {
+            slot.check_summary();
+            let other = Summary { dead: true, ..*slot.summary() };
+            slot.summary = OnceLock::from(other);
+        }
+        table.leaves().for_each(|(_, slot)| slot.check_summary());
     }
 
     fn any_use() -> impl Strategy<Value = PackUse> {

@@ -61,6 +61,12 @@ impl Under {
         self.older.values().copied().collect()
     }
 
+    /// About how much memory what is listed takes in bytes: after a change of the key that is everything which the root names.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        // Tree nodes are about two thirds full.
+        (self.older.len() * size_of::<(ObjectId, u32)>() * 3 / 2) as u64
+    }
+
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         wire::put(out, self.older.len() as u64);
         let mut before = NO_OBJECT;

@@ -7,7 +7,8 @@ use holdfast_types::{ObjectId, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What of a dropped root nothing keeps. Only as large as that root, however many kept roots are held against it; what it shares with one of them is told apart by
-/// leaf, so that looking through the root before the current one costs what the checkpoint between them changed.
+/// leaf: looking through the root before the current one, while both are in memory, costs what there are leaves, and what is in those that the checkpoint
+/// changed.
 #[derive(Debug)]
 pub struct Garbage {
     root: ObjectId,

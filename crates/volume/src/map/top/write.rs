@@ -65,6 +65,15 @@ impl<F: FnMut() -> ObjectSealer> Writer<F> {
     }
 }
 
+impl PageSlot {
+    /// Before it is written, alone or with all of the root. One that another root has as well did not change, and is not copied for that.
+    fn settle(&mut self) {
+        if let Some(leaf) = Arc::get_mut(&mut self.leaf) {
+            leaf.settle();
+        }
+    }
+}
+
 impl Root {
     /// Whether its leaves lie in packs of their own, as far as they have not changed since.
     pub fn is_in_leaves(&self) -> bool {
@@ -96,7 +105,10 @@ impl Root {
     /// It is to be written as one object: nothing of it lies anywhere else from now on.
     pub fn make_whole(&mut self) {
         self.objects.leaf_packs.clear();
-        self.leaves.values_mut().for_each(|slot| slot.at = None);
+        for slot in self.leaves.values_mut() {
+            slot.at = None;
+            slot.settle();
+        }
         self.objects.segments.leaves_mut().for_each(|slot| slot.at = None);
         self.objects.packs.leaves_mut().for_each(|slot| slot.at = None);
         self.objects.forget_keys_of_others();
@@ -107,7 +119,7 @@ impl Root {
     /// root is; a root of which nothing is left has no leaves, and is whole.
     ///
     /// # Panics
-    /// R10: when a sealer has another data key than the root was made for.
+    /// R10: when a sealer has another data key than the root was made for. T1: when what is said of a leaf is not what is in it.
     pub fn write_leaves(&mut self, shape: &LeafShape, sealer: impl FnMut() -> ObjectSealer) -> Vec<LeafPack> {
         self.drop_dead_segments();
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
@@ -136,10 +148,7 @@ impl Root {
         let width = self.width;
         for ((volume, range), slot) in &mut self.leaves {
             if slot.at.is_none() {
-                // One that another root has as well did not change, and is not copied for that.
-                if let Some(leaf) = Arc::get_mut(&mut slot.leaf) {
-                    leaf.settle();
-                }
+                slot.settle();
                 let (volume, first) = (*volume, range * width);
                 let plain = encode_pages(volume, first, width, &slot.leaf);
                 slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
@@ -295,6 +304,7 @@ fn write_objects<V: Known>(
     writer: &mut Writer<impl FnMut() -> ObjectSealer>,
 ) {
     for slot in table.leaves_mut().filter(|slot| slot.at.is_none()) {
+        slot.check_summary();
         slot.at = Some(writer.push(of, &encode_objects(of, slot.entries(), under)));
     }
 }

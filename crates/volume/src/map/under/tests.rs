@@ -49,6 +49,20 @@ fn what_was_there_is_under_the_old_key_and_what_comes_is_under_the_new() {
     assert_eq!(fourth.keys_needed(), [1, 2, 5].into());
 }
 
+/// Bounds on what is kept of roots go by it, and after a change of the key each root lists all that it names.
+#[test]
+fn what_is_listed_is_counted_as_memory() {
+    let mut root = Root::new(LogId::new(1, 1));
+    root.seal_under(1);
+    (0..1000).for_each(|random| root.add_segment(object(random), 900, Sectors(8)));
+    let before = (root.memory_bytes(), root.objects().memory_bytes());
+    root.seal_under(2);
+    assert!(root.is_under_older(object(999)), "what is tested is not there");
+    let least = 1000 * (size_of::<ObjectId>() + size_of::<u32>()) as u64;
+    assert!(root.memory_bytes() >= before.0 + least, "{} bytes, {before:?} before", root.memory_bytes());
+    assert!(root.objects().memory_bytes() >= before.1 + least, "{} bytes", root.objects().memory_bytes());
+}
+
 #[test]
 fn only_a_root_that_lists_something_is_of_the_new_version() {
     let (first, _) = checkpoint(&Root::new(LogId::new(1, 1)), 1, 0, 90, 1, &Live::new());
