@@ -18,6 +18,9 @@ use tokio::process::Command;
 /// For a question to the pool, or a property of it.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
+/// Lock in a slot's run directory, of the programs that import its copy: they may outlive whoever started them.
+pub const IMPORT_LOCK: &str = "import.lock";
+
 /// The programs of ZFS, and the files that it reads.
 #[derive(Clone, Debug)]
 pub struct Zfs {
