@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 /// What is kept of what a program says, in bytes.
-const SAID_BYTES_MAX: usize = 16 << 10;
+pub const SAID_BYTES_MAX: usize = 16 << 10;
 
 /// How long a program's output is waited for after its end: what it left in the background may keep the pipe for ever.
 const AFTERWORDS: Duration = Duration::from_millis(100);

@@ -5,7 +5,7 @@
 
 use super::attach::backing_file;
 use super::pool::{Mounted, mount_at};
-use crate::config::{AgentConfig, PoolKind};
+use crate::config::{AgentConfig, COPY_POOL, PoolKind};
 use crate::process::{NotRan, ran, system};
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -62,12 +62,16 @@ fn attach_dirs(config: &AgentConfig) -> Vec<PathBuf> {
     std::iter::once(dir).chain(real).collect()
 }
 
-/// What is noted; numbers of mounts come again after a boot.
-fn words(config: &AgentConfig, mounted: Option<&Mounted>) -> String {
+/// What is noted; numbers of mounts come again after a boot. `guid`: of a pool whose name alone does not say which it is.
+fn words(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> String {
     let boot = read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     match mounted {
         Some(mounted) => format!("{} {} {}", boot.trim(), mounted.id, mounted.source),
-        None => format!("{} pool {}", boot.trim(), config.pool.name.as_deref().unwrap_or_default()),
+        None => {
+            let name = config.pool.name.as_deref().unwrap_or_default();
+            let guid = guid.map(|guid| format!(" {guid}")).unwrap_or_default();
+            format!("{} pool {name}{guid}", boot.trim())
+        }
     }
 }
 
@@ -78,8 +82,17 @@ pub fn note(config: &AgentConfig) {
         PoolKind::Ext4 | PoolKind::Xfs => mount_at(&config.pool.mount),
         PoolKind::Zfs => None,
     };
+    keep(config, &words(config, mounted.as_ref(), None));
+}
+
+/// The same for a copy of a pool, which has a guid of its own.
+pub fn note_copy(config: &AgentConfig, guid: &str) {
+    keep(config, &words(config, None, Some(guid)));
+}
+
+fn keep(config: &AgentConfig, words: &str) {
     let path = config.run_dir.join(NOTE);
-    if let Err(error) = std::fs::write(&path, words(config, mounted.as_ref())) {
+    if let Err(error) = std::fs::write(&path, words) {
         tracing::warn!(path = %path.display(), %error, "what was mounted is not noted");
     }
 }
@@ -95,8 +108,8 @@ pub fn forget(config: &AgentConfig) {
     }
 }
 
-fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>) -> bool {
-    read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted))
+fn is_noted(config: &AgentConfig, mounted: Option<&Mounted>, guid: Option<&str>) -> bool {
+    read_to_string(config.run_dir.join(NOTE)).is_ok_and(|note| note == words(config, mounted, guid))
 }
 
 /// Whether the pool, or its file system, is there and is ours (P1).
@@ -111,7 +124,7 @@ pub async fn there(config: &AgentConfig) -> Result<bool, String> {
             let at = &config.pool.mount;
             let Some(mounted) = mount_at(at) else { return Ok(false) };
             let behind = behind(Path::new(&mounted.source));
-            if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted))) {
+            if is_ours(behind.as_ref(), &dirs, is_noted(config, Some(&mounted), None)) {
                 return Ok(true);
             }
             Err(format!(
@@ -121,17 +134,17 @@ pub async fn there(config: &AgentConfig) -> Result<bool, String> {
                 dirs[0].display()
             ))
         }
-        PoolKind::Zfs => pool_there(config, system("zpool")).await,
+        PoolKind::Zfs => pool_there(config, system("zpool"), None).await,
     }
 }
 
-/// The same for a ZFS pool, asked of this `zpool`.
+/// The same for a ZFS pool, asked of this `zpool`. `guid`: of the pool that has the name now, where it is a copy ([`note_copy`]).
 ///
 /// # Errors
 /// As [`there`].
-pub async fn pool_there(config: &AgentConfig, mut zpool: Command) -> Result<bool, String> {
+pub async fn pool_there(config: &AgentConfig, mut zpool: Command, guid: Option<&str>) -> Result<bool, String> {
     let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
-    let (dirs, noted) = (attach_dirs(config), is_noted(config, None));
+    let (dirs, noted) = (attach_dirs(config), is_noted(config, None, guid));
     zpool.args(["list", "-v", "-H", "-P", name]);
     let devices = match ran(zpool, ASK_LIMIT).await {
         Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
@@ -146,10 +159,16 @@ pub async fn pool_there(config: &AgentConfig, mut zpool: Command) -> Result<bool
         Err(NotRan::Unable(why)) => return Err(format!("pool {name}: could not look for it: {why}")),
     };
     let foreign = devices.iter().find(|device| !is_ours(behind(device).as_ref(), &dirs, noted));
+    // The export of a copy's pool hangs, with all imports behind it, once the copy has ended.
+    let advice = if name.starts_with(COPY_POOL) {
+        "see name and run_dir; do not export it where its copy has ended: it goes with a reboot of this host"
+    } else {
+        "export it, or see pool.name and run_dir"
+    };
     match foreign {
         None => Ok(true),
         Some(device) => Err(format!(
-            "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: export it, or see pool.name and run_dir",
+            "pool {name}: found it imported from {} ({:?}), expected devices of the attach in {}: {advice}",
             device.display(),
             behind(device),
             dirs[0].display()

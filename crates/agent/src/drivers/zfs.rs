@@ -44,6 +44,9 @@ const INTERVAL: &str = "zfs_multihost_interval";
 const INTERVAL_DEFAULT_MS: u64 = 1000;
 const INTERVAL_MIN_MS: u64 = 100;
 
+/// Lock in a slot's run directory, of the programs that import its copy: they may outlive whoever started them.
+pub const IMPORT_LOCK: &str = "import.lock";
+
 /// The programs of ZFS, and the files that it reads.
 #[derive(Clone, Debug)]
 pub struct Zfs {

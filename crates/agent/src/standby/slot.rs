@@ -10,11 +10,12 @@ use crate::drivers::attach::{Attach, may_run, running};
 use crate::drivers::database::Database;
 use crate::drivers::ours;
 use crate::drivers::pool::{self, Mounted};
-use crate::drivers::zfs::Zfs;
-use crate::drivers::zfs::rules::{TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
+use crate::drivers::zfs::rules::{Imported, TakeDown, beside, is_suspended, of_one_pool, suspended, take_down};
+use crate::drivers::zfs::{IMPORT_LOCK, Zfs};
 use crate::host::AttachLook;
 use crate::machine::{AttachEnd, AttachPhase, DatabaseView, Stop};
 use crate::process::{of_postgres, run, signal, system, tail, unlooked};
+use crate::watchdog::is_locked;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -103,10 +104,27 @@ impl Slot {
     /// Whether its own file system is mounted, or its own pool imported (U5).
     async fn there(&self) -> Result<bool, String> {
         if self.of_zfs() {
-            return ours::pool_there(&self.config, self.zfs.zpool(&[])).await;
+            let Some(found) = self.imported().await? else { return Ok(false) };
+            return self.own(&found).await;
         }
         let mount = &self.config.pool.mount;
         guard::there((self.mounted)(mount).as_ref(), mount, &self.config.run_dir, self.attach().dir())
+    }
+
+    /// What has the name of its pool, whosever it is.
+    async fn imported(&self) -> Result<Option<Imported>, String> {
+        let Some(name) = self.config.pool.name.as_deref() else { return Ok(None) };
+        let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
+        // A copy is ended where nothing is found: that is asked twice.
+        if found.is_none() && self.zfs.has(name).await? {
+            return Err(format!("pool {name}: found it imported, and not in the list of pools: nothing is touched"));
+        }
+        Ok(found)
+    }
+
+    /// Whether that is its own pool, by its devices, or by the guid that it noted (U5).
+    async fn own(&self, found: &Imported) -> Result<bool, String> {
+        ours::pool_there(&self.config, self.zfs.zpool(&[]), Some(&found.guid)).await
     }
 
     /// Guid of the ZFS pool that its last copy was made of, as far as this process has seen one.
@@ -194,8 +212,10 @@ impl Slot {
         *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(label.guid.clone());
         beside(&label.guid, &self.zfs.pools().await?)?;
         let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.import_timeout_s));
-        let mounted = self.zfs.import_copy(label, &devices, name, &pool.mount, limit).await?;
-        ours::note(&self.config);
+        let lock = self.config.run_dir.join(IMPORT_LOCK);
+        let mounted = self.zfs.import_copy(label, &devices, name, &pool.mount, &lock, limit).await?;
+        let found = self.imported().await?.ok_or_else(|| format!("pool {name}: not there after its import"))?;
+        ours::note_copy(&self.config, &found.guid);
         for dataset in &mounted {
             let found = (self.mounted)(&dataset.at).map(|mounted| mounted.source);
             if found.as_deref() != Some(dataset.name.as_str()) {
@@ -304,12 +324,16 @@ impl Slot {
     async fn pool_down(&self) -> Result<(), String> {
         // An import that nobody waits for any more goes on to its end.
         let _turn = self.zfs.turn().await;
-        let pool = &self.config.pool;
+        let (pool, run_dir) = (&self.config.pool, &self.config.run_dir);
         let (name, limit) = (pool.name.as_deref().unwrap_or_default(), Duration::from_secs(pool.export_timeout_s));
-        let found = self.zfs.pools().await?.into_iter().find(|found| found.name == name);
-        if found.is_some() {
+        // Nor one that was late, or that a process started which was killed: its pool may be there the next moment, with the guid of the pool itself.
+        if is_locked(run_dir, IMPORT_LOCK).map_err(|error| format!("{}: {error}", run_dir.display()))? {
+            return Err(format!("pool {name}: an import of it goes on; its copy stays until that has ended"));
+        }
+        let found = self.imported().await?;
+        if let Some(found) = &found {
             // U5.
-            self.there().await?;
+            self.own(found).await?;
         }
         let dir = self.attach().dir().to_path_buf();
         let lives = running(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -487,7 +511,7 @@ mod tests {
         for health in ["ONLINE", "SUSPENDED"] {
             let dir = tempfile::tempdir().unwrap();
             let slot = of_pool(dir.path(), health);
-            ours::note(&slot.config);
+            ours::note_copy(&slot.config, "12");
             let why = slot.down().await.unwrap_err();
             assert!(why.contains("holdfast-standby-report1-a") && why.contains("reboot"), "{why}");
             assert!(!asked(dir.path(), "zpool sync") && !asked(dir.path(), "zpool export"));
@@ -498,7 +522,7 @@ mod tests {
     async fn a_copy_is_not_ended_under_a_pool_that_does_not_go() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note(&slot.config);
+        ours::note_copy(&slot.config, "12");
         // As the process that keeps a copy holds it.
         let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
         std::fs::write(dir.path().join("state/busy"), "").unwrap();
@@ -508,11 +532,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_copy_is_not_ended_under_an_import_or_a_pool_that_is_not_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = of_pool(dir.path(), "ONLINE");
+        std::fs::write(dir.path().join("state/mute"), "").unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("not in the list of pools"), "{why}");
+        std::fs::write(dir.path().join("state/pools"), "").unwrap();
+        let import = crate::watchdog::lock(&slot.config.run_dir, IMPORT_LOCK).unwrap();
+        let why = slot.down().await.unwrap_err();
+        assert!(why.contains("an import of it goes on"), "{why}");
+        drop(import);
+        slot.down().await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_suspended_pool_is_lost_and_its_copy_gives_its_disk_back() {
         let dir = tempfile::tempdir().unwrap();
         // Its list does not say so.
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note(&slot.config);
+        ours::note_copy(&slot.config, "12");
         std::fs::write(dir.path().join("state/suspended"), "").unwrap();
         let (copy, begun) = (slot.attach().dir().to_path_buf(), Instant::now());
         let lock = copy.join("attach.lock");
@@ -531,6 +570,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
         let _copy = crate::watchdog::lock(slot.attach().dir(), "attach.lock").unwrap();
+        // An own one that was there once had this name too.
+        ours::note_copy(&slot.config, "9");
         let why = slot.down().await.unwrap_err();
         assert!(why.contains("/dev/loop99") && why.contains("expected devices of the attach"), "{why}");
         assert!(!asked(dir.path(), "zpool export"));
@@ -543,7 +584,7 @@ mod tests {
     async fn without_a_pool_the_copy_goes_and_what_was_noted_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let slot = of_pool(dir.path(), "ONLINE");
-        ours::note(&slot.config);
+        ours::note_copy(&slot.config, "12");
         std::fs::write(dir.path().join("state/pools"), "").unwrap();
         slot.down().await.unwrap();
         assert!(!slot.config.run_dir.join("pool.noted").exists());

@@ -164,6 +164,10 @@ mod tests {
         assert!(state.own_snapshot("r", 99).unwrap_err().contains("standby-r-0"));
         state.write(dir.path()).unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), state);
+        // Of a standby from before there were pools.
+        std::fs::write(dir.path().join("state.json"), r#"{"current":null,"own":["standby-r-1"]}"#).unwrap();
+        let older = State { own: vec!["standby-r-1".into()], ..State::default() };
+        assert_eq!(State::read(dir.path()).unwrap(), older);
         std::fs::write(dir.path().join("state.json"), "{").unwrap();
         assert!(State::read(dir.path()).unwrap_err().contains("state.json"));
     }

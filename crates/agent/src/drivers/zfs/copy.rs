@@ -9,7 +9,8 @@
 
 use super::rules::{Dataset, Imported, Label, to_mount};
 use super::{Zfs, hinted, of};
-use crate::process::{NotRan, Ran, ran, run};
+use crate::process::{NotRan, Ran, SAID_BYTES_MAX, ran, run};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 use tokio::process::Command;
@@ -18,17 +19,43 @@ use tokio::sync::OwnedMutexGuard;
 /// For a question: ZFS answers none while any pool of the host is being imported.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Steps 1 and 2, or neither. In the background of the shell: whoever ends that, at a limit or on the way out, does not leave a pool with the guid of another behind.
+/// Steps 1 and 2, or neither. In the background of the shell, and deaf to what a terminal or a service manager sends to all of a group: whoever ends the shell, at a
+/// limit or on the way out, does not leave a pool with the guid of another behind. The lock is held until the last of these programs has ended. A pool that
+/// cannot write is not exported (U9).
 const IMPORT: &str = "\
-name=$1
-shift
+lock=$1
+name=$2
+shift 2
 (
+  trap '' HUP INT PIPE TERM
+  flock -n 3 || { echo \"$lock: found an earlier import that goes on, expected none\" >&2; exit 1; }
   \"$0\" \"$@\" || exit
   \"$0\" reguid \"$name\" && exit
-  \"$0\" export \"$name\"
+  \"$0\" sync \"$name\" && \"$0\" export \"$name\"
   exit 1
-) &
+) 3>>\"$lock\" &
 wait $!";
+
+/// Refuses a mountpoint with a link on its way from `root`: the mount would follow it to a place of the host's (U10).
+async fn no_link_to(at: &Path, root: &Path) -> Result<(), String> {
+    let mut place = root.to_path_buf();
+    for part in at.strip_prefix(root).map_err(|_| format!("{}: not below {}", at.display(), root.display()))? {
+        place.push(part);
+        match tokio::fs::symlink_metadata(&place).await {
+            Ok(found) if found.is_symlink() => {
+                return Err(format!(
+                    "{}: found a link of the copy on the way to the mountpoint {}, expected directories: a mount would follow it off the copy",
+                    place.display(),
+                    at.display()
+                ));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(format!("{}: {error}", place.display())),
+        }
+    }
+    Ok(())
+}
 
 impl Zfs {
     /// Nobody of this process imports a copy while this is held.
@@ -42,6 +69,14 @@ impl Zfs {
     /// ZFS does not say it; that they are none is an answer.
     pub async fn pools(&self) -> Result<Vec<Imported>, String> {
         Imported::list(&run(self.zpool(&["list", "-H", "-p", "-o", "name,guid,health"]), LOOK_LIMIT).await?)
+    }
+
+    /// Whether a pool of this name is imported here, by an exit code: a list may lack what was printed late, which is not waited for.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn has(&self, name: &str) -> Result<bool, String> {
+        Ok(ran(self.zpool(&["list", "-H", "-o", "name", name]), LOOK_LIMIT).await?.code == Some(0))
     }
 
     /// What the labels of these devices say, without an import.
@@ -60,7 +95,8 @@ impl Zfs {
         Ok(labels)
     }
 
-    /// Imports the pool of `label` from these devices as `name`, and mounts it below `root`; what is mounted, parents first.
+    /// Imports the pool of `label` from these devices as `name`, and mounts it below `root`; what is mounted, parents first. `lock` is held by the programs that import
+    /// it, for as long as one of them is there.
     ///
     /// # Errors
     /// Why not; the pool may be there.
@@ -70,10 +106,11 @@ impl Zfs {
         devices: &[&str],
         name: &str,
         root: &Path,
+        lock: &Path,
         limit: Duration,
     ) -> Result<Vec<Dataset>, String> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", IMPORT]).arg(&self.zpool).arg(name);
+        command.args(["-c", IMPORT]).arg(&self.zpool).arg(lock).arg(name);
         command.args(["import", "-f", "-N", "-t", "-o", "failmode=continue", "-R"]).arg(root);
         for device in devices {
             command.args(["-d", device]);
@@ -98,8 +135,18 @@ impl Zfs {
             run(self.zpool(&["set", "multihost=off", name]), LOOK_LIMIT).await?;
         }
         let list = ["list", "-H", "-p", "-r", "-t", "filesystem", "-o", "name,mountpoint,canmount", name];
-        let datasets = to_mount(&run(of(&self.zfs, &list), LOOK_LIMIT).await?, root)?;
+        let listed = run(of(&self.zfs, &list), LOOK_LIMIT).await?;
+        // It was cut there, less a line's end: a dataset may be missing.
+        if listed.len() + 1 >= SAID_BYTES_MAX {
+            return Err(format!(
+                "zfs list {name}: found {SAID_BYTES_MAX} bytes or more, expected less: the pool has too many datasets for a standby"
+            ));
+        }
+        let datasets = to_mount(&listed, root)?;
         for dataset in &datasets {
+            // One by one: what is mounted first may carry the link.
+            let looked = tokio::time::timeout(limit, no_link_to(&dataset.at, root)).await;
+            looked.map_err(|_| format!("{}: no answer within {} s", dataset.at.display(), limit.as_secs()))??;
             run(of(&self.zfs, &["mount", &dataset.name]), limit).await?;
         }
         Ok(datasets)
@@ -126,8 +173,11 @@ impl Zfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{read_to_string, write};
-    use std::os::unix::fs::PermissionsExt;
+    use crate::watchdog::is_locked;
+    use rustix::process::{Pid, Signal, kill_process_group};
+    use std::fs::{File, create_dir_all, read_to_string, write};
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
     use std::path::PathBuf;
     use std::time::Instant;
 
@@ -141,11 +191,14 @@ mod tests {
         /// Over stand-ins in `dir`, whose folder `state` has what they know and did.
         pub fn of_stand_ins(dir: &Path) -> Self {
             let state = dir.join("state");
-            std::fs::create_dir_all(&state).unwrap();
+            create_dir_all(&state).unwrap();
+            let text = dir.join("text");
+            write(&text, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
             let [zpool, zfs, zdb] = ["zpool", "zfs", "zdb"].map(|name| {
                 let program = dir.join(name);
-                write(&program, STAND_IN.replace("@STATE@", state.to_str().unwrap())).unwrap();
-                std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+                // By another process: a child that this one starts for another test meanwhile would have it open for writing, and it could not be run.
+                let mut install = std::process::Command::new("install");
+                assert!(install.args(["-m", "0755"]).args([&text, &program]).status().unwrap().success());
                 program
             });
             Self { zpool, zfs, zdb, root: dir.join("root"), ..Self::of_system() }
@@ -176,6 +229,10 @@ mod tests {
             self.dir.path().join("state").join(name)
         }
 
+        fn lock(&self) -> PathBuf {
+            self.dir.path().join("import.lock")
+        }
+
         fn has(&self, name: &str) {
             write(self.file(name), "").unwrap();
         }
@@ -198,8 +255,11 @@ mod tests {
             assert!(std::process::Command::new("mkfifo").arg(self.file("gate")).status().unwrap().success());
         }
 
-        fn go(&self) {
-            write(self.file("gate"), "go\n").unwrap();
+        /// Opened for both: nobody may be there to read any more. What was written is there for as long as this is kept.
+        fn go(&self) -> File {
+            let mut gate = File::options().read(true).write(true).open(self.file("gate")).unwrap();
+            gate.write_all(b"go\n").unwrap();
+            gate
         }
 
         async fn did_begin(&self, what: &str) {
@@ -211,15 +271,15 @@ mod tests {
         }
     }
 
-    async fn import(zfs: &Zfs, root: &Path) -> Result<Vec<Dataset>, String> {
+    async fn import(zfs: &Zfs, root: &Path, lock: &Path) -> Result<Vec<Dataset>, String> {
         let label = zfs.labels(&["/dev/loop0"]).await?.remove(0);
-        zfs.import_copy(&label, &["/dev/loop0", "/dev/loop1"], NAME, root, LIMIT).await
+        zfs.import_copy(&label, &["/dev/loop0", "/dev/loop1"], NAME, root, lock, LIMIT).await
     }
 
     #[tokio::test]
     async fn a_copy_has_a_guid_of_its_own_and_its_datasets_are_mounted_in_order() {
         let stage = stage();
-        let mounted = import(&stage.zfs, &stage.root()).await.unwrap();
+        let mounted = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap();
         let at: Vec<&Path> = mounted.iter().map(|dataset| dataset.at.as_path()).collect();
         assert_eq!(at, [stage.root().join("tank"), stage.root().join("tank/wal")]);
         assert_eq!(stage.guids().await, ["12"]);
@@ -235,7 +295,7 @@ mod tests {
     async fn multihost_of_a_copy_is_switched_off() {
         let stage = stage();
         stage.has("multihost");
-        import(&stage.zfs, &stage.root()).await.unwrap();
+        import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap();
         assert!(stage.did().contains(&format!("zpool set multihost=off {NAME}")), "{:?}", stage.did());
     }
 
@@ -243,12 +303,12 @@ mod tests {
     async fn what_gets_no_guid_of_its_own_does_not_stay() {
         let stage = stage();
         stage.has("same");
-        let why = import(&stage.zfs, &stage.root()).await.unwrap_err();
+        let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
         assert!(why.contains("stand-in: no new guid"), "{why}");
         assert_eq!(stage.guids().await, Vec::<String>::new());
         let broken = self::stage();
         broken.has("broken");
-        let why = import(&broken.zfs, &broken.root()).await.unwrap_err();
+        let why = import(&broken.zfs, &broken.root(), &broken.lock()).await.unwrap_err();
         assert!(why.contains("stand-in: no such pool"), "{why}");
         assert_eq!(broken.did()[1..], [broken.import_line()], "nothing came after it");
         // A device without a label.
@@ -257,29 +317,66 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_gets_no_guid_of_its_own_and_cannot_write_is_not_exported() {
+        let stage = stage();
+        stage.has("same");
+        stage.has("suspended");
+        let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
+        assert!(why.contains("stand-in: no new guid"), "{why}");
+        assert!(!stage.did().iter().any(|line| line.contains("export")), "U9: {:?}", stage.did());
+    }
+
+    #[tokio::test]
+    async fn a_list_of_datasets_that_was_cut_is_not_taken_for_whole() {
+        let stage = stage();
+        let line = format!("{NAME}/x\t{}/x\ton\n", stage.root().display());
+        write(stage.file("datasets"), line.repeat(SAID_BYTES_MAX / line.len() + 1)).unwrap();
+        let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
+        assert!(why.contains("too many datasets"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_mounted_through_a_link_of_the_copy() {
+        let stage = stage();
+        let live = stage.dir.path().join("live");
+        create_dir_all(stage.root()).unwrap();
+        create_dir_all(&live).unwrap();
+        symlink(&live, stage.root().join("tank")).unwrap();
+        let why = import(&stage.zfs, &stage.root(), &stage.lock()).await.unwrap_err();
+        assert!(why.contains("found a link of the copy"), "{why}");
+        assert!(!stage.did().iter().any(|line| line.starts_with("zfs mount")), "U10: {:?}", stage.did());
+    }
+
+    #[tokio::test]
     async fn a_refresh_that_is_given_up_leaves_no_pool_with_the_real_ones_guid() {
         let stage = stage();
         stage.gate();
-        let (zfs, root) = (stage.zfs.clone(), stage.root());
-        let refresh = tokio::spawn(async move { import(&zfs, &root).await });
+        let (zfs, root, lock) = (stage.zfs.clone(), stage.root(), stage.lock());
+        let refresh = tokio::spawn(async move { import(&zfs, &root, &lock).await });
         stage.did_begin("zpool import").await;
         refresh.abort();
         assert!(refresh.await.unwrap_err().is_cancelled());
-        stage.go();
+        assert!(is_locked(stage.dir.path(), "import.lock").unwrap(), "other processes see that it goes on");
+        let _gate = stage.go();
         let _turn = stage.zfs.turn().await;
+        assert!(!is_locked(stage.dir.path(), "import.lock").unwrap());
         assert_eq!(stage.guids().await, ["12"]);
     }
 
     #[tokio::test]
-    async fn an_import_goes_on_to_its_guid_when_its_shell_is_killed() {
+    async fn an_import_goes_on_to_its_guid_when_its_shell_ends_with_its_terminal() {
         let stage = stage();
         stage.gate();
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", IMPORT]).arg(&stage.zfs.zpool).args([NAME, "import", "11", NAME]);
-        let mut shell = shell.spawn().unwrap();
+        shell.args(["-c", IMPORT]).arg(&stage.zfs.zpool).arg(stage.lock()).args([NAME, "import", "11", NAME]);
+        let mut shell = shell.process_group(0).spawn().unwrap();
         stage.did_begin("zpool import").await;
-        shell.kill().await.unwrap();
-        stage.go();
+        let group = Pid::from_raw(i32::try_from(shell.id().unwrap()).unwrap()).unwrap();
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            kill_process_group(group, signal).unwrap();
+        }
+        assert!(shell.wait().await.unwrap().code().is_none(), "by a signal");
+        let _gate = stage.go();
         stage.did_begin("zpool reguid").await;
     }
 

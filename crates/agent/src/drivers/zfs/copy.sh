@@ -3,6 +3,7 @@
 #   pools      name, guid and health of what is imported     datasets   what zfs list prints       gate   (a fifo) an import waits until something is written to it
 #   multihost  pools have multihost=on                       broken     no import succeeds         same   no pool gets another guid
 #   still      no pool writes anything                       busy       no pool is exported        suspended   no pool writes, and that is said
+#   mute       the list of pools is not printed
 S=@STATE@
 me=$(basename "$0")
 echo "$me $*" >> $S/did
@@ -15,7 +16,7 @@ case "$me $1" in
   printf "    name: 'tank'\n    pool_guid: 11\n    guid: 101\n        guid: 101\n        path: '/dev/nbd0'\n"
   ;;
 "zpool list")
-  [ "$2" = -v ] || { cat $S/pools; exit; }
+  if [ "$last" = name,guid,health ]; then [ -e $S/mute ] || cat $S/pools; exit; fi
   grep -q "^$last	" $S/pools || fail "no such pool"
   printf "$last\t1G\n\t/dev/loop99\t1G\n"
   ;;

@@ -51,7 +51,8 @@ impl Label {
         }
         Some(Self {
             pool: value("name: ")?.trim_matches('\'').to_string(),
-            guid: value("pool_guid: ")?,
+            // It becomes an argument of a program.
+            guid: value("pool_guid: ").filter(|guid| guid.parse::<u64>().is_ok())?,
             device: value("guid: ")?,
             devices,
         })
@@ -114,7 +115,7 @@ pub fn beside(guid: &str, imported: &[Imported]) -> Result<(), String> {
     Err(if name.starts_with(COPY_POOL) {
         format!(
             "pool {name}: found it imported here under the guid of the pool that it is a copy of ({guid}), expected one of its own: the refresh of another standby is \
-             about to give it one, or was ended before it could: then `zpool export {name}`"
+             about to give it one, or was ended before it could: then `zpool export {name}`, but only while its copy runs; else that hangs, and it goes with a reboot of this host"
         )
     } else {
         format!(
@@ -143,6 +144,9 @@ pub fn to_mount(listed: &str, root: &Path) -> Result<Vec<Dataset>, String> {
         let [name, at, canmount] = words[..] else {
             return Err(format!("zfs list: found {line:?}, expected name, mountpoint and canmount"));
         };
+        if !matches!(canmount, "on" | "off" | "noauto") {
+            return Err(format!("{name}: found canmount {canmount:?}, expected on, off or noauto"));
+        }
         // Not "none" and not "legacy".
         if canmount != "on" || !at.starts_with('/') {
             continue;
@@ -205,7 +209,8 @@ pub fn suspended(name: &str) -> String {
 
 fn lost(name: &str, found: &str) -> String {
     format!(
-        "pool {name}: found it {found}: ZFS lets go of it with a reboot of this host only. Other pools and their imports are not concerned, as long as nobody exports this one"
+        "pool {name}: found it {found}: ZFS lets go of it with a reboot of this host only. Other pools and their imports are not concerned, as long as nobody exports this one; but the pool that it is a copy \
+         of is, where `zpool list -o name,guid` shows that one's guid"
     )
 }
 
@@ -242,6 +247,7 @@ mod tests {
         let side = label(&mirrored());
         assert_eq!((side.device.as_str(), side.devices.len()), ("101", 2));
         assert_eq!(Label::read("failed to unpack label 0\nfailed to unpack label 1\n"), None);
+        assert_eq!(Label::read(&striped("tank", 11, 101).replace("pool_guid: 11", "pool_guid: -a")), None);
     }
 
     #[test]
@@ -286,6 +292,7 @@ mod tests {
             ("c\t/srv/standby/ab\ton", "expected one below"),
             ("c\t/srv/standby/a/../../pg\ton", "expected one below"),
             ("c\t/srv/standby/a", "expected name, mountpoint and canmount"),
+            ("c\t/srv/standby/a\to", "expected on, off or noauto"),
         ] {
             let why = to_mount(listed, root).unwrap_err();
             assert!(why.contains(words), "{listed}: {why}");
