@@ -32,10 +32,8 @@ const AGENT: &str = "holdfast-agent.service";
 const POSTGRESQL: [&str; 2] = ["holdfast-postgresql.service", "postgresql@15-main.service"];
 
 /// What says how each of them began.
-const SAID: [&str; 2] = [
-    "journalctl --no-pager -o cat -u holdfast-postgresql.service",
-    "cat /var/log/postgresql/postgresql-15-main.log",
-];
+const SAID: [&str; 2] =
+    ["journalctl --no-pager -o cat -u holdfast-postgresql.service", "cat /var/log/postgresql/postgresql-15-main.log"];
 
 /// An agent that is silent for so long has PostgreSQL ended by the helper (W2): two leases.
 const WATCHDOG: &str = "mode = \"required\"\ntimeout_ms = 20000\n";
@@ -283,8 +281,7 @@ const PLAN: &str = "[[gateways]]\nname = \"g1\"\nregion = \"local\"\napi = \"127
     [[sets]]\nname = \"here\"\nstore = \"file:///var/lib/holdfast-store\"\nvolumes = { vol1 = \"64MiB\" }\n";
 
 /// Asks that gateway once a second until it answers with success.
-const ANSWERS: &str =
-    "for _ in $(seq 200); do holdfast lease show here --api 127.0.0.1:7400 > /dev/null 2>&1 && exit 0; sleep 1; done; exit 1";
+const ANSWERS: &str = "for _ in $(seq 200); do holdfast lease show here --api 127.0.0.1:7400 > /dev/null 2>&1 && exit 0; sleep 1; done; exit 1";
 
 /// The unit of a gateway, on a guest that stands by: started, killed and back by itself, stopped.
 fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
