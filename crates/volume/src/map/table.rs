@@ -379,6 +379,9 @@ mod tests {
         })
     }
 
+    /// A table, and what was in it.
+    type Copied = (Table<PackUse>, Vec<(ObjectId, PackUse)>);
+
     proptest! {
         /// T1, against going through all of it each time: changes of any sort, roots that were copied before, leaves of any size.
         #[test]
@@ -386,7 +389,7 @@ mod tests {
             rounds in vec((vec((0_u128..700, prop_oneof![3 => any_use().prop_map(Some), 1 => Just(None)]), 0..200), 1_usize..90), 1..6),
         ) {
             let mut table = Table::<PackUse>::default();
-            let mut copies: Vec<(Table<PackUse>, Vec<(ObjectId, PackUse)>)> = Vec::new();
+            let mut copies: Vec<Copied> = Vec::new();
             for (changes, most) in rounds {
                 for (at, (random, usage)) in changes.into_iter().enumerate() {
                     match usage {

@@ -164,6 +164,6 @@ pub(super) fn too_old(pair: &mut Pair, at: usize) -> Result<()> {
     anyhow::ensure!(!status.success() && told, "P6: an older build than the pair needs ended with {status}: {said}");
     let kept = pair.etcd.ctl(&["get", "/e2e/pairs/newer/roster", "--print-value-only"])?;
     anyhow::ensure!(kept.trim() == roster, "P6: the roster was {roster}, and is {kept}");
-    note("a gateway whose build does not know the pair's level ended, and said so".to_string());
+    note("a gateway whose build does not know the pair's level ended, and said so");
     Ok(())
 }
