@@ -1,7 +1,8 @@
 //! A copy of a pool, for a standby: imported under a name of this host's and with a guid of its own, mounted below one directory. What is decided is in
 //! [`rules`](super::rules).
 //!
-//! 1. `zpool import -t -R`: the name is never on a disk, every mountpoint lies below that directory. By force: the labels say that the primary's host has it.
+//! 1. `zpool import -R` under a new name: it goes into the copy's scratch file only, every mountpoint lies below that directory. Not a temporary name (`-t`): `zpool` goes by the name that is
+//!    on the disk where it looks whether one is taken, and would refuse the pool itself beside its copy. By force: the labels say that the primary's host has it.
 //!    `failmode=continue`: what waits for a copy that fails gets an error and can be ended.
 //! 2. `zpool reguid`, next in the same process. An agent of this host that imports the pool itself in between is refused by ZFS, and tries again.
 //! 3. `multihost=off` where it is on: nobody else can have this copy, and it would write all the time.
@@ -111,7 +112,7 @@ impl Zfs {
     ) -> Result<Vec<Dataset>, String> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", IMPORT]).arg(&self.zpool).arg(lock).arg(name);
-        command.args(["import", "-f", "-N", "-t", "-o", "failmode=continue", "-R"]).arg(root);
+        command.args(["import", "-f", "-N", "-o", "failmode=continue", "-o", "cachefile=none", "-R"]).arg(root);
         for device in devices {
             command.args(["-d", device]);
         }
@@ -243,7 +244,7 @@ mod tests {
 
         fn import_line(&self) -> String {
             let root = self.root().display().to_string();
-            format!("zpool import -f -N -t -o failmode=continue -R {root} -d /dev/loop0 -d /dev/loop1 11 {NAME}")
+            format!("zpool import -f -N -o failmode=continue -o cachefile=none -R {root} -d /dev/loop0 -d /dev/loop1 11 {NAME}")
         }
 
         async fn guids(&self) -> Vec<String> {
