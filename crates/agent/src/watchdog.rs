@@ -36,8 +36,9 @@ const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 /// The same while the machine's watchdog counts and is not fed.
 const URGENT_PAUSE: Duration = Duration::from_millis(20);
 
-/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second.
-const ARM_LIMIT: Duration = Duration::from_secs(5);
+/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second; a machine that starts beside this one may
+/// slow both down, and a takeover that fails for it costs more than the wait.
+const ARM_LIMIT: Duration = Duration::from_secs(10);
 
 /// For what has its SIGKILL to be gone, where it waits for nothing.
 const DIE_LIMIT: Duration = Duration::from_millis(20);
@@ -156,14 +157,24 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
             Some(Shown::Armed(_)) => return Ok(()),
             Some(Shown::Refused(why)) => return Err(why),
             None if begun.elapsed() >= ARM_LIMIT => {
-                return Err(format!(
-                    "the watchdog's helper said nothing of the device for {} s: see watchdog.log in run_dir; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything",
-                    ARM_LIMIT.as_secs()
-                ));
+                return Err(silent_for(ARM_LIMIT, helper));
             }
             None => tokio::time::sleep(URGENT_PAUSE).await,
         }
     }
+}
+
+/// What to say where nothing was said of the device for so long: `helper` is whether there is one.
+fn silent_for(limit: Duration, helper: bool) -> String {
+    let what = if helper {
+        "one runs; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything"
+    } else {
+        "none runs"
+    };
+    format!(
+        "the watchdog's helper said nothing of the device for {} s ({what}): see watchdog.log in run_dir",
+        limit.as_secs()
+    )
 }
 
 /// What the helper has to do.
@@ -337,6 +348,16 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_there_is_a_helper_is_said_where_it_says_nothing() {
+        let said = |helper| silent_for(Duration::from_secs(10), helper);
+        assert_eq!(
+            said(false),
+            "the watchdog's helper said nothing of the device for 10 s (none runs): see watchdog.log in run_dir"
+        );
+        assert!(said(true).contains("(one runs; ") && said(true).contains("other settings"), "{}", said(true));
+    }
 
     const S: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;

@@ -112,7 +112,7 @@ pub fn view(guest: &Guest) -> Result<Value> {
 }
 
 fn said(guest: &Guest) -> String {
-    let last = "if [ -e /var/log/agent.log ]; then tail -n 6 /var/log/agent.log; else journalctl --no-pager -o cat -n 6 -u holdfast-agent.service; fi";
+    let last = "if [ -e /var/log/agent.log ]; then tail -n 6 /var/log/agent.log; else journalctl --no-pager -o cat -n 6 -u holdfast-agent.service; fi; tail -n 4 /run/holdfast-agent/watchdog.log 2> /dev/null; true";
     guest.run(last, Duration::from_secs(60)).unwrap_or_else(|_| guest.console())
 }
 

@@ -244,7 +244,9 @@ mod tests {
 
         fn import_line(&self) -> String {
             let root = self.root().display().to_string();
-            format!("zpool import -f -N -o failmode=continue -o cachefile=none -R {root} -d /dev/loop0 -d /dev/loop1 11 {NAME}")
+            format!(
+                "zpool import -f -N -o failmode=continue -o cachefile=none -R {root} -d /dev/loop0 -d /dev/loop1 11 {NAME}"
+            )
         }
 
         async fn guids(&self) -> Vec<String> {
