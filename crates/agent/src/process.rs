@@ -523,11 +523,12 @@ mod tests {
         let program = dir.path().join("postgres");
         std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
         let mut command = Command::new(&program);
-        command.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(&data).current_dir("/").kill_on_drop(true);
+        // One that starts nothing: what it forks counts as well, until it runs another program.
+        command.args(["-c", "read _", "-D"]).arg(&data).current_dir("/").stdin(Stdio::piped()).kill_on_drop(true);
         let mut server = command.spawn().unwrap();
         let mut elsewhere = Command::new(&program);
-        elsewhere.args(["-c", "while :; do sleep 0.05; done", "-D"]).arg(dir.path().join("other")).current_dir("/");
-        elsewhere.kill_on_drop(true);
+        elsewhere.args(["-c", "read _", "-D"]).arg(dir.path().join("other")).current_dir("/");
+        elsewhere.stdin(Stdio::piped()).kill_on_drop(true);
         let mut other = elsewhere.spawn().unwrap();
         let begun = Instant::now();
         while of_postgres(&data).unwrap().is_empty() && begun.elapsed() < Duration::from_secs(20) {
