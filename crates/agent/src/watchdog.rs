@@ -36,8 +36,8 @@ const _: () = assert!(LOOK_PAUSE.as_secs() == 0);
 /// The same while the machine's watchdog counts and is not fed.
 const URGENT_PAUSE: Duration = Duration::from_millis(20);
 
-/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second; a machine that starts beside this one may
-/// slow both down, and a takeover that fails for it costs more than the wait.
+/// For the helper to open the machine's watchdog. It is started within a second where it is not there, and tries once a second, on a busy machine later:
+/// a takeover that fails for it costs more than the wait.
 const ARM_LIMIT: Duration = Duration::from_secs(10);
 
 /// For what has its SIGKILL to be gone, where it waits for nothing.
@@ -90,7 +90,8 @@ impl Signs {
 
     /// Gives one.
     pub fn give(&self, sign: Sign) {
-        let new = self.path.with_extension("new");
+        // A helper of an earlier build writes `watchdog.new`, at the same time.
+        let new = self.path.with_extension("sign.new");
         let written = std::fs::write(&new, sign.text()).and_then(|()| std::fs::rename(&new, &self.path));
         match written {
             Ok(()) => self.complained.store(false, Ordering::Relaxed),

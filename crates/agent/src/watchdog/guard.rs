@@ -90,6 +90,8 @@ pub struct Guard<K: Kennel> {
     shown_at: PathBuf,
     dog: Option<(Box<dyn Dog>, u32)>,
     shown: Option<Shown>,
+    /// It stands in the file: else it is written again at the next look.
+    kept: bool,
     retry_ns: u64,
 }
 
@@ -98,25 +100,34 @@ impl<K: Kennel> Guard<K> {
     pub fn new(run_dir: &Path, kennel: Option<K>) -> Self {
         let shown_at = run_dir.join(SHOWN);
         let _ = std::fs::remove_file(&shown_at);
-        Self { kennel, shown_at, dog: None, shown: None, retry_ns: 0 }
+        Self { kennel, shown_at, dog: None, shown: None, kept: true, retry_ns: 0 }
     }
 
     fn show(&mut self, shown: Option<Shown>) {
-        if self.shown == shown {
+        let anew = self.shown != shown;
+        if !anew && self.kept {
             return;
         }
         let done = match &shown {
             Some(shown) => {
                 match shown {
+                    _ if !anew => {}
                     Shown::Armed(seconds) => tracing::info!(seconds, "the machine's watchdog counts"),
                     Shown::Refused(why) => tracing::error!(why, "the machine's watchdog is of no use"),
                 }
-                let new = self.shown_at.with_extension("new");
+                // Not `watchdog.new`: the agent writes its signs there, at the same time.
+                let new = self.shown_at.with_extension("device.new");
                 std::fs::write(&new, shown.text()).and_then(|()| std::fs::rename(&new, &self.shown_at))
             }
-            None => std::fs::remove_file(&self.shown_at),
+            None => match std::fs::remove_file(&self.shown_at) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                done => done,
+            },
         };
-        if let Err(error) = done {
+        self.kept = done.is_ok();
+        if let Err(error) = done
+            && anew
+        {
             tracing::error!(path = %self.shown_at.display(), %error, "how the machine's watchdog is cannot be shown");
         }
         self.shown = shown;

@@ -1,6 +1,7 @@
 //! The guard over a device of memory, which is held to the same contract as the kernel's: HOLDFAST_TEST_WATCHDOG=/dev/watchdog asks that one, on a machine that may be reset.
 
 use super::super::device::Device;
+use super::super::{Sign, Signs};
 use super::*;
 use std::sync::{Arc, Mutex};
 
@@ -261,4 +262,31 @@ fn what_is_shown_is_read_again() {
         assert_eq!(Shown::parse(&shown.text()), Some(shown));
     }
     assert_eq!(Shown::parse("armed 2"), None, "cut short");
+}
+
+/// The agent writes its signs beside, at the same time: seen in a virtual machine, where what the helper had to say was lost for as long as it lived.
+#[test]
+fn what_is_shown_does_not_meet_the_agents_signs() {
+    let dir = tempfile::tempdir().unwrap();
+    // Where both wrote once. As a directory, so that whoever writes there cannot.
+    std::fs::create_dir(dir.path().join("watchdog.new")).unwrap();
+    Signs::new(dir.path()).give(Sign { at_ns: 1, may_run_until_ns: 2, ttl_ms: TTL_MS, guarded: true });
+    assert!(dir.path().join("watchdog").is_file());
+    let mut guard = Guard::new(dir.path(), Some(Fake::default()));
+    guard.look(S, Wish { wanted: true, ttl_ms: TTL_MS, until_ns: Some(u64::MAX) });
+    assert_eq!(Shown::read(dir.path()), Some(Shown::Armed(2)));
+}
+
+#[test]
+fn what_could_not_be_shown_is_shown_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let in_its_way = dir.path().join("watchdog.device.new");
+    std::fs::create_dir(&in_its_way).unwrap();
+    let mut guard = Guard::new(dir.path(), Some(Fake::default()));
+    let wish = Wish { wanted: true, ttl_ms: TTL_MS, until_ns: Some(u64::MAX) };
+    guard.look(S, wish);
+    assert_eq!(Shown::read(dir.path()), None);
+    std::fs::remove_dir(&in_its_way).unwrap();
+    guard.look(2 * S, wish);
+    assert_eq!(Shown::read(dir.path()), Some(Shown::Armed(2)));
 }
