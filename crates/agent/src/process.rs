@@ -1,20 +1,23 @@
 //! Processes: programs with a time limit, and finding and ending what belongs to one PostgreSQL.
 
+mod said;
+
 use rustix::process::{Pid, Signal, kill_process};
+use said::Said;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 /// What is kept of what a program says, in bytes.
 pub const SAID_BYTES_MAX: usize = 16 << 10;
 
-/// How long a program's output is waited for after its end: what it left in the background may keep the pipe for ever.
+/// How long the end of a program's output is waited for after its own: what it left in the background may keep the pipe for ever. What lies in the pipe by then is
+/// read in any case.
 const AFTERWORDS: Duration = Duration::from_millis(100);
 
 /// Pause between two looks at processes that are ending.
@@ -67,20 +70,6 @@ pub struct Ran {
     pub err: String,
 }
 
-async fn read_some(pipe: Option<impl AsyncRead + Unpin>, into: Arc<Mutex<Vec<u8>>>) {
-    let Some(mut pipe) = pipe else { return };
-    let mut buffer = [0; 4096];
-    while let Ok(count) = pipe.read(&mut buffer).await {
-        if count == 0 {
-            return;
-        }
-        let mut said = into.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() < SAID_BYTES_MAX {
-            said.extend_from_slice(&buffer[..count]);
-        }
-    }
-}
-
 fn shown(command: &Command) -> String {
     let command = command.as_std();
     let mut text = command.get_program().to_string_lossy().into_owned();
@@ -112,21 +101,14 @@ pub async fn ran(mut command: Command, limit: Duration) -> Result<Ran, NotRan> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| NotRan::Unable(format!("{name}: {error}")))?;
-    let (out, err) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let reading = tokio::spawn({
-        let (stdout, stderr, out, err) = (child.stdout.take(), child.stderr.take(), out.clone(), err.clone());
-        async move { tokio::join!(read_some(stdout, out), read_some(stderr, err)) }
-    });
+    let (out, err) = (Said::of(child.stdout.take()), Said::of(child.stderr.take()));
     let waited = tokio::time::timeout(limit, child.wait()).await;
-    let _ = tokio::time::timeout(AFTERWORDS, reading).await;
-    let text = |said: &Mutex<Vec<u8>>| {
-        String::from_utf8_lossy(&said.lock().unwrap_or_else(PoisonError::into_inner)).trim().to_string()
-    };
+    let (out, err) = tokio::join!(out.whole(), err.whole());
     match waited {
-        Ok(Ok(status)) => Ok(Ran { code: status.code(), out: text(&out), err: text(&err) }),
+        Ok(Ok(status)) => Ok(Ran { code: status.code(), out, err }),
         Ok(Err(error)) => Err(NotRan::Unable(format!("{name}: {error}"))),
         Err(_) => {
-            let late = NotRan::Late(format!("{name}: not within {} ms; {}", limit.as_millis(), text(&err)));
+            let late = NotRan::Late(format!("{name}: not within {} ms; {err}", limit.as_millis()));
             let _ = child.start_kill();
             // Hardly waited for: a process in an uninterruptible wait on a dead device ends when the device is let go of.
             if tokio::time::timeout(AFTERWORDS, child.wait()).await.is_err() {
