@@ -12,6 +12,7 @@ mod tests;
 pub use check::{ConfigError, Problem};
 pub use document::sample;
 use document::settings;
+use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Tls, TlsError, TlsFiles};
 use serde::{Deserialize, Serialize};
 pub use standby::{COPY_POOL, StandbyConfig, StandbyDatabase, StandbyHttp, StandbyPool, StandbySlot, standby_sample};
@@ -365,7 +366,8 @@ impl AgentConfig {
     /// # Errors
     /// Unreadable, not TOML of this form, or [`AgentConfig::validate`]'s.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text = files::read_text(path, SETTINGS_BYTES_MAX)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let config =
             Self::parse(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         config.validate()?;

@@ -15,7 +15,7 @@ use document::{FieldDoc, settings};
 use holdfast_control::cluster::MemberRole;
 use holdfast_control::pair::Durability;
 use holdfast_etcd::EtcdOptions;
-use holdfast_tls::files::{self, PEM_BYTES_MAX};
+use holdfast_tls::files::{self, PEM_BYTES_MAX, SETTINGS_BYTES_MAX};
 use holdfast_tls::{Role, Tls, TlsError, TlsFiles};
 use holdfast_types::{ByteSize, Name};
 use serde::{Deserialize, Serialize};
@@ -433,7 +433,8 @@ impl GatewayConfig {
     /// # Errors
     /// Unreadable, not TOML of this form, or [`GatewayConfig::validate`]'s.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text = files::read_text(path, SETTINGS_BYTES_MAX)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let wrong = |mistakes| ConfigError::Parse { path: path.into(), mistakes };
         source::read(&text).map_err(wrong)?;
         let config = Self::parse(&text).map_err(|error| wrong(vec![Mistake { line: 1, what: error.to_string() }]))?;

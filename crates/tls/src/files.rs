@@ -1,4 +1,4 @@
-//! Files that a person names in settings: certificates, keys, passphrases, tokens. All of them are small.
+//! Files that a person names: settings, and what these name: certificates, keys, passphrases, tokens. All of them are small.
 //!
 //! Read with a bound: a setting that names a device, a log or an image by mistake is told at once, and does not fill the memory. A pipe is read as well, for who hands
 //! over a secret in one.
@@ -12,6 +12,9 @@ pub const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// A PEM file has no more bytes. All authorities that a system trusts, one behind the other, take a quarter of it.
 pub const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// A file of settings, or a cluster's plan, has no more bytes. A sample with all its comments takes a fraction of it.
+pub const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// All of the file at `path`.
 ///

@@ -5,6 +5,7 @@ use super::{
     AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, PoolConfig, PoolKind, Problem,
     TlsConfig,
 };
+use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_types::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -156,7 +157,8 @@ impl StandbyConfig {
     /// # Errors
     /// Unreadable, not TOML of this form, or [`StandbyConfig::validate`]'s.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text = files::read_text(path, SETTINGS_BYTES_MAX)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let config: Self = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         config.validate()?;
@@ -291,6 +293,16 @@ mod tests {
         let kept = std::fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(kept, made, "{SAMPLE} is stale: UPDATE_GOLDEN=1 cargo test -p holdfast-agent config");
         assert_eq!(StandbyConfig::load(&path).unwrap(), StandbyConfig::default());
+    }
+
+    #[test]
+    fn a_file_is_read_with_a_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("standby.toml");
+        std::fs::write(&path, vec![b'\n'; SETTINGS_BYTES_MAX as usize + 1]).unwrap();
+        let error = StandbyConfig::load(&path).unwrap_err();
+        let ConfigError::Read { source, .. } = error else { panic!("expected that it is not read: {error}") };
+        assert_eq!(source.to_string(), "found at least 1048577 bytes, expected at most 1048576");
     }
 
     #[test]

@@ -97,6 +97,21 @@ fn multihost_is_for_zfs_and_leaves_its_import_time() {
     config.validate().unwrap();
 }
 
+#[test]
+fn a_file_of_settings_is_read_with_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.toml");
+    let mut text = sample().unwrap();
+    text.push_str(&"\n".repeat(SETTINGS_BYTES_MAX as usize - text.len()));
+    std::fs::write(&path, &text).unwrap();
+    assert_eq!(AgentConfig::load(&path).unwrap(), AgentConfig::example());
+    text.push('\n');
+    std::fs::write(&path, &text).unwrap();
+    let error = AgentConfig::load(&path).unwrap_err();
+    let ConfigError::Read { source, .. } = error else { panic!("expected that it is not read: {error}") };
+    assert_eq!(source.to_string(), "found at least 1048577 bytes, expected at most 1048576");
+}
+
 /// What the examples of deploy/ say must be what an agent takes.
 #[test]
 fn the_examples_are_valid() {

@@ -109,6 +109,21 @@ fn files_for_an_etcd_are_read_with_a_bound() {
 }
 
 #[test]
+fn a_file_of_settings_is_read_with_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gateway.toml");
+    let mut text = sample().unwrap();
+    text.push_str(&"\n".repeat(SETTINGS_BYTES_MAX as usize - text.len()));
+    std::fs::write(&path, &text).unwrap();
+    assert_eq!(GatewayConfig::load(&path).unwrap(), GatewayConfig::example());
+    text.push('\n');
+    std::fs::write(&path, &text).unwrap();
+    let error = GatewayConfig::load(&path).unwrap_err();
+    let ConfigError::Read { source, .. } = error else { panic!("expected that it is not read: {error}") };
+    assert_eq!(source.to_string(), "found at least 1048577 bytes, expected at most 1048576");
+}
+
+#[test]
 fn an_etcd_member_is_a_url_and_the_prefix_a_path() {
     let of = |text: &str| {
         let mut config = GatewayConfig::example();

@@ -15,6 +15,7 @@ use crate::exit::CliError;
 use crate::output;
 use holdfast_api::{CLUSTER_MEMBERS_MAX, hex128, member_of, v1};
 use holdfast_tls::Dialer;
+use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_types::{ByteSize, MemberId, Name, SECTOR_BYTES, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +63,7 @@ impl Plan {
     pub fn load(path: &Path) -> Result<Self, CliError> {
         let about = || path.display().to_string();
         let next = "`holdfast cluster bootstrap --help` shows the form of a plan";
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(path, SETTINGS_BYTES_MAX)
             .map_err(|error| CliError::usage(format!("{}: cannot be read", about())).because(&error))?;
         let plan: Plan = toml::from_str(&text).map_err(|error| CliError::usage(about()).because(&error).next(next))?;
         plan.check().map_err(|problem| CliError::usage(format!("{}: {problem}", about())).next(next))?;

@@ -48,4 +48,6 @@ fn what_is_wrong_with_a_plan_is_said() {
         assert!(error.message.contains(expected), "expected {expected:?} in {:?}", error.message);
     }
     assert!(load("gateways = []").unwrap_err().message.contains("found 0 gateways"));
+    let long = load(&"\n".repeat(SETTINGS_BYTES_MAX as usize + 1)).unwrap_err().message;
+    assert!(long.contains("found at least 1048577 bytes, expected at most 1048576"), "{long}");
 }

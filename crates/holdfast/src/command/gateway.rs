@@ -6,6 +6,7 @@ use crate::{output, serve};
 use holdfast_gateway::config::{self, GatewayConfig};
 use holdfast_gateway::keyring::ClusterKeys;
 use holdfast_tls::Role;
+use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use rustix::process::Signal;
 use std::path::Path;
 
@@ -51,7 +52,7 @@ pub fn settings(args: &GatewayRunArgs) -> Result<GatewayConfig, CliError> {
 }
 
 fn read(path: &Path) -> Result<toml::Table, CliError> {
-    let text = std::fs::read_to_string(path)
+    let text = files::read_text(path, SETTINGS_BYTES_MAX)
         .map_err(|error| CliError::usage(format!("{}: cannot be read", path.display())).because(&error))?;
     config::read(&text).map_err(|mistakes| {
         let error = config::ConfigError::Parse { path: path.into(), mistakes };

@@ -88,3 +88,10 @@ fn a_gateway_whose_parent_has_ended_does_not_start() {
     let _ = rustix::process::set_parent_process_death_signal(None);
     assert!(error.message.contains("it has ended"), "{}", error.message);
 }
+
+#[test]
+fn a_file_is_read_with_a_bound() {
+    let error = settings_of(&"\n".repeat(SETTINGS_BYTES_MAX as usize + 1), "").unwrap_err();
+    assert_eq!(error.exit, Exit::Usage);
+    assert!(error.message.contains("found at least 1048577 bytes, expected at most 1048576"), "{}", error.message);
+}
