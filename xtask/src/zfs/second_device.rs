@@ -18,8 +18,9 @@ use super::pool::{self, timed};
 use super::report::Report;
 use crate::process::wait_until;
 use crate::say::step;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::time::Duration;
 
 const PART: &str = "second-device";
 
@@ -44,6 +45,12 @@ const RECORD_BYTES: u64 = 16 << 10;
 
 /// Reads of a record each, at the same places each time.
 const READS: u64 = 2000;
+
+/// How long ZFS may take to fill a cache device, or to find what is in it.
+const FILLED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Adds a cache device by the size of the disk's own sectors. ZFS 2.1 writes the header of a cache device by the pool's `ashift` and reads it by the disk's: where these differ, nothing is found again after an import.
+pub(super) const ADD_CACHE: &str = "zpool add -f -o ashift=9 tank cache";
 
 /// Has ZFS fill a cache device within seconds; what comes from there is the same.
 const EAGER: &str = "set -e
@@ -90,14 +97,22 @@ fn arcstat(guest: &Guest, name: &str) -> Result<u64> {
     said.trim().parse().with_context(|| format!("{name}: found {said:?}, expected a number"))
 }
 
+/// What ZFS says of its cache devices where they are not as expected.
+const CACHE_SAYS: &str = "zpool status -P tank
+grep -E '^l2_(size|writes|rebuild|io_error|cksum)' /proc/spl/kstat/zfs/arcstats
+grep -i l2arc /proc/spl/kstat/zfs/dbgmsg | tail -n 20";
+
 /// Waits until so much is in the cache device.
 fn cached(guest: &Guest, least: u64) -> Result<u64> {
     let mut found = 0;
-    let there = wait_until(LIMIT, || {
+    let there = wait_until(FILLED_WITHIN, || {
         found = arcstat(guest, "l2_size").unwrap_or(found);
         found >= least
     });
-    anyhow::ensure!(there, "found {found} bytes in the cache device after {LIMIT:?}, expected {least}");
+    if !there {
+        let said = guest.run(CACHE_SAYS, LIMIT)?;
+        bail!("found {found} bytes in the cache device after {FILLED_WITHIN:?}, expected {least}; ZFS says:\n{said}");
+    }
     Ok(found)
 }
 
@@ -166,7 +181,7 @@ fn cold_reads(report: &mut Report, a: &Guest) -> Result<String> {
     report.add(PART, "cold reads of 16 KiB, no cache device", None, format!("{without} a second"));
 
     let cache = partition(a, CACHE)?;
-    a.run(&format!("{EAGER}\nzpool add -f tank cache {cache}\ncat {FILE} > /dev/null"), LIMIT * 2)?;
+    a.run(&format!("{EAGER}\n{ADD_CACHE} {cache}\ncat {FILE} > /dev/null"), LIMIT * 2)?;
     let filled = cached(a, bytes / 4 * 3)?;
     made_cold(a, &devices)?;
     let found = cached(a, bytes / 2)?;

@@ -1,6 +1,6 @@
 //! What goes with a disk of the host: alone, with its host while it holds copies only, and with its host while it holds what was acknowledged.
 
-use super::{CACHE, DISKS, PART, SET, SLOG, detach, partition, sum, vdev};
+use super::{ADD_CACHE, CACHE, DISKS, PART, SET, SLOG, detach, partition, sum, vdev};
 use crate::ledger::{Verdict, unix_ms};
 use crate::process::wait_until;
 use crate::say::step;
@@ -64,7 +64,7 @@ fn disk(lab: &mut Lab, report: &mut Report, args: &Args, a: &Guest, what: &str) 
     timed(report, PART, a, "zpool remove of what is lost", &format!("zpool remove tank {name}"))?;
     a.run("echo 1 > /sys/bus/pci/rescan", LIMIT)?;
     let again = partition(a, CACHE)?;
-    a.run(&format!("zpool add -f tank cache {again}"), LIMIT).map(drop)
+    a.run(&format!("{ADD_CACHE} {again}"), LIMIT).map(drop)
 }
 
 /// Kills a guest just when commits were acknowledged that are in the log only: the pool is whole as of before them.
@@ -92,7 +92,7 @@ fn host(lab: &mut Lab, report: &mut Report, args: &Args, a: Guest, b: &Guest) ->
     report.add(PART, "the cache of the lost host", None, format!("{state}; the pool was imported all the same"));
     pool::sound(lab, report, PART, b)?;
     let own = partition(b, CACHE)?;
-    let script = format!("zpool remove tank {name} && zpool add -f tank cache {own}");
+    let script = format!("zpool remove tank {name} && {ADD_CACHE} {own}");
     timed(report, PART, b, "zpool remove of it, zpool add of its own", &script)
 }
 
