@@ -14,10 +14,12 @@
 
 use super::root::{put_pages, read_next_object, read_pages};
 use super::under::Under;
-use super::{MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PackUse, PageRef, SegmentUse, put_object};
+use super::{
+    MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PackUse, PageRef, SegmentUse, page_numbers, put_object,
+};
 use crate::wire::{self, Reader, WireError};
 use holdfast_seal::{ObjectOpener, Part};
-use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -471,6 +473,23 @@ impl Leaf {
         match self {
             Leaf::Pages(leaf) => leaf.page(number),
             Leaf::Segments(_) | Leaf::Packs(_) => None,
+        }
+    }
+
+    /// The pages of a range that a leaf of pages has, in order.
+    pub fn pages_in(&self, lba: Lba, sectors: Sectors) -> Vec<(u32, PageRef)> {
+        let numbers = page_numbers(lba, sectors);
+        match self {
+            Leaf::Pages(leaf) if !numbers.is_empty() => leaf.range(*numbers.start(), *numbers.end()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The pages of a leaf of pages that are in any of these packs, in order.
+    pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> Vec<(u32, PageRef)> {
+        match self {
+            Leaf::Pages(leaf) => leaf.in_packs(packs).collect(),
+            Leaf::Segments(_) | Leaf::Packs(_) => Vec::new(),
         }
     }
 }
