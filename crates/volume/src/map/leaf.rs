@@ -240,6 +240,11 @@ impl PageLeaf {
         self.lines.shrink_to_fit();
     }
 
+    /// What one of so many pages takes at most, once it is settled.
+    pub(super) fn memory_bytes_most(pages: u64) -> u64 {
+        size_of::<Self>() as u64 + pages.saturating_mul((size_of::<ObjectId>() + size_of::<Line>()) as u64)
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.packs.capacity() * size_of::<ObjectId>() + self.lines.capacity() * size_of::<Line>()
     }

@@ -224,6 +224,12 @@ impl Top {
         (size_of::<Self>() + pages + objects + self.leaf_packs.len() * 84) as u64
     }
 
+    /// What its leaves of pages take in memory at most, in bytes: each page with a pack of its own.
+    pub fn leaf_bytes_most(&self) -> u64 {
+        let leaf = |found: &PagesAt| PageLeaf::memory_bytes_most(found.pages);
+        self.pages.values().map(leaf).fold(0, u64::saturating_add)
+    }
+
     /// All of the root, with the leaves that [`Top::leaves`] named.
     ///
     /// # Errors
