@@ -54,8 +54,8 @@ fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
     assert!(partial.whole().is_none());
     let range = (Lba(0), Sectors(5 * PAGE_SECTORS));
     let leaves = partial.away_in(V, range.0, range.1);
-    let found: Vec<u32> =
-        leaves.iter().flat_map(|leaf| packs.leaf(leaf, &[KEY_ID]).unwrap().pages_in(range.0, range.1)).map(|(n, _)| n).collect();
+    let of_leaf = |leaf| packs.leaf(leaf, &[KEY_ID]).unwrap().pages_in(range.0, range.1);
+    let found: Vec<u32> = leaves.iter().flat_map(of_leaf).map(|(number, _)| number).collect();
     assert_eq!(found, [0, 3, 4]);
     assert!(partial.pages_here_in(V, range.0, range.1).next().is_none());
     // Once it is here it is asked itself.
