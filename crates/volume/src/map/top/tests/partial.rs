@@ -134,8 +134,8 @@ proptest! {
         let mut packs = Packs::default();
         let mut lives: BTreeMap<(VolumeId, u32), Live> = BTreeMap::new();
         let mut key_id = 1;
-        for (step, (changes, reopen, key)) in (1_u128..).zip(steps) {
-            key_id += u32::from(key == 0);
+        for (step, (changes, reopen, newer_key)) in (1_u128..).zip(steps) {
+            key_id += u32::from(newer_key == 0);
             let ids: Vec<u32> = (1..=key_id).rev().collect();
             let (pack, segment) = (object(1000 + step * 7919 % 997), object(1 + step * 104_729 % 991));
             plain.upto = LogId::new(1, step as u64);
@@ -163,7 +163,8 @@ proptest! {
                 if let Change::Write { sectors, keeps, .. } = change {
                     after.extend(before.iter().filter(|_| keeps).map(|(object, live)| (*object, *live)));
                     after.insert(segment, Sectors(sectors));
-                    place = Some(PageRef { object: pack, number: at, offset: 104 + 50 * at, sealed_len: 50, raw_len: 34 });
+                    let offset = 104 + 50 * at;
+                    place = Some(PageRef { object: pack, number: at, offset, sealed_len: 50, raw_len: 34 });
                     lives.insert((volume, page), after.clone());
                 }
                 prop_assert!(plain.replace_page(volume, page, place, &before, &after).is_ok());
