@@ -116,6 +116,44 @@ fn a_root_is_used_without_its_leaves_only_once_all_were_counted() {
     assert!(PackCounts::default().compare(&root.packs).is_err());
 }
 
+/// What is in memory does not grow with the volume, also while a checkpoint changes something in each leaf.
+#[test]
+fn a_checkpoint_holds_what_there_is_room_for() {
+    const MOST: u64 = 64 << 10;
+    // A leaf of the default shape takes some 10 KiB, and more while it grows.
+    const LEAF: u64 = 32 << 10;
+    let mut found = Vec::new();
+    for pages in [8_192_u32, 32_768] {
+        let (mut plain, mut packs) = (Root::new(LogId::new(1, 1)), Packs::default());
+        plain.seal_under(KEY_ID);
+        for number in 0..pages {
+            plain.set_page(V, number, Some(place(50 + u128::from(number % 200), number % 1000)));
+        }
+        packs.write(&mut plain, &LeafShape::DEFAULT, KEY_ID);
+        let mut root = packs.compare(top_of(&plain), &[KEY_ID]).unwrap();
+        root.begin(LogId::new(1, 2), KEY_ID);
+        let mut drawn = packs.drawn;
+        let mut writing = root.begin_writing(&LeafShape::DEFAULT, || {
+            drawn += 1;
+            sealer(object((1 << 100) + drawn))
+        });
+        let mut largest = 0;
+        for number in (0..pages).step_by(64) {
+            root.pass_to(V, number, MOST, &mut writing);
+            packs.take_in(writing.take_packs());
+            if let PageAt::Leaf(leaf) = root.page(V, number) {
+                root.bring(&leaf, packs.leaf(&leaf, &[KEY_ID]).unwrap()).unwrap();
+            }
+            root.replace_page(V, number, Some(place(300, number % 1000)), &Live::new(), &Live::new()).unwrap();
+            largest = largest.max(root.leaf_bytes());
+        }
+        let all = PartialRoot::from(plain).leaf_bytes();
+        assert!(all > 4 * (MOST + LEAF), "what is tested is not there: all leaves take {all} bytes");
+        found.push(largest);
+    }
+    assert!(found.iter().all(|largest| *largest <= MOST + LEAF), "found {found:?} bytes in memory");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
