@@ -246,11 +246,7 @@ impl Top {
     }
 
     /// What a root is beside its leaves of pages.
-    fn take_objects(
-        &self,
-        root: &mut Root,
-        mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>,
-    ) -> Result<(), MapError> {
+    fn take_objects(&self, root: &mut Root, mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<(), MapError> {
         let (mut under, key_id) = (Under::default(), self.key_id);
         for (place, found) in self.segments.iter().enumerate() {
             let Some(Leaf::Segments(leaf)) = leaf(&LeafRef { at: found.at, of: LeafOf::Segments, key_id }) else {

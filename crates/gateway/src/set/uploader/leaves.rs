@@ -9,9 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_seal::ObjectSealer;
 use holdfast_types::{ObjectId, Term, VolumeId};
-use holdfast_volume::map::{
-    Leaf, LeafPack, LeafRef, LeafShape, LeafWriting, Page, PageAt, PageRef, PartialRoot, Root,
-};
+use holdfast_volume::map::{Leaf, LeafPack, LeafRef, LeafShape, LeafWriting, Page, PageAt, PageRef, PartialRoot, Root};
 use std::sync::Arc;
 
 /// Makes the sealer of each new pack of leaves.

@@ -193,10 +193,7 @@ impl PartialRoot {
     }
 
     /// All pages in any of these packs of which the leaf is here; the others are in those that [`PartialRoot::away`] names.
-    pub fn pages_here_in_packs(
-        &self,
-        packs: &BTreeSet<ObjectId>,
-    ) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
+    pub fn pages_here_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
         self.here.pages_in_packs(packs)
     }
 
