@@ -33,11 +33,11 @@ pub(crate) use names::Names;
 pub use objects::{Objects, PackUse, SegmentUse};
 pub use pack::{
     PackBuilder, PackEntry, PackTable, open_pack, open_page, open_root, open_top, pack_bytes_max, read_any_pack,
-    read_pack, seal_root,
+    read_pack, seal_partial, seal_root,
 };
 pub use page::{Live, Page};
 pub use root::{LiveError, PageRef, Root, RootStats};
-pub use top::{LeafPack, Opened, PageAt, Top};
+pub use top::{Comparing, LeafPack, LeafWriting, Opened, PageAt, PartialRoot, Top};
 pub use under::KeyUse;
 
 use crate::object::ObjectError;

@@ -4,6 +4,7 @@ use super::Node;
 use crate::config::GatewayConfig;
 use crate::keyring::open_store;
 use crate::pair::Authority;
+use crate::set::mapping::LEAF_BYTES;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
 use holdfast_store::{BoxFuture, Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
@@ -41,6 +42,8 @@ pub struct Seams {
     pub pair: Option<Arc<Authority>>,
     /// How large roots are divided; a setting may say which are large.
     pub leaves: LeafShape,
+    /// What leaves of pages of one root may take in memory, in bytes.
+    pub leaf_bytes: u64,
 }
 
 impl Node {
@@ -61,6 +64,7 @@ impl Default for Seams {
             renew: RENEW,
             pair: None,
             leaves: LeafShape::DEFAULT,
+            leaf_bytes: LEAF_BYTES,
         }
     }
 }

@@ -124,7 +124,9 @@ pub(super) async fn start_set(
     let mapping =
         Mapping::new(key, switch.clone(), health.clone(), node.cache.clone(), page_bytes, read_ahead, stop.clone());
     let mapping = mapping.map_err(|e| NodeError::Cache(e.to_string()))?;
-    let mapping = Arc::new(mapping.with_origins(key_of(node)));
+    // A gateway with little memory for its cache has no more for leaves: those that are away go through the cache of pages.
+    let leaf_bytes = node.seams.leaf_bytes.min(page_bytes as u64);
+    let mapping = Arc::new(mapping.with_origins(key_of(node)).with_leaf_bytes(leaf_bytes));
     let host = Arc::new(SetHost::new(entry, state.links.get(&id).unwrap_or(&Links::default())));
     let group = adopted.raft.start_group(id, host.clone(), None).await?;
     let reader = Reader::new(group.clone(), host.clone(), mapping.clone());

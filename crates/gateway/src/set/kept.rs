@@ -64,6 +64,10 @@ impl Shelf {
         if let Some(objects) = self.known(at) {
             return Ok(objects);
         }
+        // Of one that is in memory in part all of that is.
+        if let Some(objects) = self.mapping.objects_here(at) {
+            return Ok(objects);
+        }
         let root = self.mapping.root_once(at).await?;
         Ok(self.remember(at, &root))
     }

@@ -14,7 +14,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
-use holdfast_volume::map::{Leaf, MapExtent, MapPiece, Page, PageRef, Root, Top, open_page, split_by_page};
+use holdfast_volume::map::{
+    Leaf, MapExtent, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page,
+};
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;
@@ -34,6 +36,10 @@ const MISSING_TRIES: u32 = 6;
 
 /// Bytes that are not what was written are fetched anew so often before the object is taken for damaged: they may have been spoilt on their way.
 const DAMAGED_TRIES: u32 = 3;
+
+/// Leaves of pages that a gateway keeps of a root for itself, in bytes as they are in memory: all of them up to some 28 TiB of random extents. Those beyond it are
+/// in the cache, as long as they stay there, and in the store.
+pub const LEAF_BYTES: u64 = 64 << 20;
 
 /// What a read from the store failed with.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +71,7 @@ impl From<StoreError> for MapError {
 pub use crate::set::set_key::SetKey;
 
 mod opened;
+mod partial;
 
 pub(super) use opened::aside;
 pub(crate) use opened::{span, together};
@@ -94,6 +101,10 @@ pub struct Mapping {
     health: Arc<Health>,
     cache: Cache,
     roots: Arc<Roots<Root>>,
+    /// Those of which not all leaves may be in memory at once.
+    partials: Roots<PartialRoot>,
+    /// What leaves of pages of one root may take.
+    leaf_bytes: u64,
     tops: Roots<Top>,
     opening: Flights<Known>,
     /// Pages, and the leaves that reads found them by.
@@ -120,7 +131,28 @@ impl Mapping {
     ) -> Result<Self, CacheError> {
         let pages = cache.sibling(page_bytes, Node::memory_bytes)?;
         let (roots, tops, opening) = (Arc::default(), Roots::default(), Flights::default());
-        Ok(Self { key, store, health, cache, roots, tops, opening, pages, origins: Origins::none(), read_ahead, stop })
+        let (partials, origins, leaf_bytes) = (Roots::default(), Origins::none(), LEAF_BYTES);
+        Ok(Self {
+            key,
+            store,
+            health,
+            cache,
+            roots,
+            partials,
+            leaf_bytes,
+            tops,
+            opening,
+            pages,
+            origins,
+            read_ahead,
+            stop,
+        })
+    }
+
+    /// With so many bytes for the leaves of pages of one root.
+    #[must_use]
+    pub fn with_leaf_bytes(self, leaf_bytes: u64) -> Self {
+        Self { leaf_bytes, ..self }
     }
 
     /// Of a set that may be a clone: where its origins' keys come from.
@@ -209,6 +241,7 @@ impl Mapping {
     /// Reads of the set go by this root: it stays in memory.
     pub(super) fn note_current(&self, at: RootRef) {
         self.roots.note_current(at);
+        self.partials.note_current(at);
         self.tops.note_current(at);
     }
 

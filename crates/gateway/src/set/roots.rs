@@ -9,7 +9,7 @@ use crate::cache::BlockKey;
 use crate::cache::Flights;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
 use holdfast_types::{Lba, Sectors, VolumeId};
-use holdfast_volume::map::{Base, MapPiece, Page, PageAt, Root, Top};
+use holdfast_volume::map::{Base, MapPiece, Page, PageAt, PartialRoot, Root, Top};
 use holdfast_volume::space::Amplification;
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -49,6 +49,16 @@ impl Rooted for Root {
     }
 }
 
+impl Rooted for PartialRoot {
+    fn bytes(&self) -> u64 {
+        self.memory_bytes()
+    }
+
+    fn is_over(&self) -> bool {
+        self.base().is_some()
+    }
+}
+
 impl Rooted for Top {
     fn bytes(&self) -> u64 {
         self.memory_bytes()
@@ -64,6 +74,8 @@ impl Rooted for Top {
 pub(super) enum Known {
     /// All of it.
     All(Arc<Root>),
+    /// All of it but for leaves of pages that are away.
+    Part(Arc<PartialRoot>),
     /// What names its leaves.
     Top(Arc<Top>),
 }
@@ -73,6 +85,7 @@ impl Known {
     pub(super) fn page(&self, volume: VolumeId, number: u32) -> PageAt {
         match self {
             Known::All(root) => root.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
+            Known::Part(root) => root.page(volume, number),
             Known::Top(top) => top.page(volume, number),
         }
     }
@@ -81,6 +94,7 @@ impl Known {
     pub(super) fn base(&self) -> Option<&Base> {
         match self {
             Known::All(root) => root.base(),
+            Known::Part(root) => root.base(),
             Known::Top(top) => top.base(),
         }
     }
@@ -89,6 +103,7 @@ impl Known {
     pub(super) fn key_id(&self) -> u32 {
         match self {
             Known::All(root) => root.key_id(),
+            Known::Part(root) => root.key_id(),
             Known::Top(top) => top.key_id(),
         }
     }
@@ -97,6 +112,7 @@ impl Known {
     pub(super) fn keys_needed(&self) -> BTreeSet<u32> {
         match self {
             Known::All(root) => root.keys_needed(),
+            Known::Part(root) => root.keys_needed(),
             Known::Top(top) => top.keys_needed(),
         }
     }
@@ -105,6 +121,7 @@ impl Known {
     pub(super) fn segments(&self) -> Amplification {
         match self {
             Known::All(root) => Amplification::of(root),
+            Known::Part(root) => Amplification::of(root),
             Known::Top(top) => {
                 let (stored_bytes, live_bytes) = top.segment_bytes();
                 Amplification { stored_bytes, live_bytes }
@@ -116,6 +133,7 @@ impl Known {
     pub(super) fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
         match self {
             Known::All(root) => root.lookup(page, volume, lba, sectors),
+            Known::Part(root) => root.lookup(page, volume, lba, sectors),
             Known::Top(top) => top.lookup(page, volume, lba, sectors),
         }
     }

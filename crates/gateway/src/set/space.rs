@@ -201,13 +201,13 @@ impl SpaceKeeper {
         shown.and(keys).and(looked).and(swept).and(deleted)
     }
 
-    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads needs all of them for its next checkpoint anyway. Within
-    /// `limit`: what was read by then stays in the cache of pages.
+    /// R8: while the store is away, a leaf that no read has asked for could not be had. Whoever leads goes through all of them before its next checkpoint anyway.
+    /// Within `limit`: what was read by then stays in the cache of pages.
     async fn have_leaves(&mut self, limit: Duration) {
         let current = self.host.with(|m| m.state().current_root());
         let Some(current) = current.filter(|current| self.had != Some(*current)) else { return };
-        if !self.mapping.has_root(current) {
-            match tokio::time::timeout(limit, self.mapping.root(current)).await {
+        if !self.mapping.has_base(current) {
+            match tokio::time::timeout(limit, self.mapping.base(current)).await {
                 Ok(Ok(_)) => {}
                 // The next checkpoint says so as well.
                 Ok(Err(error)) => {

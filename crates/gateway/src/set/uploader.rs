@@ -16,7 +16,7 @@
 use crate::set::head::{KeepError, content_at};
 use crate::set::host::SetHost;
 use crate::set::mapping::{MapError, Mapping};
-use crate::set::reader::{RawExtent, ReadError, Reader};
+use crate::set::reader::{ReadError, Reader};
 use crate::set::server::{SetError, SetServer, unix_ms};
 use crate::set::set_key::SealingKey;
 use futures_util::stream::{self, FuturesUnordered};
@@ -27,7 +27,8 @@ use holdfast_types::{LogId, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::head::Covered;
 use holdfast_volume::index::{Generation, Source};
 use holdfast_volume::map::{
-    LeafShape, Live, LiveError, MapExtent, PackBuilder, Page, Root, page_numbers, seal_root, split_by_page,
+    LeafShape, Live, LiveError, MapExtent, PackBuilder, Page, PartialRoot, Root, page_numbers, seal_partial,
+    split_by_page,
 };
 use holdfast_volume::plan::{batches, unmaps};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
@@ -40,9 +41,13 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 mod collect;
+mod leaves;
 mod objects;
 #[cfg(test)]
 mod tests;
+
+use leaves::{OldPage, bad_leaf};
+use objects::seal_batch;
 
 /// Raw bytes that are compressed and sealed in one go off the runtime's threads.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -52,6 +57,9 @@ const BATCHES_AHEAD: usize = 2;
 
 /// Map pages that are read from the store at once.
 const PAGES_AHEAD: usize = 32;
+
+/// Leaves that are gone through one after the other are read so many at once.
+const LEAVES_AHEAD: usize = 16;
 
 /// Between two tries after a store or a group that did not answer, at most.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -294,7 +302,7 @@ impl Uploader {
         // Between checkpoints the memory is not ours.
         self.bodies().clear();
         let (segments_took, (root_ref, root, moved)) = uploaded?;
-        self.mapping.adopt_root(root_ref, root.clone());
+        self.mapping.adopt_base(root_ref, &root);
         self.commit_head(term, at, at_unix_ms, root_ref).await?;
         let end = SetCommand::CheckpointEnd { term, begin: at, root: root_ref };
         self.server.command("a checkpoint's end", &end).await?;
@@ -358,10 +366,11 @@ impl Uploader {
         upto: LogId,
         generation: &Arc<Generation>,
         changes: Changes,
-    ) -> Result<(RootRef, Arc<Root>, bool), UploadError> {
+    ) -> Result<(RootRef, Arc<PartialRoot>, bool), UploadError> {
+        let shape = (self.in_leaves)();
         let base = match self.host.with(|m| m.state().checkpoint.as_ref().map(|c| c.root)) {
-            Some(root) => Root::clone(&*self.mapping.root(root).await?),
-            None => Root::new(upto),
+            Some(root) => self.base(root, shape).await?,
+            None => PartialRoot::from(Root::new(upto)),
         };
         // As of the begin: what is beyond the end of a volume then, or of one that is gone, nobody reads, and a recovery neither.
         let sizes: BTreeMap<VolumeId, Sectors> = self
@@ -371,8 +380,7 @@ impl Uploader {
         let collected = self.collect(term, &base, generation).await?;
         let mut moved = !collected.moves.is_empty();
         let mut root = base;
-        root.upto = upto;
-        root.seal_under(self.sealing().key_id);
+        root.begin(upto, self.sealing().key_id);
         for (object, stored, raw) in changes.segments.iter().chain(&collected.segments) {
             root.add_segment(*object, *stored, *raw);
         }
@@ -382,7 +390,12 @@ impl Uploader {
         }
         // A large unmapping visits the pages that there are, not all that there could be.
         for unmap in unmaps(generation) {
-            let numbers: Vec<u32> = root.pages_in(unmap.volume, unmap.lba, unmap.sectors).map(|(n, _)| n).collect();
+            let here = root.pages_here_in(unmap.volume, unmap.lba, unmap.sectors);
+            let mut numbers: Vec<u32> = here.map(|(number, _)| number).collect();
+            for leaf in root.away_in(unmap.volume, unmap.lba, unmap.sectors) {
+                let found = self.mapping.own_leaf(&leaf).await?;
+                numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
+            }
             // In a clone it stands before the base as well, from this root on: in the root itself, but for the pages at its ends.
             let ends = root.hide(unmap.volume, unmap.lba, unmap.sectors);
             for number in numbers.into_iter().chain(ends) {
@@ -390,21 +403,17 @@ impl Uploader {
             }
         }
         let mut pack: Option<PackBuilder> = None;
-        // Random writes touch a page each: the old ones are fetched ahead, in order.
+        // Random writes touch a page each: the old ones are fetched ahead, in order, with the leaves that say where they are.
         let base = root.clone();
+        let mut leaves = self.begin_leaves(term, &mut root, shape);
         let mut pages = stream::iter(touched)
             .map(|((volume, number), extents)| {
-                let place = base.page(volume, number);
-                async move {
-                    let old = match place {
-                        Some(place) => self.mapping.page(&place, volume, number).await.map(Some),
-                        None => Ok(None),
-                    };
-                    (volume, number, extents, old)
-                }
+                let at = base.page(volume, number);
+                async move { self.old_page(at, volume, number).await.map(|old| (volume, number, extents, old)) }
             })
             .buffered(PAGES_AHEAD);
-        while let Some((volume, number, extents, old)) = pages.next().await {
+        // A leaf that cannot be read is no damaged page: nothing is known then of any page that it lists, and the checkpoint fails for it.
+        while let Some((volume, number, extents, OldPage { leaf, place, page: old })) = pages.try_next().await? {
             let moves = collected.moves.get(&(volume, number)).map_or(&[][..], Vec::as_slice);
             let old = match old.map_err(UploadError::from) {
                 Ok(old) => old,
@@ -439,7 +448,7 @@ impl Uploader {
             moved |= collected.pages.contains(&(volume, number));
             let before = old.as_ref().map_or_else(Live::new, |page| page.live());
             let below = root.below(volume, number);
-            let given_up = old.is_none() && base.page(volume, number).is_some();
+            let given_up = old.is_none() && place.is_some();
             let mut old = old.map_or_else(|| Page::new(volume, number), |page| Page::clone(&page));
             if given_up && below.is_some() {
                 // What it hid is not known any more, and nothing of it is needed: nothing of the base may come up in its place.
@@ -447,6 +456,12 @@ impl Uploader {
             }
             let page = fold_page(old, generation, &extents, moves, below);
             let after = page.live();
+            if let Some(leaves) = &mut leaves {
+                self.pass_leaves(term, &mut root, (volume, number), leaves).await?;
+            }
+            if let Some((leaf, found)) = leaf {
+                root.bring(&leaf, found).map_err(|e| bad_leaf(&leaf, &e))?;
+            }
             let place = if page.is_empty() {
                 None
             } else if below.is_some_and(|end| page.only_hides(end)) {
@@ -466,12 +481,17 @@ impl Uploader {
         if let Some(last) = pack {
             self.put_pack(term, &mut root, last).await?;
         }
-        let (root, leaves) = self.divide(term, root).await?;
+        let (mut root, leaves) = match leaves {
+            Some(leaves) => self.end_leaves(term, root, leaves).await?,
+            None => self.divide(term, root).await?,
+        };
+        // They are not in the store yet: who asks for a page of them meanwhile reads by the root before.
+        self.mapping.adopt_leaves(root.let_go(self.mapping.leaf_bytes()));
         let object = self.new_object(term);
         let sealer = self.sealing().sealer(object);
         // A root of many TiB that is written whole takes longer than heartbeats may wait.
         let sealing = holdfast_log::spawn_blocking(move || {
-            let body = seal_root(&root, sealer);
+            let body = seal_partial(&root, sealer);
             (Arc::new(root), body)
         });
         let (root, body) = sealing.await?;
@@ -559,25 +579,6 @@ where
             Some(put) = puts.next(), if !puts.is_empty() => put?,
         }
     }
-}
-
-type Placed = Vec<(VolumeId, holdfast_types::Lba, holdfast_volume::segment::ExtentPlace)>;
-
-fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
-    let mut joined = Vec::new();
-    let mut placed = Vec::with_capacity(batch.len());
-    for RawExtent { volume, lba, parts } in batch {
-        let place = match parts.as_slice() {
-            [whole] => open.push(volume, lba, whole),
-            parts => {
-                joined.clear();
-                parts.iter().for_each(|part| joined.extend_from_slice(part));
-                open.push(volume, lba, &joined)
-            }
-        };
-        placed.push((volume, lba, place));
-    }
-    (open, placed)
 }
 
 /// An extent belongs to every page that it touches; a page takes its own part of it.

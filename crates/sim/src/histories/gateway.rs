@@ -61,6 +61,8 @@ pub struct Common {
     upload: UploadSettings,
     /// How roots are written: whole, in leaves that are as small as can be, or now so and now so.
     leaves: Leaves,
+    /// See [`leaf_bytes`].
+    leaf_room: u64,
     space: SpaceSettings,
     /// Empty: nothing of a history is in it. The pace is asked of it, and is always full speed.
     log: NodeLog,
@@ -95,6 +97,16 @@ impl Leaves {
             Self::Always(shape) => Some(shape),
             Self::Now(shape) => boot.is_multiple_of(2).then_some(shape),
         }
+    }
+}
+
+/// What leaves of pages may take in memory: as much as they want, nothing, or as two or three of them do. By the seed itself, and by the gateway's start: whoever
+/// takes over may have another bound.
+fn leaf_bytes(leaf_room: u64, boot: u64) -> u64 {
+    match (leaf_room + boot) % 3 {
+        0 => u64::MAX,
+        1 => 0,
+        _ => 400,
     }
 }
 
@@ -143,8 +155,8 @@ impl Common {
         let (journal, store) = (Journal::new(SET, seed, Volumes::new()), Stores::new(seed, several));
         let (set, life, links, others) = (SET, LIFE, Links::default(), None);
         let ledger = Ledger::new(set, seed, &entry.wrapped_key, entry.key_id);
-        let leaves = Leaves::of(seed);
-        Self { set, life, links, others, journal, store, key, ledger, entry, upload, leaves, space, log }
+        let (leaves, leaf_room) = (Leaves::of(seed), seed / 5 % 3);
+        Self { set, life, links, others, journal, store, key, ledger, entry, upload, leaves, leaf_room, space, log }
     }
 
     /// The store, as one process has it.
@@ -173,6 +185,7 @@ impl Common {
             entry,
             upload: self.upload,
             leaves: self.leaves,
+            leaf_room: self.leaf_room,
             space: self.space,
             log: self.log.clone(),
         }
@@ -271,7 +284,7 @@ impl Gateway {
         if let Some(others) = common.others.clone() {
             mapping = mapping.with_origins(Arc::new(move |set| others.key(set).ok_or_else(|| format!("no set {set}"))));
         }
-        let mapping = Arc::new(mapping);
+        let mapping = Arc::new(mapping.with_leaf_bytes(leaf_bytes(common.leaf_room, boot)));
         let host = seat.host.clone();
         let server = SetServer::new(SetParts {
             id: common.set,

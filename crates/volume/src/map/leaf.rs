@@ -14,10 +14,12 @@
 
 use super::root::{put_pages, read_next_object, read_pages};
 use super::under::Under;
-use super::{MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PackUse, PageRef, SegmentUse, put_object};
+use super::{
+    MapError, NO_OBJECT, OBJECT_WIRE_BYTES_MIN, PAGE_NUMBER_MAX, PackUse, PageRef, SegmentUse, page_numbers, put_object,
+};
 use crate::wire::{self, Reader, WireError};
 use holdfast_seal::{ObjectOpener, Part};
-use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, VolumeId};
+use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -236,6 +238,11 @@ impl PageLeaf {
         self.forget_packs();
         self.packs.shrink_to_fit();
         self.lines.shrink_to_fit();
+    }
+
+    /// What one of so many pages takes at most, once it is settled.
+    pub(super) fn memory_bytes_most(pages: u64) -> u64 {
+        size_of::<Self>() as u64 + pages.saturating_mul((size_of::<ObjectId>() + size_of::<Line>()) as u64)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -471,6 +478,23 @@ impl Leaf {
         match self {
             Leaf::Pages(leaf) => leaf.page(number),
             Leaf::Segments(_) | Leaf::Packs(_) => None,
+        }
+    }
+
+    /// The pages of a range that a leaf of pages has, in order.
+    pub fn pages_in(&self, lba: Lba, sectors: Sectors) -> Vec<(u32, PageRef)> {
+        let numbers = page_numbers(lba, sectors);
+        match self {
+            Leaf::Pages(leaf) if !numbers.is_empty() => leaf.range(*numbers.start(), *numbers.end()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The pages of a leaf of pages that are in any of these packs, in order.
+    pub fn pages_in_packs(&self, packs: &BTreeSet<ObjectId>) -> Vec<(u32, PageRef)> {
+        match self {
+            Leaf::Pages(leaf) => leaf.in_packs(packs).collect(),
+            Leaf::Segments(_) | Leaf::Packs(_) => Vec::new(),
         }
     }
 }

@@ -15,7 +15,7 @@
 //! A root object has no content besides its main part, the root or its top.
 
 use super::leaf::{LeafOf, LeafRef};
-use super::top::{Opened, Top};
+use super::top::{Opened, PartialRoot, Top};
 use super::{MapError, PAGE_BYTES_MAX, PAGE_NUMBER_MAX, Page, PageRef, Root};
 use crate::object::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectKind};
 use crate::segment::{SEGMENT_BYTES_MAX, seal_frame};
@@ -390,12 +390,24 @@ fn decode_leaves(object: ObjectId, key_id: u32, plain: &[u8]) -> Result<Vec<Leaf
 /// # Panics
 /// R10: when the sealer has another data key than the root was made for: what it does not say of an object's key would be wrong. M3: where it is in leaves,
 /// and one has changed since they were written.
-pub fn seal_root(root: &Root, mut sealer: ObjectSealer) -> Bytes {
-    let (made_for, found) = (root.key_id(), sealer.key_id());
-    assert!(made_for == 0 || made_for == found, "R10: a root for data key {made_for} is sealed under {found}");
+pub fn seal_root(root: &Root, sealer: ObjectSealer) -> Bytes {
     let plain = if root.is_in_leaves() { root.encode_top() } else { root.encode() };
+    seal_encoded(root.key_id(), &plain, sealer)
+}
+
+/// As [`seal_root`], of a root of which leaves may be away.
+///
+/// # Panics
+/// As [`seal_root`].
+pub fn seal_partial(root: &PartialRoot, sealer: ObjectSealer) -> Bytes {
+    seal_encoded(root.key_id(), &root.encode(), sealer)
+}
+
+fn seal_encoded(made_for: u32, plain: &[u8], mut sealer: ObjectSealer) -> Bytes {
+    let found = sealer.key_id();
+    assert!(made_for == 0 || made_for == found, "R10: a root for data key {made_for} is sealed under {found}");
     let mut object = vec![0; OBJECT_HEADER_BYTES];
-    seal_frame(ObjectKind::Root, &mut sealer, Part::Root, &plain, &mut object);
+    seal_frame(ObjectKind::Root, &mut sealer, Part::Root, plain, &mut object);
     Bytes::from(object)
 }
 

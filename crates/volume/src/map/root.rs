@@ -6,6 +6,7 @@
 use super::base::Base;
 use super::leaf::{LeafShape, PageLeaf};
 use super::objects::{Objects, PackUse, SegmentUse};
+use super::table::Table;
 use super::{Live, MapPiece, Page, page_number, page_numbers, push_below};
 use holdfast_types::{Lba, LogId, ObjectId, SECTOR_BYTES, Sectors, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -253,24 +254,9 @@ impl Root {
     /// # Errors
     /// Of the first pack that is counted wrong: what was counted, how many the pages name (found), and how many are noted (expected).
     pub(super) fn compare_packs(&self) -> Result<(), (&'static str, u64, u64)> {
-        let mut named: BTreeMap<ObjectId, (u64, u64)> = BTreeMap::new();
-        for (_, _, page) in self.pages() {
-            let (pages, bytes) = named.entry(page.object).or_default();
-            (*pages, *bytes) = (*pages + 1, *bytes + u64::from(page.sealed_len));
-        }
-        for (object, usage) in self.packs.iter() {
-            let (pages, bytes) = named.remove(&object).unwrap_or_default();
-            if pages != usage.live_pages {
-                return Err(("pages in a pack", pages, usage.live_pages));
-            }
-            if bytes != usage.live_bytes {
-                return Err(("bytes of pages in a pack", bytes, usage.live_bytes));
-            }
-        }
-        match named.values().next() {
-            Some((pages, _)) => Err(("pages in a pack that is not listed", *pages, 0)),
-            None => Ok(()),
-        }
+        let mut counts = PackCounts::default();
+        self.leaves.values().for_each(|slot| counts.add(&slot.leaf));
+        counts.compare(&self.packs)
     }
 
     /// Notes where a page is, with what that changes of packs.
@@ -350,6 +336,39 @@ impl Root {
         let frame = size_of::<((VolumeId, u32), PageSlot)>() * 3 / 2 + size_of::<PageRef>();
         let pages = self.leaves.values().map(|slot| (frame + slot.leaf.memory_bytes()) as u64);
         pages.sum::<u64>() + self.objects.memory_bytes()
+    }
+}
+
+/// What pages name in each pack: how many there are, and their sealed bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PackCounts {
+    named: BTreeMap<ObjectId, (u64, u64)>,
+}
+
+impl PackCounts {
+    /// Counts the pages of a leaf: each leaf of a root once.
+    pub(super) fn add(&mut self, leaf: &PageLeaf) {
+        for (_, page) in leaf.iter() {
+            let (pages, bytes) = self.named.entry(page.object).or_default();
+            (*pages, *bytes) = (*pages + 1, *bytes + u64::from(page.sealed_len));
+        }
+    }
+
+    /// Of the first pack that is noted wrong: what was counted, how many the pages name (found), and how many are noted (expected).
+    pub(super) fn compare(mut self, packs: &Table<PackUse>) -> Result<(), (&'static str, u64, u64)> {
+        for (object, usage) in packs.iter() {
+            let (pages, bytes) = self.named.remove(&object).unwrap_or_default();
+            if pages != usage.live_pages {
+                return Err(("pages in a pack", pages, usage.live_pages));
+            }
+            if bytes != usage.live_bytes {
+                return Err(("bytes of pages in a pack", bytes, usage.live_bytes));
+            }
+        }
+        match self.named.values().next() {
+            Some((pages, _)) => Err(("pages in a pack that is not listed", *pages, 0)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -25,7 +25,7 @@
 //! ```
 
 use super::base::Base;
-use super::leaf::{Known, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, Sums, encode_objects, encode_pages};
+use super::leaf::{Known, Leaf, LeafOf, LeafRef, LeafShape, ObjectLeaf, PageLeaf, Sums, encode_objects, encode_pages};
 use super::root::{PageSlot, lookup, read_next_object};
 use super::table::{Slot, Table};
 use super::under::Under;
@@ -41,8 +41,10 @@ use holdfast_types::{Lba, LogId, LogIndex, ObjectId, Sectors, Term, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+mod partial;
 mod write;
 
+pub use partial::{Comparing, LeafWriting, PartialRoot};
 pub use write::LeafPack;
 
 pub(super) const MAGIC: &[u8] = b"HFR\x05";
@@ -222,29 +224,30 @@ impl Top {
         (size_of::<Self>() + pages + objects + self.leaf_packs.len() * 84) as u64
     }
 
+    /// What its leaves of pages take in memory at most, in bytes: each page with a pack of its own.
+    pub fn leaf_bytes_most(&self) -> u64 {
+        let leaf = |found: &PagesAt| PageLeaf::memory_bytes_most(found.pages);
+        self.pages.values().map(leaf).fold(0, u64::saturating_add)
+    }
+
     /// All of the root, with the leaves that [`Top::leaves`] named.
     ///
     /// # Errors
     /// [`MapError::Leaf`] where one is not there, or is not what this says of it.
     pub fn complete(&self, mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<Root, MapError> {
         let mut root = Root { width: self.width, ..Root::new(self.upto) };
-        let (mut under, key_id) = (Under::default(), self.key_id);
-        let wrong = |at: &PageRef, what, found, expected| MapError::Leaf {
-            object: at.object,
-            number: at.number,
-            what,
-            found,
-            expected,
-        };
         for ((volume, range), found) in &self.pages {
-            let Some(Leaf::Pages(leaf)) = leaf(&self.pages_ref(*volume, *range, found)) else {
-                return Err(wrong(&found.at, "leaves of pages", 0, 1));
-            };
-            if leaf.len() as u64 != found.pages {
-                return Err(wrong(&found.at, "pages", leaf.len() as u64, found.pages));
-            }
+            let leaf = page_leaf(&found.at, found.pages, leaf(&self.pages_ref(*volume, *range, found)))?;
             root.leaves.insert((*volume, *range), PageSlot { at: Some(Box::new(found.at)), leaf });
         }
+        self.take_objects(&mut root, leaf)?;
+        self.compared(root.compare_packs())?;
+        Ok(root)
+    }
+
+    /// What a root is beside its leaves of pages.
+    fn take_objects(&self, root: &mut Root, mut leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<(), MapError> {
+        let (mut under, key_id) = (Under::default(), self.key_id);
         for (place, found) in self.segments.iter().enumerate() {
             let Some(Leaf::Segments(leaf)) = leaf(&LeafRef { at: found.at, of: LeafOf::Segments, key_id }) else {
                 return Err(wrong(&found.at, "leaves of segments", 0, 1));
@@ -274,13 +277,30 @@ impl Top {
                 self.older_keys.len() as u64,
             ));
         }
-        if let Some(at) = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at))
-        {
-            root.compare_packs().map_err(|(what, found, expected)| wrong(&at, what, found, expected))?;
-        }
-        root.objects.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })?;
-        Ok(root)
+        root.objects.opened_under(key_id).map_err(|error| MapError::Wire { what: "leaf", error })
     }
+
+    /// What a comparison of the counts of packs came to, as an error of the root.
+    fn compared(&self, counts: Result<(), (&'static str, u64, u64)>) -> Result<(), MapError> {
+        let at = self.packs.first().map(|found| found.at).or(self.pages.values().next().map(|found| found.at));
+        match (at, counts) {
+            (Some(at), Err((what, found, expected))) => Err(wrong(&at, what, found, expected)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wrong(at: &PageRef, what: &'static str, found: u64, expected: u64) -> MapError {
+    MapError::Leaf { object: at.object, number: at.number, what, found, expected }
+}
+
+/// A leaf of pages, compared with what its root says of it.
+fn page_leaf(at: &PageRef, pages: u64, leaf: Option<Leaf>) -> Result<Arc<PageLeaf>, MapError> {
+    let Some(Leaf::Pages(leaf)) = leaf else { return Err(wrong(at, "leaves of pages", 0, 1)) };
+    if leaf.len() as u64 != pages {
+        return Err(wrong(at, "pages", leaf.len() as u64, pages));
+    }
+    Ok(leaf)
 }
 
 /// Takes a leaf of objects over into the root's table, compared with what the top says of it.

@@ -1,6 +1,6 @@
 //! Which segments and page packs are worth to be emptied.
 
-use crate::map::{Root, SegmentUse, pack_bytes_max};
+use crate::map::{Objects, SegmentUse, pack_bytes_max};
 use holdfast_types::{ObjectId, SECTOR_BYTES, Sectors, Term};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub struct Amplification {
 
 impl Amplification {
     /// Of a root. Costs what there are leaves.
-    pub fn of(root: &Root) -> Self {
+    pub fn of(root: &Objects) -> Self {
         let (stored_bytes, live_bytes) = root.segment_bytes();
         Self { stored_bytes, live_bytes }
     }
@@ -50,7 +50,7 @@ pub struct Spared {
 
 impl Spared {
     /// A checkpoint on `root` begins: forgets what that does not name, and what an earlier term found.
-    pub fn begin(&mut self, term: Term, root: &Root) {
+    pub fn begin(&mut self, term: Term, root: &Objects) {
         if std::mem::replace(&mut self.term, term) != term {
             self.at.clear();
         }
@@ -60,7 +60,7 @@ impl Spared {
     }
 
     /// A victim out of which nothing came.
-    pub fn note(&mut self, root: &Root, victim: ObjectId) {
+    pub fn note(&mut self, root: &Objects, victim: ObjectId) {
         self.at.extend(root.segment(victim).map(|usage| (victim, usage.live_sectors)));
     }
 
@@ -74,7 +74,7 @@ impl Spared {
     }
 
     /// Those of a root's segments that are left out.
-    fn of(&self, root: &Root) -> impl Iterator<Item = SegmentUse> {
+    fn of(&self, root: &Objects) -> impl Iterator<Item = SegmentUse> {
         let known = self.at.keys().filter_map(move |object| Some((*object, root.segment(*object)?)));
         known.filter(move |(object, usage)| self.has(*object, usage)).map(|(_, usage)| usage)
     }
@@ -84,7 +84,7 @@ impl Spared {
 /// share first, for they give back the most for what is copied. Not more than `budget_bytes` of raw data is copied, but one
 /// segment at least, so that a small budget still gets on. What is `spared` counts for nothing: neither is it chosen, nor are others emptied in its
 /// place to meet the target. Costs what there are leaves of segments, and what is in those of which one is chosen.
-pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
+pub fn segments_to_collect(root: &Objects, target_percent: u32, budget_bytes: u64, spared: &Spared) -> Vec<ObjectId> {
     let mut sums = spared.of(root).fold(Amplification::of(root), |sums, usage| sums.without(&usage));
     let mut by_use = root.segments_by_use().filter(|(object, usage)| !spared.has(*object, usage));
     let (mut chosen, mut copied) = (Vec::new(), 0);
@@ -105,7 +105,7 @@ pub fn segments_to_collect(root: &Root, target_percent: u32, budget_bytes: u64, 
 /// The page packs whose remaining pages are to be written anew, so that no more than `target_percent` hundredths of the bytes of all
 /// pages are stored in packs of known length. None where one pack of them would not be smaller than they are together: a small page is less than
 /// what frames it, and would be written anew for ever. Costs as choosing segments does.
-pub fn packs_to_collect(root: &Root, target_percent: u32) -> BTreeSet<ObjectId> {
+pub fn packs_to_collect(root: &Objects, target_percent: u32) -> BTreeSet<ObjectId> {
     let (stored_bytes, live_bytes) = root.pack_bytes();
     let mut sums = Amplification { stored_bytes, live_bytes };
     // Emptying those of which all is in use would not help: without the others no more is stored than is in use.

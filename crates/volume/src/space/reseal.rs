@@ -1,14 +1,14 @@
 //! What is written anew because it is under an older data key (ADR 0023), beside what is emptied for its garbage.
 
 use super::Spared;
-use crate::map::Root;
+use crate::map::Objects;
 use holdfast_types::{ObjectId, SECTOR_BYTES};
 use std::collections::BTreeSet;
 
 /// Segments under a lower data key than `key_id` that are to be emptied, those with the least in use first: not more than `budget_bytes` of raw data beside
 /// what `chosen` takes already, but one at least where that is nothing. What is `spared` cannot be read or moved: it keeps its key.
 pub fn segments_to_reseal(
-    root: &Root,
+    root: &Objects,
     key_id: u32,
     budget_bytes: u64,
     chosen: &[ObjectId],
@@ -41,7 +41,7 @@ pub fn segments_to_reseal(
 }
 
 /// Page packs under a lower data key than `key_id` whose pages are to be written anew: whole packs, `pages_max` pages in all, but one pack at least.
-pub fn packs_to_reseal(root: &Root, key_id: u32, pages_max: u64) -> BTreeSet<ObjectId> {
+pub fn packs_to_reseal(root: &Objects, key_id: u32, pages_max: u64) -> BTreeSet<ObjectId> {
     if root.keys_needed().into_iter().all(|key| key >= key_id) {
         return BTreeSet::new();
     }

@@ -5,6 +5,7 @@ use super::{Edit, Layer, Mutation, Test, file, lib};
 const REAP: &str = "crates/volume/src/space/reap.rs";
 const ROOT: &str = "crates/volume/src/map/root.rs";
 const LEAVES: &str = "crates/volume/src/map/top/write.rs";
+const PARTIAL: &str = "crates/volume/src/map/top/partial.rs";
 const NAMES: &str = "crates/volume/src/map/names.rs";
 const OBJECTS: &str = "crates/volume/src/map/objects.rs";
 const TABLE: &str = "crates/volume/src/map/table.rs";
@@ -221,6 +222,42 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "R10",
         edits: &[Edit { file: LEAVES, old: "        self.leave_packs(&older);", new: "        let _ = &older;" }],
         tests: &[TOPS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "away-is-nothing",
+        bug: "a page whose leaf is not in memory is taken for one that there is not: it reads as zeroes, and the next checkpoint forgets what it said",
+        rule: "R4",
+        edits: &[Edit {
+            file: PARTIAL,
+            old: "Some(found) => PageAt::Leaf(self.leaf_ref(key, found.at)),",
+            new: "Some(_) => PageAt::Nowhere,",
+        }],
+        tests: &[TOPS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "older-leaf-comes-back",
+        bug: "a leaf that a checkpoint has changed is replaced by the one that was read ahead for its next page: the changes before are lost",
+        rule: "R4",
+        edits: &[Edit {
+            file: PARTIAL,
+            old: "        let Some((key, at)) = self.away_at(leaf) else { return Ok(()) };",
+            new: "        let LeafOf::Pages { volume, first, .. } = leaf.of else { return Ok(()) };\n        let key = self.key(volume, first);\n        let at = PagesAt { at: leaf.at, pages: found.pages_in(Lba(0), Sectors(u64::MAX)).len() as u64 };",
+        }],
+        tests: &[TOPS, CLONES],
+        smoke: false,
+    },
+    Mutation {
+        name: "partial-root-not-counted",
+        bug: "a leader uses the counts of page packs as they were written, without comparing them with what its leaves of pages say: one that is too low has a pack deleted",
+        rule: "R7",
+        edits: &[Edit {
+            file: PARTIAL,
+            old: "        self.top.compared(self.counts.compare(&self.root.packs))?;\n",
+            new: "",
+        }],
+        tests: &[TOPS],
         smoke: false,
     },
     Mutation {

@@ -21,7 +21,7 @@ use std::time::Duration;
 const KEY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Requests for leaves that are under way at once, where all of a root is wanted.
-const RUNS_AT_ONCE: usize = 16;
+pub(super) const RUNS_AT_ONCE: usize = 16;
 
 /// Leaves of one pack are fetched together up to so many bytes …
 const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -36,7 +36,10 @@ impl Mapping {
     /// [`MapError`].
     pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let root = self.root_once(at).await?;
-        self.adopt_root(at, root.clone());
+        // Of one that is kept in part not all may stay: the current one would for as long as it is that.
+        if self.partials.get(at).is_none() {
+            self.adopt_root(at, root.clone());
+        }
         Ok(root)
     }
 
@@ -54,6 +57,7 @@ impl Mapping {
         let load = || async {
             match self.known(&self.key, at).await? {
                 Known::All(root) => Ok(root),
+                Known::Part(root) => self.whole(at.object, &root).await,
                 Known::Top(top) => self.complete(&self.key, at.object, top, true).await,
             }
         };
@@ -75,6 +79,8 @@ impl Mapping {
         let known = self.known(of, at).await?;
         match &known {
             Known::All(root) => self.adopt_root(at, root.clone()),
+            // It is in memory, or it would not have been found.
+            Known::Part(_) => {}
             Known::Top(top) => self.tops.keep(at, top.clone()),
         }
         Ok(known)
@@ -89,6 +95,7 @@ impl Mapping {
             let bytes = self.store.get(&keys::root(self.key.set, at.object)).await?;
             match self.open(&self.key, at, bytes).await? {
                 Known::All(root) => Ok(root),
+                Known::Part(root) => self.whole(at.object, &root).await,
                 Known::Top(top) => self.complete(&self.key, at.object, top, false).await,
             }
         };
@@ -99,6 +106,7 @@ impl Mapping {
     pub(in crate::set) fn follow_root(&self, before: Option<RootRef>, at: RootRef, root: Arc<Root>) {
         if let Some(before) = before {
             self.roots.forget(before);
+            self.partials.forget(before);
             self.tops.forget(before);
         }
         self.note_current(at);
@@ -121,7 +129,7 @@ impl Mapping {
     }
 
     /// One leaf, from memory, disk or the store.
-    async fn leaf(&self, of: &SetKey, leaf: &LeafRef) -> Result<Leaf, MapError> {
+    pub(super) async fn leaf(&self, of: &SetKey, leaf: &LeafRef) -> Result<Leaf, MapError> {
         let at = leaf.at;
         let key = BlockKey { object: at.object, number: at.number };
         let bad = |reason| MapError::Bad { what: "leaf", object: at.object, reason };
@@ -139,8 +147,9 @@ impl Mapping {
     }
 
     /// What is in memory of the root, or else what its object says.
-    async fn known(&self, of: &SetKey, at: RootRef) -> Result<Known, MapError> {
-        let in_memory = || self.roots.get(at).map(Known::All).or_else(|| self.tops.get(at).map(Known::Top));
+    pub(super) async fn known(&self, of: &SetKey, at: RootRef) -> Result<Known, MapError> {
+        let partly = || self.partials.get(at).map(Known::Part).or_else(|| self.tops.get(at).map(Known::Top));
+        let in_memory = || self.roots.get(at).map(Known::All).or_else(partly);
         if let Some(known) = in_memory() {
             return Ok(known);
         }
@@ -267,7 +276,7 @@ impl Mapping {
     }
 
     /// Leaves of one pack, in one request.
-    async fn leaves(
+    pub(super) async fn leaves(
         &self,
         of: &SetKey,
         run: &[LeafRef],

@@ -4,13 +4,14 @@
 //! new pages take a move only where they still name what was copied (`volume::space`, G2). Writes that came after the begin
 //! are in the journal index, above any map. So nothing here can go over a newer write.
 
-use super::{UploadError, Uploader};
+use super::{LEAVES_AHEAD, UploadError, Uploader};
 use crate::set::mapping::MapError;
 use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
-use holdfast_volume::map::{MapExtent, Root, page_number};
+use holdfast_volume::map::{LeafOf, MapExtent, Objects, PageRef, PartialRoot, page_number};
 use holdfast_volume::segment::{ExtentPlace, SegmentBuilder, SegmentError, read_table};
 use holdfast_volume::space::{
     Move, MoveBudget, Run, Spared, open_run, packs_to_collect, packs_to_reseal, pages_of, pieces_to_move, runs,
@@ -93,7 +94,7 @@ impl Uploader {
     pub(super) async fn collect(
         &self,
         term: Term,
-        base: &Root,
+        base: &PartialRoot,
         generation: &Generation,
     ) -> Result<Collected, UploadError> {
         let mut collected = Collected::default();
@@ -108,14 +109,15 @@ impl Uploader {
         let key_id = self.sealing().key_id;
         // Cloning a root is cheap, going through its pages is not.
         let pages_of = base.clone();
-        let (left, resealed) = holdfast_log::spawn_blocking(move || {
+        let (packs, mut left, resealed) = holdfast_log::spawn_blocking(move || {
             let mut packs = packs_to_collect(&pages_of, PACKS_PERCENT);
             let resealed = packs_to_reseal(&pages_of, key_id, RESEALED_PAGES_MAX);
             packs.extend(&resealed);
-            let left: Vec<_> = pages_of.pages_in_packs(&packs).collect();
-            (left, resealed)
+            let left: Vec<_> = pages_of.pages_here_in_packs(&packs).collect();
+            (packs, left, resealed)
         })
         .await?;
+        left.extend(self.pages_away_in(base, &packs).await?);
         if !left.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
         } else {
@@ -191,11 +193,30 @@ impl Uploader {
         Ok(collected)
     }
 
+    /// The pages in any of these packs whose leaves are away: each of those is gone through, and not kept. Nothing is asked for where no pack is to be emptied.
+    async fn pages_away_in(
+        &self,
+        base: &PartialRoot,
+        packs: &BTreeSet<ObjectId>,
+    ) -> Result<Vec<(VolumeId, u32, PageRef)>, UploadError> {
+        let away: Vec<_> = if packs.is_empty() { Vec::new() } else { base.away().collect() };
+        let mut leaves = stream::iter(away)
+            .map(|leaf| async move { self.mapping.own_leaf(&leaf).await.map(|found| (leaf, found)) })
+            .buffered(LEAVES_AHEAD);
+        let mut pages = Vec::new();
+        while let Some((leaf, found)) = leaves.try_next().await? {
+            if let LeafOf::Pages { volume, .. } = leaf.of {
+                pages.extend(found.pages_in_packs(packs).into_iter().map(|(number, place)| (volume, number, place)));
+            }
+        }
+        Ok(pages)
+    }
+
     /// What of `victim` is still in use, with the whole segment.
     async fn survivors(
         &self,
         victim: ObjectId,
-        base: &Root,
+        base: &PartialRoot,
         generation: &Generation,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
         let segment = self.mapping.segment(victim).await?;
@@ -203,7 +224,7 @@ impl Uploader {
         let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
         let mut found = Vec::new();
         for (volume, number) in pages_of(&table) {
-            let Some(place) = base.page(volume, number) else { continue };
+            let Some(place) = self.mapping.place_in(base, volume, number).await? else { continue };
             let page = self.mapping.page(&place, volume, number).await?;
             found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
         }
@@ -322,10 +343,11 @@ impl Uploader {
     }
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
-    pub(super) async fn note_garbage(&self, root: Arc<Root>, idle: bool) -> Result<(), UploadError> {
+    pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
         let key_id = self.mapping.key.sealing().key_id;
-        let of_segments = !segments_to_collect(&root, self.settings.target_percent, 1, &self.spared()).is_empty()
-            || !segments_to_reseal(&root, key_id, 1, &[], &self.spared()).is_empty();
+        let objects: &Objects = &root;
+        let of_segments = !segments_to_collect(objects, self.settings.target_percent, 1, &self.spared()).is_empty()
+            || !segments_to_reseal(objects, key_id, 1, &[], &self.spared()).is_empty();
         let of_packs =
             move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
         let more = of_segments || holdfast_log::spawn_blocking(of_packs).await?;

@@ -2,6 +2,7 @@
 
 use super::{RETRY_PAUSE_MAX, UploadError, Uploader};
 use crate::set::kept::key_kind;
+use crate::set::reader::RawExtent;
 use crate::set::server::SetError;
 use crate::set::set_key::SealingKey;
 use bytes::Bytes;
@@ -9,9 +10,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::{SetCommand, StoredKind};
 use holdfast_raft::ProposeError;
 use holdfast_store::{ObjectStore, keys};
-use holdfast_types::{ObjectId, Term};
-use holdfast_volume::map::{LeafPack, PackBuilder, Root};
-use holdfast_volume::segment::SegmentBuilder;
+use holdfast_types::{Lba, ObjectId, Term, VolumeId};
+use holdfast_volume::map::{LeafPack, PackBuilder, PartialRoot};
+use holdfast_volume::segment::{ExtentPlace, SegmentBuilder};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -116,27 +117,6 @@ impl Uploader {
         }
     }
 
-    /// Seals those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed itself.
-    pub(super) async fn divide(&self, term: Term, mut root: Root) -> Result<(Root, Vec<LeafPack>), UploadError> {
-        let (shape, sealing) = ((self.in_leaves)(), self.sealing());
-        let (member, boot) = (self.server.me(), self.boot);
-        let new_object = move || ObjectId { term, member, boot, random: crate::identity::random_u128() };
-        let dividing = holdfast_log::spawn_blocking(move || {
-            root.drop_dead_segments();
-            let packs = match shape {
-                Some(shape) if root.whole_bytes() > shape.whole_bytes => {
-                    root.write_leaves(&shape, || sealing.sealer(new_object()))
-                }
-                _ => {
-                    root.make_whole();
-                    Vec::new()
-                }
-            };
-            (root, packs)
-        });
-        Ok(dividing.await?)
-    }
-
     pub(super) async fn put_leaves(&self, term: Term, packs: Vec<LeafPack>) -> Result<(), UploadError> {
         let mut puts = stream::iter(packs)
             .map(|pack| async move {
@@ -150,7 +130,12 @@ impl Uploader {
         Ok(())
     }
 
-    pub(super) async fn put_pack(&self, term: Term, root: &mut Root, pack: PackBuilder) -> Result<(), UploadError> {
+    pub(super) async fn put_pack(
+        &self,
+        term: Term,
+        root: &mut PartialRoot,
+        pack: PackBuilder,
+    ) -> Result<(), UploadError> {
         let (object, keep) = (pack.object(), self.kept(pack.places()));
         let body = pack.finish();
         root.add_pack(object, body.len() as u64);
@@ -158,4 +143,24 @@ impl Uploader {
         let (put, ()) = tokio::join!(put, self.mapping.keep_sealed(object, &body, keep));
         put
     }
+}
+
+type Placed = Vec<(VolumeId, Lba, ExtentPlace)>;
+
+/// Compresses and seals extents into a segment, and says where each of them is.
+pub(super) fn seal_batch(mut open: SegmentBuilder, batch: Vec<RawExtent>) -> (SegmentBuilder, Placed) {
+    let mut joined = Vec::new();
+    let mut placed = Vec::with_capacity(batch.len());
+    for RawExtent { volume, lba, parts } in batch {
+        let place = match parts.as_slice() {
+            [whole] => open.push(volume, lba, whole),
+            parts => {
+                joined.clear();
+                parts.iter().for_each(|part| joined.extend_from_slice(part));
+                open.push(volume, lba, &joined)
+            }
+        };
+        placed.push((volume, lba, place));
+    }
+    (open, placed)
 }

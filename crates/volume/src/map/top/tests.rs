@@ -6,6 +6,8 @@ use holdfast_seal::ObjectOpener;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+mod partial;
+
 const V: VolumeId = VolumeId(4);
 const TINY: LeafShape = LeafShape { pages: 4, objects: 3, packs: 4, whole_bytes: 0 };
 

@@ -29,20 +29,27 @@ pub struct LeafPack {
 }
 
 /// Fills packs.
-struct Writer<F> {
+pub(super) struct Writer<F> {
     sealer: F,
     /// The data key that the root was made for; 0 where it was made for none yet.
     key_id: u32,
     /// A pack is closed at so many bytes.
     target: u64,
     open: Option<LeafPackBuilder>,
-    done: Vec<LeafPack>,
+    pub(super) done: Vec<LeafPack>,
     /// Sealed bytes of all leaves so far.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl<F: FnMut() -> ObjectSealer> Writer<F> {
-    fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
+    /// `written`: sealed bytes of the leaves that there are.
+    pub(super) fn new(key_id: u32, written: u64, shape: &LeafShape, sealer: F) -> Self {
+        // What is written goes by what there is: else, of very large roots, each checkpoint would have to move packs only for their number.
+        let target = (2 * written / shape.packs.max(1) as u64).clamp(PACK_BYTES_TARGET, PACK_BYTES_MOST);
+        Self { sealer, key_id, target, open: None, done: Vec::new(), bytes: 0 }
+    }
+
+    pub(super) fn push(&mut self, of: LeafOf, plain: &[u8]) -> PageRef {
         let (key_id, fresh) = (self.key_id, &mut self.sealer);
         let open = self.open.get_or_insert_with(|| {
             let sealer = fresh();
@@ -58,7 +65,7 @@ impl<F: FnMut() -> ObjectSealer> Writer<F> {
         at
     }
 
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         let (object, parts) = (open.object(), open.places().collect());
         self.done.push(LeafPack { object, body: open.finish(), parts });
@@ -67,9 +74,24 @@ impl<F: FnMut() -> ObjectSealer> Writer<F> {
 
 impl PageSlot {
     /// Before it is written, alone or with all of the root. One that another root has as well did not change, and is not copied for that.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         if let Some(leaf) = Arc::get_mut(&mut self.leaf) {
             leaf.settle();
+        }
+    }
+
+    /// Seals it, unless it is as it was written (L1).
+    pub(super) fn write(
+        &mut self,
+        volume: VolumeId,
+        first: u32,
+        width: u32,
+        writer: &mut Writer<impl FnMut() -> ObjectSealer>,
+    ) {
+        if self.at.is_none() {
+            self.settle();
+            let plain = encode_pages(volume, first, width, &self.leaf);
+            self.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
         }
     }
 }
@@ -125,15 +147,12 @@ impl Root {
         self.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
         self.objects.segments.settle(shape.objects);
         self.objects.packs.settle(shape.objects);
-        let older = self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some());
-        let older: BTreeSet<ObjectId> = older.collect();
+        let older = self.packs_under_older();
         self.leave_packs(&older);
-        // What is written goes by what there is: else, of very large roots, each checkpoint would have to move packs only for their number.
         let written: u64 = self.places().map(|at| u64::from(at.sealed_len)).sum();
-        let target = (2 * written / shape.packs.max(1) as u64).clamp(PACK_BYTES_TARGET, PACK_BYTES_MOST);
-        let mut writer = Writer { sealer, key_id: self.key_id(), target, open: None, done: Vec::new(), bytes: 0 };
+        let mut writer = Writer::new(self.key_id(), written, shape, sealer);
         self.write_changed(&mut writer);
-        let emptied = self.packs_to_leave(writer.bytes, shape.packs);
+        let emptied = packs_to_leave(self.places(), &self.leaf_packs, writer.bytes, shape.packs);
         self.leave_packs(&emptied);
         self.write_changed(&mut writer);
         writer.close();
@@ -144,15 +163,15 @@ impl Root {
         writer.done
     }
 
-    fn write_changed(&mut self, writer: &mut Writer<impl FnMut() -> ObjectSealer>) {
+    /// Packs of leaves that are left because they lie under an older data key (U3).
+    pub(super) fn packs_under_older(&self) -> BTreeSet<ObjectId> {
+        self.leaf_packs.keys().copied().filter(|object| self.under.older_of(*object).is_some()).collect()
+    }
+
+    pub(super) fn write_changed(&mut self, writer: &mut Writer<impl FnMut() -> ObjectSealer>) {
         let width = self.width;
         for ((volume, range), slot) in &mut self.leaves {
-            if slot.at.is_none() {
-                slot.settle();
-                let (volume, first) = (*volume, range * width);
-                let plain = encode_pages(volume, first, width, &slot.leaf);
-                slot.at = Some(Box::new(writer.push(LeafOf::Pages { volume, first, width }, &plain)));
-            }
+            slot.write(*volume, range * width, width, writer);
         }
         let Objects { segments, packs, under, .. } = &mut self.objects;
         write_objects(segments, LeafOf::Segments, under, writer);
@@ -160,14 +179,14 @@ impl Root {
     }
 
     /// Where its leaves are, as far as they are written.
-    fn places(&self) -> impl Iterator<Item = PageRef> + '_ {
+    pub(super) fn places(&self) -> impl Iterator<Item = PageRef> + '_ {
         let pages = self.leaves.values().filter_map(|slot| slot.at.as_deref().copied());
         let segments = self.segments.leaves().filter_map(|(_, slot)| slot.at);
         pages.chain(segments).chain(self.packs.leaves().filter_map(|(_, slot)| slot.at))
     }
 
     /// Divides the pages anew, where another shape is wanted than they have: all of them are written then.
-    fn divide(&mut self, width: u32) {
+    pub(super) fn divide(&mut self, width: u32) {
         if self.width == width {
             return;
         }
@@ -181,31 +200,8 @@ impl Root {
         }
     }
 
-    /// Packs of leaves, of before this writing, whose leaves are worth to be moved: those that are less than a quarter in use, `bytes` of leaves in all, and the
-    /// least used of those that are more than `most`.
-    fn packs_to_leave(&self, bytes: u64, most: usize) -> BTreeSet<ObjectId> {
-        let mut used: BTreeMap<ObjectId, u64> = BTreeMap::new();
-        for at in self.places() {
-            *used.entry(at.object).or_default() += u64::from(at.sealed_len);
-        }
-        let old = used.into_iter().filter_map(|(object, used)| Some((used, object, *self.leaf_packs.get(&object)?)));
-        let mut old: Vec<(u64, ObjectId, u64)> = old.collect();
-        old.sort_unstable();
-        // One is filled now.
-        let too_many = (old.len() + 1).saturating_sub(most.max(1));
-        let (mut out, mut moved) = (BTreeSet::new(), 0);
-        for (place, (used, object, stored)) in old.into_iter().enumerate() {
-            let empty = used * LIVE_PART_MIN < stored && moved + used <= bytes;
-            if place < too_many || empty {
-                moved += used;
-                out.insert(object);
-            }
-        }
-        out
-    }
-
     /// Lets the leaves in these packs be written anew.
-    fn leave_packs(&mut self, packs: &BTreeSet<ObjectId>) {
+    pub(super) fn leave_packs(&mut self, packs: &BTreeSet<ObjectId>) {
         if packs.is_empty() {
             return;
         }
@@ -222,8 +218,21 @@ impl Root {
     /// # Panics
     /// M3: when a leaf was not written. The root would not name what it needs.
     pub(in super::super) fn encode_top(&self) -> Vec<u8> {
+        let slots = self.leaves.iter().map(|(key, slot)| (*key, slot.leaf.len() as u64, slot.at.as_deref()));
+        self.encode_top_of(self.leaves.len(), slots)
+    }
+
+    /// The same, of these `count` leaves of pages, in order: what each covers, how many pages it has, and where it is.
+    ///
+    /// # Panics
+    /// As [`Root::encode_top`].
+    pub(super) fn encode_top_of<'a>(
+        &self,
+        count: usize,
+        leaves: impl Iterator<Item = ((VolumeId, u32), u64, Option<&'a PageRef>)>,
+    ) -> Vec<u8> {
         let packs: Vec<ObjectId> = self.leaf_packs.keys().copied().collect();
-        let mut out = Vec::with_capacity(64 + self.leaves.len() * 14 + packs.len() * 24);
+        let mut out = Vec::with_capacity(64 + count * 14 + packs.len() * 24);
         out.extend_from_slice(MAGIC);
         wire::put(&mut out, self.upto.term.0);
         wire::put(&mut out, self.upto.index.0);
@@ -236,16 +245,16 @@ impl Root {
             before = *object;
         }
         let mut places = PlacesOut { packs: &packs, before: 0 };
-        wire::put(&mut out, self.leaves.len() as u64);
+        wire::put(&mut out, count as u64);
         let mut last: Option<(VolumeId, u32)> = None;
-        for ((volume, range), slot) in &self.leaves {
-            let same = last.filter(|(of, _)| of == volume);
+        for ((volume, range), pages, at) in leaves {
+            let same = last.filter(|(of, _)| *of == volume);
             wire::put_step(&mut out, last.map_or(0, |(of, _)| of.0.into()), volume.0.into());
             let gap = range - same.map_or(0, |(_, range)| range + 1);
             wire::put(&mut out, u64::from(gap) << 1 | u64::from(same.is_some()));
-            wire::put(&mut out, slot.leaf.len() as u64);
-            places.put(&mut out, slot.at.as_deref());
-            last = Some((*volume, *range));
+            wire::put(&mut out, pages);
+            places.put(&mut out, at);
+            last = Some((volume, range));
         }
         put_object_leaves(&mut out, &self.segments, &mut places);
         put_object_leaves(&mut out, &self.packs, &mut places);
@@ -262,6 +271,34 @@ impl Root {
         }
         out
     }
+}
+
+/// Packs of leaves, of before this writing, whose leaves are worth to be moved: those that are less than a quarter in use, `bytes` of leaves in all, and the
+/// least used of those that are more than `most`. `places` are those of all leaves; `leaf_packs` says what packs there were.
+pub(super) fn packs_to_leave(
+    places: impl Iterator<Item = PageRef>,
+    leaf_packs: &BTreeMap<ObjectId, u64>,
+    bytes: u64,
+    most: usize,
+) -> BTreeSet<ObjectId> {
+    let mut used: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    for at in places {
+        *used.entry(at.object).or_default() += u64::from(at.sealed_len);
+    }
+    let old = used.into_iter().filter_map(|(object, used)| Some((used, object, *leaf_packs.get(&object)?)));
+    let mut old: Vec<(u64, ObjectId, u64)> = old.collect();
+    old.sort_unstable();
+    // One is filled now.
+    let too_many = (old.len() + 1).saturating_sub(most.max(1));
+    let (mut out, mut moved) = (BTreeSet::new(), 0);
+    for (place, (used, object, stored)) in old.into_iter().enumerate() {
+        let empty = used * LIVE_PART_MIN < stored && moved + used <= bytes;
+        if place < too_many || empty {
+            moved += used;
+            out.insert(object);
+        }
+    }
+    out
 }
 
 /// Writes the places of leaves.

@@ -1,7 +1,7 @@
 //! Choosing by leaf against choosing as one would who has all day: all objects of the root, sorted.
 
 use super::*;
-use crate::map::{Live, PackUse, PageRef};
+use crate::map::{Live, PackUse, PageRef, Root};
 use crate::object::tests::object;
 use holdfast_types::{LogId, VolumeId};
 use proptest::collection::vec;

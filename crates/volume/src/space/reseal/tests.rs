@@ -1,5 +1,5 @@
 use super::*;
-use crate::map::{Live, PageRef};
+use crate::map::{Live, PageRef, Root};
 use crate::object::tests::object;
 use holdfast_types::{LogId, Sectors, VolumeId};
 

@@ -145,6 +145,59 @@ async fn a_reader_fetches_the_leaves_that_it_needs() {
     assert_eq!(world.shows(next, 9).await, 9);
 }
 
+/// Where there is no room for leaves: the same is shown, all of them were gone through once, and whoever wants all of the root gets it, and does not make it stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_whose_leaves_are_away_shows_the_same() {
+    let mut world = World::new().await;
+    world.mapping.leaf_bytes = 0;
+    let mut root = Root::new(LogId::new(1, 5));
+    root.seal_under(1);
+    let at = world.checkpoint(&mut root, &[1, 2, 300]).await;
+    let base = world.mapping.base(at).await.unwrap();
+    assert_eq!((base.away().count(), base.page_count(), base.leaf_bytes()), (3, 3, 0));
+    assert!(world.mapping.has_base(at) && !world.mapping.has_root(at));
+    let fetched = world.fetched();
+    assert_eq!(fetched, 3, "each leaf of pages");
+    assert_eq!((world.shows(at, 2).await, world.shows(at, 3).await, world.shows(at, 300).await), (2, 0, 300));
+    assert_eq!(world.fetched(), fetched + 2, "the leaves are in the cache");
+    world.mapping.base(at).await.unwrap();
+    assert_eq!(world.fetched(), fetched + 2, "they are gone through once");
+    assert_eq!(*world.mapping.root(at).await.unwrap(), root);
+    assert!(!world.mapping.has_root(at), "all of it would stay for as long as it is the current one");
+    // Room for one of them.
+    let mut other = World::new().await;
+    other.mapping.leaf_bytes = base.page_count().saturating_mul(72);
+    let mut root = Root::new(LogId::new(1, 5));
+    root.seal_under(1);
+    let at = other.checkpoint(&mut root, &[1, 2, 300]).await;
+    let base = other.mapping.base(at).await.unwrap();
+    assert!(base.whole().is_none() && base.leaf_bytes() <= other.mapping.leaf_bytes, "{} bytes", base.leaf_bytes());
+    assert!(base.away().count() < 3, "nothing is kept although there is room");
+}
+
+/// R9: "not here" is never taken for "nothing there": a leaf that is away and cannot be read is an error of whoever needs it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaf_that_is_away_and_damaged_is_no_zeroes() {
+    let mut world = World::new().await;
+    let mut root = Root::new(LogId::new(1, 5));
+    root.seal_under(1);
+    let at = world.checkpoint(&mut root, &[1, 2]).await;
+    let mut partial = holdfast_volume::map::PartialRoot::from(root.clone());
+    assert_eq!(partial.let_go(0).len(), 2);
+    world.mapping.adopt_base(at, &Arc::new(partial));
+    assert_eq!(world.shows(at, 2).await, 2);
+    let pack = *root.leaf_packs().keys().next().unwrap();
+    let key = keys::map_pack(GroupId(3), pack);
+    let mut body = world.store.get(&key).await.unwrap().to_vec();
+    body[110] ^= 1;
+    world.store.delete(&key).await.unwrap();
+    world.store.put_new(&key, Bytes::from(body)).await.unwrap();
+    let read = world.mapping.places(at, V, Lba(PAGE_SECTORS), Sectors(8)).await;
+    assert!(matches!(&read, Err(MapError::Bad { what: "leaf", object, .. }) if *object == pack));
+    assert!(world.mapping.root(at).await.is_err(), "all of it is not to be had");
+    assert_eq!(world.shows(at, 3).await, 0, "no leaf has anything of it");
+}
+
 /// R9: bytes that are not what was sealed are no leaf, and say where they lie.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_leaf_is_told() {

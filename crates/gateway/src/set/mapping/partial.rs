@@ -1,0 +1,133 @@
+//! The root that a checkpoint is made of, and what it comes to: where all of its leaves would take more than there is for them, some are away (L4 to L6 in
+//! `holdfast_volume::map::PartialRoot`).
+
+use super::opened::{RUNS_AT_ONCE, aside, together};
+use super::{MapError, Mapping, Node};
+use crate::cache::BlockKey;
+use crate::set::roots::Known;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_control::set::RootRef;
+use holdfast_types::{ObjectId, VolumeId};
+use holdfast_volume::map::{Leaf, LeafRef, Objects, PageAt, PageRef, PartialRoot, Root, Top};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Mapping {
+    /// The root as checkpoints need it, from memory or the store; it is kept. All of it is here where that takes no more than there is for leaves.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub async fn base(&self, at: RootRef) -> Result<PartialRoot, MapError> {
+        match self.known(&self.key, at).await? {
+            Known::Part(root) => Ok(PartialRoot::clone(&root)),
+            Known::Top(top) if top.leaf_bytes_most() > self.leaf_bytes => {
+                let root = Arc::new(self.compare(at.object, top).await?);
+                self.partials.keep(at, root.clone());
+                self.tops.forget(at);
+                Ok(PartialRoot::clone(&root))
+            }
+            Known::All(_) | Known::Top(_) => Ok(PartialRoot::from(Root::clone(&*self.root(at).await?))),
+        }
+    }
+
+    /// Whether the root is in memory as checkpoints need it.
+    pub(in crate::set) fn has_base(&self, at: RootRef) -> bool {
+        self.roots.get(at).is_some() || self.partials.get(at).is_some()
+    }
+
+    /// What a root names of which leaves may be away, if it is in memory.
+    pub(in crate::set) fn objects_here(&self, at: RootRef) -> Option<Arc<Objects>> {
+        self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))
+    }
+
+    /// Keeps a root that a checkpoint made. All of it where nothing is away: whoever wants all of a root finds it then.
+    pub(in crate::set) fn adopt_base(&self, at: RootRef, root: &Arc<PartialRoot>) {
+        if let Some(whole) = root.whole() {
+            self.adopt_root(at, Arc::new(whole.clone()));
+        } else {
+            self.partials.keep(at, root.clone());
+            self.tops.forget(at);
+        }
+    }
+
+    /// What leaves of pages of one root may take.
+    pub(in crate::set) fn leaf_bytes(&self) -> u64 {
+        self.leaf_bytes
+    }
+
+    /// A leaf of the set's own, from memory, disk or the store.
+    pub(in crate::set) async fn own_leaf(&self, leaf: &LeafRef) -> Result<Leaf, MapError> {
+        self.leaf(&self.key, leaf).await
+    }
+
+    /// Where a page is.
+    pub(in crate::set) async fn place_in(
+        &self,
+        root: &PartialRoot,
+        volume: VolumeId,
+        number: u32,
+    ) -> Result<Option<PageRef>, MapError> {
+        match root.page(volume, number) {
+            PageAt::Nowhere => Ok(None),
+            PageAt::Page(place) => Ok(Some(place)),
+            PageAt::Leaf(leaf) => Ok(self.own_leaf(&leaf).await?.page(number)),
+        }
+    }
+
+    /// Keeps leaves that went out of a root, as long as there is room: who asks for their pages needs them again.
+    pub(in crate::set) fn adopt_leaves(&self, leaves: impl IntoIterator<Item = (LeafRef, Leaf)>) {
+        for (leaf, found) in leaves {
+            self.pages.insert(BlockKey { object: leaf.at.object, number: leaf.at.number }, Node::Leaf(found));
+        }
+    }
+
+    /// Goes through all leaves of a root (L6), and keeps as many as there is room for. Each is asked for alone, so that it is on disk here when it is away (R8).
+    async fn compare(&self, object: ObjectId, top: Arc<Top>) -> Result<PartialRoot, MapError> {
+        let bad =
+            move |e: holdfast_volume::map::MapError| MapError::Bad { what: "root", object, reason: e.to_string() };
+        let mut known = BTreeMap::new();
+        for run in together(top.object_leaves().collect()) {
+            known.extend(self.unspoilt(|| self.leaves(&self.key, &run, true)).await?);
+        }
+        let compare = move || top.compare(|leaf| known.get(&(leaf.at.object, leaf.at.number)).cloned()).map_err(bad);
+        let mut comparing = aside(compare).await??;
+        let left: Vec<LeafRef> = comparing.left().collect();
+        let mut fetched = stream::iter(left)
+            .map(|leaf| async move { self.own_leaf(&leaf).await.map(|found| (leaf, found)) })
+            .buffered(RUNS_AT_ONCE);
+        let (mut kept, mut bytes) = (Vec::new(), 0);
+        while let Some((leaf, found)) = fetched.try_next().await? {
+            let more = found.memory_bytes() as u64;
+            if bytes + more <= self.leaf_bytes {
+                bytes += more;
+                kept.push((leaf, found.clone()));
+            }
+            comparing.take(&leaf, found).map_err(bad)?;
+        }
+        let mut root = comparing.finish().map_err(bad)?;
+        for (leaf, found) in kept {
+            root.bring(&leaf, found).map_err(bad)?;
+        }
+        Ok(root)
+    }
+
+    /// All of a root, of which leaves are away.
+    pub(super) async fn whole(&self, object: ObjectId, root: &PartialRoot) -> Result<Arc<Root>, MapError> {
+        let bad = |reason: String| MapError::Bad { what: "root", object, reason };
+        let mut root = root.clone();
+        let runs = together(root.away().collect());
+        let mut fetched = stream::iter(runs)
+            .map(|run| async move {
+                let leaves = self.unspoilt(|| self.leaves(&self.key, &run, true)).await?;
+                Ok::<_, MapError>((run, leaves))
+            })
+            .buffered(RUNS_AT_ONCE);
+        while let Some((run, leaves)) = fetched.try_next().await? {
+            for (leaf, (_, found)) in run.iter().zip(leaves) {
+                root.bring(leaf, found).map_err(|e| bad(e.to_string()))?;
+            }
+        }
+        let whole = root.into_whole().map(Arc::new);
+        whole.map_err(|root| bad(format!("found {} leaves away, expected all here", root.away().count())))
+    }
+}

@@ -1,0 +1,480 @@
+//! A root of which leaves of pages may be away: what it takes in memory has a bound, whatever the volume (ADR 0034).
+//!
+//! L4  A leaf of pages is away only where it is as it was written: its place and its count of pages are known, and the objects count its pages. Who asks for a page
+//!     of it is told that leaf, and changing one is a mistake: "not here" taken for "nothing there" would be zeroes in place of data.
+//! L5  A checkpoint replaces pages in order. A leaf that it has passed changes no more, so it is sealed then where more is in memory than may be, and is away. In
+//!     memory are, beside the bound, one leaf and the pack under way.
+//! L6  Nothing is away whose root was not gone through once, all of its leaves, so that the counts of packs are what its pages say (M3).
+
+use super::write::{Writer, packs_to_leave};
+use super::*;
+use crate::map::root::PackCounts;
+use crate::map::{Live, LiveError, Objects, page_numbers};
+use std::ops::Deref;
+
+/// What a leaf of pages covers: its volume, and the number of its range.
+type Key = (VolumeId, u32);
+
+/// A root, of which leaves of pages may be away. It can be asked for the objects that it names as if it were them. What wants all pages at once is asked of a
+/// [`Root`].
+#[derive(Clone, Debug)]
+pub struct PartialRoot {
+    /// All of it but for the leaves that are away.
+    pub(super) here: Root,
+    /// No leaf is in both (L4).
+    away: BTreeMap<Key, PagesAt>,
+    /// What the leaves of pages that are here take.
+    bytes: u64,
+}
+
+impl Deref for PartialRoot {
+    type Target = Objects;
+
+    fn deref(&self) -> &Objects {
+        &self.here.objects
+    }
+}
+
+/// A root whose leaves of pages are gone through, each once, before it may be used without them (L6).
+#[derive(Clone, Debug)]
+pub struct Comparing {
+    top: Arc<Top>,
+    root: PartialRoot,
+    left: BTreeSet<Key>,
+    counts: PackCounts,
+}
+
+/// The writing of one checkpoint's leaves.
+pub struct LeafWriting<F> {
+    writer: Writer<F>,
+    shape: LeafShape,
+    /// The leaf that pages were replaced in last.
+    at: Option<Key>,
+    /// Packs whose leaves are to be moved.
+    leaving: BTreeSet<ObjectId>,
+    /// Packs that were handed out, with their lengths.
+    made: Vec<(ObjectId, u64)>,
+}
+
+impl<F: FnMut() -> ObjectSealer> LeafWriting<F> {
+    /// Packs that are full: they are to be in the store before the root is.
+    pub fn take_packs(&mut self) -> Vec<LeafPack> {
+        let packs = std::mem::take(&mut self.writer.done);
+        self.made.extend(packs.iter().map(|pack| (pack.object, pack.body.len() as u64)));
+        packs
+    }
+}
+
+impl Top {
+    /// The root without its leaves of pages, once all of them were gone through. `leaf`: those of segments and packs, which [`Top::object_leaves`] names.
+    ///
+    /// # Errors
+    /// [`MapError::Leaf`] where one is not there, or is not what this says of it.
+    pub fn compare(self: Arc<Self>, leaf: impl FnMut(&LeafRef) -> Option<Leaf>) -> Result<Comparing, MapError> {
+        let mut here = Root { width: self.width, ..Root::new(self.upto) };
+        self.take_objects(&mut here, leaf)?;
+        let (away, left) = (self.pages.clone(), self.pages.keys().copied().collect());
+        Ok(Comparing { top: self, root: PartialRoot { here, away, bytes: 0 }, left, counts: PackCounts::default() })
+    }
+
+    /// The leaves of segments and packs.
+    pub fn object_leaves(&self) -> impl Iterator<Item = LeafRef> + '_ {
+        self.leaves().filter(|leaf| !matches!(leaf.of, LeafOf::Pages { .. }))
+    }
+}
+
+impl Comparing {
+    /// The leaves that were not gone through yet, in order.
+    pub fn left(&self) -> impl Iterator<Item = LeafRef> + '_ {
+        self.left.iter().filter_map(|key| Some(self.top.pages_ref(key.0, key.1, self.top.pages.get(key)?)))
+    }
+
+    /// Goes through a leaf. It need not be kept. One that was gone through is not counted again.
+    ///
+    /// # Errors
+    /// [`MapError::Leaf`] where it is not what the top says of it.
+    pub fn take(&mut self, leaf: &LeafRef, found: Leaf) -> Result<(), MapError> {
+        let Some((key, at)) = self.root.away_at(leaf) else {
+            return Err(wrong(&leaf.at, "leaves of pages named there", 0, 1));
+        };
+        let pages = page_leaf(&at.at, at.pages, Some(found))?;
+        if self.left.remove(&key) {
+            self.counts.add(&pages);
+        }
+        Ok(())
+    }
+
+    /// The root, with all of its leaves of pages away.
+    ///
+    /// # Errors
+    /// [`MapError::Leaf`] where a leaf was not gone through, or the counts of packs are not what the pages say (M3).
+    pub fn finish(self) -> Result<PartialRoot, MapError> {
+        if let Some(leaf) = self.left().next() {
+            return Err(wrong(&leaf.at, "leaves of pages", 0, 1));
+        }
+        self.top.compared(self.counts.compare(&self.root.packs))?;
+        Ok(self.root)
+    }
+}
+
+impl From<Root> for PartialRoot {
+    /// Nothing of it is away.
+    fn from(here: Root) -> Self {
+        let mut all = Self { here, away: BTreeMap::new(), bytes: 0 };
+        all.count_bytes();
+        all
+    }
+}
+
+impl PartialRoot {
+    /// The root shows every entry up to this one, and none after (R4).
+    pub fn upto(&self) -> LogId {
+        self.here.upto
+    }
+
+    /// All of it, where nothing is away.
+    pub fn whole(&self) -> Option<&Root> {
+        self.away.is_empty().then_some(&self.here)
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// Itself, where something is away.
+    pub fn into_whole(self) -> Result<Root, Box<Self>> {
+        if self.away.is_empty() { Ok(self.here) } else { Err(Box::new(self)) }
+    }
+
+    /// What shows where it says nothing; `None` in a set that is no clone.
+    pub fn base(&self) -> Option<&Base> {
+        self.here.base()
+    }
+
+    /// As [`Root::below`].
+    pub fn below(&self, volume: VolumeId, number: u32) -> Option<Lba> {
+        self.here.below(volume, number)
+    }
+
+    /// As [`Root::hide`].
+    pub fn hide(&mut self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<u32> {
+        self.here.hide(volume, lba, sectors)
+    }
+
+    /// As [`Root::lookup`].
+    ///
+    /// # Panics
+    /// As [`Root::lookup`].
+    pub fn lookup(&self, page: Option<&Page>, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<MapPiece> {
+        self.here.lookup(page, volume, lba, sectors)
+    }
+
+    /// Where a page is, or which leaf says so (L4).
+    pub fn page(&self, volume: VolumeId, number: u32) -> PageAt {
+        let key = self.key(volume, number);
+        match self.away.get(&key) {
+            Some(found) => PageAt::Leaf(self.leaf_ref(key, found.at)),
+            None => self.here.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
+        }
+    }
+
+    /// The pages of a range in the leaves that are here, as [`Root::pages_in`] has them; the others are in those that [`PartialRoot::away_in`] names.
+    pub fn pages_here_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> impl Iterator<Item = (u32, PageRef)> {
+        self.here.pages_in(volume, lba, sectors)
+    }
+
+    /// The leaves that are away and may have pages of a range, in order.
+    pub fn away_in(&self, volume: VolumeId, lba: Lba, sectors: Sectors) -> Vec<LeafRef> {
+        let numbers = page_numbers(lba, sectors);
+        if numbers.is_empty() {
+            return Vec::new();
+        }
+        let keys = self.key(volume, *numbers.start())..=self.key(volume, *numbers.end());
+        self.away.range(keys).map(|(key, found)| self.leaf_ref(*key, found.at)).collect()
+    }
+
+    /// All pages in any of these packs of which the leaf is here; the others are in those that [`PartialRoot::away`] names.
+    pub fn pages_here_in_packs(&self, packs: &BTreeSet<ObjectId>) -> impl Iterator<Item = (VolumeId, u32, PageRef)> {
+        self.here.pages_in_packs(packs)
+    }
+
+    /// All leaves that are away, in order.
+    pub fn away(&self) -> impl Iterator<Item = LeafRef> + '_ {
+        self.away.iter().map(|(key, found)| self.leaf_ref(*key, found.at))
+    }
+
+    /// How many pages there are. Costs what there are leaves.
+    pub fn page_count(&self) -> u64 {
+        self.here.page_count() + self.away.values().map(|found| found.pages).sum::<u64>()
+    }
+
+    /// About how many bytes it takes written whole. Costs what there are leaves.
+    pub fn whole_bytes(&self) -> u64 {
+        let away: u64 = self.away.values().map(|found| found.pages).sum();
+        self.here.whole_bytes() + away * 12
+    }
+
+    /// About how much memory it takes in bytes, what it shares with others included. Costs what there are leaves.
+    pub fn memory_bytes(&self) -> u64 {
+        // Tree nodes are about two thirds full.
+        self.here.memory_bytes() + (self.away.len() * size_of::<(Key, PagesAt)>() * 3 / 2) as u64
+    }
+
+    /// What its leaves of pages that are here take in memory.
+    pub fn leaf_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn key(&self, volume: VolumeId, number: u32) -> Key {
+        (volume, number / self.here.width)
+    }
+
+    fn leaf_ref(&self, (volume, range): Key, at: PageRef) -> LeafRef {
+        let of = LeafOf::Pages { volume, first: range * self.here.width, width: self.here.width };
+        // Its root's own key, or the one of before, while a checkpoint under a new one has not moved it yet (U3).
+        LeafRef { at, of, key_id: self.key_of(at.object) }
+    }
+
+    /// The leaf that is away, if it is just this one.
+    fn away_at(&self, leaf: &LeafRef) -> Option<(Key, PagesAt)> {
+        let LeafOf::Pages { volume, first, width } = leaf.of else { return None };
+        let key = self.key(volume, first);
+        let at = self.away.get(&key).filter(|found| found.at == leaf.at && width == self.here.width)?;
+        Some((key, *at))
+    }
+
+    /// A checkpoint is made of it: it shows what is up to this entry, and what is written of it is under this key.
+    ///
+    /// # Panics
+    /// As [`Root::seal_under`].
+    pub fn begin(&mut self, upto: LogId, key_id: u32) {
+        self.here.upto = upto;
+        self.here.seal_under(key_id);
+    }
+
+    /// As [`Root::add_segment`].
+    pub fn add_segment(&mut self, object: ObjectId, stored_bytes: u64, raw_sectors: Sectors) {
+        self.here.add_segment(object, stored_bytes, raw_sectors);
+    }
+
+    /// As [`Root::add_pack`].
+    pub fn add_pack(&mut self, object: ObjectId, stored_bytes: u64) {
+        self.here.add_pack(object, stored_bytes);
+    }
+
+    /// A leaf that was away is here from now on. One that is here already, or lies elsewhere by now, is not taken: what is here is newer.
+    ///
+    /// # Errors
+    /// [`MapError::Leaf`] where it is not what the root says of it.
+    pub fn bring(&mut self, leaf: &LeafRef, found: Leaf) -> Result<(), MapError> {
+        let Some((key, at)) = self.away_at(leaf) else { return Ok(()) };
+        let pages = page_leaf(&at.at, at.pages, Some(found))?;
+        self.bytes += pages.memory_bytes() as u64;
+        self.here.leaves.insert(key, PageSlot { at: Some(Box::new(at.at)), leaf: pages });
+        self.away.remove(&key);
+        Ok(())
+    }
+
+    /// As [`Root::replace_page`].
+    ///
+    /// # Errors
+    /// As [`Root::replace_page`].
+    ///
+    /// # Panics
+    /// L4: when its leaf is away: all other pages of it would be lost.
+    pub fn replace_page(
+        &mut self,
+        volume: VolumeId,
+        number: u32,
+        page: Option<PageRef>,
+        before: &Live,
+        after: &Live,
+    ) -> Result<(), LiveError> {
+        let key = self.key(volume, number);
+        if let Some(found) = self.away.get(&key) {
+            panic!("L4: page {number} of {volume} is replaced, its leaf at {:?} is away, expected it here", found.at);
+        }
+        let taken = self.bytes - self.bytes_of(key);
+        let done = self.here.replace_page(volume, number, page, before, after);
+        self.bytes = taken + self.bytes_of(key);
+        done
+    }
+
+    /// What the leaf takes, if it is here.
+    fn bytes_of(&self, key: Key) -> u64 {
+        self.here.leaves.get(&key).map_or(0, |slot| slot.leaf.memory_bytes() as u64)
+    }
+
+    /// The leaf is away from now on, and handed out for who caches it.
+    ///
+    /// # Panics
+    /// L4: when it changed since it was written: that would be lost.
+    fn leave(&mut self, key: Key) -> Option<(LeafRef, Leaf)> {
+        self.bytes -= self.bytes_of(key);
+        let slot = self.here.leaves.remove(&key)?;
+        let Some(at) = slot.at else { panic!("L4: leaf {key:?} is let go, found it changed, expected it written") };
+        self.away.insert(key, PagesAt { at: *at, pages: slot.leaf.len() as u64 });
+        Some((self.leaf_ref(key, *at), Leaf::Pages(slot.leaf)))
+    }
+
+    /// Lets leaves go that are as they were written, the last ones first, until those that are here take no more than `most` bytes; hands them out for who caches
+    /// them. Not while a checkpoint is made of it.
+    pub fn let_go(&mut self, most: u64) -> Vec<(LeafRef, Leaf)> {
+        if self.bytes <= most {
+            return Vec::new();
+        }
+        let written = self.here.leaves.iter().rev().filter(|(_, slot)| slot.at.is_some());
+        let written: Vec<Key> = written.map(|(key, _)| *key).collect();
+        let mut gone = Vec::new();
+        for key in written {
+            if self.bytes <= most {
+                break;
+            }
+            gone.extend(self.leave(key));
+        }
+        gone
+    }
+
+    /// Whether a checkpoint can write its leaves as it is: where another shape is wanted than it has, all of them are to be divided anew, so all have to be here.
+    pub fn fits(&self, shape: &LeafShape) -> bool {
+        self.away.is_empty() || self.here.width == shape.pages.clamp(1, PAGE_NUMBER_MAX + 1)
+    }
+
+    /// Begins to write what a checkpoint changes, before it changes the first page. `sealer` is asked for the sealer of each new pack.
+    ///
+    /// # Panics
+    /// L4: when it does not fit the shape.
+    pub fn begin_writing<F: FnMut() -> ObjectSealer>(&mut self, shape: &LeafShape, sealer: F) -> LeafWriting<F> {
+        assert!(self.fits(shape), "L4: leaves of {} pages are away, {} are wanted", self.here.width, shape.pages);
+        self.here.divide(shape.pages.clamp(1, PAGE_NUMBER_MAX + 1));
+        self.count_bytes();
+        let written: u64 = self.places().map(|at| u64::from(at.sealed_len)).sum();
+        let writer = Writer::new(self.key_id(), written, shape, sealer);
+        LeafWriting { writer, shape: *shape, at: None, leaving: BTreeSet::new(), made: Vec::new() }
+    }
+
+    fn count_bytes(&mut self) {
+        self.bytes = self.here.leaves.values().map(|slot| slot.leaf.memory_bytes() as u64).sum();
+    }
+
+    /// The pages from this one on are replaced next: the leaf before its own is passed. Where those that are here take more than `most` bytes, it is sealed and
+    /// goes (L5); it is handed out for who caches it.
+    ///
+    /// # Panics
+    /// L5: when an earlier page than the one before is named.
+    pub fn pass_to<F: FnMut() -> ObjectSealer>(
+        &mut self,
+        volume: VolumeId,
+        number: u32,
+        most: u64,
+        writing: &mut LeafWriting<F>,
+    ) -> Option<(LeafRef, Leaf)> {
+        let key = self.key(volume, number);
+        assert!(writing.at <= Some(key), "L5: found leaf {key:?} after {:?}, expected them in order", writing.at);
+        let passed = writing.at.replace(key).filter(|passed| *passed != key);
+        passed.filter(|_| self.bytes > most).and_then(|passed| {
+            self.write(passed, writing);
+            self.leave(passed)
+        })
+    }
+
+    /// Seals a leaf that is here, unless it is as it was written.
+    fn write<F: FnMut() -> ObjectSealer>(&mut self, key: Key, writing: &mut LeafWriting<F>) {
+        let (taken, width) = (self.bytes - self.bytes_of(key), self.here.width);
+        if let Some(slot) = self.here.leaves.get_mut(&key) {
+            slot.write(key.0, key.1 * width, width, &mut writing.writer);
+        }
+        // It gave up what it had beyond what it says.
+        self.bytes = taken + self.bytes_of(key);
+    }
+
+    /// All pages were replaced. Now [`PartialRoot::to_move`] names what lies under an older data key (U3).
+    pub fn begin_rest<F: FnMut() -> ObjectSealer>(&mut self, writing: &mut LeafWriting<F>) {
+        self.here.drop_dead_segments();
+        self.here.objects.segments.settle(writing.shape.objects);
+        self.here.objects.packs.settle(writing.shape.objects);
+        writing.leaving = self.here.packs_under_older();
+        self.here.leave_packs(&writing.leaving);
+    }
+
+    /// The leaves that are away and have to be moved; each is for [`PartialRoot::move_leaf`].
+    pub fn to_move<F: FnMut() -> ObjectSealer>(&self, writing: &LeafWriting<F>) -> Vec<LeafRef> {
+        self.away().filter(|leaf| writing.leaving.contains(&leaf.at.object)).collect()
+    }
+
+    /// Seals a leaf that is away anew, as it is.
+    ///
+    /// # Errors
+    /// [`MapError::Leaf`] where it is not what the root says of it.
+    pub fn move_leaf<F: FnMut() -> ObjectSealer>(
+        &mut self,
+        leaf: &LeafRef,
+        found: Leaf,
+        writing: &mut LeafWriting<F>,
+    ) -> Result<(), MapError> {
+        let Some((key, at)) = self.away_at(leaf) else {
+            return Err(wrong(&leaf.at, "leaves of pages to move", 0, 1));
+        };
+        let mut slot = PageSlot { at: None, leaf: page_leaf(&at.at, at.pages, Some(found))? };
+        let width = self.here.width;
+        slot.write(key.0, key.1 * width, width, &mut writing.writer);
+        if let Some(new) = slot.at {
+            self.away.insert(key, PagesAt { at: *new, pages: at.pages });
+        }
+        Ok(())
+    }
+
+    /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (L3).
+    ///
+    /// # Panics
+    /// L3: as [`PartialRoot::end_writing`].
+    pub fn write_rest<F: FnMut() -> ObjectSealer>(&mut self, writing: &mut LeafWriting<F>) {
+        self.check_moved(writing);
+        self.here.write_changed(&mut writing.writer);
+        let bytes = writing.writer.bytes;
+        let emptied = packs_to_leave(self.places(), &self.leaf_packs, bytes, writing.shape.packs);
+        self.here.leave_packs(&emptied);
+        writing.leaving = emptied;
+        self.here.write_changed(&mut writing.writer);
+        self.count_bytes();
+    }
+
+    /// The last packs; the root can be sealed then.
+    ///
+    /// # Panics
+    /// L3: when a leaf that had to be moved was not: its pack would stay named, under a key that the root does not say, or for ever.
+    pub fn end_writing<F: FnMut() -> ObjectSealer>(&mut self, mut writing: LeafWriting<F>) -> Vec<LeafPack> {
+        self.check_moved(&writing);
+        writing.writer.close();
+        let packs = writing.take_packs();
+        let used: BTreeSet<ObjectId> = self.places().map(|at| at.object).collect();
+        let leaf_packs = &mut self.here.objects.leaf_packs;
+        leaf_packs.retain(|object, _| used.contains(object));
+        leaf_packs.extend(writing.made);
+        self.here.objects.forget_keys_of_others();
+        packs
+    }
+
+    fn check_moved<F: FnMut() -> ObjectSealer>(&self, writing: &LeafWriting<F>) {
+        let left = self.to_move(writing).len();
+        assert!(left == 0, "L3: found {left} leaves that are to be moved, expected none");
+    }
+
+    /// Where its leaves are, as far as they are written.
+    fn places(&self) -> impl Iterator<Item = PageRef> + '_ {
+        self.here.places().chain(self.away.values().map(|found| found.at))
+    }
+
+    /// What it is encoded as, whole or as a top.
+    ///
+    /// # Panics
+    /// As [`Root::encode_top`].
+    pub(in super::super) fn encode(&self) -> Vec<u8> {
+        if self.away.is_empty() {
+            return if self.here.is_in_leaves() { self.here.encode_top() } else { self.here.encode() };
+        }
+        let here = self.here.leaves.iter().map(|(key, slot)| (*key, (slot.leaf.len() as u64, slot.at.as_deref())));
+        let away = self.away.iter().map(|(key, found)| (*key, (found.pages, Some(&found.at))));
+        let all: BTreeMap<Key, (u64, Option<&PageRef>)> = here.chain(away).collect();
+        self.here.encode_top_of(all.len(), all.into_iter().map(|(key, (pages, at))| (key, pages, at)))
+    }
+}
