@@ -111,6 +111,14 @@ pub fn root() -> &'static Path {
 /// # Errors
 /// When another process has it, or when it cannot be emptied or created.
 pub fn fresh_dir(name: &str) -> Result<PathBuf> {
+    fresh_dir_after(name, |_| Ok(()))
+}
+
+/// The same. `before` is called once the folder is ours, and before it is emptied: for what shall be kept of it.
+///
+/// # Errors
+/// As [`fresh_dir`], and those of `before`.
+pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let dir = root().join("target").join(name);
     if let Some(parent) = dir.parent() {
         std::fs::create_dir_all(parent)?;
@@ -121,6 +129,7 @@ pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     })?;
     // Held for good: the kernel gives it back with the process, however that ends.
     std::mem::forget(lock);
+    before(&dir)?;
     match std::fs::remove_dir_all(&dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).context(dir.display().to_string()),
         _ => {}

@@ -310,7 +310,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "agent-three",
-        shows: "three PostgreSQL hosts: the one of higher priority takes over, one with nofailover never does, flapping delay and takeovers per hour hold, a switchover to the third",
+        shows: "three PostgreSQL hosts: the one of higher priority takes over, one with nofailover never does, flapping delay and takeovers per hour hold, a switchover to the third, manual mode",
         needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
         run: agent_three::run,
     },

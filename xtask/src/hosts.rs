@@ -32,6 +32,9 @@ const HTTP_LIMIT: Duration = Duration::from_millis(500);
 /// Until all processes of a host have stopped.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
+/// Of each host's `[pool]`, whatever the default is: a host is a namespace here, and its reboot would be the machine's.
+const NO_REBOOT: &str = "fence_action = \"retry\"\n";
+
 /// What is on the device, and how PostgreSQL is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -128,7 +131,7 @@ impl Host {
         let peers = if peers.is_empty() { peers } else { format!("[peers]\n{peers}") };
         let settings = format!(
             "name = {name:?}\nset = {:?}\ngateways = [{}]\ndir = {:?}\nrun_dir = {:?}\n{}\
-             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\nmount = {mount:?}\n\
+             [attach]\ndevice = \"nbdfuse\"\n[pool]\nkind = {:?}\n{NO_REBOOT}mount = {mount:?}\n\
              [database]\ndata = {data:?}\nbin_dir = {BIN:?}\nhost = {sockets:?}\n{started}{}\
              [http]\nlisten = \"{address}:{HTTP}\"\n{token}{peers}{}",
             plan.set,

@@ -28,6 +28,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     count.check("tidy: file length", report(text::lengths(&sources)));
     count.check("tidy: nothing left over", report(text::leftovers(&sources)));
     count.check("tidy: no settings of tests arm a machine's watchdog", report(text::unarmed(&sources)));
+    count.check("tidy: no settings of tests reboot a machine", report(text::unrebooted(&sources)));
     count.check("tidy: pure crates stay pure", report(text::purity(&sources)));
     count.check("tidy: no tests in comments, which nobody runs", report(text::doc_tests(&sources)));
     count.check("tidy: links in documents", report(docs::links(&sources)));

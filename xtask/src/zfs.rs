@@ -16,6 +16,7 @@ mod events;
 mod expired;
 mod guest;
 mod intruder;
+mod kept;
 mod lab;
 mod mirror;
 mod multihost;
@@ -25,7 +26,7 @@ mod second_device;
 mod standby;
 mod watchdog;
 
-use crate::binary::{Build, fresh_dir, root};
+use crate::binary::{Build, fresh_dir_after, root};
 use crate::cmd::cmd;
 use crate::net;
 use crate::proof::{Run as Proof, Verdict};
@@ -116,7 +117,7 @@ pub fn chore(args: &Args) -> Result<()> {
     {
         anyhow::bail!("{why}");
     }
-    let dir = fresh_dir("zfs")?;
+    let dir = fresh_dir_after("zfs", |dir| kept::keep(dir, &root().join("target/zfs-earlier")))?;
     build_image(&image, &dir)?;
     let bin = args.build.binary("dev")?;
     let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).arg("zfs");
@@ -124,6 +125,7 @@ pub fn chore(args: &Args) -> Result<()> {
     let again = again.args(["--part", part.get_name(), "--load", &args.load.to_string()]);
     let again = again.args(["--scale", &args.scale.to_string(), "--sockets", &args.sockets.to_string()]);
     let again = again.arg("--bin").arg(&bin).arg("--image").arg(&image).arg("--inside").arg(&dir);
+    kept::begin(&dir, part.get_name())?;
     let begun = Instant::now();
     let ran = again.show();
     noted(&dir, part.get_name(), begun.elapsed().as_secs(), ran.is_ok());

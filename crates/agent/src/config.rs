@@ -228,8 +228,29 @@ settings! {
         import_timeout_s: u64 = 60;
         /// To unmount or export, in seconds, 1 to 3600.
         export_timeout_s: u64 = 20;
-        /// When device or pool cannot be let go of: "retry" for ever, or "reboot" the machine, the only way out of a suspended ZFS pool.
-        fence_action: FenceAction = FenceAction::Retry;
+        /// When device or pool cannot be let go of: "retry" for ever, or "reboot" the machine, the only way out of a suspended ZFS pool. Left out: "reboot" where
+        /// kind is "zfs", else "retry".
+        fence_action: Option<FenceAction> = None, sample "retry";
+    }
+}
+
+impl PoolConfig {
+    /// What is done when device or pool cannot be let go of: as set, else by what the pool is. A suspended ZFS pool goes with a reboot only, and a host that waits
+    /// for that to change never stands by again.
+    pub fn fence(&self) -> FenceAction {
+        self.fence_action.unwrap_or(match self.kind {
+            PoolKind::Zfs => FenceAction::Reboot,
+            PoolKind::Ext4 | PoolKind::Xfs | PoolKind::None => FenceAction::Retry,
+        })
+    }
+
+    /// By whose word a host that cannot let go is rebooted; nothing where it is not.
+    pub fn reboots_by(&self) -> Option<&'static str> {
+        match (self.fence(), self.fence_action) {
+            (FenceAction::Retry, _) => None,
+            (FenceAction::Reboot, Some(_)) => Some("as set"),
+            (FenceAction::Reboot, None) => Some("the default for a ZFS pool"),
+        }
     }
 }
 
@@ -421,7 +442,7 @@ impl AgentConfig {
             restarts_max: database.restarts_max as usize,
             restart_window: s(database.restart_window_s),
             switchover_hold: s(takeover.switchover_hold_s),
-            fence_reboot: self.pool.fence_action == FenceAction::Reboot,
+            fence_reboot: self.pool.fence() == FenceAction::Reboot,
             follows: database.follows,
             guard: match self.watchdog.mode {
                 WatchdogMode::Off => Guard::Off,

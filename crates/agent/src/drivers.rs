@@ -35,6 +35,10 @@ const PEERS_INTERVAL: Duration = Duration::from_secs(2);
 /// For all their answers: who is lost is silent.
 const PEERS_LIMIT: Duration = Duration::from_secs(1);
 
+/// What /sys, /etc and /proc of this host lie below. In tests that is nowhere, until they say where: none reads the id of the machine that it runs on, and none
+/// reboots it.
+const ROOT: &str = if cfg!(test) { "/nonexistent" } else { "/" };
+
 /// A question that is asked again and again beside the agent's task.
 #[derive(Debug, Default)]
 struct Asking {
@@ -111,7 +115,7 @@ pub struct Real {
     hooks: Hooks,
     signs: crate::watchdog::Signs,
     pool_look: Arc<Mutex<Looked>>,
-    /// What /sys and /etc lie below, for the host id.
+    /// See [`ROOT`].
     root: PathBuf,
 }
 
@@ -131,12 +135,17 @@ impl Real {
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
             pool_look: Arc::new(Mutex::new(Looked::of(config.pool.kind == PoolKind::Zfs && config.pool.multihost))),
-            root: "/".into(),
+            root: ROOT.into(),
         })
     }
 
     fn looked(&self) -> MutexGuard<'_, Looked> {
         self.pool_look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel's file in which a `b` is a reboot.
+    fn sysrq(&self) -> PathBuf {
+        self.root.join("proc/sysrq-trigger")
     }
 }
 
@@ -257,8 +266,9 @@ impl Host for Real {
         tracing::error!(why, "this machine cannot let go: it is rebooted now");
         // At once and without a sync: what is not on the set's journal is nobody's any more. The kernel takes it from root whatever
         // kernel.sysrq says.
-        if let Err(error) = std::fs::write("/proc/sysrq-trigger", "b") {
-            tracing::error!(%error, "/proc/sysrq-trigger");
+        let sysrq = self.sysrq();
+        if let Err(error) = std::fs::write(&sysrq, "b") {
+            tracing::error!(%error, "{}", sysrq.display());
         }
     }
 
@@ -368,6 +378,14 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(30), "found {:?}, expected nothing", real.pool_look().unable);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// No test calls `reboot` of the real host at all: a mistake in it would end the machine. Should one do so, this is where it ends.
+    #[tokio::test]
+    async fn a_tests_host_is_not_the_machine_that_it_runs_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = Real::new(&AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() }).unwrap();
+        assert_eq!(real.sysrq(), PathBuf::from("/nonexistent/proc/sysrq-trigger"));
     }
 
     /// Without a pool there is nothing that could be missing beside a running attach.

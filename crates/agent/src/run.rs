@@ -111,6 +111,12 @@ pub async fn run(
             "watchdog.mode is off, and this machine has a watchdog device: nobody ends PostgreSQL where the helper hangs too"
         );
     }
+    if let Some(by) = config.pool.reboots_by() {
+        tracing::info!(
+            by,
+            "pool.fence_action is reboot: this machine is rebooted where device or pool cannot be let go of"
+        );
+    }
     let agent = Agent::new(config, host, history, listener, token);
     let helper = move || if watched { helper() } else { Ok(()) };
     agent.run(stop, helper).await

@@ -5,6 +5,7 @@
 //! 3. db1 is back, and not ready. A switchover names db3: with two peers it has to.
 //! 4. PostgreSQL of db3 is killed, and not restarted in its place: the lease is given away. db1 (`nofailover`) and db2 (once within the hour) leave it, and so does
 //!    db3 until its flapping delay is over; then it takes it again.
+//! 5. db2 is set to manual mode, and host db3 is killed: db2 sees the lease run out and leaves it, until a person says so.
 //!
 //! What was acknowledged is there after each (R1).
 
@@ -32,6 +33,9 @@ const FLAP_DELAY_MS: u64 = 8000;
 /// PostgreSQL that ends is the host's fault at once.
 const DATABASE: &str = "restarts_max = 0\n";
 
+/// db2's, in the end.
+const MANUAL: &str = "mode = \"manual\"\n";
+
 /// For one answer of an agent. Not a promise: a busy machine is no fault here.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -51,37 +55,43 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     by_priority(&mut ledger, &mut db1, &db2, &db3)?;
     to_the_third(&mut ledger, &mut db1, &db2, &db3)?;
     given_away(&mut ledger, [&db1, &db2, &db3])?;
-    db3.pg.amcheck()?;
-    for host in [&mut db1, &mut db2, &mut db3] {
+    db2.kill()?;
+    let mut db2 = host(lab, &cluster, 1, MANUAL)?;
+    by_hand(&mut ledger, &db1, &mut db2, &mut db3)?;
+    db2.pg.amcheck()?;
+    for host in [&mut db1, &mut db2] {
         host.kill()?;
     }
     cluster.stop().map(drop)
 }
 
+/// One of the hosts, with these lines above the sections of its settings; it does not run.
+fn host(lab: &Lab, cluster: &Cluster, at: usize, agent: &str) -> Result<Host> {
+    let (name, address, _) = HOSTS[at];
+    let others = HOSTS.into_iter().filter(|(other, _, _)| *other != name);
+    let dir = lab.dir.join(name);
+    Host::new(Plan {
+        name,
+        address: address.into(),
+        peers: others.map(|(other, address, _)| (other, address.into())).collect(),
+        set: SET,
+        gateways: cluster.apis(),
+        open: dir.clone(),
+        dir,
+        bin: lab.bin.clone(),
+        space: None,
+        token: None,
+        way: Way::Ext4,
+        agent,
+        database: DATABASE,
+        settings: AGENT,
+    })
+}
+
 /// The hosts, over PostgreSQL on a set that nobody holds; none runs.
 fn hosts(lab: &Lab, cluster: &Cluster) -> Result<[Host; 3]> {
-    let host = |at: usize| {
-        let (name, address, agent) = HOSTS[at];
-        let others = HOSTS.into_iter().filter(|(other, _, _)| *other != name);
-        let dir = lab.dir.join(name);
-        Host::new(Plan {
-            name,
-            address: address.into(),
-            peers: others.map(|(other, address, _)| (other, address.into())).collect(),
-            set: SET,
-            gateways: cluster.apis(),
-            open: dir.clone(),
-            dir,
-            bin: lab.bin.clone(),
-            space: None,
-            token: None,
-            way: Way::Ext4,
-            agent,
-            database: DATABASE,
-            settings: AGENT,
-        })
-    };
-    let hosts = [host(0)?, host(1)?, host(2)?];
+    let as_told = |at: usize| host(lab, cluster, at, HOSTS[at].2);
+    let hosts = [as_told(0)?, as_told(1)?, as_told(2)?];
     fill(&First {
         bin: &lab.bin,
         set: SET,
@@ -104,14 +114,20 @@ fn view(host: &Host) -> Result<Value> {
     Ok(serde_json::from_str(&body)?)
 }
 
+/// Waits until a host stands by, with these words in this field of what it shows.
+fn stands_by_with(host: &Host, field: &str, words: &str) -> Result<()> {
+    let mut found = Value::Null;
+    let so = wait_until(TAKEOVER, || {
+        found = view(host).unwrap_or_default();
+        found["state"] == "standby" && found[field].as_str().is_some_and(|said| said.contains(words))
+    });
+    anyhow::ensure!(so, "{}: found {found}, expected a standby with {words:?} as its {field}", host.name);
+    Ok(())
+}
+
 /// Waits until a host stands by, and this stands against its taking over.
 fn is_kept_by(host: &Host, words: &str) -> Result<()> {
-    let mut found = Value::Null;
-    let kept = wait_until(TAKEOVER, || {
-        found = view(host).unwrap_or_default();
-        found["state"] == "standby" && found["obstacle"].as_str().is_some_and(|obstacle| obstacle.contains(words))
-    });
-    anyhow::ensure!(kept, "{}: found {found}, expected a standby with the obstacle {words:?}", host.name);
+    stands_by_with(host, "obstacle", words)?;
     let ready = host.asks("/readiness");
     anyhow::ensure!(ready != 200, "{}: ready, though: {words}", host.name);
     Ok(())
@@ -205,4 +221,26 @@ fn given_away(ledger: &mut Ledger, [db1, db2, db3]: [&Host; 3]) -> Result<()> {
         took.as_millis()
     ));
     whole(ledger, db3)
+}
+
+/// What keeps a host from taking over becomes the reason for its standing by only when it has looked at a lease that was there to be taken.
+fn by_hand(ledger: &mut Ledger, db1: &Host, db2: &mut Host, db3: &mut Host) -> Result<()> {
+    db2.boot()?;
+    is_kept_by(db2, "mode is manual")?;
+    let before = (taken(db1), taken(db2));
+    under_load(ledger, &db3.pg.clone(), || db3.kill().map(drop))?;
+    for (host, words) in [(db1, "nofailover is set"), (&*db2, "mode is manual")] {
+        stands_by_with(host, "why", words)?;
+    }
+    let now = (taken(db1), taken(db2));
+    anyhow::ensure!(now == before, "db1 and db2 were to leave the lease: found {now:?}, expected {before:?}");
+    let running = db2.postgres();
+    anyhow::ensure!(running.is_empty(), "manual: PostgreSQL runs on db2, and nobody said so: {running:?}");
+    let moved = db2.holdfast(&["agent", "failover", "--candidate", "db2", "--reason", "db3 is lost", "--yes"])?;
+    anyhow::ensure!(moved["primary"] == "db2", "a takeover by hand: {moved}");
+    note(format!(
+        "host db3 killed: db2 in manual mode left the lease, and took over by hand after {} ms",
+        moved["took_ms"]
+    ));
+    whole(ledger, db2)
 }

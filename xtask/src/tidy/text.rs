@@ -13,6 +13,10 @@ const LONGER: &[(&str, usize, &str)] = &[];
 const UNARMED: [&str; 5] = ["xtask/", "crates/sim/", "deploy/", "jepsen/", "bench/"];
 const ARMED: &str = "xtask/src/zfs/watchdog.rs";
 
+/// Whose agents run where tests do; the guests of that folder are machines of their own again.
+const UNREBOOTED: [&str; 4] = ["xtask/", "crates/sim/", "jepsen/", "bench/"];
+const REBOOTED: &str = "xtask/src/zfs/";
+
 fn is_rust(source: &Source) -> bool {
     source.path.ends_with(".rs")
 }
@@ -121,6 +125,24 @@ fn arms(text: &str) -> bool {
     plain.contains(&mode("required")) || sections.any(|section| section.contains(&mode("automatic")))
 }
 
+/// Settings of tests never let an agent reboot: the machine would be that of the tests. On a ZFS pool it does so by default.
+pub(super) fn unrebooted(sources: &[Source]) -> Vec<String> {
+    let theirs = |s: &&Source| {
+        let place = UNREBOOTED.iter().any(|place| s.path.starts_with(place));
+        place && !s.path.starts_with(REBOOTED) && !s.path.starts_with("xtask/src/tidy/")
+    };
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(theirs) {
+        let plain = source.text.replace('\\', "");
+        for words in ["fence_action = \"reboot\"", "kind = \"zfs\""] {
+            if plain.contains(words) {
+                problems.push(format!("{}: {words}: expected neither, tests reboot no machine", source.path));
+            }
+        }
+    }
+    problems
+}
+
 /// Code in comments that rustdoc would take for a test. `cargo xtask test` does not run such: a test stands beside the code.
 pub(super) fn doc_tests(sources: &[Source]) -> Vec<String> {
     let mut problems = Vec::new();
@@ -203,6 +225,17 @@ mod tests {
         assert_eq!(of("xtask/src/hosts.rs", r#"const A: &str = "mode = \"required\"\n";"#), 1);
         assert_eq!(of(ARMED, r#"const A: &str = "mode = \"required\"\n";"#), 0);
         assert_eq!(of("docs/operating/agent.md", "`watchdog.mode = \"required\"`"), 0);
+    }
+
+    #[test]
+    fn settings_of_tests_reboot_no_machine() {
+        let of = |path: &str, text: &str| unrebooted(&source(path, text)).len();
+        let zfs = r#"const A: &str = "[pool]\nkind = \"zfs\"\n";"#;
+        assert_eq!(of("xtask/src/hosts.rs", "kind = \"ext4\"\nfence_action = \"retry\"\n"), 0);
+        assert_eq!(of("xtask/src/hosts.rs", zfs), 1);
+        assert_eq!(of("xtask/src/e2e/agent.rs", r#"const A: &str = "fence_action = \"reboot\"\n";"#), 1);
+        assert_eq!(of("xtask/src/zfs/agents.rs", zfs), 0);
+        assert_eq!(of("docs/operating/agent.md", "kind = \"zfs\""), 0);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl<'a> More<'a> {
     }
 }
 
-/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide.
+/// Settings of a guest's agent. Emulation makes all of it late: the limits are wide. Nothing is said of `pool.fence_action`: the reboots are those of its default.
 fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
     let More { set, pool, database, watchdog } = more;
     let apis: Vec<String> = Lab::apis().iter().map(|api| format!("{api:?}")).collect();
@@ -47,7 +47,7 @@ fn settings(guest: &Guest, index: usize, more: More<'_>) -> String {
     format!(
         "name = {:?}\nset = {set:?}\ngateways = [{}]\n[lease]\nstop_margin_ms = 1000\nttl_ms = 10000\n[takeover]\nper_hour_max = 1000\n\
          [attach]\ndevice = \"kernel\"\nargs = [\"--ttl\", {TTL:?}]\nacquire_timeout_ms = 60000\ndevice_timeout_ms = 60000\ndetach_timeout_ms = 60000\n\
-         [pool]\nkind = \"zfs\"\nname = \"tank\"\nfence_action = \"reboot\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
+         [pool]\nkind = \"zfs\"\nname = \"tank\"\nimport_timeout_s = 120\nexport_timeout_s = 60\n{pool}\
          [database]\ndata = {DATA:?}\nhost = \"/run/postgresql\"\nhealth_timeout_s = 120\n{database}[watchdog]\n{watchdog}\
          [http]\nlisten = \"0.0.0.0:8008\"\ntoken_file = {TOKEN:?}\n[peers]\n{peer} = \"{peer_at}:8008\"\n",
         guest.name,

@@ -2,8 +2,8 @@
 
 use super::document::{self, Documented, FieldDoc, sample_of, settings};
 use super::{
-    AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, PoolConfig, PoolKind, Problem,
-    TlsConfig,
+    AgentConfig, AttachConfig, ConfigError, DatabaseConfig, DatabaseKind, Device, FenceAction, PoolConfig, PoolKind,
+    Problem, TlsConfig,
 };
 use holdfast_tls::files::{self, SETTINGS_BYTES_MAX};
 use holdfast_types::ByteSize;
@@ -236,6 +236,8 @@ impl StandbyConfig {
                 options: pool.options.clone(),
                 mount: mount.clone(),
                 import_timeout_s: pool.import_timeout_s,
+                // A copy that does not go is in nobody's way, and its host may be somebody's primary.
+                fence_action: Some(FenceAction::Retry),
                 ..PoolConfig::default()
             },
             database: DatabaseConfig {
@@ -343,6 +345,7 @@ mod tests {
         let pools = StandbySlot::ALL.map(|which| zfs.slot(which, false).pool.name.unwrap());
         assert_eq!(pools, ["holdfast-standby-report1-a", "holdfast-standby-report1-b"]);
         assert_eq!(zfs.slot(StandbySlot::A, false).database.data, Path::new("/srv/standby/a/tank/pg/data"));
+        assert_eq!(StandbySlot::ALL.map(|which| zfs.slot(which, false).pool.fence()), [FenceAction::Retry; 2]);
         let private = config.slot(StandbySlot::B, true);
         assert!(private.database.options.contains("listen_addresses=''"));
         assert_ne!(private.database.host, b.database.host);

@@ -80,6 +80,28 @@ fn unknown_fields_and_bad_values_are_named() {
     }
 }
 
+/// Only a reboot gets rid of a suspended ZFS pool; what a person says counts all the same.
+#[test]
+fn a_host_on_zfs_that_cannot_let_go_reboots_unless_told_otherwise() {
+    let zfs = "kind = \"zfs\"\nname = \"tank\"";
+    let (retry, reboot) = ("fence_action = \"retry\"", "fence_action = \"reboot\"");
+    for (kind, said, reboots, by) in [
+        (zfs, "", true, Some("the default for a ZFS pool")),
+        (zfs, reboot, true, Some("as set")),
+        (zfs, retry, false, None),
+        ("", "", false, None),
+        ("kind = \"ext4\"", "", false, None),
+        ("kind = \"xfs\"", "", false, None),
+        ("kind = \"none\"", "", false, None),
+        ("kind = \"ext4\"", reboot, true, Some("as set")),
+    ] {
+        let config = AgentConfig::parse(&format!("[pool]\n{kind}\n{said}\n")).unwrap();
+        config.validate().unwrap();
+        assert_eq!(config.policy().fence_reboot, reboots, "{kind} {said}");
+        assert_eq!(config.pool.reboots_by(), by, "{kind} {said}");
+    }
+}
+
 /// An import that is ended while ZFS still watches the pool would be begun anew for ever.
 #[test]
 fn multihost_is_for_zfs_and_leaves_its_import_time() {

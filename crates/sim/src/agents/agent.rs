@@ -94,7 +94,7 @@ fn config(seat: &Seat<'_>, plan: &Plan, gateways: usize) -> AgentConfig {
     (config.database.probe_ms, config.database.health_timeout_s) = (200, 2);
     (config.database.restarts_max, config.database.restart_window_s) = (2, 20);
     config.watchdog.timeout_ms = plan.timeout_ms;
-    config.pool.fence_action = FenceAction::Reboot;
+    config.pool.fence_action = Some(FenceAction::Reboot);
     let others = plan.hosts.iter().filter(|(name, _)| *name != seat.name);
     config.peers.0 = others.map(|(name, at)| (name.clone(), agent_address(*at))).collect();
     config

@@ -72,7 +72,7 @@ impl Lab {
         let verdict = self.ledger.check_through(&mut self.session()?)?;
         let lines = self.lines_since(counted.before);
         let way_up = lines.iter().rev().find(|line| line.host == self.stage.hosts[to].name && line.phases.is_some());
-        let (last, first) = longest_pause(&moments).context("no commit was acknowledged")?;
+        let (last, first) = longest_pause(&moments, story.at).context("no commit was acknowledged after the fault")?;
 
         let mut told = story.moments;
         for line in &lines {

@@ -116,10 +116,11 @@ pub fn over_before(grant: u64, over: u64) -> i64 {
     grant.cast_signed().saturating_sub(over.cast_signed())
 }
 
-/// The longest time in which no writer had a commit acknowledged: from which moment to which. `moments` are in order.
-pub fn longest_pause(moments: &[(u64, usize)]) -> Option<(u64, u64)> {
+/// The time in which no writer had a commit acknowledged, the longest behind the fault: from which moment to which. What was over before the fault is not of it, and of
+/// a pause that had begun by then only the rest is compared. `moments` are in order.
+pub fn longest_pause(moments: &[(u64, usize)], fault: u64) -> Option<(u64, u64)> {
     let pauses = moments.windows(2).map(|pair| (pair[0].0, pair[1].0));
-    pauses.max_by_key(|(from, to)| to - from)
+    pauses.filter(|(_, to)| *to > fault).max_by_key(|(from, to)| to - fault.max(*from))
 }
 
 /// In order, with times relative to the fault.
@@ -154,7 +155,18 @@ mod tests {
 
     #[test]
     fn the_longest_pause() {
-        assert_eq!(longest_pause(&[(5, 0)]), None);
-        assert_eq!(longest_pause(&[(5, 0), (6, 1), (4006, 1), (4010, 0)]), Some((6, 4006)));
+        assert_eq!(longest_pause(&[(5, 0)], 0), None);
+        assert_eq!(longest_pause(&[(5, 0), (6, 1), (4006, 1), (4010, 0)], 7), Some((6, 4006)));
+    }
+
+    /// A checkpoint, or a neighbour on the machine, makes pauses as well.
+    #[test]
+    fn a_pause_before_the_fault_is_not_of_the_fault() {
+        let moments = [(0, 0), (4000, 1), (4017, 0), (5200, 1), (5201, 0)];
+        assert_eq!(longest_pause(&moments, 4017), Some((4017, 5200)));
+        assert_eq!(longest_pause(&moments, 4000), Some((4017, 5200)), "what ends with the fault is over");
+        assert_eq!(longest_pause(&moments, 3990), Some((4017, 5200)), "all but its last 10 ms were before the fault");
+        assert_eq!(longest_pause(&moments, 100), Some((0, 4000)), "it was under way, and went on for longer than any");
+        assert_eq!(longest_pause(&moments, 5201), None);
     }
 }
