@@ -46,6 +46,10 @@ const DIE_LIMIT: Duration = Duration::from_millis(20);
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
+/// How often a lock is tried that is held, and the pause between: whoever looks at it holds it for a moment.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
 pub const LEFT_ALONE: u64 = u64::MAX;
 
@@ -116,10 +120,14 @@ pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
     let mut options = OpenOptions::new();
     let file = options.create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(_) => Err(format!("{}: held by another process", path.display())),
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(format!("{}: could not be locked: {error}", path.display())),
+        }
     }
+    Err(format!("{}: held by another process", path.display()))
 }
 
 /// Whether somebody holds that lock.
@@ -349,6 +357,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn whether_there_is_a_helper_is_said_where_it_says_nothing() {
@@ -478,5 +487,27 @@ mod tests {
         assert!(lock(dir.path(), HELPER_LOCK).is_err());
         drop(held);
         assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
+    }
+
+    /// The helper looks at the agent's lock ten times a second, the agent at the helper's: neither may keep the other from its start.
+    #[test]
+    fn who_only_looks_at_a_lock_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (looks, over) = (AtomicU32::new(0), AtomicBool::new(false));
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = is_locked(dir.path(), AGENT_LOCK);
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let mut failed = None;
+            while failed.is_none() && looks.load(Ordering::Relaxed) < 10_000 {
+                failed = lock(dir.path(), AGENT_LOCK).err();
+            }
+            over.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None);
     }
 }
