@@ -23,6 +23,7 @@ use crate::{clock, process};
 use device::Device;
 use guard::{Guard, Shown, Wish};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::getppid;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -176,7 +177,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
 /// What to say where nothing was said of the device for so long: `helper` is whether there is one.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
-        "one runs; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything"
+        "one runs; one that began under other settings, or of an earlier build, knows no device, and ends once its agent has ended and everything was let go of"
     } else {
         "none runs"
     };
@@ -269,6 +270,12 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     }
 }
 
+/// Whether one that outlived its agent may leave the next agent to a helper of its own: that one has nothing yet, or let go of all. A restart of the agent may be
+/// over between two looks at its lock, and this one goes by the settings, and is the build, of before.
+fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
+    last.is_some_and(|sign| sign.may_run_until_ns == 0 && !sign.guarded) && !attached
+}
+
 /// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
@@ -282,11 +289,13 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
 }
 
-/// Watches over the agent of these settings, until it is gone and nothing is left of its PostgreSQL. Blocks.
+/// Watches over the agent of these settings, and over those that follow it while something is held, until it is gone and nothing is left of its PostgreSQL. Blocks.
 ///
 /// # Errors
 /// Another helper is there.
 pub fn run(config: &AgentConfig) -> Result<(), String> {
+    // The agent that started it: a process whose parent has ended has another one.
+    let agent = getppid();
     let _lock = lock(&config.run_dir, HELPER_LOCK)?;
     let device = match config.watchdog.mode {
         WatchdogMode::Automatic | WatchdogMode::Required => Some(Device(config.watchdog.device.clone())),
@@ -343,10 +352,10 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         // By the clock as it is now: killing takes time.
         let now_ns = clock::now().0;
         guard.look(now_ns, wish);
-        let over = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false))
-            && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
-            && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty());
-        if over {
+        let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
+        let over = alone && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
+            || getppid() != agent && may_be_replaced(last, attach::may_run(&attach_dir));
+        if over && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty()) {
             guard.let_go();
             return Ok(());
         }
@@ -412,6 +421,21 @@ mod tests {
         assert!(over(999 * S, Some(stopped), 10 * S, false));
         assert!(!over(999 * S, Some(stopped), 10 * S, true));
         assert!(!over(999 * S, Some(Sign { may_run_until_ns: 1001 * S, ..stopped }), 10 * S, false));
+    }
+
+    #[test]
+    fn the_next_agent_gets_a_helper_of_its_own_where_nothing_is_held() {
+        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 0, ttl_ms: 3000, guarded: false };
+        assert!(may_be_replaced(Some(sign), false));
+        for (last, attached, why) in [
+            (Some(sign), true, "attach runs"),
+            (Some(Sign { guarded: true, ..sign }), false, "the machine's watchdog counts"),
+            (Some(Sign { may_run_until_ns: 103 * S, ..sign }), false, "PostgreSQL may run"),
+            (Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ..sign }), false, "left running in a pause"),
+            (None, false, "nothing is known"),
+        ] {
+            assert!(!may_be_replaced(last, attached), "{why}");
+        }
     }
 
     #[test]
