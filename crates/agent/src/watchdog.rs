@@ -177,7 +177,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
 /// What to say where nothing was said of the device for so long: `helper` is whether there is one.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
-        "one runs; one that began under other settings, or of an earlier build, knows no device, and ends once its agent has ended and everything was let go of"
+        "one runs; it hangs, or knows no device, having begun under other settings or as an earlier build: such a one ends once its agent has ended and everything was let go of"
     } else {
         "none runs"
     };
@@ -376,6 +376,7 @@ mod tests {
             "the watchdog's helper said nothing of the device for 10 s (none runs): see watchdog.log in run_dir"
         );
         assert!(said(true).contains("(one runs; ") && said(true).contains("other settings"), "{}", said(true));
+        assert!(said(true).contains("it hangs"), "{}", said(true));
     }
 
     const S: u64 = 1_000_000_000;
