@@ -220,14 +220,17 @@ impl Host for Real {
     async fn export(&self, hard: bool) -> Result<(), String> {
         self.looked().look.warning.clear();
         match ours::there(&self.config).await {
-            Ok(true) => pool::export(&self.config, hard).await,
-            Ok(false) => Ok(()),
+            Ok(true) => pool::export(&self.config, hard).await?,
+            Ok(false) => {}
             // Ours is not there: it was not imported because of this one.
             Err(why) => {
                 tracing::error!(why, "left where it is");
-                Ok(())
+                return Ok(());
             }
         }
+        // P1: a later one of its name is somebody's at work by hand.
+        ours::forget(&self.config);
+        Ok(())
     }
 
     async fn arm(&self) -> Result<(), String> {
@@ -400,5 +403,18 @@ mod tests {
         assert_eq!(real.found().await, Ok(Found::default()));
         let _attach = crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap();
         assert_eq!(real.found().await, Ok(Found { attach: true, mounted: true, database: false }));
+    }
+
+    /// P1: what has its name later is a person's, at work by hand in a pause.
+    #[tokio::test]
+    async fn what_was_let_go_of_is_noted_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        config.pool.mount = dir.path().join("pool");
+        let (real, noted) = (Real::new(&config).unwrap(), dir.path().join("pool.noted"));
+        ours::note(&config);
+        assert!(noted.is_file());
+        assert_eq!(real.export(false).await, Ok(()));
+        assert!(!noted.exists());
     }
 }

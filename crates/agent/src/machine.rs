@@ -305,8 +305,10 @@ impl Machine {
 
     fn lease_seen(&mut self, now: MonoTime, view: LeaseView) {
         if let LeaseView::Held { owner, remaining, ttl, .. } = &view {
-            self.ttl = if *ttl > Duration::ZERO { *ttl } else { self.policy.lease_ttl };
-            if *owner != self.policy.name {
+            if *owner == self.policy.name {
+                // Not another's: were that one longer, ours would end while PostgreSQL runs (A3).
+                self.ttl = if *ttl > Duration::ZERO { *ttl } else { self.policy.lease_ttl };
+            } else {
                 if !remaining.is_zero() {
                     let age = ttl.saturating_sub(*remaining);
                     let sign = MonoTime(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));

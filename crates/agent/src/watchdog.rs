@@ -23,6 +23,7 @@ use crate::{clock, process};
 use device::Device;
 use guard::{Guard, Shown, Wish};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::getppid;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,10 @@ const DIE_LIMIT: Duration = Duration::from_millis(20);
 
 /// For one round of SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often a lock is tried that is held, and the pause between: whoever looks at it holds it for a moment.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.
 pub const LEFT_ALONE: u64 = u64::MAX;
@@ -116,10 +121,14 @@ pub fn lock(run_dir: &Path, name: &str) -> Result<File, String> {
     let mut options = OpenOptions::new();
     let file = options.create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(_) => Err(format!("{}: held by another process", path.display())),
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(format!("{}: could not be locked: {error}", path.display())),
+        }
     }
+    Err(format!("{}: held by another process", path.display()))
 }
 
 /// Whether somebody holds that lock.
@@ -168,7 +177,7 @@ pub async fn armed(run_dir: &Path) -> Result<(), String> {
 /// What to say where nothing was said of the device for so long: `helper` is whether there is one.
 fn silent_for(limit: Duration, helper: bool) -> String {
     let what = if helper {
-        "one runs; one that began under other settings, or of an earlier build, knows no device, and ends with an agent that let go of everything"
+        "one runs; it hangs, or knows no device, having begun under other settings or as an earlier build: such a one ends once its agent has ended and everything was let go of"
     } else {
         "none runs"
     };
@@ -261,6 +270,12 @@ fn over(now_ns: u64, last: Option<Sign>, timeout_ns: u64, attached: bool) -> boo
     }
 }
 
+/// Whether one that outlived its agent may leave the next agent to a helper of its own: that one has nothing yet, or let go of all. A restart of the agent may be
+/// over between two looks at its lock, and this one goes by the settings, and is the build, of before.
+fn may_be_replaced(last: Option<Sign>, attached: bool) -> bool {
+    last.is_some_and(|sign| sign.may_run_until_ns == 0 && !sign.guarded) && !attached
+}
+
 /// Until when attach's own last renewal lets PostgreSQL run, 0 where it says none.
 fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     let Some(status) = attach::Status::read(attach_dir).filter(|status| status.phase != "fenced") else { return 0 };
@@ -274,11 +289,13 @@ fn lease_until_ns(attach_dir: &Path, ttl_ms: u64) -> u64 {
     if left == 0 { 0 } else { clock::now().0.saturating_add(left.saturating_mul(1_000_000)) }
 }
 
-/// Watches over the agent of these settings, until it is gone and nothing is left of its PostgreSQL. Blocks.
+/// Watches over the agent of these settings, and over those that follow it while something is held, until it is gone and nothing is left of its PostgreSQL. Blocks.
 ///
 /// # Errors
 /// Another helper is there.
 pub fn run(config: &AgentConfig) -> Result<(), String> {
+    // The agent that started it: a process whose parent has ended has another one.
+    let agent = getppid();
     let _lock = lock(&config.run_dir, HELPER_LOCK)?;
     let device = match config.watchdog.mode {
         WatchdogMode::Automatic | WatchdogMode::Required => Some(Device(config.watchdog.device.clone())),
@@ -335,10 +352,10 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
         // By the clock as it is now: killing takes time.
         let now_ns = clock::now().0;
         guard.look(now_ns, wish);
-        let over = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false))
-            && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
-            && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty());
-        if over {
+        let alone = matches!(is_locked(&config.run_dir, AGENT_LOCK), Ok(false));
+        let over = alone && over(now_ns, last, timeout_ns, attach::may_run(&attach_dir))
+            || getppid() != agent && may_be_replaced(last, attach::may_run(&attach_dir));
+        if over && process::of_postgres(&config.database.data).is_ok_and(|left| left.is_empty()) {
             guard.let_go();
             return Ok(());
         }
@@ -349,6 +366,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn whether_there_is_a_helper_is_said_where_it_says_nothing() {
@@ -358,6 +376,7 @@ mod tests {
             "the watchdog's helper said nothing of the device for 10 s (none runs): see watchdog.log in run_dir"
         );
         assert!(said(true).contains("(one runs; ") && said(true).contains("other settings"), "{}", said(true));
+        assert!(said(true).contains("it hangs"), "{}", said(true));
     }
 
     const S: u64 = 1_000_000_000;
@@ -403,6 +422,21 @@ mod tests {
         assert!(over(999 * S, Some(stopped), 10 * S, false));
         assert!(!over(999 * S, Some(stopped), 10 * S, true));
         assert!(!over(999 * S, Some(Sign { may_run_until_ns: 1001 * S, ..stopped }), 10 * S, false));
+    }
+
+    #[test]
+    fn the_next_agent_gets_a_helper_of_its_own_where_nothing_is_held() {
+        let sign = Sign { at_ns: 100 * S, may_run_until_ns: 0, ttl_ms: 3000, guarded: false };
+        assert!(may_be_replaced(Some(sign), false));
+        for (last, attached, why) in [
+            (Some(sign), true, "attach runs"),
+            (Some(Sign { guarded: true, ..sign }), false, "the machine's watchdog counts"),
+            (Some(Sign { may_run_until_ns: 103 * S, ..sign }), false, "PostgreSQL may run"),
+            (Some(Sign { at_ns: LEFT_ALONE, may_run_until_ns: 103 * S, ..sign }), false, "left running in a pause"),
+            (None, false, "nothing is known"),
+        ] {
+            assert!(!may_be_replaced(last, attached), "{why}");
+        }
     }
 
     #[test]
@@ -478,5 +512,27 @@ mod tests {
         assert!(lock(dir.path(), HELPER_LOCK).is_err());
         drop(held);
         assert!(!is_locked(dir.path(), HELPER_LOCK).unwrap());
+    }
+
+    /// The helper looks at the agent's lock ten times a second, the agent at the helper's: neither may keep the other from its start.
+    #[test]
+    fn who_only_looks_at_a_lock_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (looks, over) = (AtomicU32::new(0), AtomicBool::new(false));
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = is_locked(dir.path(), AGENT_LOCK);
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let mut failed = None;
+            while failed.is_none() && looks.load(Ordering::Relaxed) < 10_000 {
+                failed = lock(dir.path(), AGENT_LOCK).err();
+            }
+            over.store(true, Ordering::Relaxed);
+            failed
+        });
+        assert_eq!(failed, None);
     }
 }

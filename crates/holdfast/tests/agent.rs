@@ -2,11 +2,15 @@
 
 use holdfast_agent::View;
 use holdfast_agent::plan::{self, Peer, Plan};
+use holdfast_agent::watchdog::{self, AGENT_LOCK, HELPER_LOCK};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Two hosts, and what they were told to do.
 #[derive(Debug)]
@@ -233,4 +237,39 @@ fn a_refused_switchover_shows_its_checks_and_what_would_make_it_possible() {
             && refusing.iter().all(|check| check["next"].as_str().is_some_and(|next| !next.is_empty()))
     );
     assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "fencing")]);
+}
+
+/// A restart of the agent may be over between two looks of the helper at its lock. It goes by the settings of before: with `watchdog.mode` turned on meanwhile, each
+/// takeover failed for want of the device, for as long as the agent ran.
+#[test]
+fn a_helper_that_outlived_its_agent_makes_room_for_the_next_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run_dir, settings) = (dir.path().join("run"), dir.path().join("agent.toml"));
+    std::fs::create_dir(&run_dir).unwrap();
+    std::fs::write(&settings, format!("dir = {run_dir:?}\nrun_dir = {run_dir:?}\n")).unwrap();
+    // The next agent is there already, and stands by.
+    let _next = watchdog::lock(&run_dir, AGENT_LOCK).unwrap();
+    std::fs::write(run_dir.join("watchdog"), "1 0 3000 0\n").unwrap();
+    let until = |what: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !what() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        what()
+    };
+    let runs = || watchdog::is_locked(&run_dir, HELPER_LOCK).unwrap();
+    // In the place of the agent that started it.
+    let mut command = Command::new("sh");
+    command.args(["-c", "\"$0\" agent watchdog --config \"$1\" & read _", env!("CARGO_BIN_EXE_holdfast")]);
+    let mut first = command.arg(&settings).stdin(Stdio::piped()).process_group(0).spawn().unwrap();
+    let group = Pid::from_child(&first);
+    let began = until(&runs);
+    drop(first.stdin.take());
+    first.wait().unwrap();
+    let ended = until(&|| !runs());
+    if !ended {
+        kill_process_group(group, Signal::KILL).unwrap();
+    }
+    assert!(began, "no helper came up");
+    assert!(ended, "found the helper of the agent that is gone, expected it to end");
 }

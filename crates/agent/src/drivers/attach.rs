@@ -154,7 +154,6 @@ struct Inner {
 impl Attach {
     /// For these settings; nothing is started.
     pub fn new(config: &AgentConfig) -> Self {
-        let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
         let dir = config.run_dir.join("attach");
         let abandon = abandon_args(config);
         let mut args = vec!["attach".to_string(), config.set.clone(), "--owner".into(), config.name.clone()];
@@ -328,6 +327,19 @@ impl Attach {
     }
 }
 
+/// What the kernel appends to the path of a program that runs and whose file is there no more.
+const DELETED: &str = " (deleted)";
+
+/// This program, by its path: where an upgrade replaced it meanwhile, what is there now.
+fn own() -> PathBuf {
+    std::env::current_exe().map_or_else(|_| PathBuf::from("holdfast"), by_path)
+}
+
+fn by_path(shown: PathBuf) -> PathBuf {
+    let replaced = shown.to_str().filter(|_| !shown.exists()).and_then(|text| text.strip_suffix(DELETED));
+    replaced.map(PathBuf::from).unwrap_or(shown)
+}
+
 /// Arguments of the program that disconnects the kernel's devices of a process that is gone.
 fn abandon_args(config: &AgentConfig) -> Vec<String> {
     let dir = config.run_dir.join("attach").display().to_string();
@@ -403,7 +415,6 @@ pub fn kill(config: &AgentConfig) {
     }
     if left_devices(dir) {
         // Whoever waits on them, PostgreSQL's processes after their SIGKILL too, gets errors and goes.
-        let own = || std::env::current_exe().unwrap_or_else(|_| PathBuf::from("holdfast"));
         let mut command = Command::new(config.attach.program.clone().unwrap_or_else(own));
         command.args(abandon_args(config)).stdin(Stdio::null()).stdout(Stdio::null());
         let left = || tracing::error!("devices that attach left in the kernel stay");

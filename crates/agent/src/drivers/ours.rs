@@ -142,18 +142,29 @@ pub async fn there(config: &AgentConfig) -> Result<bool, String> {
 ///
 /// # Errors
 /// As [`there`].
-pub async fn pool_there(config: &AgentConfig, mut zpool: Command, guid: Option<&str>) -> Result<bool, String> {
+pub async fn pool_there(config: &AgentConfig, zpool: Command, guid: Option<&str>) -> Result<bool, String> {
+    pool_there_within(config, zpool, guid, ASK_LIMIT).await
+}
+
+async fn pool_there_within(
+    config: &AgentConfig,
+    mut zpool: Command,
+    guid: Option<&str>,
+    limit: Duration,
+) -> Result<bool, String> {
     let Some(name) = config.pool.name.as_deref() else { return Ok(false) };
     let (dirs, noted) = (attach_dirs(config), is_noted(config, None, guid));
     zpool.args(["list", "-v", "-H", "-P", name]);
-    let devices = match ran(zpool, ASK_LIMIT).await {
+    let devices = match ran(zpool, limit).await {
         Ok(listed) if listed.code == Some(0) => devices_of(&listed.out),
         Ok(_) => return Ok(false),
         // No answer: a suspended pool is there.
         Err(NotRan::Late(_)) if noted => return Ok(true),
         Err(NotRan::Late(why)) => {
+            // Not that there is one: every question of ZFS's waits while any pool of the host is being imported.
             return Err(format!(
-                "pool {name}: found one that does not answer and was not imported by this agent: {why}"
+                "pool {name}: found no answer to whether it is here, and none of that name was imported by this agent: {why} (another import of this host that goes on, a standby's copy too, or the export of \
+                 a suspended pool keeps ZFS from answering: the processes named zpool show which)"
             ));
         }
         Err(NotRan::Unable(why)) => return Err(format!("pool {name}: could not look for it: {why}")),
@@ -213,6 +224,23 @@ mod tests {
         let listed =
             "tank\t9.5G\t1M\t-\n\tmirror-0\t9.5G\n\t  /dev/nbd0\t-\n\t  /dev/nbd1p1\t-\nlogs\t-\n\t/dev/loop4\t-";
         assert_eq!(devices_of(listed), ["/dev/nbd0", "/dev/nbd1p1", "/dev/loop4"].map(PathBuf::from));
+    }
+
+    /// ZFS answers nobody while it imports any pool: that says nothing of this one, unless this agent has it.
+    #[tokio::test]
+    async fn a_pool_that_is_not_answered_for_is_ours_where_it_was_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("tank".into()));
+        let silent = || {
+            let mut zpool = Command::new("sh");
+            zpool.args(["-c", "exec sleep 600"]);
+            pool_there_within(&config, zpool, None, Duration::from_millis(50))
+        };
+        let why = silent().await.unwrap_err();
+        assert!(why.contains("no answer to whether it is here") && why.contains("a standby's copy too"), "{why}");
+        note(&config);
+        assert_eq!(silent().await, Ok(true));
     }
 
     #[tokio::test]

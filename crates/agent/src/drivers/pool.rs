@@ -124,9 +124,7 @@ pub async fn import(config: &AgentConfig, volumes: &[Volume]) -> Result<String, 
             let _ = std::fs::write(format!("/sys/fs/xfs/{name}/error/metadata/EIO/max_retries"), "0");
         }
         PoolKind::Zfs => {
-            if is_there(config).await {
-                return Ok(String::new());
-            }
+            // Whether it is there was asked before. Not again: where that cannot be found out it would count as imported, and it is not.
             let devices: Vec<&str> = volumes.iter().filter_map(|volume| volume.device.as_deref()).collect();
             let others = match config.pool.multihost {
                 true => hostid::ask(&config.set, &config.peers.0, HOST_ID_LIMIT).await,
@@ -216,6 +214,16 @@ mod tests {
         let last = Mounted { id: "41 7:1".into(), source: "/dev/loop1".into() };
         assert_eq!(entry_of(table, Path::new("/srv/pg")), Some(last));
         assert_eq!(entry_of(table, Path::new("/srv")), None);
+    }
+
+    /// Without `zpool`, or where it does not answer, nothing was imported.
+    #[tokio::test]
+    async fn a_pool_that_cannot_be_looked_for_is_not_imported() {
+        let mut config = AgentConfig::default();
+        (config.pool.kind, config.pool.name) = (PoolKind::Zfs, Some("holdfast-no-such-pool".into()));
+        let device = Volume { name: "vol1".into(), device: Some("/dev/holdfast-no-such-device".into()), lost: None };
+        let why = import(&config, &[device]).await.unwrap_err();
+        assert!(why.contains("zpool import -f"), "{why}");
     }
 
     #[test]

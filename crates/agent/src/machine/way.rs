@@ -362,6 +362,10 @@ impl Machine {
     }
 
     pub(super) fn recover(&mut self, now: MonoTime, rising: Rising, out: &mut Vec<Action>) {
+        if matches!(rising, Rising::Arming { .. }) {
+            // It has a bound of its own, and is none of PostgreSQL's time.
+            return;
+        }
         if rising == Rising::Recovering {
             match self.database {
                 DatabaseView::Ready => {

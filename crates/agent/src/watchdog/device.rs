@@ -73,10 +73,16 @@ struct Opened {
     path: PathBuf,
 }
 
-/// What the kernel says of it in sysfs: `/dev/watchdog` is the first of those that have numbers.
+/// Its name in sysfs: `/dev/watchdog` is the first of those that have numbers, and a link of udev's has the name of what it leads to.
+fn name_of(path: &Path) -> Option<String> {
+    let real = path.canonicalize().ok()?;
+    let name = real.file_name()?.to_str()?;
+    Some(if name == "watchdog" { "watchdog0" } else { name }.to_string())
+}
+
+/// What the kernel says of it in sysfs.
 fn says(path: &Path, what: &str) -> Option<String> {
-    let name = path.file_name()?.to_str()?;
-    let name = if name == "watchdog" { "watchdog0" } else { name };
+    let name = name_of(path)?;
     let text = std::fs::read_to_string(Path::new("/sys/class/watchdog").join(name).join(what)).ok()?;
     Some(text.trim().to_string())
 }
@@ -135,5 +141,22 @@ impl Dog for Opened {
     fn let_go(mut self: Box<Self>) -> Result<(), String> {
         // The word on which the kernel's watchdog stops waiting for more, once it is closed.
         self.file.write_all(b"V").map_err(|error| format!("{}: it goes on counting: {error}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One with nowayout that was taken for another would reset the machine once it is let go of.
+    #[test]
+    fn a_link_to_a_device_is_that_device() {
+        let dir = tempfile::tempdir().unwrap();
+        for (device, link, name) in [("watchdog1", "hardware", "watchdog1"), ("watchdog", "first", "watchdog0")] {
+            let (device, link) = (dir.path().join(device), dir.path().join(link));
+            std::fs::write(&device, "").unwrap();
+            std::os::unix::fs::symlink(&device, &link).unwrap();
+            assert_eq!([name_of(&device), name_of(&link)], [Some(name.to_string()), Some(name.to_string())]);
+        }
     }
 }

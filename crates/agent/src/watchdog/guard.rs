@@ -84,11 +84,20 @@ pub struct Wish {
     pub until_ns: Option<u64>,
 }
 
+/// The device while it is open.
+struct Open {
+    dog: Box<dyn Dog>,
+    /// After how many seconds without a feed it fires.
+    timeout: u32,
+    /// What it was asked for: some devices take less. Not asked for again, since the kernel feeds a device whose timeout is set (G1).
+    asked: u32,
+}
+
 /// The device, open or not.
 pub struct Guard<K: Kennel> {
     kennel: Option<K>,
     shown_at: PathBuf,
-    dog: Option<(Box<dyn Dog>, u32)>,
+    open: Option<Open>,
     shown: Option<Shown>,
     /// It stands in the file: else it is written again at the next look.
     kept: bool,
@@ -100,7 +109,7 @@ impl<K: Kennel> Guard<K> {
     pub fn new(run_dir: &Path, kennel: Option<K>) -> Self {
         let shown_at = run_dir.join(SHOWN);
         let _ = std::fs::remove_file(&shown_at);
-        Self { kennel, shown_at, dog: None, shown: None, kept: true, retry_ns: 0 }
+        Self { kennel, shown_at, open: None, shown: None, kept: true, retry_ns: 0 }
     }
 
     fn show(&mut self, shown: Option<Shown>) {
@@ -134,11 +143,11 @@ impl<K: Kennel> Guard<K> {
     }
 
     /// Opens it with the timeout that leases of this length want (G2).
-    fn open(kennel: &K, ttl_ms: u64) -> Result<(Box<dyn Dog>, u32), String> {
+    fn open(kennel: &K, ttl_ms: u64) -> Result<Open, String> {
         let wanted = timeout_s(ttl_ms)?;
         let mut dog = kennel.open()?;
         let why = match dog.set_timeout(wanted) {
-            Ok(got) if (1..=wanted).contains(&got) => return Ok((dog, got)),
+            Ok(got) if (1..=wanted).contains(&got) => return Ok(Open { dog, timeout: got, asked: wanted }),
             Ok(got) => format!(
                 "found a timeout of {got} s, expected {wanted} s at most with leases of {ttl_ms} ms: longer leases (attach.args, --ttl), or another device"
             ),
@@ -150,25 +159,27 @@ impl<K: Kennel> Guard<K> {
     /// Looks at what is wanted, and does it.
     pub fn look(&mut self, now_ns: u64, wish: Wish) {
         let Some(kennel) = &self.kennel else { return };
-        match (&mut self.dog, wish.wanted) {
+        match (&mut self.open, wish.wanted) {
             (None, true) if now_ns >= self.retry_ns => {
                 self.retry_ns = now_ns.saturating_add(RETRY_NS);
                 match Self::open(kennel, wish.ttl_ms) {
-                    Ok((dog, timeout)) => {
-                        self.dog = Some((dog, timeout));
-                        self.show(Some(Shown::Armed(timeout)));
+                    Ok(open) => {
+                        let shown = Shown::Armed(open.timeout);
+                        self.open = Some(open);
+                        self.show(Some(shown));
                     }
                     Err(why) => self.show(Some(Shown::Refused(why))),
                 }
             }
             // The leases last longer or less long than they did. What it took counts; a device that takes no shorter one is fed for less long (G1).
-            (Some((dog, timeout)), true)
-                if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != *timeout) =>
+            (Some(open), true)
+                if now_ns >= self.retry_ns && timeout_s(wish.ttl_ms).is_ok_and(|wanted| wanted != open.asked) =>
             {
                 self.retry_ns = now_ns.saturating_add(RETRY_NS);
-                let taken = timeout_s(wish.ttl_ms).and_then(|wanted| dog.set_timeout(wanted));
-                if let Ok(taken) = taken {
-                    *timeout = taken;
+                if let Ok(wanted) = timeout_s(wish.ttl_ms)
+                    && let Ok(taken) = open.dog.set_timeout(wanted)
+                {
+                    (open.timeout, open.asked) = (taken, wanted);
                     self.show(Some(Shown::Armed(taken)));
                 }
             }
@@ -176,7 +187,7 @@ impl<K: Kennel> Guard<K> {
             (None, false) => self.show(None),
             _ => {}
         }
-        let Some((dog, timeout)) = &mut self.dog else { return };
+        let Some(Open { dog, timeout, .. }) = &mut self.open else { return };
         if may_feed(now_ns, wish.until_ns, *timeout) {
             let shown = dog.feed().map_or_else(Shown::Refused, |()| Shown::Armed(*timeout));
             self.show(Some(shown));
@@ -185,8 +196,8 @@ impl<K: Kennel> Guard<K> {
 
     /// Ends the count (G3 is the caller's where it ends itself).
     pub fn let_go(&mut self) {
-        let Some((dog, _)) = self.dog.take() else { return };
-        match dog.let_go() {
+        let Some(open) = self.open.take() else { return };
+        match open.dog.let_go() {
             Ok(()) => {
                 tracing::info!("the machine's watchdog counts no more");
                 self.show(None);
@@ -199,7 +210,7 @@ impl<K: Kennel> Guard<K> {
     /// look: it fires earlier by what that one is made too early, and PostgreSQL has so much less time to be gone.
     pub fn is_urgent(&self, now_ns: u64, wish: Wish) -> bool {
         let next_ns = now_ns.saturating_add(u64::from(LOOK_PAUSE.subsec_nanos()));
-        self.dog.as_ref().is_some_and(|(_, timeout)| !may_feed(next_ns, wish.until_ns, *timeout))
+        self.open.as_ref().is_some_and(|open| !may_feed(next_ns, wish.until_ns, open.timeout))
     }
 }
 

@@ -16,6 +16,8 @@ struct Memory {
     timeout_s: u32,
     /// It takes no shorter timeout.
     least_s: u32,
+    /// It takes so much less than it is asked for.
+    short_s: u32,
     fired: bool,
     missing: bool,
     opened: u32,
@@ -56,7 +58,7 @@ impl Kennel for Fake {
 impl Dog for Fake {
     fn set_timeout(&mut self, seconds: u32) -> Result<u32, String> {
         self.of(|dog| {
-            dog.timeout_s = seconds.max(dog.least_s);
+            dog.timeout_s = seconds.saturating_sub(dog.short_s).max(dog.least_s);
             dog.fires_ns = Some(dog.now_ns + u64::from(dog.timeout_s) * S);
             Ok(dog.timeout_s)
         })
@@ -254,6 +256,20 @@ fn leases_that_become_shorter_shorten_the_timeout() {
     lab.go(2000, wish(None));
     assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(2)));
     assert_eq!(lab.fake.of(|dog| dog.timeout_s), 2);
+}
+
+/// G1: to set the timeout feeds it too. A device that took less than it was asked for was asked again each second, whatever the lease was.
+#[test]
+fn a_device_that_takes_less_than_it_is_asked_for_fires_as_any_other() {
+    let fake = Fake::default();
+    fake.of(|dog| dog.short_s = 1);
+    let mut lab = Lab::new(fake);
+    let wish = |until_ns| Wish { ttl_ms: 10_000, ..wish(until_ns) };
+    lab.go(100, wish(None));
+    assert_eq!(Shown::read(lab.dir.path()), Some(Shown::Armed(5)));
+    let until = lab.fake.of(|dog| dog.now_ns) + 10 * S;
+    lab.go(10_000, wish(Some(until)));
+    assert!(lab.fired(), "the lease has ended, and it counts on: {:?}", lab.fake);
 }
 
 #[test]

@@ -34,6 +34,9 @@ const MOVE_LIMIT: Duration = Duration::from_secs(12);
 /// Agents that are asked at most, peers included.
 const AGENTS_MAX: usize = 64;
 
+/// The helper's output is begun anew beyond this many bytes when one is started: it lies in memory, as `run_dir` does.
+const HELPER_LOG_BYTES_MAX: u64 = 1 << 20;
+
 /// `holdfast agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
@@ -220,6 +223,8 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     }
     let log = config.run_dir.join("watchdog.log");
     let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
+    // Before an upgrade can replace it: afterwards it has a path that nothing is at.
+    let program = std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
     let child: Mutex<Option<Child>> = Mutex::new(None);
     let helper = move || {
         let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,8 +235,8 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
             *child = Some(ended);
             return Ok(());
         }
-        let log = File::options().create(true).append(true).open(&log)?;
-        let mut command = std::process::Command::new(std::env::current_exe()?);
+        let log = open_log(&log)?;
+        let mut command = std::process::Command::new(&program);
         command.args(["agent", "watchdog", "--config"]).arg(&path);
         // A group of its own: what ends the agent's must leave it.
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
@@ -246,6 +251,15 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     };
     let ended = holdfast_agent::run(config, stop, helper).await;
     ended.map_err(|error| CliError::failed("agent").because(&error))
+}
+
+/// The file that the watchdog's helper writes to. One that cannot use its settings any more is begun every second, and each says so: it is begun anew where it is long.
+fn open_log(path: &Path) -> std::io::Result<File> {
+    let log = File::options().create(true).append(true).open(path)?;
+    if log.metadata()?.len() > HELPER_LOG_BYTES_MAX {
+        log.set_len(0)?;
+    }
+    Ok(log)
 }
 
 fn token(agents: &Agents) -> Result<Option<String>, CliError> {
@@ -383,4 +397,23 @@ fn table(seen: &[Seen]) -> String {
         }
     });
     output::table(["HOST", "AGENT", "STATE", "ROLE", "EPOCH", "POSTGRESQL", "NOTE"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_helpers_log_is_begun_anew_where_it_is_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("watchdog.log");
+        let length = || std::fs::metadata(&path).unwrap().len();
+        open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
+        open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
+        assert_eq!(length(), 26, "what an earlier one said stays");
+        open_log(&path).unwrap().write_all(&vec![b'.'; 1 << 20]).unwrap();
+        open_log(&path).unwrap().write_all(b"settings: no\n").unwrap();
+        assert_eq!(length(), 13);
+    }
 }

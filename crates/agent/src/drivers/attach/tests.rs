@@ -146,3 +146,16 @@ async fn its_end_tells_refused_from_fenced_from_failed() {
         assert_eq!(look, AttachLook::Ended(expected));
     }
 }
+
+/// The helper outlives upgrades, and has to end devices in the kernel all the same: else what waits on them outlives the lease.
+#[test]
+fn a_program_that_was_replaced_is_run_by_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("holdfast");
+    let deleted = dir.path().join("holdfast (deleted)");
+    assert_eq!(by_path(deleted.clone()), program);
+    assert_eq!(by_path(program.clone()), program);
+    // That is its name.
+    std::fs::write(&deleted, "").unwrap();
+    assert_eq!(by_path(deleted.clone()), deleted);
+}
