@@ -224,7 +224,8 @@ async fn agent(common: &Common, path: &Path, check: bool) -> Result<(), CliError
     let log = config.run_dir.join("watchdog.log");
     let path = std::fs::canonicalize(path).map_err(|error| CliError::usage("--config").because(&error))?;
     // Before an upgrade can replace it: afterwards it has a path that nothing is at.
-    let program = std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
+    let program =
+        std::env::current_exe().map_err(|error| CliError::failed("this program's own file").because(&error))?;
     let child: Mutex<Option<Child>> = Mutex::new(None);
     let helper = move || {
         let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
