@@ -197,6 +197,11 @@ impl PartialRoot {
         self.here.pages_in_packs(packs)
     }
 
+    /// As [`Root::written`], of the leaves that are here.
+    pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
+        self.here.written()
+    }
+
     /// All leaves that are away, in order.
     pub fn away(&self) -> impl Iterator<Item = LeafRef> + '_ {
         self.away.iter().map(|(key, found)| self.leaf_ref(*key, found.at))
