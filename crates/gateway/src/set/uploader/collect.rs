@@ -117,10 +117,11 @@ impl Uploader {
             (packs, left, resealed)
         })
         .await?;
-        left.extend(self.pages_away_in(base, &packs).await?);
-        if !left.is_empty() && !self.may_move() {
+        // Each pack has a page (M3), here or away. Leaves that are away are not gone through for what may not be moved yet.
+        if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
         } else {
+            left.extend(self.pages_away_in(base, &packs).await?);
             for (volume, number, place) in left {
                 collected.pages.insert((volume, number));
                 if resealed.contains(&place.object) {
