@@ -39,6 +39,11 @@ impl Mapping {
         self.roots.get(at).is_some() || self.partials.get(at).is_some()
     }
 
+    /// A root of which leaves may be away, if it is in memory.
+    pub fn in_part(&self, at: RootRef) -> Option<Arc<PartialRoot>> {
+        self.partials.get(at)
+    }
+
     /// What a root names of which leaves may be away, if it is in memory.
     pub(in crate::set) fn objects_here(&self, at: RootRef) -> Option<Arc<Objects>> {
         self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))

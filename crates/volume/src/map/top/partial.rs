@@ -212,6 +212,13 @@ impl PartialRoot {
         self.here.page_count() + self.away.values().map(|found| found.pages).sum::<u64>()
     }
 
+    /// How many of them a volume has.
+    pub fn pages_of(&self, volume: VolumeId) -> u64 {
+        let all = (volume, 0)..=(volume, u32::MAX);
+        let here: u64 = self.here.leaves.range(all.clone()).map(|(_, slot)| slot.leaf.len() as u64).sum();
+        here + self.away.range(all).map(|(_, found)| found.pages).sum::<u64>()
+    }
+
     /// About how many bytes it takes written whole. Costs what there are leaves.
     pub fn whole_bytes(&self) -> u64 {
         let away: u64 = self.away.values().map(|found| found.pages).sum();

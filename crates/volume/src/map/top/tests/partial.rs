@@ -58,8 +58,11 @@ fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
     let found: Vec<u32> = leaves.iter().flat_map(of_leaf).map(|(number, _)| number).collect();
     assert_eq!(found, [0, 3, 4]);
     assert!(partial.pages_here_in(V, range.0, range.1).next().is_none());
+    let counts = |partial: &PartialRoot| [4, 5, 9].map(|volume| partial.pages_of(VolumeId(volume)));
+    assert_eq!(counts(&partial), [4, 0, 1]);
     // Once it is here it is asked itself.
     partial.bring(&leaves[0], packs.leaf(&leaves[0], &[KEY_ID]).unwrap()).unwrap();
+    assert_eq!(counts(&partial), [4, 0, 1]);
     assert_eq!(partial.page(V, 3), PageAt::Page(plain.page(V, 3).unwrap()));
     assert_eq!(partial.page(V, 1), PageAt::Nowhere);
     // Another leaf is not taken for it.
