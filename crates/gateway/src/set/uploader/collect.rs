@@ -37,11 +37,11 @@ const PACKS_PERCENT: u32 = 200;
 /// Pages that one checkpoint writes anew at most because their packs are under an older data key.
 const RESEALED_PAGES_MAX: u64 = 1024;
 
-/// How long one segment that is to be moved is waited for, or one leaf that may list what is.
-const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
+/// How long one segment that is to be moved is waited for, or one leaf that is, or that may list what is.
+pub(super) const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
 
 /// So many that were waited for in vain end the moving of one checkpoint.
-const UNREAD_MAX: u32 = 3;
+pub(super) const UNREAD_MAX: u32 = 3;
 
 /// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
 const MOVES_MAX: usize = 1 << 17;
@@ -203,10 +203,7 @@ impl Uploader {
     ) -> Result<Vec<(VolumeId, u32, PageRef)>, UploadError> {
         let away: Vec<_> = if packs.is_empty() { Vec::new() } else { base.away().collect() };
         let mut leaves = stream::iter(away)
-            .map(|leaf| async move {
-                let found = tokio::time::timeout(SURVIVORS_LIMIT, self.mapping.own_leaf(&leaf)).await;
-                (leaf, found.map(|found| found.map_err(UploadError::from)))
-            })
+            .map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) })
             .buffered(LEAVES_AHEAD);
         let (mut pages, mut unread) = (Vec::new(), 0);
         while let Some((leaf, found)) = leaves.next().await {

@@ -435,6 +435,16 @@ impl PartialRoot {
         Ok(())
     }
 
+    /// A leaf that was to be moved cannot be read: it stays where it is, with what else is away of its pack, which stays named. Only [`PartialRoot::to_move`] of
+    /// after [`PartialRoot::write_rest`] names such: what lies under an older data key has to be moved.
+    ///
+    /// # Panics
+    /// U3: when its pack is under an older data key. The root would not say so.
+    pub fn leave_in_place<F: FnMut() -> ObjectSealer>(&self, leaf: &LeafRef, writing: &mut LeafWriting<F>) {
+        assert!(!self.is_under_older(leaf.at.object), "U3: found {:?} under an older data key", leaf.at);
+        writing.leaving.remove(&leaf.at.object);
+    }
+
     /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (L3).
     ///
     /// # Panics

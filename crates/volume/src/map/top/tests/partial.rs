@@ -104,6 +104,43 @@ fn pages_are_replaced_in_order() {
     partial.pass_to(V, 4, 0, &mut writing);
 }
 
+/// L3 saves space alone: a leaf that cannot be read ends no checkpoint for that, and its pack stays named.
+#[test]
+fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
+    let (mut partial, mut packs) = away();
+    let mut drawn = packs.drawn;
+    let mut writing = partial.begin_writing(&LeafShape { packs: 1, ..TINY }, || {
+        drawn += 1;
+        sealer(object((1 << 100) + drawn))
+    });
+    partial.begin_rest(&mut writing);
+    assert!(partial.to_move(&writing).is_empty());
+    partial.write_rest(&mut writing);
+    let left = partial.to_move(&writing);
+    assert_eq!(left.len(), 4, "there is one pack too many");
+    partial.move_leaf(&left[1], packs.leaf(&left[1], &[KEY_ID]).unwrap(), &mut writing).unwrap();
+    partial.leave_in_place(&left[0], &mut writing);
+    assert!(partial.to_move(&writing).is_empty());
+    packs.take_in(partial.end_writing(writing));
+    assert_eq!(partial.leaf_packs().len(), 2);
+    let opened = open_top(&opener(OBJECT), &seal_partial(&partial, sealer(OBJECT))).unwrap();
+    let mut plain = sample();
+    plain.drop_dead_segments();
+    assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(plain));
+}
+
+/// U3: that has to be moved, or the root would say another key of it.
+#[test]
+#[should_panic(expected = "U3: found")]
+fn a_leaf_under_an_older_data_key_is_not_left_in_place() {
+    let (mut partial, _) = away();
+    partial.begin(LogId::new(3, 1001), KEY_ID + 1);
+    let mut writing = partial.begin_writing(&TINY, || ObjectSealer::new(&key(), KEY_ID + 1, SET, object(9999)));
+    partial.begin_rest(&mut writing);
+    let left = partial.to_move(&writing);
+    partial.leave_in_place(&left[0], &mut writing);
+}
+
 /// L6: the counts decide what is deleted.
 #[test]
 fn a_root_is_used_without_its_leaves_only_once_all_were_counted() {
