@@ -14,7 +14,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_store::{Disposition, Health, Kind, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, ObjectId, Sectors, VolumeId};
-use holdfast_volume::map::{Leaf, MapExtent, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page};
+use holdfast_volume::map::{
+    Leaf, MapExtent, MapPiece, Page, PageRef, PartialRoot, Root, Top, open_page, split_by_page,
+};
 use holdfast_volume::segment::open_extent;
 use std::future::Future;
 use std::ops::Range;

@@ -106,13 +106,14 @@ impl Mapping {
 
     /// Goes through all leaves of a root (L6), and keeps as many as there is room for. Each is asked for alone, so that it is on disk here when it is away (R8).
     async fn compare(&self, object: ObjectId, top: Arc<Top>) -> Result<PartialRoot, MapError> {
-        let bad = |e: holdfast_volume::map::MapError| MapError::Bad { what: "root", object, reason: e.to_string() };
+        let bad =
+            move |e: holdfast_volume::map::MapError| MapError::Bad { what: "root", object, reason: e.to_string() };
         let mut known = BTreeMap::new();
         for run in together(top.object_leaves().collect()) {
             known.extend(self.unspoilt(|| self.leaves(&self.key, &run, true)).await?);
         }
-        let compare = move || top.compare(|leaf| known.get(&(leaf.at.object, leaf.at.number)).cloned());
-        let mut comparing = aside(compare).await?.map_err(bad)?;
+        let compare = move || top.compare(|leaf| known.get(&(leaf.at.object, leaf.at.number)).cloned()).map_err(bad);
+        let mut comparing = aside(compare).await??;
         let left: Vec<LeafRef> = comparing.left().collect();
         let mut fetched = stream::iter(left)
             .map(|leaf| async move { self.own_leaf(&leaf).await.map(|found| (leaf, found)) })
