@@ -5,7 +5,7 @@ use crate::set::server::SetServer;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::set::{RootRef, SetState, Volume};
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, VolumeId};
-use holdfast_volume::map::{Objects, PAGE_SECTORS, Root};
+use holdfast_volume::map::{Objects, PAGE_SECTORS, PartialRoot, Root};
 use holdfast_volume::space::Amplification;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl AdminDoor {
         let (state, journal_bytes) = set.host.with(|m| (m.state().clone(), m.backlog_bytes()));
         let (current, not_known) = match state.current_root() {
             None => (None, String::new()),
-            Some(root) => match read(&set, root).await {
+            Some(root) => match current_map(&set, root).await {
                 Ok(root) => (Some(root), String::new()),
                 Err(why) => (None, why),
             },
@@ -38,23 +38,46 @@ impl AdminDoor {
             volumes: state
                 .volumes
                 .iter()
-                .map(|(id, volume)| volume_space(&set, *id, volume, current.as_deref()))
+                .map(|(id, volume)| volume_space(&set, *id, volume, current.as_ref()))
                 .collect(),
             incomplete: !not_known.is_empty(),
             not_known,
             ..v1::GetSpaceReply::default()
         };
-        if let Some(root) = &current {
-            let stats = root.stats();
-            reply.written_bytes = stats.live_bytes;
-            let segments = Amplification::of(root);
+        if let Some(map) = &current {
+            let objects = map.objects();
+            reply.written_bytes = written_bytes(objects);
+            let segments = Amplification::of(objects);
             reply.garbage_bytes = segments.stored_bytes.saturating_sub(segments.live_bytes);
-            reply.current_stored_bytes = stored(root).map(|(_, bytes)| bytes).sum();
+            reply.current_stored_bytes = stored(objects).map(|(_, bytes)| bytes).sum();
         }
         if !reply.incomplete {
             snapshots_space(&set, &state, current.as_ref(), &mut reply).await;
         }
         Ok(reply)
+    }
+}
+
+/// The map of the last checkpoint. Where leaves of it are away they are not read for this: what they list is counted without.
+enum Map {
+    All(Arc<Root>),
+    Part(Arc<PartialRoot>),
+}
+
+impl Map {
+    fn objects(&self) -> &Objects {
+        match self {
+            Map::All(root) => root.objects(),
+            Map::Part(root) => root,
+        }
+    }
+
+    /// Pages of a volume of this size. Of a map in part those behind its end count as well, of which there are none but while it shrinks.
+    fn pages(&self, id: VolumeId, volume: &Volume) -> u64 {
+        match self {
+            Map::All(root) => root.pages_in(id, Lba(0), volume.size).count() as u64,
+            Map::Part(root) => root.pages_of(id),
+        }
     }
 }
 
@@ -65,22 +88,17 @@ struct Told {
 }
 
 impl Told {
-    fn of(root: &Root) -> Self {
-        Self { objects: root.objects().clone(), written_bytes: root.stats().live_bytes }
+    fn of(objects: &Objects) -> Self {
+        Self { objects: objects.clone(), written_bytes: written_bytes(objects) }
     }
 }
 
 /// Snapshots, and what all kept roots together take up.
-async fn snapshots_space(
-    set: &SetServer,
-    state: &SetState,
-    current: Option<&Arc<Root>>,
-    reply: &mut v1::GetSpaceReply,
-) {
+async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map>, reply: &mut v1::GetSpaceReply) {
     let begun = Instant::now();
     let mut roots: BTreeMap<ObjectId, Told> = BTreeMap::new();
-    if let (Some(at), Some(root)) = (state.current_root(), current) {
-        roots.insert(at.object, Told::of(root));
+    if let (Some(at), Some(map)) = (state.current_root(), current) {
+        roots.insert(at.object, Told::of(map.objects()));
     }
     let mut bytes = 0;
     for snapshot in state.snapshots.values() {
@@ -128,6 +146,14 @@ async fn snapshots_space(
     }
 }
 
+/// The map of the last checkpoint: what is in memory of it, or all of it where the store gives that soon.
+async fn current_map(set: &SetServer, at: RootRef) -> Result<Map, String> {
+    match set.reader.mapping().in_part(at) {
+        Some(root) => Ok(Map::Part(root)),
+        None => read(set, at).await.map(Map::All),
+    }
+}
+
 /// A map, where the store gives it soon.
 async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
     match tokio::time::timeout(TIME, set.reader.mapping().root_once(at)).await {
@@ -135,6 +161,11 @@ async fn read(set: &SetServer, at: RootRef) -> Result<Arc<Root>, String> {
         Ok(Err(e)) => Err(e.to_string()),
         Err(_) => Err(format!("the store did not give the map within {TIME:?}")),
     }
+}
+
+/// Raw bytes of segments that volumes show.
+fn written_bytes(objects: &Objects) -> u64 {
+    objects.segments().map(|(_, usage)| usage.live_sectors.0 * SECTOR_BYTES).sum()
 }
 
 /// What the root names, with its bytes in the store.
@@ -146,8 +177,8 @@ fn provisioned<'a>(volumes: impl Iterator<Item = &'a Volume>) -> u64 {
     volumes.map(|volume| volume.size.to_bytes().unwrap_or(0)).sum()
 }
 
-fn volume_space(set: &SetServer, id: VolumeId, volume: &Volume, root: Option<&Root>) -> v1::VolumeSpace {
-    let pages = root.map_or(0, |root| root.pages_in(id, Lba(0), volume.size).count() as u64);
+fn volume_space(set: &SetServer, id: VolumeId, volume: &Volume, map: Option<&Map>) -> v1::VolumeSpace {
+    let pages = map.map_or(0, |map| map.pages(id, volume));
     let size_bytes = volume.size.to_bytes().unwrap_or(0);
     v1::VolumeSpace {
         volume: Some(v1::Volume { id: id.0, name: volume.name.to_string(), size_bytes }),

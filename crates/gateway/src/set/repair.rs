@@ -238,6 +238,10 @@ impl Repairer {
         if let Some(root) = self.shelf.lock().await.known(at) {
             return Ok(root);
         }
+        // Of one that is in memory in part all of that is.
+        if let Some(root) = self.mapping.objects_here(at) {
+            return Ok(root);
+        }
         let read = tokio::time::timeout(ROOT_LIMIT, self.mapping.root_once(at)).await;
         let root = read.map_err(|_| TurnError::RootLate(at.object))??;
         Ok(self.shelf.lock().await.remember(at, &root))

@@ -54,8 +54,9 @@ impl Rooted for PartialRoot {
         self.memory_bytes()
     }
 
+    /// Only a set's own roots are kept in part: a clone's need no room among them for those of its origins.
     fn is_over(&self) -> bool {
-        self.base().is_some()
+        false
     }
 }
 
@@ -189,6 +190,32 @@ impl<V: Rooted> Roots<V> {
     fn compared_at(&self, now: Instant) -> Option<[RootRef; 2]> {
         let noted = *self.compared.lock().unwrap_or_else(PoisonError::into_inner);
         noted.filter(|(_, at)| now.saturating_duration_since(*at) <= UNUSED_MAX).map(|(roots, _)| roots)
+    }
+
+    /// Whether this one is compared with another, a part at a time.
+    pub(super) fn is_compared(&self, at: RootRef) -> bool {
+        self.compared_at(Instant::now()).is_some_and(|two| two.contains(&at))
+    }
+
+    /// The set's roots are kept in another form from now on, so nothing comes here to push these out: large ones that were not used for long go.
+    pub(super) fn forget_unused(&self) {
+        self.forget_unused_at(Instant::now());
+    }
+
+    fn forget_unused_at(&self, now: Instant) {
+        let mut kept = self.kept();
+        let (current, compared) = (*self.current(), self.compared_at(now));
+        let mut bytes: u64 = kept.iter().map(|one| one.bytes).sum();
+        kept.retain(|one| {
+            let stays = bytes <= ROOTS_BYTES_MAX
+                || Some(one.at) == current
+                || compared.is_some_and(|two| two.contains(&one.at))
+                || now.saturating_duration_since(one.used) <= UNUSED_MAX;
+            if !stays {
+                bytes -= one.bytes;
+            }
+            stays
+        });
     }
 
     /// Those that are in memory.
@@ -380,6 +407,44 @@ mod tests {
         roots.keep_at(huge(30), root(), now + 2 * UNUSED_MAX);
         let left: Vec<u128> = roots.kept().iter().map(|kept| kept.at.object.random).collect();
         assert_eq!(left, [19, 30], "nobody compares them any more");
+    }
+
+    /// What is kept of a set's roots changes with what they take.
+    #[test]
+    fn what_is_large_goes_although_nothing_comes_after_it() {
+        let (roots, begun) = (Roots::default(), Instant::now());
+        let huge = |random| RootRef { bytes: ROOTS_BYTES_MAX + 1, ..at(random) };
+        let left = |roots: &Roots<Root>| roots.kept().iter().map(|kept| kept.at.object.random).collect::<Vec<_>>();
+        roots.note_current(huge(1));
+        roots.keep_at(huge(0), root(), begun);
+        roots.keep_at(huge(1), root(), begun);
+        roots.forget_unused_at(begun + UNUSED_MAX);
+        assert_eq!(left(&roots), [0, 1], "the one before is for reads under way");
+        let later = begun + 2 * UNUSED_MAX;
+        roots.forget_unused_at(later);
+        assert_eq!(left(&roots), [1], "the current one stays");
+        roots.note_current(huge(2));
+        roots.note_compared_at([huge(1), huge(3)], later);
+        roots.forget_unused_at(later);
+        assert_eq!(left(&roots), [1], "it is compared");
+        roots.forget_unused_at(later + 2 * UNUSED_MAX);
+        assert!(left(&roots).is_empty());
+        // What takes little is worth more than its memory.
+        roots.keep_at(at(4), root(), begun);
+        roots.forget_unused_at(later);
+        assert_eq!(left(&roots), [4]);
+    }
+
+    /// Every form of a clone's root but that which is kept in part has its origins' beside it.
+    #[test]
+    fn a_clones_roots_in_part_are_few() {
+        let roots = Roots::default();
+        let huge = |random| RootRef { bytes: ROOTS_BYTES_MAX, ..at(random) };
+        for n in 0..10 {
+            let base = Base::new(GroupId(1), at(99), LogId::default(), std::iter::empty());
+            roots.keep(huge(n), Arc::new(PartialRoot::from(Root::over(LogId::default(), base))));
+        }
+        assert_eq!(roots.kept().len(), ROOTS_MIN);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ pub mod book;
 
 use crate::set::mapping::Mapping;
 use crate::set::pace::JournalPace;
+use crate::set::roots::Known;
 use crate::set::sequencer::{Admission, Pace};
 use crate::set::server::{SetServer, unix_ms};
 use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
@@ -266,8 +267,9 @@ impl Scrubber {
             Target::Now => None,
             Target::Snapshot(_) => self.place_of(&Target::Now).map(|(at, _)| at),
         };
+        // Of one that is in memory in part a leaf at a time: all of it would be read anew for every few pages.
         let now = match now {
-            Some(at) => self.mapping.root(at).await.ok(),
+            Some(at) => self.mapping.shown(at).await.ok(),
             None => None,
         };
         let pages: Vec<_> = root.pages_from(next.0, next.1).take(PAGES_PER_TURN).collect();
@@ -275,7 +277,7 @@ impl Scrubber {
             return self.target_done(&target);
         }
         for (volume, number, place) in pages {
-            if now.as_ref().is_some_and(|now| now.page(volume, number) == Some(place)) {
+            if self.shows(now.as_ref(), volume, number, place).await {
                 self.book.page_done((volume, number), 0, 0, Vec::new());
                 continue;
             }
@@ -297,6 +299,13 @@ impl Scrubber {
             }
         }
         Turn::On
+    }
+
+    /// Whether the set as it is shows that very page. Where it cannot be told the page is read.
+    async fn shows(&self, now: Option<&Known>, volume: VolumeId, number: u32, place: PageRef) -> bool {
+        let Some(now) = now else { return false };
+        let found = self.mapping.place_of(None, now, volume, number).await;
+        found.is_ok_and(|found| found == Some(place))
     }
 
     fn later(&self, error: &StoreError) -> Turn {

@@ -249,8 +249,8 @@ impl SpaceKeeper {
             if !may_retire(state.retired.len()) {
                 return Ok(());
             }
-            let mut garbage = match self.mapping.root_once(RootRef { object, bytes }).await {
-                Ok(root) => Garbage::of(object, &root),
+            let mut garbage = match self.mapping.names_of(RootRef { object, bytes }).await {
+                Ok(names) => Garbage::of(object, &names),
                 // Nothing can be learnt from it, now or later (what was spoilt on the way was read again); what it named is left to the sweep.
                 Err(e) if is_lost(&e) => {
                     tracing::error!(set = %self.server.name, root = %object, error = %e, "a dropped root cannot be read any more");

@@ -392,8 +392,10 @@ impl Uploader {
         for unmap in unmaps(generation) {
             let here = root.pages_here_in(unmap.volume, unmap.lba, unmap.sectors);
             let mut numbers: Vec<u32> = here.map(|(number, _)| number).collect();
-            for leaf in root.away_in(unmap.volume, unmap.lba, unmap.sectors) {
-                let found = self.mapping.own_leaf(&leaf).await?;
+            let mut away = stream::iter(root.away_in(unmap.volume, unmap.lba, unmap.sectors))
+                .map(|leaf| async move { self.mapping.own_leaf(&leaf).await })
+                .buffered(LEAVES_AHEAD);
+            while let Some(found) = away.try_next().await? {
                 numbers.extend(found.pages_in(unmap.lba, unmap.sectors).into_iter().map(|(number, _)| number));
             }
             // In a clone it stands before the base as well, from this root on: in the root itself, but for the pages at its ends.

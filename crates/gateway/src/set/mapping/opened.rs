@@ -36,8 +36,9 @@ impl Mapping {
     /// [`MapError`].
     pub async fn root(&self, at: RootRef) -> Result<Arc<Root>, MapError> {
         let root = self.root_once(at).await?;
-        // Of one that is kept in part not all may stay: the current one would for as long as it is that.
-        if self.partials.get(at).is_none() {
+        // Of one that is kept in part not all may stay: the current one would for as long as it is that. Of two that are compared all does, or each part would read
+        // it anew.
+        if self.partials.get(at).is_none() || self.roots.is_compared(at) {
             self.adopt_root(at, root.clone());
         }
         Ok(root)
@@ -231,10 +232,14 @@ impl Mapping {
         patient: bool,
     ) -> Result<Arc<Root>, MapError> {
         // Off the runtime's threads, as all that is done with each leaf of a large root.
-        let (roots, pages, names) = (self.roots.all(), self.pages.clone(), top.clone());
+        let (roots, partials) = (self.roots.all(), self.partials.all());
+        let (pages, names) = (self.pages.clone(), top.clone());
         let (mut known, runs) = aside(move || {
             let mut known: BTreeMap<(ObjectId, u32), Leaf> = BTreeMap::new();
             for root in roots {
+                known.extend(root.written());
+            }
+            for root in partials {
                 known.extend(root.written());
             }
             let mut missing = Vec::new();

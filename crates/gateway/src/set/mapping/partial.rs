@@ -18,6 +18,10 @@ impl Mapping {
     /// # Errors
     /// [`MapError`].
     pub async fn base(&self, at: RootRef) -> Result<PartialRoot, MapError> {
+        // Before all of it, which is here as well while it is compared.
+        if let Some(root) = self.partials.get(at) {
+            return Ok(PartialRoot::clone(&root));
+        }
         match self.known(&self.key, at).await? {
             Known::Part(root) => Ok(PartialRoot::clone(&root)),
             Known::Top(top) if top.leaf_bytes_most() > self.leaf_bytes => {
@@ -35,18 +39,37 @@ impl Mapping {
         self.roots.get(at).is_some() || self.partials.get(at).is_some()
     }
 
+    /// A root of which leaves may be away, if it is in memory.
+    pub fn in_part(&self, at: RootRef) -> Option<Arc<PartialRoot>> {
+        self.partials.get(at)
+    }
+
     /// What a root names of which leaves may be away, if it is in memory.
     pub(in crate::set) fn objects_here(&self, at: RootRef) -> Option<Arc<Objects>> {
         self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))
+    }
+
+    /// What a root names, without its leaves of pages where it is in memory in part. Not kept by this.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub(in crate::set) async fn names_of(&self, at: RootRef) -> Result<Arc<Objects>, MapError> {
+        if let Some(objects) = self.objects_here(at) {
+            return Ok(objects);
+        }
+        let root = self.root_once(at).await?;
+        Ok(Arc::new(root.objects().clone()))
     }
 
     /// Keeps a root that a checkpoint made. All of it where nothing is away: whoever wants all of a root finds it then.
     pub(in crate::set) fn adopt_base(&self, at: RootRef, root: &Arc<PartialRoot>) {
         if let Some(whole) = root.whole() {
             self.adopt_root(at, Arc::new(whole.clone()));
+            self.partials.forget_unused();
         } else {
             self.partials.keep(at, root.clone());
             self.tops.forget(at);
+            self.roots.forget_unused();
         }
     }
 
@@ -115,7 +138,14 @@ impl Mapping {
     pub(super) async fn whole(&self, object: ObjectId, root: &PartialRoot) -> Result<Arc<Root>, MapError> {
         let bad = |reason: String| MapError::Bad { what: "root", object, reason };
         let mut root = root.clone();
-        let runs = together(root.away().collect());
+        let (away, mut missing): (Vec<LeafRef>, Vec<LeafRef>) = (root.away().collect(), Vec::new());
+        for leaf in away {
+            match self.pages.get(&BlockKey { object: leaf.at.object, number: leaf.at.number }) {
+                Some(Node::Leaf(found)) => root.bring(&leaf, found).map_err(|e| bad(e.to_string()))?,
+                _ => missing.push(leaf),
+            }
+        }
+        let runs = together(missing);
         let mut fetched = stream::iter(runs)
             .map(|run| async move {
                 let leaves = self.unspoilt(|| self.leaves(&self.key, &run, true)).await?;

@@ -7,7 +7,7 @@
 use super::{LEAVES_AHEAD, UploadError, Uploader};
 use crate::set::mapping::MapError;
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
@@ -37,11 +37,11 @@ const PACKS_PERCENT: u32 = 200;
 /// Pages that one checkpoint writes anew at most because their packs are under an older data key.
 const RESEALED_PAGES_MAX: u64 = 1024;
 
-/// How long one segment that is to be moved is waited for.
-const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
+/// How long one segment that is to be moved is waited for, or one leaf that is, or that may list what is.
+pub(super) const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
 
 /// So many that were waited for in vain end the moving of one checkpoint.
-const UNREAD_MAX: u32 = 3;
+pub(super) const UNREAD_MAX: u32 = 3;
 
 /// Moves of one checkpoint at most, give or take one segment's: bounds the memory that they take until the pages are written.
 const MOVES_MAX: usize = 1 << 17;
@@ -117,10 +117,11 @@ impl Uploader {
             (packs, left, resealed)
         })
         .await?;
-        left.extend(self.pages_away_in(base, &packs).await?);
-        if !left.is_empty() && !self.may_move() {
+        // Each pack has a page (M3), here or away. Leaves that are away are not gone through for what may not be moved yet.
+        if !packs.is_empty() && !self.may_move() {
             self.held.store(true, Ordering::Relaxed);
         } else {
+            left.extend(self.pages_away_in(base, &packs).await?);
             for (volume, number, place) in left {
                 collected.pages.insert((volume, number));
                 if resealed.contains(&place.object) {
@@ -194,6 +195,7 @@ impl Uploader {
     }
 
     /// The pages in any of these packs whose leaves are away: each of those is gone through, and not kept. Nothing is asked for where no pack is to be emptied.
+    /// As with segments, one that cannot be read holds up no checkpoint: what it lists stays where it is, and counted (M3).
     async fn pages_away_in(
         &self,
         base: &PartialRoot,
@@ -201,12 +203,29 @@ impl Uploader {
     ) -> Result<Vec<(VolumeId, u32, PageRef)>, UploadError> {
         let away: Vec<_> = if packs.is_empty() { Vec::new() } else { base.away().collect() };
         let mut leaves = stream::iter(away)
-            .map(|leaf| async move { self.mapping.own_leaf(&leaf).await.map(|found| (leaf, found)) })
+            .map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) })
             .buffered(LEAVES_AHEAD);
-        let mut pages = Vec::new();
-        while let Some((leaf, found)) = leaves.try_next().await? {
-            if let LeafOf::Pages { volume, .. } = leaf.of {
-                pages.extend(found.pages_in_packs(packs).into_iter().map(|(number, place)| (volume, number, place)));
+        let (mut pages, mut unread) = (Vec::new(), 0);
+        while let Some((leaf, found)) = leaves.next().await {
+            let LeafOf::Pages { volume, .. } = leaf.of else { continue };
+            match found {
+                Ok(Ok(found)) => {
+                    let found = found.pages_in_packs(packs).into_iter();
+                    pages.extend(found.map(|(number, place)| (volume, number, place)));
+                }
+                Ok(Err(e)) if damaged(&e) => {
+                    tracing::error!(set = %self.server.name, %volume, error = %e, "R9: what a leaf of the map lists cannot be collected");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                }
+                Ok(Err(e)) => return Err(e),
+                Err(_) => {
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map whose pages may be to be moved; left where they are");
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                }
             }
         }
         Ok(pages)

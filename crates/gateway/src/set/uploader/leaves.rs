@@ -3,6 +3,7 @@
 //! Where all of them are in memory they are written at the end, in one go. Where some are away, as the checkpoint goes through its pages: so it holds no more of
 //! them than there is room for, whatever it changes.
 
+use super::collect::{SURVIVORS_LIMIT, UNREAD_MAX, damaged};
 use super::{LEAVES_AHEAD, UploadError, Uploader};
 use crate::set::mapping::MapError;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -11,6 +12,7 @@ use holdfast_seal::ObjectSealer;
 use holdfast_types::{ObjectId, Term, VolumeId};
 use holdfast_volume::map::{Leaf, LeafPack, LeafRef, LeafShape, LeafWriting, Page, PageAt, PageRef, PartialRoot, Root};
 use std::sync::Arc;
+use tokio::time::error::Elapsed;
 
 /// Makes the sealer of each new pack of leaves.
 type Sealers = Box<dyn FnMut() -> ObjectSealer + Send>;
@@ -77,12 +79,12 @@ impl Uploader {
             (root, leaves)
         });
         (root, leaves) = writing.await?;
-        self.move_leaves(term, &mut root, &mut leaves).await?;
+        self.empty_leaf_packs(term, &mut root, &mut leaves).await?;
         let packs = root.end_writing(leaves);
         Ok((root, packs))
     }
 
-    /// Seals leaves anew that are away, and whose packs are left.
+    /// Seals leaves anew that are away, and lie under an older data key.
     async fn move_leaves(&self, term: Term, root: &mut PartialRoot, leaves: &mut Leaves) -> Result<(), UploadError> {
         let mut found = stream::iter(root.to_move(leaves))
             .map(|leaf| async move { self.mapping.own_leaf(&leaf).await.map(|found| (leaf, found)) })
@@ -92,6 +94,52 @@ impl Uploader {
             self.put_leaves(term, leaves.take_packs()).await?;
         }
         Ok(())
+    }
+
+    /// The same of those that lie in packs which are worth it no more (L3). That saves space alone: a leaf that cannot be read stays where it is.
+    async fn empty_leaf_packs(
+        &self,
+        term: Term,
+        root: &mut PartialRoot,
+        leaves: &mut Leaves,
+    ) -> Result<(), UploadError> {
+        let mut found = stream::iter(root.to_move(leaves))
+            .map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) })
+            .buffered(LEAVES_AHEAD);
+        let mut unread = 0;
+        while let Some((leaf, found)) = found.next().await {
+            match found {
+                Ok(Ok(found)) => {
+                    root.move_leaf(&leaf, found, leaves).map_err(|e| bad_leaf(&leaf, &e))?;
+                    self.put_leaves(term, leaves.take_packs()).await?;
+                }
+                Ok(Err(e)) if !damaged(&e) => return Err(e),
+                Ok(Err(error)) => {
+                    tracing::error!(set = %self.server.name, %error, "R9: a leaf of the map cannot be moved");
+                    metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
+                        .increment(1);
+                    root.leave_in_place(&leaf, leaves);
+                }
+                Err(_) => {
+                    tracing::warn!(set = %self.server.name, pack = %leaf.at.object, limit = ?SURVIVORS_LIMIT, "the store does not give a leaf of the map that is to be moved; left where it is");
+                    root.leave_in_place(&leaf, leaves);
+                    unread += 1;
+                    if unread == UNREAD_MAX {
+                        break;
+                    }
+                }
+            }
+        }
+        for leaf in root.to_move(leaves) {
+            root.leave_in_place(&leaf, leaves);
+        }
+        Ok(())
+    }
+
+    /// A leaf that the checkpoint can do without: it is not waited for as long as the store keeps it waiting.
+    pub(super) async fn leaf_soon(&self, leaf: &LeafRef) -> Result<Result<Leaf, UploadError>, Elapsed> {
+        let found = tokio::time::timeout(SURVIVORS_LIMIT, self.mapping.own_leaf(leaf)).await?;
+        Ok(found.map_err(UploadError::from))
     }
 
     /// Seals those leaves of a root that changed, or makes it one that is written whole. The last step before it is sealed itself, where nothing of it is away.

@@ -197,6 +197,11 @@ impl PartialRoot {
         self.here.pages_in_packs(packs)
     }
 
+    /// As [`Root::written`], of the leaves that are here.
+    pub fn written(&self) -> BTreeMap<(ObjectId, u32), Leaf> {
+        self.here.written()
+    }
+
     /// All leaves that are away, in order.
     pub fn away(&self) -> impl Iterator<Item = LeafRef> + '_ {
         self.away.iter().map(|(key, found)| self.leaf_ref(*key, found.at))
@@ -205,6 +210,13 @@ impl PartialRoot {
     /// How many pages there are. Costs what there are leaves.
     pub fn page_count(&self) -> u64 {
         self.here.page_count() + self.away.values().map(|found| found.pages).sum::<u64>()
+    }
+
+    /// How many of them a volume has.
+    pub fn pages_of(&self, volume: VolumeId) -> u64 {
+        let all = (volume, 0)..=(volume, u32::MAX);
+        let here: u64 = self.here.leaves.range(all.clone()).map(|(_, slot)| slot.leaf.len() as u64).sum();
+        here + self.away.range(all).map(|(_, found)| found.pages).sum::<u64>()
     }
 
     /// About how many bytes it takes written whole. Costs what there are leaves.
@@ -421,6 +433,16 @@ impl PartialRoot {
             self.away.insert(key, PagesAt { at: *new, pages: at.pages });
         }
         Ok(())
+    }
+
+    /// A leaf that was to be moved cannot be read: it stays where it is, with what else is away of its pack, which stays named. Only [`PartialRoot::to_move`] of
+    /// after [`PartialRoot::write_rest`] names such: what lies under an older data key has to be moved.
+    ///
+    /// # Panics
+    /// U3: when its pack is under an older data key. The root would not say so.
+    pub fn leave_in_place<F: FnMut() -> ObjectSealer>(&self, leaf: &LeafRef, writing: &mut LeafWriting<F>) {
+        assert!(!self.is_under_older(leaf.at.object), "U3: found {:?} under an older data key", leaf.at);
+        writing.leaving.remove(&leaf.at.object);
     }
 
     /// Writes what changed and is here, with the leaves of objects. Then [`PartialRoot::to_move`] names what is moved out of packs that are worth it no more (L3).

@@ -175,6 +175,31 @@ async fn a_root_whose_leaves_are_away_shows_the_same() {
     assert!(base.away().count() < 3, "nothing is kept although there is room");
 }
 
+/// Who only asks what a root names, and who compares two of them a part at a time, does not read all of its leaves each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaves_that_are_away_are_not_read_for_names_nor_for_each_part_of_a_comparison() {
+    let mut world = World::new().await;
+    world.mapping.leaf_bytes = 0;
+    let mut root = Root::new(LogId::new(1, 5));
+    root.seal_under(1);
+    let at = world.checkpoint(&mut root, &[1, 2, 300]).await;
+    world.mapping.note_current(at);
+    assert!(world.mapping.objects_here(at).is_none());
+    assert!(world.mapping.names_of(at).await.unwrap().names().eq(root.names()));
+    world.mapping.base(at).await.unwrap();
+    world.mapping.note_compared([at, at]);
+    assert_eq!(*world.mapping.root(at).await.unwrap(), root);
+    // Whoever asks the store for a leaf from here on fails.
+    for pack in root.leaf_packs().keys() {
+        world.store.delete(&keys::map_pack(GroupId(3), *pack)).await.unwrap();
+    }
+    world.mapping.pages.forget_opened();
+    assert_eq!(*world.mapping.root(at).await.unwrap(), root, "the next part of the comparison");
+    assert!(world.mapping.base(at).await.unwrap().whole().is_none(), "a checkpoint is made of what there is room for");
+    world.mapping.roots.forget(at);
+    assert!(world.mapping.names_of(at).await.unwrap().names().eq(root.names()));
+}
+
 /// R9: "not here" is never taken for "nothing there": a leaf that is away and cannot be read is an error of whoever needs it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaf_that_is_away_and_damaged_is_no_zeroes() {

@@ -58,8 +58,11 @@ fn who_asks_for_a_page_that_is_away_is_told_its_leaf() {
     let found: Vec<u32> = leaves.iter().flat_map(of_leaf).map(|(number, _)| number).collect();
     assert_eq!(found, [0, 3, 4]);
     assert!(partial.pages_here_in(V, range.0, range.1).next().is_none());
+    let counts = |partial: &PartialRoot| [4, 5, 9].map(|volume| partial.pages_of(VolumeId(volume)));
+    assert_eq!(counts(&partial), [4, 0, 1]);
     // Once it is here it is asked itself.
     partial.bring(&leaves[0], packs.leaf(&leaves[0], &[KEY_ID]).unwrap()).unwrap();
+    assert_eq!(counts(&partial), [4, 0, 1]);
     assert_eq!(partial.page(V, 3), PageAt::Page(plain.page(V, 3).unwrap()));
     assert_eq!(partial.page(V, 1), PageAt::Nowhere);
     // Another leaf is not taken for it.
@@ -99,6 +102,43 @@ fn pages_are_replaced_in_order() {
     let mut writing = partial.begin_writing(&TINY, || sealer(object(9999)));
     partial.pass_to(V, 17, 0, &mut writing);
     partial.pass_to(V, 4, 0, &mut writing);
+}
+
+/// L3 saves space alone: a leaf that cannot be read ends no checkpoint for that, and its pack stays named.
+#[test]
+fn a_leaf_that_cannot_be_moved_keeps_its_pack() {
+    let (mut partial, mut packs) = away();
+    let mut drawn = packs.drawn;
+    let mut writing = partial.begin_writing(&LeafShape { packs: 1, ..TINY }, || {
+        drawn += 1;
+        sealer(object((1 << 100) + drawn))
+    });
+    partial.begin_rest(&mut writing);
+    assert!(partial.to_move(&writing).is_empty());
+    partial.write_rest(&mut writing);
+    let left = partial.to_move(&writing);
+    assert_eq!(left.len(), 4, "there is one pack too many");
+    partial.move_leaf(&left[1], packs.leaf(&left[1], &[KEY_ID]).unwrap(), &mut writing).unwrap();
+    partial.leave_in_place(&left[0], &mut writing);
+    assert!(partial.to_move(&writing).is_empty());
+    packs.take_in(partial.end_writing(writing));
+    assert_eq!(partial.leaf_packs().len(), 2);
+    let opened = open_top(&opener(OBJECT), &seal_partial(&partial, sealer(OBJECT))).unwrap();
+    let mut plain = sample();
+    plain.drop_dead_segments();
+    assert_eq!(packs.complete(opened, &[KEY_ID]), Ok(plain));
+}
+
+/// U3: that has to be moved, or the root would say another key of it.
+#[test]
+#[should_panic(expected = "U3: found")]
+fn a_leaf_under_an_older_data_key_is_not_left_in_place() {
+    let (mut partial, _) = away();
+    partial.begin(LogId::new(3, 1001), KEY_ID + 1);
+    let mut writing = partial.begin_writing(&TINY, || ObjectSealer::new(&key(), KEY_ID + 1, SET, object(9999)));
+    partial.begin_rest(&mut writing);
+    let left = partial.to_move(&writing);
+    partial.leave_in_place(&left[0], &mut writing);
 }
 
 /// L6: the counts decide what is deleted.
