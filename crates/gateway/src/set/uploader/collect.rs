@@ -202,9 +202,8 @@ impl Uploader {
         packs: &BTreeSet<ObjectId>,
     ) -> Result<Vec<(VolumeId, u32, PageRef)>, UploadError> {
         let away: Vec<_> = if packs.is_empty() { Vec::new() } else { base.away().collect() };
-        let mut leaves = stream::iter(away)
-            .map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) })
-            .buffered(LEAVES_AHEAD);
+        let mut leaves =
+            stream::iter(away).map(|leaf| async move { (leaf, self.leaf_soon(&leaf).await) }).buffered(LEAVES_AHEAD);
         let (mut pages, mut unread) = (Vec::new(), 0);
         while let Some((leaf, found)) = leaves.next().await {
             let LeafOf::Pages { volume, .. } = leaf.of else { continue };
