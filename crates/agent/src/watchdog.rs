@@ -48,7 +48,7 @@ const DIE_LIMIT: Duration = Duration::from_millis(20);
 const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// How often a lock is tried that is held, and the pause between: whoever looks at it holds it for a moment.
-const LOCK_TRIES: u32 = 20;
+const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// [`Sign::at_ns`] of an agent that ended and left PostgreSQL running: none is expected any more.

@@ -6,7 +6,7 @@ use crate::process::wait_until;
 use crate::say::step;
 use crate::zfs::Args;
 use crate::zfs::agents::{asks, becomes_primary, begin_for, phases, stands_by, view};
-use crate::zfs::devices::{paths, start, status};
+use crate::zfs::devices::{paths, start_after, status};
 use crate::zfs::guest::{Disk, Guest};
 use crate::zfs::lab::{LIMIT, Lab, go_on};
 use crate::zfs::pool::{self, timed};
@@ -141,7 +141,7 @@ fn host_is_back(lab: &mut Lab, report: &mut Report, a: &Guest) -> Result<Guest> 
 /// The host is killed once more, and what a person can do where its disk does not come back: -m, and the log is taken out of the pool. What was on it alone is given up.
 fn by_hand(lab: &Lab, report: &mut Report, args: &Args, a: &Guest) -> Result<()> {
     step("The host is killed again: zpool import -m by hand");
-    start(a, SET, args.sockets, false)?;
+    start_after(a, SET, args.sockets)?;
     let devices: Vec<String> = paths(&status(a, SET)?).iter().map(|path| format!("-d {path}")).collect();
     let import = |options: &str| format!("zpool import -f {options} -N -o cachefile=none {} tank", devices.join(" "));
     let (code, out, err) = a.ran(&import(""), LIMIT)?;
