@@ -44,6 +44,8 @@ apt-config dump | grep -E '^Acquire::(Check|http|https|Retries|ForceIPv4)' > apt
 system() {
   local to=$1 packages=$2
   shift 2
+  # A build that was ended in the middle leaves what it had mounted there.
+  awk -v under="$to/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount
   rm -rf --one-file-system "$to"
   DEBIAN_FRONTEND=noninteractive mmdebstrap --quiet --mode=root --variant=minbase --skip=cleanup/apt --aptopt="$dir/apt.opts" \
     --aptopt='APT::Install-Recommends "false"' --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \

@@ -31,7 +31,7 @@ use crate::cmd::cmd;
 use crate::net;
 use crate::proof::{Run as Proof, Verdict};
 use crate::say::{Failed, line, note, step};
-use crate::setup;
+use crate::setup::{self, For};
 use crate::verify::missing;
 use anyhow::{Context, Result};
 use guest::Parts;
@@ -59,6 +59,9 @@ pub struct Args {
     /// Folder of the guest's image; built there if it is missing or out of date
     #[arg(long, value_name = "DIR")]
     image: Option<PathBuf>,
+    /// Install nothing
+    #[arg(long)]
+    no_setup: bool,
     #[command(flatten)]
     build: Build,
     /// Set by the chore itself: it is in a network namespace of its own, and this is where to put everything
@@ -109,6 +112,9 @@ pub fn chore(args: &Args) -> Result<()> {
         return inside(args, dir, &image);
     }
     anyhow::ensure!(setup::is_root(), "this makes network namespaces and builds a disk image: run it as root");
+    if !args.no_setup {
+        setup::setup(For::Tests)?;
+    }
     if let Some(why) = missing(NEEDS).or_else(net::why_not) {
         anyhow::bail!("{why}");
     }
