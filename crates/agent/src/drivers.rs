@@ -8,10 +8,11 @@ pub mod pool;
 pub mod zfs;
 
 use crate::cluster::Gateways;
-use crate::config::{AgentConfig, PoolKind};
+use crate::config::{AgentConfig, PoolKind, WatchdogMode};
 use crate::host::{AttachLook, Host, PoolLook};
 use crate::hostid::{self, Told};
 use crate::machine::{DatabaseView, Found, LeaseView, Role, Stop};
+use crate::process;
 use crate::watchdog::{self, Sign};
 use attach::Attach;
 use database::Database;
@@ -28,6 +29,12 @@ const NOT_READ: &str = "the host id of this host is not read yet: wait a moment;
 
 /// Before the other agents were asked for the first time: within [`PEERS_LIMIT`] whoever does not answer has told nothing.
 const NOT_HEARD: &str = "the other hosts' agents were not asked for their host ids yet: wait a moment";
+
+/// How long it is shown how the machine's watchdog looked: a module may be loaded.
+const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Before the machine's watchdog was looked at for the first time.
+const NOT_LOOKED: &str = "the machine's watchdog is required (watchdog.mode) and was not looked at yet: wait a moment";
 
 /// How often they are asked, which is for the host id of each.
 const PEERS_INTERVAL: Duration = Duration::from_secs(2);
@@ -66,13 +73,20 @@ struct Looked {
     id: Option<Result<String, String>>,
     /// Those of the others, `None` before they were asked.
     others: Option<Vec<Told>>,
+    /// The machine's watchdog, where it is required (A7), and how it looked last; `None` before.
+    watchdog_required: bool,
+    of_watchdog: Asking,
+    watchdog: Option<Result<(), String>>,
+    /// The program of this pool that hangs in the kernel, "" for none.
+    hangs: String,
     look: PoolLook,
 }
 
 impl Looked {
     /// Before anything is known: where it matters, that is no leave to take the lease.
-    fn of(multihost: bool) -> Self {
-        let mut looked = Self { look: PoolLook { multihost, ..PoolLook::default() }, ..Self::default() };
+    fn of(multihost: bool, watchdog_required: bool) -> Self {
+        let look = PoolLook { multihost, ..PoolLook::default() };
+        let mut looked = Self { look, watchdog_required, ..Self::default() };
         looked.judge();
         looked
     }
@@ -91,17 +105,66 @@ impl Looked {
         self.judge();
     }
 
-    /// H1, ahead of the import: a host that would be refused there leaves the lease to others.
+    /// The machine's watchdog was looked at.
+    fn is_guarded(&mut self, found: Result<(), String>) {
+        self.watchdog = Some(found);
+        self.of_watchdog.goes_on = false;
+        self.judge();
+    }
+
+    /// These programs of the pool were killed and are still there.
+    fn are_left(&mut self, hanging: &[String]) {
+        self.hangs = hanging.first().cloned().unwrap_or_default();
+        self.judge();
+    }
+
+    /// Ahead of the lease: a host that would have to give it back leaves it to others.
     fn judge(&mut self) {
-        let able = match (&self.id, &self.others) {
+        let able = self.is_free().and_then(|()| self.has_its_watchdog()).and_then(|()| self.has_its_id());
+        self.look.unable = able.err().unwrap_or_default();
+    }
+
+    /// What hangs may import the pool yet, and no other one of its kind is started beside it.
+    fn is_free(&self) -> Result<(), String> {
+        match self.hangs.as_str() {
+            "" => Ok(()),
+            hangs => Err(format!(
+                "{hangs}: was killed and hangs in the kernel, where a device does not answer; it may go on any time: if it stays, reboot this host"
+            )),
+        }
+    }
+
+    /// A7: without it PostgreSQL would not be started.
+    fn has_its_watchdog(&self) -> Result<(), String> {
+        match &self.watchdog {
+            _ if !self.watchdog_required => Ok(()),
+            None => Err(NOT_LOOKED.to_string()),
+            Some(found) => {
+                found.clone().map_err(|why| format!("the machine's watchdog is required (watchdog.mode): {why}"))
+            }
+        }
+    }
+
+    /// H1: the import would be refused.
+    fn has_its_id(&self) -> Result<(), String> {
+        match (&self.id, &self.others) {
             _ if !self.look.multihost => Ok(()),
             (None, _) => Err(NOT_READ.to_string()),
             (Some(Err(why)), _) => Err(format!("the host id of this host is not known: {why}; it has to be readable")),
             // Whatever the others have.
             (Some(Ok(id)), None) => hostid::may_import(id, &[]).and_then(|()| Err(NOT_HEARD.to_string())),
             (Some(Ok(id)), Some(others)) => hostid::may_import(id, others),
-        };
-        self.look.unable = able.err().unwrap_or_default();
+        }
+    }
+}
+
+/// Whether this command line is one by which a pool of this kind is imported or looked for, or an earlier one is let go of.
+fn is_of_pool(kind: PoolKind, command: &str) -> bool {
+    let program = command.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    match kind {
+        PoolKind::Zfs => matches!(program, "zpool" | "zfs" | "zdb"),
+        PoolKind::Ext4 | PoolKind::Xfs => matches!(program, "e2fsck" | "mount" | "umount"),
+        PoolKind::None => false,
     }
 }
 
@@ -134,7 +197,10 @@ impl Real {
             hooks: Hooks::new(config),
             signs: crate::watchdog::Signs::new(&config.run_dir),
             config: config.clone(),
-            pool_look: Arc::new(Mutex::new(Looked::of(config.pool.kind == PoolKind::Zfs && config.pool.multihost))),
+            pool_look: Arc::new(Mutex::new(Looked::of(
+                config.pool.kind == PoolKind::Zfs && config.pool.multihost,
+                config.watchdog.mode == WatchdogMode::Required,
+            ))),
             root: ROOT.into(),
         })
     }
@@ -199,6 +265,15 @@ impl Host for Real {
 
     fn pool_look(&self) -> PoolLook {
         let mut looked = self.looked();
+        looked.are_left(&process::hanging(|command| is_of_pool(self.config.pool.kind, command)));
+        if looked.watchdog_required && looked.of_watchdog.is_due(WATCHDOG_INTERVAL) {
+            let (device, there) = (self.config.watchdog.device.clone(), self.pool_look.clone());
+            // As below.
+            tokio::task::spawn_blocking(move || {
+                let found = watchdog::device_looked_at(&device);
+                there.lock().unwrap_or_else(PoisonError::into_inner).is_guarded(found);
+            });
+        }
         if self.config.pool.kind == PoolKind::Zfs && looked.of_host.is_due(HOST_ID_INTERVAL) {
             let (root, there) = (self.root.clone(), self.pool_look.clone());
             // The files lie on a disk that may hang, and the agent's task has a lease to watch (A3).
@@ -291,7 +366,7 @@ mod tests {
     #[test]
     fn with_multihost_a_host_without_an_id_of_its_own_is_unable() {
         let told = |multihost, id: Result<&str, &str>| {
-            let mut looked = Looked::of(multihost);
+            let mut looked = Looked::of(multihost, false);
             assert_eq!(looked.look.unable.contains("not read yet"), multihost);
             looked.hears(Vec::new());
             assert_eq!(looked.look.unable.contains("not read yet"), multihost);
@@ -313,7 +388,7 @@ mod tests {
     fn with_multihost_a_host_with_the_id_of_another_that_answers_is_unable() {
         let told = |id: &str| ("db2".to_string(), Ok(id.to_string()));
         let silent = ("db3".to_string(), Err("no route".to_string()));
-        let mut looked = Looked::of(true);
+        let mut looked = Looked::of(true, false);
         looked.is_told(Ok("00000007".into()));
         assert_eq!(looked.look.unable, NOT_HEARD, "it would take the lease before it knows");
         looked.hears(vec![told("00000007"), silent.clone()]);
@@ -327,10 +402,58 @@ mod tests {
         // The other one is lost: its host may be what this one is there for.
         looked.hears(vec![("db2".into(), Err("no route".into())), silent]);
         assert_eq!(looked.look.unable, "");
-        let mut careless = Looked::of(false);
+        let mut careless = Looked::of(false, false);
         careless.is_told(Ok("00000007".into()));
         careless.hears(vec![told("00000007")]);
         assert_eq!(careless.look.unable, "", "without multihost any id does");
+    }
+
+    /// A7 ahead of the lease: without its watchdog it would only be given back, over and over.
+    #[test]
+    fn a_host_without_the_watchdog_that_it_requires_is_unable() {
+        let mut looked = Looked::of(false, true);
+        assert_eq!(looked.look.unable, NOT_LOOKED);
+        looked.is_guarded(Err("/dev/watchdog: not there".into()));
+        assert_eq!(looked.look.unable, "the machine's watchdog is required (watchdog.mode): /dev/watchdog: not there");
+        looked.is_guarded(Ok(()));
+        assert_eq!(looked.look.unable, "");
+        assert_eq!(Looked::of(false, false).look.unable, "", "where it is not required nobody waits for it");
+    }
+
+    #[tokio::test]
+    async fn a_watchdog_that_is_required_is_looked_at_while_it_stands_by() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+        config.watchdog.mode = WatchdogMode::Required;
+        config.watchdog.device = dir.path().join("watchdog-of-this-test");
+        let real = Real::new(&config).unwrap();
+        let becomes = async |is: fn(&str) -> bool| {
+            let begun = Instant::now();
+            while !is(&real.pool_look().unable) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "found {:?}", real.pool_look().unable);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        becomes(|why| why.contains("watchdog-of-this-test: No such file") && why.contains("modprobe softdog")).await;
+        std::fs::write(&config.watchdog.device, "").unwrap();
+        becomes(str::is_empty).await;
+        std::fs::remove_file(&config.watchdog.device).unwrap();
+        becomes(|why| why.contains("modprobe softdog")).await;
+    }
+
+    /// Its import was given up on, and may come to its end yet: a lease would only be taken to be given back.
+    #[test]
+    fn a_host_whose_import_hangs_is_unable() {
+        let import = "/usr/sbin/zpool import -f -o cachefile=none -d /dev/nbd0 tank".to_string();
+        assert!(is_of_pool(PoolKind::Zfs, &import) && is_of_pool(PoolKind::Ext4, "/sbin/e2fsck -p /dev/loop0"));
+        assert!(!is_of_pool(PoolKind::Ext4, &import) && !is_of_pool(PoolKind::None, &import));
+        assert!(!is_of_pool(PoolKind::Zfs, "/usr/bin/pg_ctl -D /tank/zpool"));
+        let mut looked = Looked::of(false, false);
+        looked.are_left(std::slice::from_ref(&import));
+        let why = looked.look.unable.clone();
+        assert!(why.starts_with(&import) && why.contains("hangs in the kernel") && why.contains("reboot"), "{why}");
+        looked.are_left(&[]);
+        assert_eq!(looked.look.unable, "");
     }
 
     /// Answers every question as an agent of host db2 whose host id stands there.

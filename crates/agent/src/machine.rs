@@ -20,6 +20,7 @@
 //! - A5 `Primary` is shown only after a write was durable here under the agent's own start of PostgreSQL; also where it followed another one before.
 //! - A6 At most one job counts. An answer to an older one has no effect.
 //! - A7 Where the machine's watchdog is required PostgreSQL is started only after it was seen to count.
+//! - A8 A takeover counts for the hour's limit from the start of PostgreSQL on. One that ended before took nothing from anybody; its next try waits longer each time.
 
 mod health;
 mod leave;
@@ -107,9 +108,10 @@ pub struct Machine {
     not_before: MonoTime,
     not_before_why: String,
     backoff: Duration,
+    /// When PostgreSQL was started by a takeover of our own.
     takeovers: VecDeque<MonoTime>,
-    /// The takeover under way is the last of them.
-    counted: bool,
+    /// The takeover under way becomes one of them once it starts PostgreSQL (A8).
+    counts: bool,
     restarts: VecDeque<MonoTime>,
     /// A pause has kept PostgreSQL from being started: its next start counts as no restart.
     held: bool,
@@ -165,7 +167,7 @@ impl Machine {
             not_before_why: String::new(),
             backoff: Duration::ZERO,
             takeovers: takeovers.into(),
-            counted: false,
+            counts: false,
             restarts: VecDeque::new(),
             attach: None,
             leased_at: now,
@@ -331,10 +333,6 @@ impl Machine {
             AttachEnd::Fenced(text) => format!("fenced: {text}"),
             AttachEnd::Failed(text) => format!("attach ended: {text}"),
         };
-        if self.state == State::Acquiring && matches!(end, AttachEnd::Refused(_)) && self.counted {
-            // Another host was quicker: that is no takeover.
-            self.takeovers.pop_back();
-        }
         match self.state {
             State::Acquiring | State::Attaching => self.give_up(now, reason, out),
             State::Standby | State::Ended | State::Fencing(_) => {}

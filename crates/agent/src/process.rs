@@ -86,6 +86,13 @@ fn left_since(name: &str) -> Option<Instant> {
     left.get(name).map(|(_, since)| *since)
 }
 
+/// The command lines of those for which `is` holds, of the programs that were killed and hang in the kernel. Waits for nothing.
+pub fn hanging(is: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain(|_, (child, _)| matches!(child.try_wait(), Ok(None)));
+    left.keys().filter(|name| is(name)).cloned().collect()
+}
+
 /// Runs `command` for at most `limit`, then kills it; whatever its exit code is. While an earlier one of the same command line hangs in the kernel, no further one
 /// is started: that would hang as well, and each would stay.
 ///
@@ -571,6 +578,7 @@ mod tests {
             assert!(why.contains("an earlier one hangs"), "{why}");
         }
         assert_eq!(of_name("sleep", "61.125"), [pid], "one, not eleven");
+        assert_eq!(hanging(|command| command == name), [name.clone()]);
         signal(pid, Signal::KILL);
         let begun = Instant::now();
         while left_since(&name).is_some() && begun.elapsed() < Duration::from_secs(20) {

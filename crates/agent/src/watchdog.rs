@@ -21,6 +21,7 @@ use crate::config::{AgentConfig, WatchdogMode};
 use crate::drivers::attach;
 use crate::{clock, process};
 use device::Device;
+pub use device::looked_at as device_looked_at;
 use guard::{Guard, Shown, Wish};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::getppid;
@@ -330,13 +331,20 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
+                    // The machine has nothing more to be reset for once they are gone, however long their device takes to go (W3).
+                    let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
+                    let mut meanwhile = || {
+                        if first.is_ok() {
+                            guard.look(clock::now().0, fed);
+                        }
+                    };
                     if !left_alone && (*device || first.is_err()) {
                         // Those that wait on the device end only once it answers, if with an error.
-                        attach::kill(config);
+                        attach::kill(config, &mut meanwhile);
                     }
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                     if left_alone && !clear {
-                        attach::kill(config);
+                        attach::kill(config, || ());
                     }
                 }
             }

@@ -85,6 +85,12 @@ fn answer(world: &mut World, at: usize, path: &str, body: Value) -> (u16, Value)
         "/status" => return (200, world.views[at].clone()),
         "/switchover" => plan::switchover(&parsed(at), body["candidate"].as_str(), &peers, None),
         "/failover" => plan::failover(&parsed(at), &peers),
+        // A standby has nothing to restart.
+        "/restart" if at == 1 => return (412, json!({ "message": "db2 is in state standby, expected primary" })),
+        "/pause" | "/restart" => {
+            world.told.push((path.to_string(), body));
+            return (200, json!({ "message": "taken" }));
+        }
         path => return (404, json!({ "message": format!("found {path}") })),
     };
     let (allow, reason) = (body["allow_data_loss"] == true, body["reason"].as_str().unwrap_or_default());
@@ -214,6 +220,39 @@ fn a_failover_shows_the_hosts_before_and_after() {
     assert_eq!(states(&said["before"]), [("db1", "primary"), ("db2", "standby")]);
     assert_eq!(states(&said["after"]), [("db1", "standby"), ("db2", "primary")]);
     assert_eq!((&said["plan"]["kind"], &said["primary"]), (&json!("failover"), &json!("db2")));
+}
+
+/// One host that is lost, or refuses, keeps none of the others from a pause.
+#[test]
+fn orders_to_several_agents_go_to_all_of_them() {
+    let lab = lab("standby");
+    let b = lab.world.lock().unwrap().views[0]["peers"]["db2"].as_str().unwrap().to_string();
+    // Free again, and nobody's.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let agents = format!("{closed},{},{b}", lab.agents);
+    let (out, err) = lab.expect(4, &["pause", "--agent", &agents]);
+    assert_eq!(row(&out, &closed)[1..3], ["not", "done"]);
+    assert_eq!(
+        (&row(&out, &lab.agents)[1..], &row(&out, &b)[1..]),
+        (&["done", "taken"].map(str::to_string)[..], &["done", "taken"].map(str::to_string)[..])
+    );
+    assert!(err.contains("1 of 3 agents did not take it") && err.contains("check --agent"), "{err}");
+    assert_eq!(lab.told(), [("/pause".to_string(), false), ("/pause".to_string(), false)]);
+
+    let agents = format!("{b},{}", lab.agents);
+    let (out, err) = lab.expect(3, &["restart", "--yes", "--agent", &agents, "--output", "json"]);
+    let said: Value = serde_json::from_str(&out).unwrap();
+    let shown = [
+        (&said[0]["agent"], &said[0]["exit"], &said[0]["done"]),
+        (&said[1]["agent"], &said[1]["exit"], &said[1]["done"]),
+    ];
+    let (refused, done) = (json!(3), json!(0));
+    assert_eq!(shown, [(&json!(b), &refused, &json!(false)), (&json!(lab.agents), &done, &json!(true))]);
+    assert!(err.contains("db2 is in state standby"), "{err}");
+    assert_eq!(lab.told(), [("/restart".to_string(), false)]);
+    let (out, err) = lab.expect(3, &["restart", "--yes", "--agent", &b]);
+    assert_eq!(out, "", "alone it says no more than its own words");
+    assert!(err.contains("error: db2 is in state standby, expected primary\n"), "{err}");
 }
 
 #[test]

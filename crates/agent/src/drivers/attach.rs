@@ -403,14 +403,15 @@ async fn end(dir: &Path, limit: Duration) -> Result<(), String> {
 /// Of an earlier round of [`kill`], if it is still there.
 static ABANDONING: Mutex<Option<Child>> = Mutex::new(None);
 
-/// Ends attach and takes its devices away, from a process that has no runtime. Blocks.
-pub fn kill(config: &AgentConfig) {
+/// Ends attach and takes its devices away, from a process that has no runtime. Blocks, for seconds where they do not go; `meanwhile` is called again and again while it waits.
+pub fn kill(config: &AgentConfig, mut meanwhile: impl FnMut()) {
     let dir = &config.run_dir.join("attach");
     if may_run(dir) {
         signal(dir, Signal::KILL);
     }
     let begun = Instant::now();
     while may_run(dir) && begun.elapsed() < KILL_LIMIT {
+        meanwhile();
         std::thread::sleep(LOOK_PAUSE);
     }
     if left_devices(dir) {
@@ -427,6 +428,7 @@ pub fn kill(config: &AgentConfig) {
                 let begun = Instant::now();
                 // Whoever is called here has a host to fence, and no time for one that hangs.
                 while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < CLEAR_LIMIT {
+                    meanwhile();
                     std::thread::sleep(LOOK_PAUSE);
                 }
                 let ended = child.try_wait();

@@ -147,7 +147,6 @@ impl Machine {
             self.why = format!("leaves the lease to better hosts for {} ms more", millis(turn.saturating_since(now)));
             return;
         }
-        self.takeovers.push_back(now);
         let way = match expired {
             Some(owner) => {
                 let sign = self.other_alive.unwrap_or(free_since).min(free_since);
@@ -157,13 +156,13 @@ impl Machine {
             None => Way::new(Event::Start, "the lease was free".into(), self.other.clone(), false, free_since, now),
         };
         self.campaign(now, way, false, out);
-        self.counted = true;
+        self.counts = true;
     }
 
     pub(super) fn campaign(&mut self, now: MonoTime, way: Way, force: bool, out: &mut Vec<Action>) {
         let why = way.reason.clone();
         self.way = Some(way);
-        self.counted = false;
+        self.counts = false;
         self.free_since = None;
         self.attached = true;
         self.attach = None;
@@ -255,6 +254,9 @@ impl Machine {
             let why = "the lease was not renewed in time: PostgreSQL is not started";
             self.record(super::Event::CutOff, why, out);
             return self.enter(now, State::CutOff(None), why);
+        }
+        if std::mem::take(&mut self.counts) {
+            self.takeovers.push_back(now);
         }
         let job = self.job();
         self.running = true;

@@ -87,18 +87,39 @@ fn says(path: &Path, what: &str) -> Option<String> {
     Some(text.trim().to_string())
 }
 
+/// One that could not be let go of.
+fn no_way_out(path: &Path) -> Result<(), String> {
+    if says(path, "nowayout").as_deref() == Some("1") {
+        return Err(format!(
+            "{}: found nowayout=1, expected a watchdog that can be let go of: load its module with nowayout=0, or set watchdog.mode to \"off\"",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+fn not_opened(path: &Path, error: &std::io::Error) -> String {
+    format!(
+        "{}: {error}: is there one (`modprobe softdog`), and does no other program have it (systemd's RuntimeWatchdogSec)?",
+        path.display()
+    )
+}
+
+/// What can be told without opening it, which would begin the count. Whether another program has it shows only then.
+///
+/// # Errors
+/// There is none, or it could not be let go of.
+pub fn looked_at(path: &Path) -> Result<(), String> {
+    std::fs::metadata(path).map_err(|error| not_opened(path, &error))?;
+    no_way_out(path)
+}
+
 impl Kennel for Device {
     fn open(&self) -> Result<Box<dyn Dog>, String> {
         let path = &self.0;
         // Asked before it counts: that could not be ended any more.
-        if says(path, "nowayout").as_deref() == Some("1") {
-            return Err(format!(
-                "{}: found nowayout=1, expected a watchdog that can be let go of: load its module with nowayout=0, or set watchdog.mode to \"off\"",
-                path.display()
-            ));
-        }
-        let file = OpenOptions::new().write(true).open(path);
-        let file = file.map_err(|error| format!("{}: {error}: is there one (`modprobe softdog`), and does no other program have it (systemd's RuntimeWatchdogSec)?", path.display()))?;
+        no_way_out(path)?;
+        let file = OpenOptions::new().write(true).open(path).map_err(|error| not_opened(path, &error))?;
         let dog = Box::new(Opened { file, path: path.clone() });
         // SAFETY: the opcode is the kernel's for a `struct watchdog_info`, which `Info` is.
         let info = unsafe { ioctl(&dog.file, Getter::<GET_SUPPORT, Info>::new()) };

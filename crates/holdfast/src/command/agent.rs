@@ -3,6 +3,7 @@
 //! Owns: arguments, what is printed, exit codes. Does not own: any decision (crate `agent`), nor who may write (the gateways).
 
 mod moves;
+mod orders;
 
 use super::{confirm, tell};
 use crate::cli::{self, Common};
@@ -14,7 +15,6 @@ use holdfast_agent::client::{self, Answer, ClientError};
 use holdfast_agent::config::AgentConfig;
 use holdfast_agent::machine::{Role, StateName};
 use holdfast_tls::files::{self, SECRET_BYTES_MAX};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub struct AgentArgs {
 }
 
 /// Addresses of agents.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Agents {
     /// HTTP addresses of agents (http.listen in their settings)
     #[arg(long, global = true, env = "HOLDFAST_AGENT", hide_env_values = true, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', value_parser = cli::address,
@@ -184,13 +184,13 @@ pub async fn run(common: &Common, args: AgentArgs) -> Result<(), CliError> {
             let wanted = moves::Forced { candidate, reason, dry_run, allow_data_loss, yes };
             moves::failover(common, agents, wanted).await
         }
-        AgentCommand::Pause => each(common, agents, "/pause").await,
-        AgentCommand::Resume => each(common, agents, "/resume").await,
+        AgentCommand::Pause => orders::each(common, agents, "/pause").await,
+        AgentCommand::Resume => orders::each(common, agents, "/resume").await,
         AgentCommand::Restart { yes } => {
             if !yes {
                 confirm("Restart PostgreSQL? Its clients are thrown out.")?;
             }
-            each(common, agents, "/restart").await
+            orders::each(common, agents, "/restart").await
         }
         AgentCommand::Watchdog { config } => {
             let config = load(&config)?;
@@ -298,16 +298,6 @@ fn taken(answer: &Answer) -> Result<(), CliError> {
             .next("look with `holdfast agent status` and `holdfast history` before repeating it")),
         _ => Err(CliError::refused(answer.words()).next("`holdfast agent status` shows all agents")),
     }
-}
-
-async fn each(common: &Common, agents: &Agents, path: &str) -> Result<(), CliError> {
-    let mut said = BTreeMap::new();
-    for address in &agents.agent {
-        said.insert(address.clone(), post(agents, address, path, serde_json::json!({})).await?);
-    }
-    output::show(common.output, &said, || {
-        said.iter().map(|(address, words)| format!("{address}: {words}")).collect::<Vec<_>>().join("\n")
-    })
 }
 
 /// One agent as `status` shows it.

@@ -1,0 +1,116 @@
+//! Orders to several agents: pause, resume, restart. Each of them is asked, whatever another one said.
+
+use super::{Agents, post};
+use crate::cli::Common;
+use crate::exit::{CliError, Exit};
+use crate::output;
+use serde::Serialize;
+
+/// What came of it at one agent.
+type Said = (String, Result<String, CliError>);
+
+/// The same as it is printed.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    agent: &'a str,
+    done: bool,
+    exit: u8,
+    message: &'a str,
+}
+
+impl<'a> Told<'a> {
+    fn of((agent, said): &'a Said) -> Self {
+        let (exit, message) = match said {
+            Ok(words) => (Exit::Done, words),
+            Err(error) => (error.exit, &error.message),
+        };
+        Self { agent, done: said.is_ok(), exit: exit as u8, message }
+    }
+}
+
+/// What has to be looked at first comes first: what may have happened (R12), what failed, who was not reached, who refused.
+fn weight(exit: Exit) -> u8 {
+    match exit {
+        Exit::Unknown => 3,
+        Exit::Failed => 2,
+        Exit::Unreachable => 1,
+        _ => 0,
+    }
+}
+
+/// What a command says in the end that was not taken by all: the worst of what agents said.
+fn verdict(said: &[Said]) -> Option<CliError> {
+    let failed = || said.iter().filter_map(|(agent, said)| Some((agent, said.as_ref().err()?)));
+    let (_, worst) = failed().max_by_key(|(_, error)| weight(error.exit))?;
+    let each = failed().map(|(agent, error)| {
+        if error.message.contains(agent.as_str()) {
+            error.message.clone()
+        } else {
+            format!("{agent}: {}", error.message)
+        }
+    });
+    let message = format!(
+        "{} of {} agents did not take it: {}",
+        failed().count(),
+        said.len(),
+        each.collect::<Vec<_>>().join("; ")
+    );
+    Some(CliError { message, ..worst.clone() })
+}
+
+/// Asks all agents that were named, at once: hosts that are lost take as long as one.
+pub(super) async fn each(common: &Common, agents: &Agents, path: &'static str) -> Result<(), CliError> {
+    let mut asked = tokio::task::JoinSet::new();
+    for (at, address) in agents.agent.iter().cloned().enumerate() {
+        let agents = agents.clone();
+        asked.spawn(async move {
+            let said = post(&agents, &address, path, serde_json::json!({})).await;
+            (at, (address, said))
+        });
+    }
+    let mut said = asked.join_all().await;
+    said.sort_by_key(|(at, _)| *at);
+    let said: Vec<Said> = said.into_iter().map(|(_, said)| said).collect();
+    // Alone it says no more than its own words.
+    if let [(_, Err(error))] = &said[..] {
+        return Err(error.clone());
+    }
+    let told: Vec<Told> = said.iter().map(Told::of).collect();
+    output::show(common.output, &told, || table(&told))?;
+    verdict(&said).map_or(Ok(()), Err)
+}
+
+fn table(told: &[Told]) -> String {
+    let rows = told.iter().map(|told| {
+        let done = if told.done { "done" } else { "not done" };
+        [
+            told.agent.to_string(),
+            if told.exit == Exit::Unknown as u8 { "unknown" } else { done }.into(),
+            told.message.into(),
+        ]
+    });
+    output::table(["AGENT", "RESULT", "SAID"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(agent: &str, said: Result<&str, CliError>) -> Said {
+        (agent.into(), said.map(str::to_string))
+    }
+
+    #[test]
+    fn the_worst_of_what_agents_said_is_the_exit_code() {
+        let (refused, away) = (CliError::refused("db1 is in state standby"), CliError::unreachable("b:8008: refused"));
+        let unknown = CliError::unknown("c:8008: no answer");
+        assert_eq!(verdict(&[said("a:8008", Ok("paused"))]), None);
+        let two = verdict(&[said("a:8008", Err(refused.clone())), said("b:8008", Err(away.clone()))]).unwrap();
+        assert_eq!(two.exit, Exit::Unreachable);
+        assert_eq!(two.message, "2 of 2 agents did not take it: a:8008: db1 is in state standby; b:8008: refused");
+        let three = [said("a:8008", Err(refused)), said("c:8008", Err(unknown.clone())), said("b:8008", Err(away))];
+        assert_eq!(verdict(&three).map(|error| (error.exit, error.next)), Some((Exit::Unknown, unknown.next)));
+        let one = verdict(&[three[0].clone(), said("d:8008", Ok("paused"))]).unwrap();
+        assert_eq!((one.exit, one.message.starts_with("1 of 2 agents")), (Exit::Refused, true));
+    }
+}
