@@ -71,17 +71,24 @@ impl Uploader {
         mut root: PartialRoot,
         mut leaves: Leaves,
     ) -> Result<(PartialRoot, Vec<LeafPack>), UploadError> {
-        root.begin_rest(&mut leaves);
+        // Each step goes through as many leaves as may be in memory, or through all that there are: longer than heartbeats may wait.
+        let beginning = holdfast_log::spawn_blocking(move || {
+            root.begin_rest(&mut leaves);
+            (root, leaves)
+        });
+        (root, leaves) = beginning.await?;
         self.move_leaves(term, &mut root, &mut leaves).await?;
-        // Up to as many leaves as may be in memory: longer than heartbeats may wait.
         let writing = holdfast_log::spawn_blocking(move || {
             root.write_rest(&mut leaves);
             (root, leaves)
         });
         (root, leaves) = writing.await?;
         self.empty_leaf_packs(term, &mut root, &mut leaves).await?;
-        let packs = root.end_writing(leaves);
-        Ok((root, packs))
+        let ending = holdfast_log::spawn_blocking(move || {
+            let packs = root.end_writing(leaves);
+            (root, packs)
+        });
+        Ok(ending.await?)
     }
 
     /// Seals leaves anew that are away, and lie under an older data key.
