@@ -48,9 +48,14 @@ struct Program {
     file: PathBuf,
 }
 
+/// How the harness begins its last line.
+const RESULT: &str = "test result:";
+
 /// What a program came to.
 struct Ended {
     count: Count,
+    /// It told its result: one that ends well before that has not run all of its tests.
+    told: bool,
     status: ExitStatus,
     took: Duration,
 }
@@ -183,26 +188,29 @@ impl Program {
         let begun = Instant::now();
         let mut command = self.command(noted);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| self.file.display().to_string())?;
-        let mut count = Count::default();
+        let (mut count, mut told) = (Count::default(), false);
         for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
             let text = text?;
             count.add(counted(&text));
+            told |= text.starts_with(RESULT);
             if telling(&text) {
                 line(text);
             }
         }
-        Ok(Ended { count, status: child.wait()?, took: begun.elapsed() })
+        Ok(Ended { count, told, status: child.wait()?, took: begun.elapsed() })
     }
 
     /// Runs it and keeps what it says.
     fn kept(&self, noted: &Path) -> Result<(Ended, Vec<String>)> {
         let begun = Instant::now();
         let output = self.command(noted).output().with_context(|| self.file.display().to_string())?;
-        let mut ended = Ended { count: Count::default(), status: output.status, took: begun.elapsed() };
+        let (count, status) = (Count::default(), output.status);
+        let mut ended = Ended { count, told: false, status, took: begun.elapsed() };
         let mut said = Vec::new();
         // The harness reports on stdout; the other is for what gets past it.
         for text in String::from_utf8_lossy(&output.stdout).lines() {
             ended.count.add(counted(text));
+            ended.told |= text.starts_with(RESULT);
             said.extend(telling(text).then(|| text.to_owned()));
         }
         said.extend(String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned));
@@ -215,6 +223,12 @@ impl Program {
             line(format!("error: test failed, to rerun: cargo test -p {} {}", self.package, self.target));
         } else if !ended.status.success() {
             let why = anyhow::anyhow!("{}, and no test was reported as failed", ended.status);
+            count.check(&self.name(), Err(why));
+        } else if !ended.told {
+            let why = anyhow::anyhow!(
+                "{} without a result, expected \"{RESULT} ...\": a test ended its program",
+                ended.status
+            );
             count.check(&self.name(), Err(why));
         }
         count.add(ended.count);
@@ -313,16 +327,19 @@ mod tests {
     #[test]
     fn a_program_that_dies_without_a_word_has_failed() {
         let mut times = Times::begin();
-        let ended = |raw, failed| Ended {
+        let ended = |raw, failed, told| Ended {
             count: Count { passed: 3, failed, skipped: 0 },
+            told,
             status: ExitStatus::from_raw(raw),
             took: Duration::from_secs(1),
         };
-        for (raw, failed, expected) in [(0, 0, 0), (101 << 8, 2, 2), (9, 0, 1)] {
+        for (raw, failed, told, expected) in
+            [(0, 0, true, 0), (101 << 8, 2, true, 2), (9, 0, false, 1), (0, 0, false, 1)]
+        {
             let mut count = Count::default();
             let program = program("holdfast", "tests/dev.rs", "--test dev", "/");
-            let ((), said) = held(|| program.judge(ended(raw, failed), &mut count, &mut times));
-            assert_eq!(said.len(), usize::from(raw != 0), "wait status {raw}: {said:?}");
+            let ((), said) = held(|| program.judge(ended(raw, failed, told), &mut count, &mut times));
+            assert_eq!(said.len(), usize::from(expected > 0), "wait status {raw}: {said:?}");
             assert_eq!(count, Count { passed: 3, failed: expected, skipped: 0 }, "wait status {raw}");
         }
     }
