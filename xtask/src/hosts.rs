@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Port of the agents' health checks.
-const HTTP: u16 = 8008;
+pub const HTTP: u16 = 8008;
 
 /// A health check that takes longer counts as not answered.
 const HTTP_LIMIT: Duration = Duration::from_millis(500);

@@ -16,7 +16,7 @@ mod watch;
 use super::Lab;
 use super::agent::{AGENT, Pair, TAKEOVER, WRITERS, pair, under_load, whole};
 use crate::cluster::{Cluster, SET};
-use crate::hosts::{Host, Way};
+use crate::hosts::{HTTP, Host, Way};
 use crate::ledger::{Ledger, unix_ms};
 use crate::process::{Signal, is_alive, signal, wait_until};
 use crate::say::note;
@@ -233,8 +233,11 @@ fn hung(cluster: &Cluster, ledger: &Ledger, db1: &Host, db2: &Host) -> Result<()
 
 fn paused(cluster: &Cluster, ledger: &mut Ledger, (db1, db2): (&Host, &Host), left: Duration) -> Result<()> {
     let (before, restarts, others) = (lease(cluster, db1)?, told(db1, "restart").len(), db2.history().len());
+    // One order to both.
+    let said = db1.holdfast(&["agent", "pause", "--agent", &format!("{}:{HTTP}", db2.address)])?;
+    let done = said.as_array().map(|said| said.iter().filter(|one| one["done"] == true).count());
+    anyhow::ensure!(done == Some(2), "a pause of two agents: found {said}");
     for host in [db1, db2] {
-        host.holdfast(&["agent", "pause"])?;
         let shown = wait_until(ANSWER, || view(host).is_ok_and(|shown| shown["paused"] == true));
         anyhow::ensure!(shown, "{} is not paused", host.name);
     }
