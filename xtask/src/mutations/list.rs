@@ -1,5 +1,6 @@
 //! The list: what each bug changes, which rule it breaks, and which tests are to find it, the quickest first.
 
+mod agent;
 mod cluster;
 mod control;
 mod data;
@@ -20,6 +21,7 @@ pub(super) const MUTATIONS: &[&[Mutation]] = &[
     data::MUTATIONS,
     raft::MUTATIONS,
     gateway::MUTATIONS,
+    agent::MUTATIONS,
     space::MUTATIONS,
     stores::MUTATIONS,
     volumes::MUTATIONS,

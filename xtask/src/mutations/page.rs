@@ -23,7 +23,7 @@ red. A row that nothing catches is a hole to close. This page is written by `car
 **Layer** is what caught it: *model* walks through all histories within bounds ([model](model.md)), *property* draws histories at random and compares
 with a dumb model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
 process, *simulation* runs whole clusters of them from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** are what that test ran until it was red, without building, on a busy machine.
-`not run` means just that: the test is named, nobody has yet seen it red for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A6 are the
+`not run` means just that: the test is named, nobody has yet seen it red for this bug. The rules are in the [glossary](../GLOSSARY.md); A1 to A8 are the
 agent's (`crates/agent/src/machine.rs`). The seeds of the simulation are as many here as begin within 120 s for each sort of them; a test that has not ended after 25 minutes gives no verdict.
 
 `--smoke` is few, in crates that build in seconds, each with a case that finds it in every run (what is drawn at random may miss a bug). It is part of `cargo xtask test`.
