@@ -578,7 +578,7 @@ mod tests {
             assert!(why.contains("an earlier one hangs"), "{why}");
         }
         assert_eq!(of_name("sleep", "61.125"), [pid], "one, not eleven");
-        assert_eq!(hanging(|command| command == name), [name.clone()]);
+        assert_eq!(hanging(|command| command == name), std::slice::from_ref(&name));
         signal(pid, Signal::KILL);
         let begun = Instant::now();
         while left_since(&name).is_some() && begun.elapsed() < Duration::from_secs(20) {
