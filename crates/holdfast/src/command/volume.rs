@@ -352,7 +352,11 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
         )
         + &fact(
             "in the store",
-            format!("{}, {} with snapshots", bytes(reply.current_stored_bytes), bytes(reply.kept_stored_bytes)),
+            format!(
+                "{}, {} with snapshots and what clones show",
+                bytes(reply.current_stored_bytes),
+                bytes(reply.kept_stored_bytes)
+            ),
         )
         + &fact(
             "garbage",
