@@ -150,7 +150,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_space_dropped_roots",
         "Deleted snapshots and old checkpoints whose objects are not looked through yet.",
     ),
-    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes of the segments that the last checkpoint names, less the live ones."),
+    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes of segments that no volume shows, as of the last checkpoint."),
     (
         Kind::Gauge,
         "holdfast_space_given_up_objects",
@@ -163,7 +163,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_space_listed_bytes", "Bytes of a set that a listing of the store showed last."),
     (Kind::Gauge, "holdfast_space_listed_objects", "Objects of a set that a listing of the store showed last."),
-    (Kind::Gauge, "holdfast_space_live_bytes", "Part of those bytes that volumes show; what only snapshots show is not in it."),
+    (Kind::Gauge, "holdfast_space_live_bytes", "Bytes of segments that volumes show (not: snapshots alone), by share."),
     (Kind::Counter, "holdfast_space_moved_bytes_total", "Bytes that collection has copied, before compression."),
     (
         Kind::Counter,

@@ -48,6 +48,7 @@ impl AdminDoor {
             let objects = map.objects();
             reply.written_bytes = written_bytes(objects);
             let segments = Amplification::of(objects);
+            reply.live_stored_bytes = segments.live_bytes;
             reply.garbage_bytes = segments.stored_bytes.saturating_sub(segments.live_bytes);
             reply.current_stored_bytes = stored(objects).map(|(_, bytes)| bytes).sum();
         }

@@ -359,6 +359,14 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
             ),
         )
         + &fact(
+            "live",
+            format!(
+                "{} of {} in segments",
+                bytes(reply.live_stored_bytes),
+                bytes(reply.live_stored_bytes.saturating_add(reply.garbage_bytes))
+            ),
+        )
+        + &fact(
             "garbage",
             format!(
                 "{} in segments in use, {} objects wait for deletion, {} checkpoints to look through",
