@@ -60,7 +60,7 @@ fn what_only_a_snapshot_names_is_its_own() {
     let state = state(1, &[("monday", 2), ("tuesday", 3)]);
     let roots = || vec![root(1, &[(1, 10)]), root(2, &[(1, 10), (2, 200), (3, 50)]), root(3, &[(3, 50), (4, 7)])];
     assert_eq!(kept(&state, roots()), (267, expected(&[("monday", 200), ("tuesday", 7)])));
-    // One whose map was not read is not told of, and what it shares with others counts as theirs: the caller says that the answer is not complete.
+    // One whose map was not read is not told of, and what it shares with others counts as their own: the caller says that the answer is not complete.
     let some = roots().into_iter().take(2).collect();
     assert_eq!(kept(&state, some), (260, expected(&[("monday", 250)])));
 }
