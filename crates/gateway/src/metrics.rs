@@ -150,7 +150,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_space_dropped_roots",
         "Deleted snapshots and old checkpoints whose objects are not looked through yet.",
     ),
-    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes in the store that nothing shows."),
+    (Kind::Gauge, "holdfast_space_garbage_bytes", "Bytes of segments that no volume shows, as of the last checkpoint."),
     (
         Kind::Gauge,
         "holdfast_space_given_up_objects",
@@ -163,7 +163,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_space_listed_bytes", "Bytes of a set that a listing of the store showed last."),
     (Kind::Gauge, "holdfast_space_listed_objects", "Objects of a set that a listing of the store showed last."),
-    (Kind::Gauge, "holdfast_space_live_bytes", "Bytes in the store that volumes or snapshots show."),
+    (Kind::Gauge, "holdfast_space_live_bytes", "Bytes of segments that volumes show (not: snapshots alone), by share."),
     (Kind::Counter, "holdfast_space_moved_bytes_total", "Bytes that collection has copied, before compression."),
     (
         Kind::Counter,
@@ -172,7 +172,7 @@ const METRICS: &[(Kind, &str, &str)] = &[
     ),
     (Kind::Gauge, "holdfast_space_retired_objects", "Objects that wait for their deletion."),
     (Kind::Counter, "holdfast_space_retired_total", "Objects that were given up for deletion."),
-    (Kind::Gauge, "holdfast_space_stored_bytes", "Bytes of a set in the store, as the last checkpoint counts them."),
+    (Kind::Gauge, "holdfast_space_stored_bytes", "Bytes of the segments that the last checkpoint names."),
     (Kind::Histogram, "holdfast_store_attempt_seconds", "One attempt of a request to the store."),
     (Kind::Counter, "holdfast_store_attempts_total", "Attempts of requests to the store, by kind and outcome."),
     (Kind::Counter, "holdfast_store_errors_total", "Attempts that failed, by kind of trouble."),

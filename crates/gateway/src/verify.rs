@@ -1,7 +1,8 @@
 //! Reads a set as its store has it, and names what is damaged: every byte that a read of the set could meet, from the head over root and
 //! pages to the sealed extents, each opened and authenticated (R9). Offline: no gateway is asked.
 //!
-//! What no map names any more (dead extents, objects of older checkpoints) is not read, and its damage harms nobody.
+//! Of the snapshots that the head lists what they show besides is read as well (`snapshots`). What no map names any more (dead extents, objects of older
+//! checkpoints) is not read, and its damage harms nobody.
 
 use crate::recovery::Found;
 use crate::set::mapping::SetKey;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 mod root;
+mod snapshots;
 
 /// Neighbouring extents are fetched together up to so many bytes.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -81,6 +83,9 @@ pub struct Damage {
     /// Whose copy it is, where the copies of several stores are read one by one; others may be whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// The newest snapshot that shows it, where the set as it is does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
 }
 
 /// What was read and found.
@@ -101,7 +106,9 @@ pub struct Report {
     pub objects: u64,
     /// Its root is in leaves, as builds of before feature level 6 do not read it (ADR 0034).
     pub in_leaves: bool,
-    /// Pages of the map.
+    /// Snapshots that the head lists.
+    pub snapshots: u64,
+    /// Pages of the map, those of snapshots included that are read for them alone.
     pub pages: u64,
     /// Pages that were checked.
     pub pages_checked: u64,
@@ -146,6 +153,8 @@ pub(crate) struct Subject {
     pub copy: Option<String>,
     /// Its volumes.
     pub volumes: Vec<(VolumeId, Name)>,
+    /// Its name, where it is a snapshot and damage is told with it.
+    pub snapshot: Option<Name>,
     /// Slows the reading down.
     pub throttle: Option<Arc<dyn Throttle>>,
 }
@@ -161,7 +170,11 @@ impl Subject {
     pub fn of(found: &Found, at: Option<usize>) -> Self {
         let volumes = found.head.content.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
         let (store, copy) = copy_of(&found.store, at);
-        Self { set: found.set, key: found.key.clone(), store, copy, volumes, throttle: None }
+        Self { set: found.set, key: found.key.clone(), store, copy, volumes, snapshot: None, throttle: None }
+    }
+
+    fn snapshot_name(&self) -> Option<String> {
+        self.snapshot.as_ref().map(Name::to_string)
     }
 
     fn volume_name(&self, volume: VolumeId) -> String {
@@ -228,6 +241,7 @@ pub async fn verify(
         ..Report::default()
     };
     let mut next = found.head.content.root.map(|root| (subject, root));
+    let mut current = None;
     // A clone's root, then its base's, and so on: each with the key of its own set.
     for _ in 0..=CLONE_DEPTH_MAX {
         let Some((subject, at)) = next.take() else { break };
@@ -235,14 +249,15 @@ pub async fn verify(
         report.bytes += bytes;
         let root = match opened {
             Ok(root) => root,
+            // What snapshots show can be read all the same.
             Err(damage) => {
                 report.note(damage);
-                return Ok(report);
+                break;
             }
         };
         report.in_leaves |= subject.set == found.set && root.is_in_leaves();
         report.objects += 1 + root.packs().len() as u64 + root.segments().count() as u64;
-        check_pages(&subject, &root, sample, progress, &mut report).await?;
+        check_pages(&subject, &root, &[], sample, progress, &mut report).await?;
         if let Some(base) = root.base() {
             match all.iter().find(|origin| origin.set == base.set && origin.url == found.url) {
                 Some(origin) => next = Some((Subject::of(origin, copy), base.root)),
@@ -258,32 +273,45 @@ pub async fn verify(
                         base.set
                     ),
                     store: subject.copy.clone(),
+                    snapshot: None,
                 }),
             }
         }
+        if subject.set == found.set {
+            current = Some(root);
+        }
     }
+    snapshots::check(found, copy, current.as_ref(), sample, progress, &mut report).await?;
     Ok(report)
 }
 
+/// Checks a root's pages, but for those that one of `others` has as well: these were read.
 async fn check_pages(
     subject: &Subject,
     root: &Root,
+    others: &[&Root],
     sample: Sample,
     progress: &(dyn Fn(u64, u64) + Sync),
     report: &mut Report,
 ) -> Result<(), StoreError> {
-    let mut chosen: Vec<(VolumeId, u32, PageRef)> = root.pages().filter(|(v, n, _)| sample.takes(*v, *n)).collect();
+    let read = |(volume, number, place): &(VolumeId, u32, PageRef)| {
+        others.iter().any(|other| other.page(*volume, *number) == Some(*place))
+    };
+    let mut chosen: Vec<(VolumeId, u32, PageRef)> = root.pages().filter(|page| !read(page)).collect();
+    let count = chosen.len() as u64;
+    let one = sample.seed.checked_rem(count).and_then(|place| chosen.get(place as usize).copied());
+    chosen.retain(|(volume, number, _)| sample.takes(*volume, *number));
     // A small share of a small set is a page all the same: "clean" is not said of nothing.
-    let count = root.pages().count() as u64;
-    if let (true, Some(place)) = (chosen.is_empty(), sample.seed.checked_rem(count)) {
-        chosen.extend(root.pages().nth(place as usize));
+    if chosen.is_empty() {
+        chosen.extend(one);
     }
     let total = chosen.len() as u64;
     let before = report.pages_checked;
     report.pages += count;
     progress(0, total);
     let mut live = Live::new();
-    let mut whole = sample.is_all();
+    // The sums are those of all pages.
+    let mut whole = sample.is_all() && others.is_empty();
     let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(subject, volume, number, place));
     let mut checks = std::pin::pin!(checks.buffered(PAGES));
     while let Some(checked) = checks.next().await {
@@ -327,6 +355,7 @@ fn check_sums(subject: &Subject, root: &Root, live: &Live, report: &mut Report) 
                 sectors: 0,
                 reason: format!("the pages refer to {used} of its sectors, the root says {counted}"),
                 store: subject.copy.clone(),
+                snapshot: subject.snapshot_name(),
             });
         }
     }
@@ -366,6 +395,7 @@ pub(crate) async fn check_page(
                 sectors: covers.end().0 - covers.lba().0,
                 reason,
                 store: subject.copy.clone(),
+                snapshot: subject.snapshot_name(),
             });
             return Ok(checked);
         }
@@ -474,6 +504,7 @@ fn damage(subject: &Subject, volume: VolumeId, extent: &Needed, key: &str, reaso
         sectors: sectors.0,
         reason: reason.to_string(),
         store: subject.copy.clone(),
+        snapshot: subject.snapshot_name(),
     };
     extent.parts.iter().map(part).collect()
 }

@@ -13,6 +13,7 @@ use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, wait_until};
 use crate::say::note;
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -79,6 +80,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     both(written)?;
     checkpoints(&cluster, &[SET, "try"])?;
     both(written).context("from the store")?;
+    gives_nothing_back(&cluster)?;
 
     // Everything that only the snapshot would show is garbage of the origin now, but for what the clone shows.
     cluster.holdfast(&["snapshot", "delete", &format!("{SET}@first"), "--yes"])?;
@@ -127,6 +129,21 @@ fn cloned(cluster: &Cluster, exports: &[Uri]) -> Result<()> {
         anyhow::ensure!(cluster.holdfast(&args).is_err(), "{what} was not refused");
     }
     note(format!("cloned in {:.1} s; the same again finds it", took.as_secs_f64()));
+    Ok(())
+}
+
+/// S13: what a snapshot has beside the volumes is not its own as long as a clone shows it, and is not told as if its deletion freed it.
+fn gives_nothing_back(cluster: &Cluster) -> Result<()> {
+    let mut space = Value::Null;
+    // Where maps could not be read soon enough the answer is not complete.
+    let told = wait_until(LIMIT, || {
+        space = cluster.holdfast(&["set", "show", SET]).map_or(Value::Null, |said| said["space"].clone());
+        space["incomplete"] == false && space["snapshots"][0]["name"] == "first"
+    });
+    anyhow::ensure!(told, "the space of {SET} is not told: {space}");
+    let (kept, current) = (&space["kept_stored_bytes"], &space["current_stored_bytes"]);
+    anyhow::ensure!(kept.as_u64() > current.as_u64(), "the snapshot has nothing beside the volumes: {space}");
+    anyhow::ensure!(space["snapshots"][0]["unique_bytes"] == 0, "what a clone shows counts as the snapshot's: {space}");
     Ok(())
 }
 

@@ -24,6 +24,8 @@ const LEVELS: [u64; 8] = [0, 60, 70, 80, 90, 95, 97, 99];
 /// Until the journal is nearly full.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 const ENOUGH: u64 = 97;
+/// What an entry waits at 90 % by the curve of `crates/gateway/src/set/pace.rs`.
+const PAUSE_AT_90: Duration = Duration::from_millis(56);
 /// For one answer, also while the journal is full.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -62,9 +64,11 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         Ok((tags.context("R8")?, filled?))
     })?;
     let took = begun.elapsed();
-    report(&answers.into_inner().unwrap_or_default());
+    let answers = answers.into_inner().unwrap_or_default();
+    report(&answers);
     note(format!("{most} % full after {:.0} s without S3", took.as_secs_f64()));
     anyhow::ensure!(most >= ENOUGH, "the journal was {most} % full after {FILL_LIMIT:?}, expected {ENOUGH} %");
+    judge(&answers).context("R8: a curve, not a wall")?;
     let drained = wait_until(Duration::from_secs(120), || {
         page(&metrics, "/metrics").and_then(|page| fill_of(&page)).is_ok_and(|fill| fill < LEVELS[1])
     });
@@ -149,5 +153,44 @@ fn report(answers: &[(u64, Duration)]) {
             at(50),
             at(90)
         ));
+    }
+}
+
+/// Who writes while little room is left is slower than before, and the slower the less there is. How fast the machine writes without the curve is not judged: levels
+/// are compared with one another, and one with half of the pause that the curve gives there.
+fn judge(answers: &[(u64, Duration)]) -> Result<()> {
+    let median = |from: u64, below: u64| {
+        let at = answers.iter().filter(|(fill, _)| (from..below).contains(fill));
+        let mut took: Vec<Duration> = at.map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        let middle = took.get(took.len() / 2).copied();
+        middle.with_context(|| format!("no write was answered between {from} % and {below} % of fill"))
+    };
+    let (free, eighty, ninety, last) = (median(0, 60)?, median(80, 90)?, median(90, 95)?, median(95, 97)?);
+    anyhow::ensure!(
+        ninety > free && ninety >= PAUSE_AT_90 / 2 && last > eighty,
+        "median answers: {free:?} below 60 %, {eighty:?} from 80 %, {ninety:?} from 90 %, {last:?} from 95 % on; expected slower and slower, and {:?} from 90 % on",
+        PAUSE_AT_90 / 2
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many answers at each of these levels, as slow as said.
+    fn answers(of: &[(u64, u64)]) -> Vec<(u64, Duration)> {
+        of.iter().flat_map(|(fill, ms)| (0..9).map(move |_| (*fill, Duration::from_millis(*ms)))).collect()
+    }
+
+    #[test]
+    fn a_curve_is_told_from_a_wall() {
+        assert!(judge(&answers(&[(10, 5), (85, 29), (92, 87), (96, 201)])).is_ok(), "as it was measured");
+        assert!(judge(&answers(&[(10, 80), (85, 110), (92, 150), (96, 290)])).is_ok(), "a slow machine");
+        assert!(judge(&answers(&[(10, 5), (85, 5), (92, 5), (96, 5)])).is_err(), "as fast as ever until it is full");
+        assert!(judge(&answers(&[(10, 90), (85, 80), (92, 85), (96, 90)])).is_err(), "no slower than before");
+        assert!(judge(&answers(&[(10, 5), (85, 250), (92, 250), (96, 250)])).is_err(), "a step");
+        assert!(judge(&answers(&[(10, 5), (85, 29), (96, 201)])).is_err(), "nobody was answered from 90 % on");
     }
 }

@@ -218,6 +218,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     ledger.write(&mut client, 200)?;
     let covered = ledger.written;
     let index = checkpoint(&cluster)?;
+    // No checkpoint is made meanwhile (`cluster_quiet`): nothing is replaced under it.
+    let clean = must(holdfast(lab, &known.env, &known.doors, &verify)?, "verify with snapshots")?;
+    let read = clean["sets"][0]["snapshots"].as_u64();
+    anyhow::ensure!(read >= Some(snapshots.len() as u64), "verify read {read:?} snapshots, expected {snapshots:?}");
     note(format!(
         "checkpoint up to index {index}; snapshots {snapshots:?} show the first {shown} of its {covered} writes"
     ));

@@ -305,6 +305,9 @@ fn at_rest(cluster: &Cluster, store: &Path) -> Result<AtRest> {
         (RANGE / 2..=RANGE * 14 / 10).contains(&current),
         "in the store: {current} bytes for {RANGE} that are written"
     );
+    let (live, garbage) = (number(&said, "live_stored_bytes")?, number(&said, "garbage_bytes")?);
+    // The rest are pages of the map.
+    anyhow::ensure!(live > RANGE / 2 && live + garbage <= current, "live {live}, garbage {garbage} of {current} bytes");
     let snapshots = said["snapshots"].as_array().cloned().unwrap_or_default();
     Ok(AtRest { snapshots, current, kept, there })
 }

@@ -141,6 +141,11 @@ impl SetState {
         kept
     }
 
+    /// How many keep this root, each for itself: the current checkpoint, snapshots, and pins of clones.
+    pub fn keepers_of(&self, root: RootRef) -> usize {
+        usize::from(self.current_root() == Some(root)) + self.kept_by_name().filter(|kept| *kept == root).count()
+    }
+
     /// What is kept besides the current root: for snapshots and for clones.
     fn kept_by_name(&self) -> impl Iterator<Item = RootRef> + '_ {
         self.snapshots.values().map(|snapshot| snapshot.root).chain(self.pins.values().map(|pin| pin.root))

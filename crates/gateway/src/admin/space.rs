@@ -48,6 +48,7 @@ impl AdminDoor {
             let objects = map.objects();
             reply.written_bytes = written_bytes(objects);
             let segments = Amplification::of(objects);
+            reply.live_stored_bytes = segments.live_bytes;
             reply.garbage_bytes = segments.stored_bytes.saturating_sub(segments.live_bytes);
             reply.current_stored_bytes = stored(objects).map(|(_, bytes)| bytes).sum();
         }
@@ -101,31 +102,37 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
         roots.insert(at.object, Told::of(map.objects()));
     }
     let mut bytes = 0;
-    for snapshot in state.snapshots.values() {
-        if roots.contains_key(&snapshot.root.object) {
+    // Those that only clones show as well (S13): what they name goes with no snapshot.
+    for at in state.kept_roots() {
+        if roots.contains_key(&at.object) {
             continue;
         }
-        bytes += snapshot.root.bytes;
+        bytes += at.bytes;
         if bytes > ROOTS_BYTES_MAX || begun.elapsed() > TIME {
             reply.incomplete = true;
             break;
         }
-        match read(set, snapshot.root).await {
+        match read(set, at).await {
             Ok(root) => {
                 let told = Told::of(&root);
-                bytes = bytes - snapshot.root.bytes + told.objects.memory_bytes();
-                roots.insert(snapshot.root.object, told);
+                bytes = bytes - at.bytes + told.objects.memory_bytes();
+                roots.insert(at.object, told);
             }
             Err(why) => {
-                tracing::debug!(set = %set.name, why, "the map of a snapshot is left out");
+                tracing::debug!(set = %set.name, why, "the map of a snapshot or of what a clone shows is left out");
                 reply.incomplete = true;
                 break;
             }
         }
     }
+    tell_kept(state, &roots, reply);
+}
+
+/// What all kept roots together take up, each object once, and of each snapshot what nothing else that is kept names. `roots`: those that were read.
+fn tell_kept(state: &SetState, roots: &BTreeMap<ObjectId, Told>, reply: &mut v1::GetSpaceReply) {
     // By object: its bytes, and the one root that names it where there is only one.
     let mut named: BTreeMap<_, (u64, Option<ObjectId>)> = BTreeMap::new();
-    for (at, told) in &roots {
+    for (at, told) in roots {
         for (object, bytes) in stored(&told.objects) {
             named.entry(object).and_modify(|found| found.1 = None).or_insert((bytes, Some(*at)));
         }
@@ -133,9 +140,8 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
     reply.kept_stored_bytes = named.values().map(|(bytes, _)| bytes).sum();
     for (name, snapshot) in &state.snapshots {
         let Some(told) = roots.get(&snapshot.root.object) else { continue };
-        // Two snapshots of one checkpoint share all of it: none of them alone gives anything back.
-        let shared = state.current_root() == Some(snapshot.root)
-            || state.snapshots.values().filter(|other| other.root == snapshot.root).count() > 1;
+        // Two snapshots of one checkpoint share all of it, and so do a snapshot and its clone: the deletion of one alone gives nothing back.
+        let shared = state.keepers_of(snapshot.root) > 1;
         let only = |of: &Option<ObjectId>| !shared && *of == Some(snapshot.root.object);
         reply.snapshots.push(v1::SnapshotSpace {
             name: name.to_string(),
@@ -186,3 +192,6 @@ fn volume_space(set: &SetServer, id: VolumeId, volume: &Volume, map: Option<&Map
         connections: set.volume_users(id),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,7 +145,8 @@ impl Subject {
 
     fn root_damage(&self, at: RootRef, reason: String) -> Damage {
         let (key, volume, store) = (keys::root(self.set, at.object), String::new(), self.copy.clone());
-        Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason, store }
+        let snapshot = self.snapshot_name();
+        Damage { part: "root", key, object_bytes: None, volume, lba: 0, sectors: 0, reason, store, snapshot }
     }
 
     fn leaf_damage(&self, leaf: &LeafRef, reason: String) -> Damage {
@@ -156,7 +157,8 @@ impl Subject {
             }
             LeafOf::Segments | LeafOf::Packs => (String::new(), 0, 0),
         };
-        let (key, store) = (keys::map_pack(self.set, leaf.at.object), self.copy.clone());
-        Damage { part: "leaf", key, object_bytes: bounds(&leaf.at.range()), volume, lba, sectors, reason, store }
+        let (key, object_bytes) = (keys::map_pack(self.set, leaf.at.object), bounds(&leaf.at.range()));
+        let (store, snapshot) = (self.copy.clone(), self.snapshot_name());
+        Damage { part: "leaf", key, object_bytes, volume, lba, sectors, reason, store, snapshot }
     }
 }

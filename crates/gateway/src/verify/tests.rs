@@ -1,10 +1,10 @@
 use super::*;
 use crate::keyring::ClusterKeys;
 use crate::set::mapping::SetKey;
-use holdfast_control::set::{Links, Restored, RootRef, Volume};
+use holdfast_control::set::{Links, Restored, RootRef, Snapshot, Volume};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore};
-use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, Term};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Term};
 use holdfast_volume::head::{Argon2id, Head, Keyring, SetLife, seal_head};
 use holdfast_volume::map::{LeafShape, MapExtent, PackBuilder, open_root, seal_root};
 use holdfast_volume::segment::{Codec, SegmentBuilder};
@@ -82,6 +82,53 @@ impl World {
         let keyring = Keyring { wrapped_key, passphrase: Argon2id::ours(crate::keyring::PASSPHRASE_SALT) };
         store.put_new(&keys::head(SET), seal_head(&head, &keyring, set_key.sealer(id(40)))).await.unwrap();
         Self { store, key }
+    }
+
+    /// With snapshots in its head: `monday` shows the first page as it is, and another second one, of one extent; `twin` is of the same checkpoint, `now` of the
+    /// last one; `sunday`, before them, shows by a root of its own what `monday` does.
+    async fn with_snapshots() -> Self {
+        let world = Self::new().await;
+        let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+        let sealed = world.store.get(&keys::root(SET, id(30))).await.unwrap();
+        let mut root = open_root(&set_key.opener(id(30)), &sealed).unwrap();
+        let mut page = Page::new(V, 2);
+        let mut segment = SegmentBuilder::new(set_key.sealer(id(12)), Codec::Lz4);
+        let lba = page.lba();
+        let place = segment.push(V, lba, &[9; 4096]);
+        page.overlay(&MapExtent::whole(id(12), lba, place));
+        let raw = Sectors(segment.raw_bytes() / SECTOR_BYTES);
+        let body = segment.finish();
+        root.add_segment(id(12), body.len() as u64, raw);
+        world.store.put_new(&keys::segment(SET, id(12)), body).await.unwrap();
+        let mut pack = PackBuilder::new(set_key.sealer(id(21)));
+        let place = pack.push(&page);
+        let before = Live::from([(id(11), Sectors(EXTENTS * SECTORS))]);
+        root.replace_page(V, 2, Some(place), &before, &page.live()).unwrap();
+        let body = pack.finish();
+        root.add_pack(id(21), body.len() as u64);
+        world.store.put_new(&keys::map_pack(SET, id(21)), body).await.unwrap();
+        root.drop_dead_segments();
+        for of in [id(32), id(33)] {
+            world.store.put_new(&keys::root(SET, of), seal_root(&root, set_key.sealer(of))).await.unwrap();
+        }
+        let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0);
+        let mut head = found.head.clone();
+        let of = [("monday", id(32), 3_u64), ("twin", id(32), 3), ("now", id(30), 4), ("sunday", id(33), 2)];
+        for (name, object, at) in of {
+            let bytes = world.store.get(&keys::root(SET, object)).await.unwrap().len() as u64;
+            let snapshot = Snapshot {
+                upto: LogId::new(2, at),
+                root: RootRef { object, bytes },
+                volumes: head.content.volumes.iter().cloned().collect(),
+                request: RequestId(at.into()),
+                at_unix_ms: at,
+                scheduled: false,
+            };
+            head.links.snapshots.snapshots.insert(Name::new(name).unwrap(), snapshot);
+        }
+        let body = seal_head(&head, &found.keyring, set_key.sealer(id(41)));
+        world.replace(&keys::head(SET), |bytes| *bytes = body.to_vec()).await;
+        world
     }
 
     async fn verify(&self, sample: Sample) -> Report {
@@ -266,6 +313,47 @@ async fn a_root_that_counts_too_much_is_whole_and_one_that_counts_too_little_is_
         (1, "map", 0),
         "{report:?}"
     );
+}
+
+/// R9: what only snapshots show is read, and once where several do; damage is told with the newest of them.
+#[tokio::test]
+async fn what_only_snapshots_show_is_read_and_named_with_the_snapshot() {
+    let world = World::with_snapshots().await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.damaged, report.objects), (Vec::new(), 4));
+    assert_eq!((report.snapshots, report.pages, report.pages_checked), (4, 3, 3), "the second page as it is, and then");
+    assert_eq!(report.extents, 2 * EXTENTS + 1);
+
+    let second = 2 * holdfast_volume::map::PAGE_SECTORS;
+    let whole = holdfast_volume::map::PAGE_SECTORS;
+    for (key, part, lba, sectors, pages) in [
+        (keys::segment(SET, id(12)), "extent", second, 8, 3),
+        (keys::map_pack(SET, id(21)), "page", second, whole, 3),
+        // What sunday shows is read all the same.
+        (keys::root(SET, id(32)), "root", 0, 0, 3),
+    ] {
+        world.replace(&key, |bytes| bytes[110] ^= 1).await;
+        let report = world.verify(Sample::ALL).await;
+        world.replace(&key, |bytes| bytes[110] ^= 1).await;
+        let [damage] = &report.damaged[..] else { panic!("{key}: {:?}", report.damaged) };
+        assert_eq!((&damage.key, damage.part, damage.lba, damage.sectors), (&key, part, lba, sectors));
+        assert_eq!((damage.snapshot.as_deref(), report.pages), (Some("twin"), pages), "{key}");
+    }
+    // Of what the set shows as it is no snapshot is named.
+    world.replace(&keys::segment(SET, id(10)), |bytes| bytes[110] ^= 1).await;
+    let report = world.verify(Sample::ALL).await;
+    assert_eq!((report.damaged_total, report.damaged[0].snapshot.as_deref()), (1, None));
+}
+
+/// The root of the set as it is says nothing of its snapshots.
+#[tokio::test]
+async fn snapshots_are_read_where_the_root_of_the_set_is_damaged() {
+    let world = World::with_snapshots().await;
+    world.replace(&keys::root(SET, id(30)), |bytes| bytes[110] ^= 1).await;
+    let report = world.verify(Sample::ALL).await;
+    let damage = &report.damaged[0];
+    assert_eq!((report.damaged_total, damage.part, damage.snapshot.as_deref()), (1, "root", None));
+    assert_eq!((report.pages, report.extents), (2, EXTENTS + 1), "both pages of monday");
 }
 
 #[test]

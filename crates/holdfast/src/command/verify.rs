@@ -50,8 +50,9 @@ Examples:
   holdfast verify demo --store s3://bucket/prefix --key-file cluster.key --sample 1%
   holdfast verify --store file:///srv/store --passphrase-file pass --output json | jq '.sets[].damaged[]'
 
-Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet. Gateways may run or not;
-where they replace objects meanwhile, run it again. Each damaged range is named with volume, sectors of 512 bytes, object and bytes in it.
+Reads the last checkpoint of each set: head, root, pages, and every sealed extent that a read of the set can meet; and of the snapshots that the head lists
+what they show besides (heads of before feature level 8 list none). Gateways may run or not; where they replace objects meanwhile, run it again. Each damaged
+range is named with volume, sectors of 512 bytes, object and bytes in it; `VOLUME@SNAPSHOT` where only snapshots show it, by the newest of them.
 A table has the first 100 of a set, --output json as many as --list-max says, and `damaged_total`: how many there are.
 With --each-store, what one of several stores lacks or has damaged is named with that store; the repair copies it from another. A store that does
 not answer is named at the end, and the others are read. Of a set in several stores the head may have to be written before it can be read: where one
@@ -155,8 +156,13 @@ fn describe(report: &Report, moment: &str) -> String {
         Some(seed) => format!(" (a sample, --seed {seed})"),
     };
     let store = report.store.as_ref().map_or(String::new(), |store| format!(" in {store}"));
+    let with = match report.snapshots {
+        0 => String::new(),
+        1 => "with its snapshot, ".to_string(),
+        count => format!("with its {count} snapshots, "),
+    };
     let head = format!(
-        "set {}{store}: {moment}\n{} of {} pages{share}, {} extents, {} read: {}",
+        "set {}{store}: {moment}\n{with}{} of {} pages{share}, {} extents, {} read: {}",
         report.set,
         report.pages_checked,
         report.pages,
@@ -181,7 +187,8 @@ fn describe(report: &Report, moment: &str) -> String {
     let rows = report.damaged.iter().take(SHOWN_MAX).map(|d| {
         let place = |d: &Damage| format!("{}+{}", d.lba, d.sectors);
         let bytes = d.object_bytes.map_or("all".to_string(), |[from, to]| format!("{from}..{to}"));
-        [d.volume.clone(), place(d), d.part.to_string(), d.key.clone(), bytes, d.reason.clone()]
+        let volume = d.snapshot.as_ref().map_or(d.volume.clone(), |snapshot| format!("{}@{snapshot}", d.volume));
+        [volume, place(d), d.part.to_string(), d.key.clone(), bytes, d.reason.clone()]
     });
     let table = output::table(["VOLUME", "LBA+SECTORS", "PART", "OBJECT", "BYTES", "REASON"], rows);
     match rest(report.damaged_total, report.damaged.len() as u64) {

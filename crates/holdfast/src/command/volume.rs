@@ -352,7 +352,19 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
         )
         + &fact(
             "in the store",
-            format!("{}, {} with snapshots", bytes(reply.current_stored_bytes), bytes(reply.kept_stored_bytes)),
+            format!(
+                "{}, {} with snapshots and what clones show",
+                bytes(reply.current_stored_bytes),
+                bytes(reply.kept_stored_bytes)
+            ),
+        )
+        + &fact(
+            "live",
+            format!(
+                "{} of {} in segments",
+                bytes(reply.live_stored_bytes),
+                bytes(reply.live_stored_bytes.saturating_add(reply.garbage_bytes))
+            ),
         )
         + &fact(
             "garbage",

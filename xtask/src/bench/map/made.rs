@@ -27,6 +27,8 @@ pub(super) struct Map {
     pub segments: u64,
     pub live_bytes: u64,
     pub root_bytes: u64,
+    /// The packs of the root's leaves; 0 where it is one object.
+    pub leaf_bytes: u64,
     /// To open the root, in `large_map`, and what it then takes.
     pub root_open_ms: f64,
     pub root_memory_bytes: u64,

@@ -20,6 +20,8 @@ const BLOCK: u64 = 8192;
 const FEW_WRITES: u64 = 64;
 /// … and before a large one: the 256 MiB of `upload.bytes`.
 const MANY_WRITES: u64 = (256 << 20) / BLOCK;
+/// Snapshots that are taken.
+const SNAPSHOTS: u32 = 3;
 const IN_FLIGHT: usize = 32;
 /// How often writes are tried again.
 const TRIES_MAX: u32 = 4;
@@ -63,6 +65,8 @@ pub(super) struct Measured {
     memory_peak: u64,
     small: Vec<Checkpoint>,
     large: Vec<Checkpoint>,
+    /// Snapshots of the set, call to answer, each after a few random writes.
+    snapshot_s: Vec<f64>,
     machine: String,
 }
 
@@ -103,6 +107,13 @@ pub(super) fn measure(plan: &Plan, made: Made) -> Result<Measured> {
     let memory_after_checkpoints = memory(&mut cluster)?;
     note(format!("after the checkpoints {}", memory_after_checkpoints.words()));
     let memory_peak = cluster.gateways.iter().filter_map(|g| peak_resident_bytes(g.pid)).max().unwrap_or(0);
+    // Last of all: what they keep would be in the figures above.
+    let mut snapshot_s = Vec::new();
+    for number in 0..plan.checkpoints.min(SNAPSHOTS) {
+        write(&mut cluster, &mut chance, FEW_WRITES, map.volume_bytes)?.disconnect();
+        snapshot_s.push(snapshot(&cluster, number)?.as_secs_f64());
+    }
+    note(format!("snapshots: {snapshot_s:.1?} s"));
     cluster.stop()?;
     Ok(Measured {
         volume: volume.size,
@@ -118,6 +129,7 @@ pub(super) fn measure(plan: &Plan, made: Made) -> Result<Measured> {
         memory_peak,
         small,
         large,
+        snapshot_s,
         machine: machine(),
     })
 }
@@ -243,6 +255,13 @@ fn checkpoint(
     Ok(Checkpoint { writes, seconds, slowest_read_ms, root_bytes, pack_bytes, segment_bytes })
 }
 
+/// A snapshot of the set, from its call to its answer: the checkpoint that it waits for, and the head that lists it.
+fn snapshot(cluster: &Cluster, number: u32) -> Result<Duration> {
+    let begun = Instant::now();
+    cluster.holdfast(&["snapshot", "create", &format!("{SET}@s{number}"), "--timeout", "10m"])?;
+    Ok(begun.elapsed())
+}
+
 /// Random blocks, several under way; the connection that they went over.
 fn write(cluster: &mut Cluster, chance: &mut Seeded, writes: u64, volume_bytes: u64) -> Result<Client> {
     let offsets: Vec<u64> = (0..writes).map(|_| chance.below(volume_bytes / BLOCK) * BLOCK).collect();
@@ -285,13 +304,14 @@ fn slowest(of: &[Checkpoint]) -> Option<f64> {
     median(&of.iter().filter_map(|c| c.slowest_read_ms).collect::<Vec<_>>())
 }
 
-const ROWS: [(&str, usize, Value); 24] = [
+const ROWS: [(&str, usize, Value); 26] = [
     ("extents, millions", 1, |m| Some(m.map.extents as f64 / 1e6)),
     ("pages", 0, |m| Some(m.map.pages as f64)),
     ("segments", 0, |m| Some(m.map.segments as f64)),
     ("all pages in the store, MiB", 0, |m| Some(m.map.page_bytes as f64 / MIB)),
     ("a page in the store, KiB", 1, |m| Some(m.map.page_bytes as f64 / m.map.pages.max(1) as f64 / 1024.0)),
     ("root in the store, MiB", 2, |m| Some(m.map.root_bytes as f64 / MIB)),
+    ("leaves of the root in the store, MiB", 2, |m| Some(m.map.leaf_bytes as f64 / MIB)),
     ("root in memory, MiB", 1, |m| Some(m.map.root_memory_bytes as f64 / MIB)),
     ("root opened, ms", 1, |m| Some(m.map.root_open_ms)),
     ("recovery from the store, s", 1, |m| Some(m.recover_s)),
@@ -310,6 +330,7 @@ const ROWS: [(&str, usize, Value); 24] = [
     ("checkpoint of 256 MiB: pages, MiB", 1, |m| middle(&m.large, |c| c.pack_bytes as f64 / MIB)),
     ("checkpoint of 256 MiB, s", 1, |m| middle(&m.large, |c| c.seconds)),
     ("checkpoint of 256 MiB: slowest read, ms", 0, |m| slowest(&m.large)),
+    ("snapshot after 64 writes, s", 1, |m| median(&m.snapshot_s)),
 ];
 
 /// A line for each figure, a column for each volume, and the last one's ratio to the first.

@@ -102,8 +102,10 @@ fn a_root_stays_as_long_as_one_of_its_pins() {
     run.snapshot("monday", 5);
     run.pin(9, "monday", 5, 77);
     run.pin(9, "monday", 5, 78);
+    assert_eq!(run.state.keepers_of(root(1)), 4, "the checkpoint, its snapshot, and two pins");
     run.checkpoint();
     run.delete("monday", 5);
+    assert_eq!(run.state.keepers_of(root(1)), 2);
     run.unpin(9, 77);
     assert!(run.keeps(1), "two that were to get one number");
     assert_eq!(run.pin(11, "monday", 5, 78), SetAnswer::Pinned { root: root(1) }, "the lower number was passed");

@@ -1,0 +1,87 @@
+//! What of a set's store is kept for whom.
+
+use super::*;
+use holdfast_control::set::{Checkpoint, Pin, Snapshot};
+use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors, Term};
+
+fn id(random: u128) -> ObjectId {
+    ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
+}
+
+fn at(root: u128) -> RootRef {
+    RootRef { object: id(root), bytes: 9 }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// Snapshots by their names and roots, beside a checkpoint with a root of its own.
+fn state(current: u128, snapshots: &[(&str, u128)]) -> SetState {
+    let (mut state, upto) = (SetState::new(Epoch(0)), LogId::new(1, 5));
+    state.checkpoint = Some(Checkpoint { upto, root: at(current) });
+    for (text, root) in snapshots {
+        let (root, request, volumes) = (at(*root), RequestId(1), Default::default());
+        let snapshot = Snapshot { upto, root, volumes, request, at_unix_ms: 0, scheduled: false };
+        state.snapshots.insert(name(text), snapshot);
+    }
+    state
+}
+
+fn pinned(mut state: SetState, root: u128) -> SetState {
+    let (clone, root, upto, at) = (GroupId(9), at(root), LogId::new(1, 5), LogId::new(1, 6));
+    state.pins.insert(RequestId(77), Pin { clone, root, upto, snapshot: name("monday"), at });
+    state
+}
+
+/// A root's object with its segments, each with its bytes in the store.
+fn root(number: u128, segments: &[(u128, u64)]) -> (ObjectId, Told) {
+    let mut root = Root::new(LogId::new(1, 5));
+    for (object, bytes) in segments {
+        root.add_segment(id(1000 + *object), *bytes, Sectors(8));
+    }
+    (id(number), Told::of(root.objects()))
+}
+
+/// All that is kept, and what each snapshot's deletion gives back, by name.
+fn kept(state: &SetState, roots: Vec<(ObjectId, Told)>) -> (u64, Vec<(String, u64)>) {
+    let mut reply = v1::GetSpaceReply::default();
+    tell_kept(state, &roots.into_iter().collect(), &mut reply);
+    let own = reply.snapshots.into_iter().map(|found| (found.name, found.unique_bytes));
+    (reply.kept_stored_bytes, own.collect())
+}
+
+fn expected(of: &[(&str, u64)]) -> Vec<(String, u64)> {
+    of.iter().map(|(name, bytes)| ((*name).to_string(), *bytes)).collect()
+}
+
+#[test]
+fn what_only_a_snapshot_names_is_its_own() {
+    let state = state(1, &[("monday", 2), ("tuesday", 3)]);
+    let roots = || vec![root(1, &[(1, 10)]), root(2, &[(1, 10), (2, 200), (3, 50)]), root(3, &[(3, 50), (4, 7)])];
+    assert_eq!(kept(&state, roots()), (267, expected(&[("monday", 200), ("tuesday", 7)])));
+    // One whose map was not read is not told of, and what it shares with others counts as their own: the caller says that the answer is not complete.
+    let some = roots().into_iter().take(2).collect();
+    assert_eq!(kept(&state, some), (260, expected(&[("monday", 250)])));
+}
+
+#[test]
+fn of_one_checkpoint_no_snapshot_has_anything_of_its_own() {
+    let twins = state(1, &[("monday", 2), ("twin", 2)]);
+    let roots = || vec![root(1, &[(1, 10)]), root(2, &[(2, 200)])];
+    assert_eq!(kept(&twins, roots()), (210, expected(&[("monday", 0), ("twin", 0)])));
+    let current = state(2, &[("monday", 2)]);
+    assert_eq!(kept(&current, vec![root(2, &[(2, 200)])]), (200, expected(&[("monday", 0)])));
+}
+
+/// S13: the clone of a snapshot keeps all of it, and one of an earlier snapshot, which is gone, what both name.
+#[test]
+fn what_a_clone_shows_goes_with_no_snapshot() {
+    let roots = || vec![root(1, &[(1, 10)]), root(2, &[(2, 200), (3, 50)])];
+    let cloned = pinned(state(1, &[("monday", 2)]), 2);
+    assert_eq!(kept(&cloned, roots()), (260, expected(&[("monday", 0)])));
+    let earlier = pinned(state(1, &[("monday", 2)]), 3);
+    assert_eq!(earlier.kept_roots(), [at(1), at(2), at(3)], "what is read");
+    let all = roots().into_iter().chain([root(3, &[(3, 50), (4, 7)])]).collect();
+    assert_eq!(kept(&earlier, all), (267, expected(&[("monday", 200)])));
+}
