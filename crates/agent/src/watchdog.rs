@@ -331,10 +331,10 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     killing = true;
                     // Each of them has its signal, and does nothing more, before the device begins to fail.
                     let first = process::kill_postgres(data, if *device { Duration::ZERO } else { DIE_LIMIT });
-                    // The machine has nothing more to be reset for once they are gone, however long their device takes to go (W3).
+                    // W3: nothing is left to reset the machine for, however long its device takes to go. Looked at anew each time: an agent that goes on may start another one.
                     let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
                     let mut meanwhile = || {
-                        if first.is_ok() {
+                        if process::of_postgres(data).is_ok_and(|left| left.is_empty()) {
                             guard.look(clock::now().0, fed);
                         }
                     };
@@ -344,7 +344,7 @@ pub fn run(config: &AgentConfig) -> Result<(), String> {
                     }
                     clear = first.is_ok() || process::kill_postgres(data, KILL_LIMIT).is_ok();
                     if left_alone && !clear {
-                        attach::kill(config, || ());
+                        attach::kill(config, &mut meanwhile);
                     }
                 }
             }

@@ -51,6 +51,23 @@ async fn it_is_started_watched_and_detached() {
     attach.detach(true).await.unwrap();
 }
 
+/// W3: the machine's watchdog is fed from there, or it resets a machine of which nothing but a device is left.
+#[test]
+fn whoever_ends_attach_is_called_while_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = AgentConfig { run_dir: dir.path().into(), ..AgentConfig::default() };
+    std::fs::create_dir_all(dir.path().join("attach")).unwrap();
+    // Held by nobody that a signal could reach, so it is still there when it was killed.
+    let mut held = Some(crate::watchdog::lock(&dir.path().join("attach"), "attach.lock").unwrap());
+    let mut called = 0;
+    kill(&config, || {
+        called += 1;
+        held = None;
+    });
+    assert!(called > 0);
+    assert!(held.is_none() && !may_run(&dir.path().join("attach")));
+}
+
 /// What of attach's status is the agent's business when one of two volumes was deleted under its device.
 #[test]
 fn an_attach_that_lost_a_volume_serves_and_says_so() {
