@@ -16,10 +16,12 @@ mod failover;
 mod faults;
 mod fills;
 mod flush;
+mod hedges;
 mod idle;
 mod images;
 mod keys;
 mod lagging;
+mod list;
 mod loaded;
 mod members;
 mod memory;
@@ -54,12 +56,14 @@ mod witness;
 
 use crate::binary::{Build, root};
 use crate::cluster::{Cluster, Options};
+use crate::proof::{Run, Verdict};
 use crate::room;
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
+use list::SCENARIOS;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -97,333 +101,6 @@ struct Scenario {
     run: fn(&Lab) -> Result<()>,
 }
 
-const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "flush-kill-all",
-        shows: "write + FLUSH for 20 s, SIGKILL of all gateways: each acknowledged pair is there (R1)",
-        needs: &[],
-        run: flush::run,
-    },
-    Scenario {
-        name: "fio-verify-failover",
-        shows: "fio --verify=crc32c is clean, also after a failover in the middle of a verify run",
-        needs: &["fio"],
-        run: verified::run,
-    },
-    Scenario {
-        name: "clients",
-        shows: "nbdinfo, nbdcopy, nbdsh, qemu-io, qemu-img convert and compare work and agree",
-        needs: &["nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img"],
-        run: tools::run,
-    },
-    Scenario {
-        name: "s3-outage",
-        shows: "S3 stopped under load: no client error; the backlog drains afterwards (R8)",
-        needs: &["versitygw"],
-        run: outage::run,
-    },
-    Scenario {
-        name: "s3-faults",
-        shows: "S3 that throttles, hangs, breaks, lies, is full, refuses and wants new keys, under load and a takeover: no client error, nothing lost or left over (R8)",
-        needs: &["versitygw"],
-        run: faults::run,
-    },
-    Scenario {
-        name: "stores",
-        shows: "one of three S3 servers killed under load: no client error, checkpoints go on, it catches up; another is emptied, and counts again (R8)",
-        needs: &["versitygw"],
-        run: stores::run,
-    },
-    Scenario {
-        name: "stores-lost",
-        shows: "all gateways and disks lost: recovered from three S3 servers with any one of them missing (R4, R8)",
-        needs: &["versitygw"],
-        run: stores::run_lost,
-    },
-    Scenario {
-        name: "stores-change",
-        shows: "a set's stores are changed under load: filled through a kill, a dead one replaced, drained, abandoned; recovery finds the new ones (R1, R4, R8)",
-        needs: &["versitygw"],
-        run: stores_change::run,
-    },
-    Scenario {
-        name: "idle",
-        shows: "an idle set asks next to nothing of its store; the first answer after that is preceded by a look at the head (H1)",
-        needs: &["versitygw"],
-        run: idle::run,
-    },
-    Scenario {
-        name: "cold-reads",
-        shows: "a reader in order or in steps does not wait for one answer of the store after the other; scattered reads cost no request more; CACHE works; a warm follower takes over warm",
-        needs: &["versitygw", "nbdsh"],
-        run: cold::run,
-    },
-    Scenario {
-        name: "journal-fills",
-        shows: "S3 away until the journal is nearly full: writers slow down along a curve, none sees an error (R8)",
-        needs: &["versitygw"],
-        run: fills::run,
-    },
-    Scenario {
-        name: "two-owners",
-        shows: "while B holds the lease, each write of A is refused, and B's data stays (R2)",
-        needs: &[],
-        run: owners::run,
-    },
-    Scenario {
-        name: "come-and-go",
-        shows: "plain connections that leave and arrive at once: none is closed with another's lease",
-        needs: &[],
-        run: storm::run,
-    },
-    Scenario {
-        name: "moves",
-        shows: "switchover and failover under load: connections close unanswered, nothing is lost (R1, R8)",
-        needs: &[],
-        run: moves::run,
-    },
-    Scenario {
-        name: "attach-failover",
-        shows: "users of `holdfast attach` see no error through kills, pauses and moves, and only errors once fenced (R1, R2, R8)",
-        needs: &["fio"],
-        run: attach::run,
-    },
-    Scenario {
-        name: "paused-gateway",
-        shows: "SIGSTOP past the lease, then SIGCONT: no stale read, no late write (R2, R3, R6)",
-        needs: &[],
-        run: paused::run,
-    },
-    Scenario {
-        name: "wiped-disk",
-        shows: "a gateway whose disk was wiped comes back as a new member under load and carries a quorum",
-        needs: &[],
-        run: wiped::run,
-    },
-    Scenario {
-        name: "lagging",
-        shows: "a follower stands still for twice what the journals hold: the others go on, it comes back by a state snapshot and carries a quorum (R1)",
-        needs: &[],
-        run: lagging::run,
-    },
-    Scenario {
-        name: "members",
-        shows: "a gateway is added, each is drained and restarted, one replaced, one removed: attached users see no error (R1, R8)",
-        needs: &[],
-        run: members::run,
-    },
-    Scenario {
-        name: "witness",
-        shows: "two gateways and a witness: one is killed, the other serves; the witness never does",
-        needs: &[],
-        run: witness::run,
-    },
-    Scenario {
-        name: "wan",
-        shows: "gateways 80 ms apart: a write takes a round trip, nobody is elected without need, a kill and a planned move are followed (R1, R8)",
-        needs: &[],
-        run: wan::run,
-    },
-    Scenario {
-        name: "damaged",
-        shows: "a follower's journal is damaged where it was synced: named, healed from its peers, a voter again (R9)",
-        needs: &[],
-        run: damaged::run,
-    },
-    Scenario {
-        name: "rotten",
-        shows: "a record rots under the gateway that serves: the read is answered by another one, right; the first ends and is healed (R9)",
-        needs: &[],
-        run: rotten::run,
-    },
-    Scenario {
-        name: "recover",
-        shows: "all gateways and disks lost: rebuilt from S3 up to the printed index; what comes back later serves nothing (R4)",
-        needs: &["versitygw"],
-        run: recover::run,
-    },
-    Scenario {
-        name: "recover-postgresql",
-        shows: "PostgreSQL, all gateways and disks lost: recovered, it opens, and its ledger is complete up to the printed moment (R4)",
-        needs: &["versitygw", "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
-        run: recover_postgresql::run,
-    },
-    Scenario {
-        name: "keys",
-        shows: "the cluster key changed under load, through a kill; then the new key alone recovers the set, the old one opens nothing (R10)",
-        needs: &[],
-        run: keys::run,
-    },
-    Scenario {
-        name: "data-keys",
-        shows: "a set's data key changed under load, through a late gateway and a kill; kept for a snapshot, then gone; no object is under the old one (R10)",
-        needs: &[],
-        run: data_keys::run,
-    },
-    Scenario {
-        name: "etcd",
-        shows: "a real etcd is told of each grant, also after it was dead or silent; no grant waits for it, nothing newer or foreign is replaced",
-        needs: etcd::NEEDS,
-        run: etcd::run,
-    },
-    Scenario {
-        name: "etcd-pair",
-        shows: "two gateways with an etcd in place of a third voter: killed, stopped, cut off, etcd killed, S3 stopped: what was flushed is there, nobody stale answers",
-        needs: pair::NEEDS,
-        run: pair::run,
-    },
-    Scenario {
-        name: "agent-pair",
-        shows: "PostgreSQL on two hosts over such a pair: the gateway that serves is killed, PostgreSQL is primary again over the other one, no commit is lost",
-        needs: pair::NEEDS_AGENTS,
-        run: pair::run_agents,
-    },
-    Scenario {
-        name: "scrub",
-        shows: "a flipped byte of an object, of the set or of a snapshot alone, is found by the background reading and named (R9)",
-        needs: &[],
-        run: scrub::run,
-    },
-    Scenario {
-        name: "waits",
-        shows: "reads of a damaged object wait, everything else of the attached host goes on, and nothing is reconnected (R8, R9)",
-        needs: &[],
-        run: waits::run,
-    },
-    Scenario {
-        name: "agent-takeover",
-        shows: "two PostgreSQL hosts behind HAProxy and PgBouncer: one killed, a switchover, an agent that hangs: the other takes over, no commit is lost",
-        needs: agent::NEEDS,
-        run: agent::run,
-    },
-    Scenario {
-        name: "agent-xfs",
-        shows: "the same on XFS, with PostgreSQL started and stopped by the host's own commands",
-        needs: agent::NEEDS_XFS,
-        run: agent::run_xfs,
-    },
-    Scenario {
-        name: "agent-orders",
-        shows: "PostgreSQL killed, then hung, and restarted in its place; a pause; a switchover at a time; a forced failover; each health check's answer; `holdfast watch` through it",
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
-        run: agent_orders::run,
-    },
-    Scenario {
-        name: "agent-three",
-        shows: "three PostgreSQL hosts: the one of higher priority takes over, one with nofailover never does, flapping delay and takeovers per hour hold, a switchover to the third, manual mode",
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres"],
-        run: agent_three::run,
-    },
-    Scenario {
-        name: "two-sites",
-        shows: "PostgreSQL at two sites: one is lost, the other is promoted, no acknowledged commit is lost; back, it is no second primary, and follows",
-        needs: &["nbdfuse", "unshare", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
-        run: two_sites::run,
-    },
-    Scenario {
-        name: "standby",
-        shows: "a read-only PostgreSQL on a local copy of a snapshot: consistent, renewed, through a gateway's death, and the primary does not notice",
-        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres", "/usr/sbin/haproxy"],
-        run: standby::run,
-    },
-    Scenario {
-        name: "tls",
-        shows: "TLS between gateways and at the admin door: works through a kill, and nobody else gets a word (R10)",
-        needs: &["qemu-io"],
-        run: tls::run,
-    },
-    Scenario {
-        name: "unreadable",
-        shows: "journals, snapshots, cache and objects show nothing of what was written (R10)",
-        needs: &[],
-        run: unreadable::run,
-    },
-    Scenario {
-        name: "space",
-        shows: "the store settles near the live size; a snapshot stays what it was and frees its own; a paused leader deletes nothing",
-        needs: &[],
-        run: space::run,
-    },
-    Scenario {
-        name: "rollback",
-        shows: "a set becomes one of its snapshots, through a kill as well; who used it goes on only under a new epoch (R4, R6)",
-        needs: &[],
-        run: rollback::run,
-    },
-    Scenario {
-        name: "snapshot-diff",
-        shows: "volumes are written, trimmed, resized, exchanged, deleted and made anew between two snapshots: images of one become those of the other, both ways (R4)",
-        needs: &[],
-        run: diff::run,
-    },
-    Scenario {
-        name: "clones",
-        shows: "a set is cloned: both are written, the snapshot goes, objects are deleted, all gateways die, all disks are lost: each shows its own (R4)",
-        needs: &[],
-        run: clones::run,
-    },
-    Scenario {
-        name: "volumes",
-        shows: "volumes grow, shrink, are renamed and deleted under load and through a kill; the others are whole, the space comes back (R1, R8)",
-        needs: &[],
-        run: volumes::run,
-    },
-    Scenario {
-        name: "set-delete",
-        shows: "a set is deleted while a gateway is away, and while its own one dies: key, objects, files on all disks go, its name is free, the other set is whole (R10)",
-        needs: &[],
-        run: set_delete::run,
-    },
-    Scenario {
-        name: "import-export",
-        shows: "a sparse image in and out again through kills of the command and of a gateway: the same digest (R1); qcow2 as documented",
-        needs: &["sha256sum", "qemu-img", "qemu-nbd", "nbdcopy"],
-        run: images::run,
-    },
-    Scenario {
-        name: "attach-postgresql",
-        shows: "pgbench on ext4 on `holdfast attach`: gateways are killed, and PostgreSQL sees no error",
-        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
-        run: attach_postgresql::run,
-    },
-    Scenario {
-        name: "rolling-postgresql",
-        shows: "each gateway is drained, restarted and undrained under pgbench: PostgreSQL sees no error, no commit is lost (R1, R8)",
-        needs: &["nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
-        run: rolling::run,
-    },
-    Scenario {
-        name: "rolling-upgrade",
-        shows: "the same with a newer program for each: first one, and back; then all; the older one is refused from then on (R1, R8)",
-        needs: &[OLDER, "nbdfuse", "/usr/lib/postgresql/15/bin/postgres"],
-        run: rolling::upgrade,
-    },
-    Scenario {
-        name: "power-cuts",
-        shows: "the power goes under PostgreSQL and all gateways, their disks lose what was not synced: ledger, file system and tables are whole (R1)",
-        needs: power::NEEDS,
-        run: power::run_few,
-    },
-    Scenario {
-        name: "first-cut",
-        shows: "the power goes on a machine that was just set up: the names of its new folders are there, and what was flushed (R1)",
-        needs: &[],
-        run: power::first_cut,
-    },
-    Scenario {
-        name: "failover",
-        shows: "behind HAProxy: host killed, switchover, gateway killed, host cut off, region lost: no commit is lost, the cut-off host cannot write",
-        needs: failover::NEEDS,
-        run: failover::run,
-    },
-    Scenario {
-        name: "memory",
-        shows: "random 8 KiB writes all over a 1 TiB volume: every gateway stays below 1 GiB resident",
-        needs: &["fio"],
-        run: memory::run,
-    },
-];
-
 /// The chore: set up, run, count.
 ///
 /// # Errors
@@ -431,9 +108,25 @@ const SCENARIOS: &[Scenario] = &[
 pub fn chore(args: &Args) -> Result<()> {
     setup::setup(For::Tests)?;
     let mut times = Times::begin();
+    let begun = Instant::now();
     let count = run(args, &mut times)?;
     times.say();
+    noted(args, count, begun.elapsed()).note();
     count.close()
+}
+
+/// This run, for the page on what was run.
+fn noted(args: &Args, count: Count, took: Duration) -> Run {
+    let verdict = match count {
+        Count { failed: 1.., .. } => Verdict::Broken,
+        Count { passed: 0, .. } => Verdict::Unknown,
+        Count { .. } => Verdict::Held,
+    };
+    let long = if args.long { "--long" } else { "" };
+    let under = std::iter::once(long).filter(|long| !long.is_empty()).chain(args.names.iter().map(String::as_str));
+    let mut run = Run::now("scenarios", took.as_secs(), verdict).did("scenarios", count.passed);
+    run.under = under.collect::<Vec<_>>().join(" ");
+    run
 }
 
 /// Runs the scenarios asked for, and notes how long each took.
@@ -584,6 +277,24 @@ mod tests {
             assert!(beside(first, &[named(first)]).is_none(), "{second} was not chosen");
             assert!(at(first) < at(second), "{second} would run twice");
             assert!(beside(second, &all).is_none(), "{second} is run by itself");
+        }
+    }
+
+    #[test]
+    fn a_run_is_noted_by_what_it_came_to() {
+        let args = |names: &[&str], long| Args {
+            names: names.iter().copied().map(String::from).collect(),
+            long,
+            older_bin: None,
+            build: Build { bin: None, profile: None },
+        };
+        let took = Duration::from_secs(7);
+        let run = noted(&args(&["idle", "keys"], true), Count { passed: 2, failed: 0, skipped: 0 }, took);
+        assert_eq!((run.under.as_str(), run.seconds, run.verdict), ("--long idle keys", 7, Verdict::Held));
+        assert_eq!(run.did, std::collections::BTreeMap::from([("scenarios".into(), 2)]));
+        for (passed, failed, verdict) in [(1, 1, Verdict::Broken), (0, 0, Verdict::Unknown)] {
+            let run = noted(&args(&[], false), Count { passed, failed, skipped: 1 }, took);
+            assert_eq!((run.under.as_str(), run.verdict), ("", verdict));
         }
     }
 

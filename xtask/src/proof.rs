@@ -2,7 +2,7 @@
 //! docs/proof/README.md is written from what is in the tree, by nothing else.
 //!
 //! ```text
-//!   chaos, sim, power, demo, jepsen, zfs ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md
+//!   chaos, sim, power, demo, jepsen, zfs, e2e ─▶ target/proof/runs.jsonl ─▶ docs/proof/runs.jsonl ─▶ the table on docs/proof/README.md
 //! ```
 
 mod table;

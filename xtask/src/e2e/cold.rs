@@ -312,7 +312,8 @@ fn ahead(metrics: &str) -> Result<u64> {
     counted(metrics, "holdfast_read_ahead_extents_total")
 }
 
-fn counted(metrics: &str, name: &str) -> Result<u64> {
+/// What a gateway's metrics say under that name; 0 where they say nothing.
+pub(super) fn counted(metrics: &str, name: &str) -> Result<u64> {
     let page = page(metrics, "/metrics")?;
     let line = page.lines().find(|line| line.split(' ').next() == Some(name));
     line.map_or(Ok(0), |line| Ok(line.rsplit(' ').next().context("an empty line")?.parse()?))

@@ -1,0 +1,171 @@
+//! A set in two S3 servers, with somebody in between at each. Reads go to the one that is near, and to the other once that has become the nearer one; a read that the
+//! near one does not answer is asked of the other as well, soon and within a budget (E1); where it answers nothing at all, reads go on at the other one (E2). No
+//! read of a client fails, and each has what was written.
+
+use super::cold::counted;
+use super::{Lab, TAKEOVER_LIMIT};
+use crate::cluster::{Cluster, Options, SET};
+use crate::faults::{Fault, Proxy, only};
+use crate::nbd::{Client, pattern};
+use crate::s3::S3;
+use crate::say::note;
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// What one read asks for: an extent, and so a request of its own.
+const READ: u64 = 128 << 10;
+const EXTENTS: u64 = 1024;
+/// More than the reads after which their p95 is known.
+const MEASURED: u64 = 96;
+/// Reads of one look at who answers.
+const BATCH: u64 = 16;
+/// Requests at the other store beside those of reads: looks at the head, and a hedge.
+const BESIDE: u64 = 6;
+/// Hedges that are waited for.
+const HEDGES: u64 = 4;
+/// Reads during which the near store answers nothing.
+const SILENT: u64 = 40;
+/// One hedge for so many reads, and so many saved up at most (`store/src/quorum/hedging.rs`).
+const READS_PER_HEDGE: u64 = 20;
+const HEDGES_SAVED: u64 = 10;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The place at which all of it is read, each extent once: nothing of it is in a cache.
+struct Reader {
+    client: Client,
+    number: u64,
+    metrics: String,
+}
+
+impl Reader {
+    /// Reads the next `count` extents; the longest that one took.
+    fn read(&mut self, count: u64) -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for _ in 0..count {
+            anyhow::ensure!(
+                self.number < EXTENTS,
+                "all {EXTENTS} extents are read, and what was waited for has not come"
+            );
+            // In no order, and each once: the factor and their number have no divisor in common.
+            let offset = self.number * 389 % EXTENTS * READ;
+            let begun = Instant::now();
+            let found = self.client.read(offset, READ as u32)?;
+            longest = longest.max(begun.elapsed());
+            anyhow::ensure!(found == pattern(1, offset, READ as usize), "wrong data at {offset}");
+            self.number += 1;
+        }
+        Ok(longest)
+    }
+
+    fn hedges(&self) -> Result<u64> {
+        counted(&self.metrics, "holdfast_store_hedges_total")
+    }
+}
+
+pub(super) fn run(lab: &Lab) -> Result<()> {
+    let servers = [S3::start(&lab.dir.join("store1"))?, S3::start(&lab.dir.join("store2"))?];
+    let doors = [Proxy::start(&servers[0].address(), 0)?, Proxy::start(&servers[1].address(), 0)?];
+    let store = format!("w=2 {} {}", servers[0].url_by(doors[0].address()), servers[1].url_by(doors[1].address()));
+    // Nothing is left on a cache's disk over a restart, nothing is read ahead, and no checkpoint comes by itself.
+    let settings = [
+        "upload.interval_ms=3600000",
+        "upload.bytes=1GiB",
+        "cache.disk=0B",
+        "cache.read_ahead=0B",
+        "cache.memory=256MiB",
+    ];
+    let options = Options {
+        bin: lab.bin.clone(),
+        dir: lab.dir.join("cluster"),
+        gateways: 1,
+        store: Some(store),
+        size: format!("{}MiB", (EXTENTS * READ) >> 20),
+        settings: settings.map(String::from).into(),
+        env: servers[0].env(),
+    };
+    let mut cluster = Cluster::start(options)?;
+    let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
+    for number in 0..EXTENTS {
+        client.write(number * READ, &pattern(1, number * READ, READ as usize))?;
+    }
+    client.flush()?;
+    cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "1m"])?;
+    client.disconnect();
+    let mut cluster = cluster.stop()?.start()?;
+    let (_, client) = cluster.connect(TAKEOVER_LIMIT)?;
+    let mut reader = Reader { client, number: 0, metrics: cluster.metrics_address(0)? };
+    reader.read(MEASURED)?;
+
+    nearest(&mut reader, &doors)?;
+    hedged(&mut reader, &doors)?;
+    silent(&mut reader, &doors)?;
+    reader.client.disconnect();
+    cluster.stop()?;
+    Ok(())
+}
+
+/// The first store becomes a slow one: reads go to the second.
+fn nearest(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
+    doors[0].set(only(Fault::Slow));
+    let begun = Instant::now();
+    loop {
+        let before = [doors[0].asked(), doors[1].asked()];
+        reader.read(BATCH)?;
+        let (far, near) = (doors[0].asked() - before[0], doors[1].asked() - before[1]);
+        if far <= BESIDE && near >= BATCH {
+            note(format!(
+                "of {BATCH} reads {near} requests went to the near store and {far} to the far one, {:.1} s after that had become slow",
+                begun.elapsed().as_secs_f64()
+            ));
+            return Ok(());
+        }
+        anyhow::ensure!(
+            begun.elapsed() < LIMIT,
+            "after {LIMIT:?} reads still go to the store that is slow: {far} of {BATCH}, {near} to the other one"
+        );
+        // As a reader that is not in a hurry: what is waited for comes with a look at the head.
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Now and then the near store does not answer a read: the other one does.
+fn hedged(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
+    doors[0].set(Vec::new());
+    let (first, mut longest, mut tries) = (reader.hedges()?, Duration::ZERO, 0);
+    while reader.hedges()? < first + HEDGES {
+        doors[1].set(only(Fault::Hang));
+        let took = reader.read(1);
+        doors[1].set(Vec::new());
+        longest = longest.max(took.context("a read that the near store did not answer")?);
+        tries += 1;
+        // As many reads as it takes to save up for one of them.
+        reader.read(READS_PER_HEDGE / 2)?;
+    }
+    note(format!(
+        "{tries} reads were not answered by the near store: {HEDGES} hedges, the longest read took {:.0} ms",
+        longest.as_secs_f64() * 1e3
+    ));
+    Ok(())
+}
+
+/// The near store answers nothing: reads go on at the other one, with no more hedges than the budget has.
+fn silent(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
+    let hedges = reader.hedges()?;
+    doors[1].set(only(Fault::Hang));
+    let longest = reader.read(SILENT).context("with a store that answers nothing")?;
+    let before = doors[1].asked();
+    reader.read(BATCH)?;
+    let asked = doors[1].asked() - before;
+    doors[1].set(Vec::new());
+    // Those after the patience of a read count as well, one for each until its store counts as dead.
+    let hedges = reader.hedges()? - hedges;
+    note(format!(
+        "a store that answers nothing: {} reads, {hedges} asked the other one as well, the longest took {:.0} ms; of the last {BATCH} {asked} asked it first",
+        SILENT + BATCH,
+        longest.as_secs_f64() * 1e3
+    ));
+    let most = HEDGES_SAVED + (SILENT + BATCH) / READS_PER_HEDGE + 2;
+    anyhow::ensure!(hedges <= most, "{hedges} hedges for {} reads, expected {most} at most", SILENT + BATCH);
+    anyhow::ensure!(asked <= BESIDE, "{asked} requests for {BATCH} reads went to a store that answers nothing");
+    Ok(())
+}
