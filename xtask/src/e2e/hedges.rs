@@ -133,13 +133,13 @@ fn hedged(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
     doors[0].set(Vec::new());
     let (first, mut longest, mut tries) = (reader.hedges()?, Duration::ZERO, 0);
     while reader.hedges()? < first + HEDGES {
+        // As many as it takes to save up for one: without it the read would wait for its patience, and its store count as dead.
+        reader.read(READS_PER_HEDGE)?;
         doors[1].set(only(Fault::Hang));
         let took = reader.read(1);
         doors[1].set(Vec::new());
         longest = longest.max(took.context("a read that the near store did not answer")?);
         tries += 1;
-        // As many reads as it takes to save up for one of them.
-        reader.read(READS_PER_HEDGE / 2)?;
     }
     note(format!(
         "{tries} reads were not answered by the near store: {HEDGES} hedges, the longest read took {:.0} ms",

@@ -197,7 +197,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "scrub",
-        shows: "a flipped byte of an object, of the set or of a snapshot alone, is found by the background reading and named (R9)",
+        shows: "a flipped byte of an object, of the set, of a snapshot or of a clone's root alone, is found by the background reading and named (R9)",
         needs: &[],
         run: scrub::run,
     },

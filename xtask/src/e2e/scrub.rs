@@ -1,5 +1,6 @@
 //! The background reading of a set's objects: complete and clean, then a byte of an object is flipped, and it is found and named within a
-//! bounded time, by the command and `set show`; flipped back, the next one is clean again. A snapshot's own objects are read as well.
+//! bounded time, by the command and `set show`; flipped back, the next one is clean again. A snapshot's own objects are read as well, and what a clone
+//! alone shows once that snapshot is gone.
 
 use super::recover::{flip, holdfast};
 use super::{Lab, TAKEOVER_LIMIT};
@@ -39,7 +40,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let segments = segments(&folder)?;
     let (first, last) = (segments.first().context("no segment")?, segments.last().context("no segment")?);
     anyhow::ensure!(first != last, "the second checkpoint has no segment of its own: {segments:?}");
-    let found = |(file, len): &(PathBuf, u64), snapshot: &str| -> Result<()> {
+    let found = |(file, len): &(PathBuf, u64), snapshot: &str, clone: u64| -> Result<()> {
         let at = len / 2;
         flip(file, at)?;
         let (code, said, took) = complete(&ask)?;
@@ -48,19 +49,26 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         let places = said["damaged"].as_array().context("no list of damage")?;
         let named = places.iter().any(|p| {
             let key = p["key"].as_str().is_some_and(|k| k.ends_with(object));
-            key && p["volume"] == VOLUME && p["snapshot"] == snapshot
+            key && p["volume"] == VOLUME && p["snapshot"] == snapshot && p["clone"] == clone
         });
         anyhow::ensure!(code == DAMAGED && named, "R9: byte {at} of {object} was flipped: exit code {code}, {said}");
         note(format!("byte {at} of {object} flipped, named after {took:?}: {}", places[0]));
         Ok(())
     };
     for (segment, snapshot) in [(first, "before"), (last, "")] {
-        found(segment, snapshot)?;
+        found(segment, snapshot, 0)?;
         let shown = cluster.holdfast(&["set", "show", SET])?;
         anyhow::ensure!(shown["scrub"]["damaged_total"].as_u64() > Some(0), "set show says nothing: {shown}");
         let (code, said, _) = complete(&ask)?;
         anyhow::ensure!(code == 0, "clean again: exit code {code}, {said}");
     }
+    let before = format!("{SET}@before");
+    let made = cluster.holdfast(&["set", "clone", &before, "copy", "--timeout", "1m"])?;
+    let clone = made["set"]["id"].as_u64().with_context(|| format!("a clone without a number: {made}"))?;
+    cluster.holdfast(&["snapshot", "delete", &before, "--yes"])?;
+    found(first, "before", clone).context("its snapshot is gone, and a clone shows it")?;
+    let (code, said, _) = complete(&ask)?;
+    anyhow::ensure!(code == 0, "clean again: exit code {code}, {said}");
     cluster.stop()?;
     Ok(())
 }

@@ -12,6 +12,7 @@ pub(super) fn scrub_message(set: &SetServer) -> v1::Scrub {
         part: place.part,
         key: place.key,
         snapshot: place.snapshot.map(|name| name.to_string()).unwrap_or_default(),
+        clone: place.clone.map_or(0, |clone| clone.0),
         volume: place.volume,
         lba: place.lba,
         sectors: place.sectors,

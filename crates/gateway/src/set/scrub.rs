@@ -1,7 +1,7 @@
 //! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast verify` (R9).
 //!
 //! ```text
-//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ snapshots: what only they show ─▶ complete
+//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ snapshots, then roots that clones alone show: what only they show ─▶ complete
 //!                          ▲                                        │
 //!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
 //! ```
@@ -21,9 +21,9 @@ use crate::set::server::{SetServer, unix_ms};
 use crate::verify::{Checked, Damage, Subject, Throttle, check_page, copy_of};
 use book::{Book, Finds, Place, Target};
 use futures_util::future::BoxFuture;
-use holdfast_control::set::RootRef;
+use holdfast_control::set::{Pin, RootRef, SetState};
 use holdfast_store::{Kind, Standing, StoreError};
-use holdfast_types::{Name, VolumeId};
+use holdfast_types::{Name, SetId, VolumeId};
 use holdfast_volume::map::{PageRef, Root};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -221,6 +221,8 @@ impl Scrubber {
             let (root, volumes) = match target {
                 Target::Now => (state.current_root()?, &state.volumes),
                 Target::Snapshot(name) => state.snapshots.get(name).map(|s| (s.root, &s.volumes))?,
+                // Whatever they are called there; one that is gone from here is told by its number.
+                Target::Clone(clone) => (pinned_alone(state).find(|pin| pin.clone == *clone)?.root, &state.volumes),
             };
             Some((root, volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect()))
         })
@@ -265,7 +267,7 @@ impl Scrubber {
         // What a snapshot shares with the set as it is was read with that.
         let now = match &target {
             Target::Now => None,
-            Target::Snapshot(_) => self.place_of(&Target::Now).map(|(at, _)| at),
+            Target::Snapshot(_) | Target::Clone(_) => self.place_of(&Target::Now).map(|(at, _)| at),
         };
         // Of one that is in memory in part a leaf at a time: all of it would be read anew for every few pages.
         let now = match now {
@@ -314,9 +316,9 @@ impl Scrubber {
     }
 
     fn target_done(&mut self, target: &Target) -> Turn {
-        let names: Vec<Name> = self.server.host.with(|m| m.state().snapshots.keys().cloned().collect());
+        let next = self.server.host.with(|m| target.next(targets(m.state())));
         let store = self.copy_read();
-        self.book.target_done(target.next(&names), store.as_deref(), unix_ms());
+        self.book.target_done(next, store.as_deref(), unix_ms());
         self.root = None;
         if self.book.round.is_none() {
             let damaged = self.book.found.total;
@@ -401,6 +403,14 @@ impl Scrubber {
         }
     }
 
+    /// What the snapshot was called that a clone was made of.
+    fn pinned_snapshot(&self, clone: SetId) -> Option<Name> {
+        self.server.host.with(|m| {
+            let pin = m.state().pins().map(|(_, pin)| pin).find(|pin| pin.clone == clone);
+            pin.map(|pin| pin.snapshot.clone())
+        })
+    }
+
     fn keep(&mut self, at: RootRef, root: Arc<Root>) -> Arc<Root> {
         self.pages = root.page_count();
         self.root = Some((at, root.clone()));
@@ -411,18 +421,32 @@ impl Scrubber {
         if let Some(several) = self.mapping.store.several() {
             several.lacks(self.throttle.copy.load(Ordering::Relaxed), &damage.key, 0, at.object, true);
         }
-        let snapshot = match target {
-            Target::Now => None,
-            Target::Snapshot(name) => Some(name.clone()),
+        let (snapshot, clone) = match target {
+            Target::Now => (None, None),
+            Target::Snapshot(name) => (Some(name.clone()), None),
+            Target::Clone(clone) => (self.pinned_snapshot(*clone), Some(*clone)),
         };
         tracing::error!(
-            set = %self.server.name, ?snapshot, part = damage.part, key = %damage.key, volume = %damage.volume, lba = damage.lba,
+            set = %self.server.name, ?snapshot, ?clone, part = damage.part, key = %damage.key, volume = %damage.volume, lba = damage.lba,
             sectors = damage.sectors, reason = %damage.reason, store = damage.store, "R9: the scrub found damage"
         );
         metrics::counter!("holdfast_scrub_damage_found_total", "set" => self.server.name.to_string()).increment(1);
         let Damage { part, key, volume, lba, sectors, reason, store, .. } = damage;
-        Place { part: part.to_string(), key, snapshot, volume, lba, sectors, reason, store }
+        Place { part: part.to_string(), key, snapshot, clone, volume, lba, sectors, reason, store }
     }
+}
+
+/// Everything beside the set as it is.
+fn targets(state: &SetState) -> Vec<Target> {
+    let snapshots = state.snapshots.keys().cloned().map(Target::Snapshot);
+    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()
+}
+
+/// Pins of roots that no snapshot shows any more, one for each root: the others are read with their snapshots.
+fn pinned_alone(state: &SetState) -> impl Iterator<Item = &Pin> {
+    let first = |root: RootRef| state.pins().filter(|(_, pin)| pin.root == root).map(|(_, pin)| pin.clone).min();
+    let shown = |root: RootRef| state.snapshots.values().any(|snapshot| snapshot.root == root);
+    state.pins().map(|(_, pin)| pin).filter(move |pin| !shown(pin.root) && first(pin.root) == Some(pin.clone))
 }
 
 /// Keeps the reading within its bytes a second, and out of the way.
@@ -504,7 +528,39 @@ impl Throttle for Brake {
 
 #[cfg(test)]
 mod tests {
-    use super::pick_copy;
+    use super::*;
+    use holdfast_control::set::Snapshot;
+    use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, Term};
+
+    fn at(root: u128) -> RootRef {
+        RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: root }, bytes: 9 }
+    }
+
+    /// What only a clone keeps is read like what only a snapshot does, each root once.
+    #[test]
+    fn what_a_clone_alone_shows_is_read_after_the_snapshots() {
+        let (upto, name) = (LogId::new(1, 5), |text| Name::new(text).unwrap());
+        let mut state = SetState::new(Epoch(0));
+        for (request, clone, root, snapshot) in [(1, 7, 10, "monday"), (2, 9, 11, "sunday"), (3, 8, 11, "sunday")] {
+            let pin = Pin { clone: GroupId(clone), root: at(root), upto, snapshot: name(snapshot), at: upto };
+            state.pins.insert(RequestId(request), pin);
+        }
+        let there = |root| {
+            let request = RequestId(4);
+            Snapshot { upto, root: at(root), volumes: Default::default(), request, at_unix_ms: 0, scheduled: false }
+        };
+        state.snapshots.insert(name("monday"), there(10));
+        // One that was made anew under the name shows something else.
+        state.snapshots.insert(name("sunday"), there(12));
+        let all = targets(&state);
+        let expected = [Target::Snapshot(name("monday")), Target::Snapshot(name("sunday")), Target::Clone(GroupId(8))];
+        assert_eq!(all, expected);
+        assert_eq!(Target::Now.next(all.clone()), Some(expected[0].clone()));
+        assert_eq!(expected[1].next(all.clone()), Some(expected[2].clone()));
+        assert_eq!(expected[2].next(all), None);
+        state.snapshots.remove(&name("monday"));
+        assert_eq!(targets(&state).len(), 3, "it is gone, and its clone shows it");
+    }
 
     #[test]
     fn copies_take_turns_and_one_in_trouble_is_passed_over() {

@@ -54,13 +54,15 @@ fn describe(scrub: &v1::Scrub, start: bool) -> String {
             "" => place.volume.clone(),
             snapshot => format!("{}@{snapshot}", place.volume),
         };
+        let store = if place.store.is_empty() { String::new() } else { format!("in {}: ", place.store) };
+        let clone = if place.clone == 0 { String::new() } else { format!("for its clone, set {}: ", place.clone) };
         [
             volume,
             place.lba.to_string(),
             place.sectors.to_string(),
             place.part.clone(),
             place.key.clone(),
-            if place.store.is_empty() { place.reason.clone() } else { format!("in {}: {}", place.store, place.reason) },
+            format!("{store}{clone}{}", place.reason),
         ]
     });
     let text = format!("{begun}{}", line(scrub));
@@ -94,6 +96,14 @@ mod tests {
         (scrub.damaged_total, scrub.damaged) = (1, vec![place]);
         let text = describe(&scrub, false);
         assert!(text.contains("DAMAGED: 1 places") && text.contains("vol1    8       16       extent"), "{text}");
+        let place = &mut scrub.damaged[0];
+        (place.snapshot, place.clone, place.store, place.reason) =
+            ("monday".into(), 7, "store 2".into(), "found 3 bytes".into());
+        let text = describe(&scrub, false);
+        assert!(
+            text.contains("vol1@monday") && text.contains("in store 2: for its clone, set 7: found 3 bytes"),
+            "{text}"
+        );
         assert_eq!(line(&v1::Scrub::default()), "off; no complete one known here");
     }
 }

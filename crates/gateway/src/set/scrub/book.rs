@@ -3,7 +3,7 @@
 //! B1  A place that is in the set from the begin of a round to its end is read in that round, whatever comes and goes beside it.
 //! B2  Damage that the last complete round found stays known until the next one is complete; what a round finds is known at once.
 
-use holdfast_types::{Name, VolumeId};
+use holdfast_types::{Name, SetId, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -20,16 +20,14 @@ pub enum Target {
     Now,
     /// What only this snapshot shows.
     Snapshot(Name),
+    /// What only this clone shows of the set: the snapshot that it was made of is gone.
+    Clone(SetId),
 }
 
 impl Target {
-    /// What comes next, with these snapshots.
-    pub fn next<'a>(&self, snapshots: impl IntoIterator<Item = &'a Name>) -> Option<Target> {
-        let after = |name: &&Name| match self {
-            Target::Now => true,
-            Target::Snapshot(this) => *name > this,
-        };
-        snapshots.into_iter().filter(after).min().map(|name| Target::Snapshot(name.clone()))
+    /// What comes next, where all of these are there.
+    pub fn next(&self, there: impl IntoIterator<Item = Target>) -> Option<Target> {
+        there.into_iter().filter(|target| target > self).min()
     }
 }
 
@@ -42,6 +40,9 @@ pub struct Place {
     pub key: String,
     /// The snapshot that shows it; `None`: the set as it is.
     pub snapshot: Option<Name>,
+    /// The clone that shows it, of a snapshot of that name which is gone.
+    #[serde(default)]
+    pub clone: Option<SetId>,
     /// The volume; empty where it is all of them.
     pub volume: String,
     /// First sector that cannot be read.

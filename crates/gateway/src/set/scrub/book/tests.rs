@@ -10,7 +10,7 @@ fn name(at: u8) -> Name {
 
 fn place(lba: u64) -> Place {
     let (part, key, volume, reason) = ("extent".into(), "k".into(), "vol1".into(), "bad".into());
-    Place { part, key, snapshot: None, volume, lba, sectors: 8, reason, store: None }
+    Place { part, key, snapshot: None, clone: None, volume, lba, sectors: 8, reason, store: None }
 }
 
 #[test]
@@ -72,8 +72,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn names(world: &World) -> Vec<Name> {
-    world.keys().flatten().map(|at| name(*at)).collect()
+/// The first two are snapshots, the others what only clones show.
+fn target(at: u8) -> Target {
+    if at < 2 { Target::Snapshot(name(at)) } else { Target::Clone(holdfast_types::GroupId(at.into())) }
+}
+
+fn there(world: &World) -> Vec<Target> {
+    world.keys().flatten().map(|at| target(*at)).collect()
 }
 
 /// What the task does: the next page of the target, or the next target.
@@ -81,7 +86,7 @@ fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u
     let Some(round) = &book.round else { return };
     let of = match &round.target {
         Target::Now => None,
-        Target::Snapshot(target) => (0..4).find(|at| name(*at) == *target),
+        other => (0..4).find(|at| target(*at) == *other),
     };
     let next = (round.next.0.0, round.next.1);
     match world.get(&of).and_then(|pages| pages.range(next..).next()) {
@@ -90,7 +95,7 @@ fn step(book: &mut Book, world: &World, read: &mut BTreeSet<(Option<u8>, (u32, u
             book.page_done((VolumeId(at.0), at.1), 1, 1, vec![]);
         }
         None => {
-            let next = round.target.next(&names(world));
+            let next = round.target.next(there(world));
             book.target_done(next, None, 9);
         }
     }
