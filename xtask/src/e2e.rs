@@ -60,6 +60,7 @@ use crate::proof::{Run, Verdict};
 use crate::room;
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
+use crate::stats::Processors;
 use crate::times::Times;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
@@ -192,12 +193,14 @@ struct Ran {
 
 fn one(scenario: &Scenario, bin: &Path, older: Option<&Path>, long: bool) -> Result<Ran> {
     step(format!("{}: {}", scenario.name, scenario.shows));
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), Processors::now());
     let (bin, dir) = (bin.to_path_buf(), scenario_dir(scenario.name)?);
     let lab = Lab { bin, dir, long, older: older.map(Path::to_path_buf) };
     let result = (scenario.run)(&lab).with_context(|| format!("logs in {}", lab.dir.display()));
     let took = begun.elapsed();
-    note(format!("{:.0} s", took.as_secs_f64()));
+    // Of one that leaves them idle it can be asked whether another could run beside it.
+    let busy = Processors::now().percent_since(before);
+    note(format!("{:.0} s, the processors worked {busy} % of it", took.as_secs_f64()));
     Ok(Ran { result, took, dir: lab.dir })
 }
 

@@ -29,6 +29,35 @@ pub fn machine() -> String {
     )
 }
 
+/// How much of their time this machine's processors have worked so far, and how much there was of it. By what of it went between two looks it shows whether something that took long had to wait, or to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processors {
+    worked: u64,
+    all: u64,
+}
+
+impl Processors {
+    /// Until now; nothing where the kernel does not say.
+    pub fn now() -> Self {
+        Self::of(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line of `/proc/stat`: `cpu`, user, nice, system, idle, iowait, ... (guests are in user already).
+    fn of(text: &str) -> Self {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+        let times: Vec<u64> = line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
+        let all = times.iter().sum();
+        let idle: u64 = times.iter().skip(3).take(2).sum();
+        Self { worked: all - idle, all }
+    }
+
+    /// What share of their time they have worked since `earlier`, in percent.
+    pub fn percent_since(self, earlier: Self) -> u64 {
+        let (worked, all) = (self.worked.saturating_sub(earlier.worked), self.all.saturating_sub(earlier.all));
+        if all == 0 { 0 } else { worked * 100 / all }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +67,13 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn processors_are_asked_for_what_they_did_between_two_looks() {
+        let first = Processors::of("cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 1 2\n");
+        let later = Processors::of("cpu  40 0 20 110 30 0 0 0 9 9\n");
+        assert_eq!(later.percent_since(first), 40);
+        assert_eq!(Processors::of("").percent_since(first), 0, "where the kernel does not say");
     }
 }
