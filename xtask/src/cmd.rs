@@ -87,25 +87,6 @@ impl Cmd {
     }
 }
 
-/// The same at the lowest priority, where there is a `nice`: it stands back for everybody, and so does what it starts.
-pub fn patient(command: Command) -> Command {
-    if !on_path("nice") {
-        return command;
-    }
-    let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => nice.env(name, value),
-            None => nice.env_remove(name),
-        };
-    }
-    if let Some(dir) = command.get_current_dir() {
-        nice.current_dir(dir);
-    }
-    nice
-}
-
 /// A command line as a person would type it (without quoting).
 pub fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
@@ -137,21 +118,4 @@ pub fn tail_of(path: &Path, lines: usize) -> String {
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stands_back_is_the_same_command_otherwise() {
-        let script = "echo $(nice) $WORD $(pwd)";
-        let told = cmd("sh").args(["-c", script]).env("WORD", "kept").dir("/").into_command();
-        let found = Cmd::of(patient(told)).out().expect("it runs");
-        assert_eq!(found, "19 kept /\n");
-        let mut told = cmd("sh").args(["-c", "echo ${PATH-gone}"]).into_command();
-        told.env_remove("PATH");
-        let gone = patient(told).get_envs().any(|(name, value)| name == "PATH" && value.is_none());
-        assert!(gone, "a variable that was taken away is back");
-    }
 }

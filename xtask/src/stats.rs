@@ -54,7 +54,7 @@ impl Processors {
     /// What share of their time they have worked since `earlier`, in percent.
     pub fn percent_since(self, earlier: Self) -> u64 {
         let (worked, all) = (self.worked.saturating_sub(earlier.worked), self.all.saturating_sub(earlier.all));
-        if all == 0 { 0 } else { worked * 100 / all }
+        (worked * 100).checked_div(all).unwrap_or(0)
     }
 }
 

@@ -3,8 +3,7 @@
 //! ```text
 //!  cargo test --no-run ─▶ programs ─┬▶ one after the other ──────────────────────────────┐
 //!                                   └▶ beside them, at the lowest priority: what reckons ─┴▶ last: what does as much as fits
-//!                                      all the time, on a clock of its own; then whatever    into the time that it is given
-//!                                      else the caller has that never waits (clippy)
+//!                                      all the time, on a clock of its own                   into the time that it is given
 //! ```
 //! One after the other, most of them leave the processors to themselves: they wait for real clocks, sockets and disks. Two of these at once would be in each
 //! other's way; what never looks at a real clock, and stands back for everybody, is not.
@@ -12,8 +11,8 @@
 //! Owns: which programs there are, their order, what of their words is shown. Does not own: the tests.
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
-use crate::cmd::patient;
-use crate::say::{Count, held, line, step};
+use crate::cmd::on_path;
+use crate::say::{Count, line, step};
 use crate::times::Times;
 use crate::verify::counted;
 use anyhow::{Context, Result};
@@ -38,7 +37,7 @@ const TURNS: [(&str, &str, Turn); 2] =
 
 /// A program that cargo has made of tests. Ordered as they run.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Program {
+struct Program {
     package: String,
     /// Its first source file, from the package's folder on.
     source: String,
@@ -61,23 +60,16 @@ struct Ended {
     took: Duration,
 }
 
-/// Builds all tests.
+/// Builds all tests and runs them.
 ///
 /// # Errors
-/// When they do not build.
-pub fn build() -> Result<Vec<Program>> {
+/// When they do not build, or a program does not start. A test that failed is in the count.
+pub fn run(times: &mut Times) -> Result<Count> {
     step("cargo test: build");
-    built()
-}
-
-/// Runs them, and `beside` while those run that wait.
-///
-/// # Errors
-/// When a program does not start. A test that failed is in the count.
-pub fn run(programs: &[Program], beside: impl FnOnce() -> Count + Send, times: &mut Times) -> Result<Count> {
+    let programs = times.part("build of all tests", |_| built())?;
     step(format!("cargo test: {} programs", programs.len()));
     let noted = fresh_dir("tests")?.join("skipped");
-    let mut count = times.part("tests, with clippy beside them", |times| all(programs, &noted, beside, times))?;
+    let mut count = times.part("tests", |times| all(&programs, &noted, times))?;
     pass_over(&mut count, &std::fs::read_to_string(&noted).unwrap_or_default());
     Ok(count)
 }
@@ -141,27 +133,22 @@ fn of(programs: &[Program], turn: Turn) -> impl Iterator<Item = &Program> {
     programs.iter().filter(move |program| program.turn() == turn)
 }
 
-fn all(programs: &[Program], noted: &Path, beside: impl FnOnce() -> Count + Send, times: &mut Times) -> Result<Count> {
+fn all(programs: &[Program], noted: &Path, times: &mut Times) -> Result<Count> {
     let mut count = Count::default();
-    let (kept, (found, said)) = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let kept: Vec<_> = of(programs, Turn::Beside).map(|one| one.kept(noted)).collect();
-            (kept, held(beside))
-        });
+    let beside = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| of(programs, Turn::Beside).map(|one| one.kept(noted)).collect::<Vec<_>>());
         for program in of(programs, Turn::Usual) {
             program.judge(program.shown(noted)?, &mut count, times);
         }
         beside.join().map_err(|_| anyhow::anyhow!("the thread of what runs beside the other tests panicked"))
     })?;
-    for (program, kept) in of(programs, Turn::Beside).zip(kept) {
+    for (program, kept) in of(programs, Turn::Beside).zip(beside) {
         let (ended, said) = kept?;
         // All of it in one piece, as if it had run here.
         program.say_name();
         said.iter().for_each(line);
         program.judge(ended, &mut count, times);
     }
-    said.iter().for_each(line);
-    count.add(found);
     for program in of(programs, Turn::Last) {
         program.judge(program.shown(noted)?, &mut count, times);
     }
@@ -184,8 +171,9 @@ impl Program {
 
     fn command(&self, noted: &Path) -> Command {
         let mut command = Command::new(&self.file);
-        if self.turn() == Turn::Beside {
-            command = patient(command);
+        if self.turn() == Turn::Beside && on_path("nice") {
+            command = Command::new("nice");
+            command.args(["-n", "19"]).arg(&self.file);
         }
         unsaid(&mut command);
         // What cargo says to a test, as far as one of ours may ask.

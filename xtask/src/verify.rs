@@ -1,7 +1,7 @@
 //! The chores that look at the tree: `verify`, `fix`, `test`; and `dev`.
 
 use crate::binary::{Build, cargo, fresh_dir, root};
-use crate::cmd::{Cmd, on_path, patient};
+use crate::cmd::{Cmd, on_path};
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
 use crate::times::Times;
@@ -40,32 +40,18 @@ fn cargo_cmd() -> Cmd {
 /// # Errors
 /// Only when the checks cannot run; a failed check is in the count.
 pub fn verify() -> Result<Count> {
-    let mut count = glance()?;
-    count.add(lints(|command| command));
-    Ok(count)
-}
-
-/// What takes seconds.
-fn glance() -> Result<Count> {
     let mut count = Count::default();
     step("verify: tidy");
     tidy::check(&mut count)?;
     step("verify: format");
     count.check("format (cargo xtask fix repairs it)", cargo_cmd().args(["fmt", "--all", "--check"]).run());
-    Ok(count)
-}
-
-/// What takes minutes. Each command is given to `as_told` before it runs.
-fn lints(as_told: fn(Command) -> Command) -> Count {
-    let mut count = Count::default();
-    let told = |command: Cmd| Cmd::of(as_told(command.into_command()));
     step("verify: clippy");
     let clippy = ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
-    count.check("clippy", told(cargo_cmd().args(clippy)).show());
+    count.check("clippy", cargo_cmd().args(clippy).show());
     step("verify: docs");
     let doc = cargo_cmd().args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked", "--quiet"]);
-    count.check("docs", told(doc.env("RUSTDOCFLAGS", "-D warnings")).show());
-    count
+    count.check("docs", doc.env("RUSTDOCFLAGS", "-D warnings").show());
+    Ok(count)
 }
 
 /// Formats and applies what clippy can repair by itself.
@@ -80,7 +66,7 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// Everything: cargo's tests with clippy and docs beside them, end-to-end scenarios, chaos, a few known bugs; where the time went; one closing line.
+/// Everything: verify, cargo's tests, end-to-end scenarios, chaos, a few known bugs; where the time went; one closing line.
 ///
 /// # Errors
 /// When anything failed.
@@ -94,9 +80,8 @@ pub fn test(args: &TestArgs) -> Result<()> {
             room::WANTED >> 30
         ));
     }
-    let (mut count, programs) = times.part("setup, and the build of all tests beside it", |_| ready(args))?;
-    // The tests mostly wait, and clippy never does.
-    match programs.and_then(|programs| suite::run(&programs, || lints(patient), &mut times)) {
+    let mut count = times.part("verify, and setup beside it", |_| ready(args))?;
+    match suite::run(&mut times) {
         Ok(found) => count.add(found),
         Err(e) => count.check("cargo test", Err(e)),
     }
@@ -116,20 +101,19 @@ pub fn test(args: &TestArgs) -> Result<()> {
     count.close()
 }
 
-/// Looks at the tree, builds all tests and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its
-/// time, and neither needs what the other makes. Tests that do not build are an error of their own: the rest runs all the same.
-fn ready(args: &TestArgs) -> Result<(Count, Result<Vec<suite::Program>>)> {
-    let look = || -> Result<_> { Ok((glance()?, suite::build())) };
+/// Looks at the tree and installs what is missing meanwhile: the one keeps the processors busy, the other waits for downloads for most of its time, and
+/// neither needs what the other makes.
+fn ready(args: &TestArgs) -> Result<Count> {
     if args.no_setup {
-        return look();
+        return verify();
     }
     std::thread::scope(|scope| {
         let setup = scope.spawn(|| held(|| setup::setup(For::Tests)));
-        let found = look();
+        let count = verify();
         let (installed, said) = setup.join().map_err(|_| anyhow::anyhow!("the thread of setup panicked"))?;
         said.iter().for_each(line);
         installed?;
-        found
+        count
     })
 }
 

@@ -1,5 +1,5 @@
-//! A set in two S3 servers, with somebody in between at each. Reads go to the one that is near, and to the other once that has become the nearer one; a read that the
-//! near one does not answer is asked of the other as well, soon and within a budget (E1); where it answers nothing at all, reads go on at the other one (E2). No
+//! A set in three S3 servers, with somebody in between at each. Reads go to one that is near, and to another once that has become far; a read that the
+//! near one does not answer is asked of the next as well, soon and within a budget (E1); where it answers nothing at all, reads go on at another one (E2). No
 //! read of a client fails, and each has what was written.
 
 use super::cold::counted;
@@ -12,6 +12,7 @@ use crate::say::note;
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
+const STORES: usize = 3;
 /// What one read asks for: an extent, and so a request of its own.
 const READ: u64 = 128 << 10;
 const EXTENTS: u64 = 1024;
@@ -19,7 +20,7 @@ const EXTENTS: u64 = 1024;
 const MEASURED: u64 = 96;
 /// Reads of one look at who answers.
 const BATCH: u64 = 16;
-/// Requests at the other store beside those of reads: looks at the head, and a hedge.
+/// Requests at a store that reads do not go to: looks at the head, and a hedge.
 const BESIDE: u64 = 6;
 /// Hedges that are waited for.
 const HEDGES: u64 = 4;
@@ -63,9 +64,13 @@ impl Reader {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let servers = [S3::start(&lab.dir.join("store1"))?, S3::start(&lab.dir.join("store2"))?];
-    let doors = [Proxy::start(&servers[0].address(), 0)?, Proxy::start(&servers[1].address(), 0)?];
-    let store = format!("w=2 {} {}", servers[0].url_by(doors[0].address()), servers[1].url_by(doors[1].address()));
+    let (mut servers, mut doors) = (Vec::new(), Vec::new());
+    for at in 1..=STORES {
+        let server = S3::start(&lab.dir.join(format!("store{at}")))?;
+        doors.push(Proxy::start(&server.address(), 0)?);
+        servers.push(server);
+    }
+    let urls: Vec<String> = servers.iter().zip(&doors).map(|(server, door)| server.url_by(door.address())).collect();
     // Nothing is left on a cache's disk over a restart, nothing is read ahead, and no checkpoint comes by itself.
     let settings = [
         "upload.interval_ms=3600000",
@@ -78,7 +83,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         bin: lab.bin.clone(),
         dir: lab.dir.join("cluster"),
         gateways: 1,
-        store: Some(store),
+        store: Some(format!("w=2 {}", urls.join(" "))),
         size: format!("{}MiB", (EXTENTS * READ) >> 20),
         settings: settings.map(String::from).into(),
         env: servers[0].env(),
@@ -104,68 +109,76 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The first store becomes a slow one: reads go to the second.
-fn nearest(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
-    doors[0].set(only(Fault::Slow));
+/// Reads as many as it takes to save up for a hedge, and says which store most of them went to.
+fn near(reader: &mut Reader, doors: &[Proxy]) -> Result<usize> {
+    let before: Vec<u64> = doors.iter().map(Proxy::asked).collect();
+    reader.read(READS_PER_HEDGE)?;
+    let asked = doors.iter().zip(before).map(|(door, before)| door.asked() - before);
+    asked.enumerate().max_by_key(|(_, asked)| *asked).map(|(at, _)| at).context("no store")
+}
+
+/// The near store becomes a slow one: reads go to another.
+fn nearest(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
+    let slow = &doors[near(reader, doors)?];
+    slow.set(only(Fault::Slow));
     let begun = Instant::now();
     loop {
-        let before = [doors[0].asked(), doors[1].asked()];
+        let before = slow.asked();
         reader.read(BATCH)?;
-        let (far, near) = (doors[0].asked() - before[0], doors[1].asked() - before[1]);
-        if far <= BESIDE && near >= BATCH {
+        let asked = slow.asked() - before;
+        if asked <= BESIDE {
+            let after = begun.elapsed().as_secs_f64();
             note(format!(
-                "of {BATCH} reads {near} requests went to the near store and {far} to the far one, {:.1} s after that had become slow",
-                begun.elapsed().as_secs_f64()
+                "{after:.1} s after the near store had become slow: {asked} requests of {BATCH} reads go there"
             ));
+            slow.set(Vec::new());
             return Ok(());
         }
         anyhow::ensure!(
             begun.elapsed() < LIMIT,
-            "after {LIMIT:?} reads still go to the store that is slow: {far} of {BATCH}, {near} to the other one"
+            "after {LIMIT:?} {asked} requests of {BATCH} reads still go to a store that is slow"
         );
         // As a reader that is not in a hurry: what is waited for comes with a look at the head.
         std::thread::sleep(Duration::from_millis(500));
     }
 }
 
-/// Now and then the near store does not answer a read: the other one does.
-fn hedged(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
-    doors[0].set(Vec::new());
+/// Now and then the near store does not answer a read: another one does.
+fn hedged(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
     let (first, mut longest, mut tries) = (reader.hedges()?, Duration::ZERO, 0);
     while reader.hedges()? < first + HEDGES {
-        // As many as it takes to save up for one: without it the read would wait for its patience, and its store count as dead.
-        reader.read(READS_PER_HEDGE)?;
-        doors[1].set(only(Fault::Hang));
+        // Without a hedge the read would wait for its patience, and its store count as dead.
+        let silent = &doors[near(reader, doors)?];
+        silent.set(only(Fault::Hang));
         let took = reader.read(1);
-        doors[1].set(Vec::new());
+        silent.set(Vec::new());
         longest = longest.max(took.context("a read that the near store did not answer")?);
         tries += 1;
     }
+    let longest = longest.as_secs_f64() * 1e3;
     note(format!(
-        "{tries} reads were not answered by the near store: {HEDGES} hedges, the longest read took {:.0} ms",
-        longest.as_secs_f64() * 1e3
+        "the near store did not answer {tries} times: {HEDGES} hedges, the longest read took {longest:.0} ms"
     ));
     Ok(())
 }
 
-/// The near store answers nothing: reads go on at the other one, with no more hedges than the budget has.
-fn silent(reader: &mut Reader, doors: &[Proxy; 2]) -> Result<()> {
+/// The near store answers nothing: reads go on at another one, with no more hedges than the budget has.
+fn silent(reader: &mut Reader, doors: &[Proxy]) -> Result<()> {
+    let silent = &doors[near(reader, doors)?];
     let hedges = reader.hedges()?;
-    doors[1].set(only(Fault::Hang));
-    let longest = reader.read(SILENT).context("with a store that answers nothing")?;
-    let before = doors[1].asked();
+    silent.set(only(Fault::Hang));
+    let longest = reader.read(SILENT).context("with a store that answers nothing")?.as_secs_f64() * 1e3;
+    let before = silent.asked();
     reader.read(BATCH)?;
-    let asked = doors[1].asked() - before;
-    doors[1].set(Vec::new());
+    let asked = silent.asked() - before;
+    silent.set(Vec::new());
     // Those after the patience of a read count as well, one for each until its store counts as dead.
-    let hedges = reader.hedges()? - hedges;
+    let (hedges, reads) = (reader.hedges()? - hedges, SILENT + BATCH);
     note(format!(
-        "a store that answers nothing: {} reads, {hedges} asked the other one as well, the longest took {:.0} ms; of the last {BATCH} {asked} asked it first",
-        SILENT + BATCH,
-        longest.as_secs_f64() * 1e3
+        "a store that answers nothing: {hedges} of {reads} reads asked another one as well, the longest took {longest:.0} ms; of the last {BATCH} {asked} went there"
     ));
-    let most = HEDGES_SAVED + (SILENT + BATCH) / READS_PER_HEDGE + 2;
-    anyhow::ensure!(hedges <= most, "{hedges} hedges for {} reads, expected {most} at most", SILENT + BATCH);
+    let most = HEDGES_SAVED + reads / READS_PER_HEDGE + 2;
+    anyhow::ensure!(hedges <= most, "{hedges} hedges for {reads} reads, expected {most} at most");
     anyhow::ensure!(asked <= BESIDE, "{asked} requests for {BATCH} reads went to a store that answers nothing");
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "hedged-reads",
-        shows: "of two S3 servers reads go to the near one, and follow when that changes; what it does not answer the other one does, within a budget (R8)",
+        shows: "of three S3 servers reads go to a near one, and follow when that changes; what it does not answer another one does, within a budget (R8)",
         needs: &["versitygw"],
         run: hedges::run,
     },
