@@ -29,7 +29,7 @@ pub fn machine() -> String {
     )
 }
 
-/// How much of their time this machine's processors have worked so far, and how much there was of it. By what of it went between two looks it shows whether something that took long had to wait, or to work.
+/// For how much of their time this machine's processors have worked so far. Two looks tell whether what took long between them worked or waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processors {
     worked: u64,

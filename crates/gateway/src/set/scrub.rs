@@ -1,7 +1,7 @@
 //! Reads all objects of a set slowly in the background, at the gateway that leads it, with the checks of `holdfast verify` (R9).
 //!
 //! ```text
-//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ snapshots, then roots that clones alone show: what only they show ─▶ complete
+//!   due, or asked for ─▶ root ─▶ page after page: its extents, each opened and authenticated ─▶ what only snapshots show, then what only clones do ─▶ complete
 //!                          ▲                                        │
 //!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
 //! ```
