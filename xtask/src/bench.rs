@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the same work on five kinds of storage, side by side, in interleaved rounds.
+//! `cargo xtask bench`: the same work on several kinds of storage, side by side, in interleaved rounds.
 //!
 //! | target | what the file system or database sits on |
 //! | --- | --- |
@@ -7,12 +7,15 @@
 //! | e | the same as b, but each write is on the disk when it is answered (nbdkit's fua filter): what c and d promise too |
 //! | c | ext4 over one gateway through the same attach path |
 //! | d | ext4 over three gateways through the same attach path |
+//! | s | the same as d, with a real S3 server (versitygw) in place of a folder |
+//! | z | ext4 over the peer, ZeroFS, through the same attach path, with such a server of its own |
 //!
-//! Only ratios within one run mean anything: each round measures all five one after the other, ratios are taken inside a
+//! Only ratios within one run mean anything: each round measures all of them one after the other, ratios are taken inside a
 //! round, and the median over the rounds is printed. One target at a time is up; the others' servers are stopped, so
 //! that no backlog of one is paid for by the next. Beside each round: load and pressure.
 
 mod map;
+mod peer;
 mod report;
 mod rows;
 mod storage;
@@ -25,7 +28,7 @@ use crate::stats;
 use anyhow::Result;
 use report::Results;
 use rows::Scale;
-use target::{KINDS, Target};
+use target::{KINDS, Kind, Target};
 
 /// Other things to measure.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -53,7 +56,7 @@ pub struct Args {
     /// One short round on little data: shows that it runs, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// Targets to measure: any of a b e c d
+    /// Targets to measure: any of a b e c d s z. With z the peer, ZeroFS, is fetched from crates.io and built first, once
     #[arg(long, value_name = "LETTERS", default_value = "abecd")]
     targets: String,
     /// Only the rows whose key contains this
@@ -83,17 +86,27 @@ pub fn bench(args: &Args) -> Result<()> {
         setup::setup(For::Tests)?;
     }
     let kinds: Vec<_> = KINDS.into_iter().filter(|k| args.targets.contains(k.letter())).collect();
-    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, e, c and d", args.targets);
+    anyhow::ensure!(!kinds.is_empty(), "no target in {:?}; there are a, b, e, c, d, s and z", args.targets);
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let rows = rows::rows(&args.rows);
     anyhow::ensure!(!rows.is_empty(), "no row has {:?} in its key", args.rows);
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 5 });
     let bin = args.build.binary(PROFILE)?;
+    if kinds.contains(&Kind::Peer) {
+        // Before anything is measured: a build would take the processors.
+        peer::program()?;
+    }
     let dir = fresh_dir("bench")?;
     let (public, _guard) = public_dir("bench")?;
 
     step("Settings");
-    let settings = scale.settings(rounds, &args.build.describe(PROFILE));
+    let mut settings = scale.settings(rounds, &args.build.describe(PROFILE));
+    if kinds.contains(&Kind::ThreeGatewaysS3) {
+        settings.push(("store of s".into(), "versitygw on the same disk".into()));
+    }
+    if kinds.contains(&Kind::Peer) {
+        settings.push(("peer".into(), peer::settings(scale.cache_mib())));
+    }
     for (name, value) in &settings {
         note(format!("{name}: {value}"));
     }

@@ -64,8 +64,10 @@ use crate::stats::Processors;
 use crate::times::Times;
 use crate::verify::{missing, scenario_dir};
 use anyhow::{Context, Result};
-use list::SCENARIOS;
+use list::{IN_COMPANY, SCENARIOS};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What a person can turn.
@@ -145,43 +147,62 @@ pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     step("End-to-end scenarios");
     let mut count = Count::default();
     let chosen = SCENARIOS.iter().filter(|s| args.names.is_empty() || args.names.iter().any(|n| n == s.name));
-    let chosen: Vec<&Scenario> = chosen.collect();
-    let mut done = Vec::new();
-    for &scenario in &chosen {
-        if done.contains(&scenario.name) {
-            continue;
+    let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
+    let mut able = Vec::new();
+    for scenario in chosen {
+        match lacking(scenario.needs, args) {
+            Some(why) => count.skip(scenario.name, &why),
+            None => able.push(scenario),
         }
-        if let Some(why) = lacking(scenario.needs, args) {
-            count.skip(scenario.name, &why);
-            continue;
-        }
-        let beside = beside(scenario.name, &chosen).filter(|other| lacking(other.needs, args).is_none());
-        let play = |scenario: &Scenario| one(scenario, &bin, older.as_deref(), args.long);
-        let (ran, other) = std::thread::scope(|scope| {
-            let other = beside.map(|other| scope.spawn(move || held(|| play(other))));
-            (play(scenario), other.map(|other| other.join()))
-        });
+    }
+    let (company, alone) = parted(able);
+    two_at_a_time(&company, play, |scenario, ran| {
         judge(scenario, ran?, args, &mut count, times);
-        if let (Some(scenario), Some(other)) = (beside, other) {
-            let (ran, said) =
-                other.map_err(|_| anyhow::anyhow!("the thread of scenario {} panicked", scenario.name))?;
-            said.iter().for_each(line);
-            judge(scenario, ran?, args, &mut count, times);
-            done.push(scenario.name);
-        }
+        Ok(())
+    })?;
+    for scenario in alone {
+        judge(scenario, play(scenario)?, args, &mut count, times);
     }
     Ok(count)
 }
 
-/// Scenarios of which the second runs beside the first. Each has a folder, ports and servers of its own, and neither has anything else of the machine: no device, mount or
-/// network namespace. And each mostly waits: the first for stores that are silent, and for a former life to have noticed its end; the second for half a minute in which nothing is
-/// to happen, and it looks again where an election came into that. Neither judges how long an answer takes.
-const BESIDE: [(&str, &str); 1] = [("stores-lost", "idle")];
+/// Those that run in company, and those that have the machine to themselves. One that would have nobody beside it is of the latter: a person sees it go on.
+fn parted(chosen: Vec<&'static Scenario>) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
+    let (company, alone): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|scenario| IN_COMPANY.contains(&scenario.name));
+    if company.len() > 1 { (company, alone) } else { (Vec::new(), [company, alone].concat()) }
+}
 
-/// What of these runs beside the one of that name.
-fn beside<'a>(name: &str, chosen: &[&'a Scenario]) -> Option<&'a Scenario> {
-    let (_, other) = BESIDE.iter().find(|(first, _)| *first == name)?;
-    chosen.iter().copied().find(|scenario| scenario.name == *other)
+/// Runs scenarios in their order, the next one whenever one has ended, and tells of each as it ends, in one piece.
+///
+/// # Errors
+/// The first that `ended` returns; those that run meanwhile come to their end.
+fn two_at_a_time<T: Send>(
+    scenarios: &[&'static Scenario],
+    play: impl Fn(&Scenario) -> T + Sync,
+    mut ended: impl FnMut(&'static Scenario, T) -> Result<()>,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..2 {
+            let (tell, next, play) = (tell.clone(), &next, &play);
+            scope.spawn(move || {
+                while let Some(&scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (ran, said) = held(|| play(scenario));
+                    if tell.send((scenario, ran, said)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        for (scenario, ran, said) in told {
+            said.iter().for_each(line);
+            ended(scenario, ran)?;
+        }
+        Ok(())
+    })
 }
 
 /// What a scenario came to.
@@ -267,20 +288,50 @@ impl Lab {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> &'static Scenario {
-        SCENARIOS.iter().find(|scenario| scenario.name == name).expect(name)
+    fn all() -> Vec<&'static Scenario> {
+        SCENARIOS.iter().collect()
     }
 
     #[test]
-    fn what_runs_beside_another_is_chosen_comes_later_and_has_none_beside_it() {
-        let all: Vec<&Scenario> = SCENARIOS.iter().collect();
-        let at = |name: &str| all.iter().position(|scenario| scenario.name == name).expect(name);
-        for (first, second) in BESIDE {
-            assert_eq!(beside(first, &all).map(|other| other.name), Some(second));
-            assert!(beside(first, &[named(first)]).is_none(), "{second} was not chosen");
-            assert!(at(first) < at(second), "{second} would run twice");
-            assert!(beside(second, &all).is_none(), "{second} is run by itself");
-        }
+    fn each_scenario_runs_once_alone_or_in_company() {
+        let (company, alone) = parted(all());
+        assert_eq!(company.iter().map(|s| s.name).collect::<Vec<_>>(), IN_COMPANY, "in the order of the list");
+        assert_eq!(company.len() + alone.len(), SCENARIOS.len());
+        // One of them, chosen among those that are not.
+        let chosen = all().into_iter().filter(|s| !IN_COMPANY[1..].contains(&s.name)).collect();
+        let (company, alone) = parted(chosen);
+        assert!(company.is_empty(), "{} has nobody beside it", IN_COMPANY[0]);
+        assert_eq!(alone[0].name, IN_COMPANY[0]);
+        assert_eq!(alone.len(), SCENARIOS.len() + 1 - IN_COMPANY.len());
+    }
+
+    #[test]
+    fn two_run_at_a_time_and_all_of_them_do() {
+        let scenarios = &all()[..6];
+        let (running, most, met) = (AtomicUsize::new(0), AtomicUsize::new(0), std::sync::Barrier::new(2));
+        let play = |scenario: &Scenario| {
+            most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+            // Nobody gets past it alone.
+            met.wait();
+            running.fetch_sub(1, Ordering::SeqCst);
+            scenario.name
+        };
+        let mut names = Vec::new();
+        let ended = |scenario: &Scenario, name| {
+            assert_eq!(scenario.name, name);
+            names.push(name);
+            Ok(())
+        };
+        two_at_a_time(scenarios, play, ended).expect("none failed");
+        names.sort_unstable();
+        let mut expected: Vec<&str> = scenarios.iter().map(|s| s.name).collect();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        assert_eq!(most.into_inner(), 2);
+        // Whoever runs it is told of an error, and of what runs beside it nothing is left behind.
+        let error = two_at_a_time(scenarios, |_| (), |_, ()| anyhow::bail!("no room")).expect_err("told");
+        assert_eq!(error.to_string(), "no room");
+        two_at_a_time(&[], |_| (), |_, ()| anyhow::bail!("none ran")).expect("nothing to run");
     }
 
     #[test]
@@ -302,10 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_that_run_at_the_same_time_share_nothing_of_the_machine() {
-        for scenario in BESIDE.iter().flat_map(|(first, second)| [named(first), named(second)]) {
-            // What mounts, makes devices or namespaces names the programs that do.
-            assert_eq!(scenario.needs, ["versitygw"], "{}", scenario.name);
+    fn scenarios_in_company_share_nothing_of_the_machine() {
+        for scenario in parted(all()).0 {
+            // What mounts, or makes devices or namespaces, names the programs that do: none of them is among these.
+            let clients = ["versitygw", "nbdinfo", "nbdcopy", "nbdsh", "qemu-io", "qemu-img", "qemu-nbd", "sha256sum"];
+            for need in scenario.needs {
+                assert!(clients.contains(need), "{} needs {need}", scenario.name);
+            }
         }
     }
 }

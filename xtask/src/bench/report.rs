@@ -89,7 +89,8 @@ const AIMS: [Aim; 8] = [
 ];
 
 /// Ratios shown in the table.
-const RATIOS: [(char, char); 6] = [('c', 'b'), ('d', 'b'), ('c', 'e'), ('d', 'e'), ('d', 'c'), ('d', 'a')];
+const RATIOS: [(char, char); 8] =
+    [('c', 'b'), ('d', 'b'), ('c', 'e'), ('d', 'e'), ('d', 'c'), ('d', 'a'), ('s', 'd'), ('s', 'z')];
 
 impl Results {
     pub fn new(settings: Vec<(String, String)>, rows: &[Row], kinds: &[Kind]) -> Self {

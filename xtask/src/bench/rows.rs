@@ -66,7 +66,7 @@ impl Scale {
             ("postgresql", self.postgres().trim().replace('\n', ", ")),
             ("attach", format!("nbdfuse -C {}, losetup --direct-io=on", super::target::CONNECTIONS)),
             ("gateways", format!("as `holdfast dev` sets them, but cache.memory={}MiB", self.cache_mib())),
-            ("store", "the embedded one, on the same disk".into()),
+            ("store of c and d", "the embedded one, on the same disk".into()),
         ];
         list.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
     }

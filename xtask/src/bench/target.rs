@@ -1,5 +1,6 @@
-//! The five kinds of storage: set up once, put up for each turn, taken down after it.
+//! The kinds of storage: set up once, put up for each turn, taken down after it.
 
+use super::peer::{self, Peer};
 use super::report::Value;
 use super::rows::{self, Place, Row, Scale, Work};
 use crate::attach::Device;
@@ -8,6 +9,7 @@ use crate::cmd::cmd;
 use crate::nbd::Uri;
 use crate::pg::Postgres;
 use crate::process::{Proc, Signal};
+use crate::s3::S3;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,11 +29,21 @@ pub enum Kind {
     NbdkitDurable,
     OneGateway,
     ThreeGateways,
+    /// The same with a real S3 server, as the peer has one.
+    ThreeGatewaysS3,
+    Peer,
 }
 
 /// All of them, in the order of the table.
-pub const KINDS: [Kind; 5] =
-    [Kind::LocalDisk, Kind::Nbdkit, Kind::NbdkitDurable, Kind::OneGateway, Kind::ThreeGateways];
+pub const KINDS: [Kind; 7] = [
+    Kind::LocalDisk,
+    Kind::Nbdkit,
+    Kind::NbdkitDurable,
+    Kind::OneGateway,
+    Kind::ThreeGateways,
+    Kind::ThreeGatewaysS3,
+    Kind::Peer,
+];
 
 impl Kind {
     pub fn letter(self) -> char {
@@ -41,6 +53,8 @@ impl Kind {
             Self::NbdkitDurable => 'e',
             Self::OneGateway => 'c',
             Self::ThreeGateways => 'd',
+            Self::ThreeGatewaysS3 => 's',
+            Self::Peer => 'z',
         }
     }
 
@@ -51,7 +65,14 @@ impl Kind {
             Self::NbdkitDurable => "nbdkit durable",
             Self::OneGateway => "one gateway",
             Self::ThreeGateways => "three gateways",
+            Self::ThreeGatewaysS3 => "three gateways, S3",
+            Self::Peer => "ZeroFS, S3",
         }
+    }
+
+    /// Whether an S3 server is up with it.
+    fn has_s3(self) -> bool {
+        matches!(self, Self::ThreeGatewaysS3 | Self::Peer)
     }
 }
 
@@ -66,6 +87,8 @@ pub struct Target {
     fs_mib: u64,
     pg: Postgres,
     cluster: Option<Stopped>,
+    peer: Option<Peer>,
+    s3: Option<S3>,
 }
 
 /// What serves a target during its turn.
@@ -73,13 +96,14 @@ enum Up {
     Nothing,
     Nbdkit(Proc, Uri),
     Cluster(Box<Cluster>, Uri),
+    Peer(Proc, Uri),
 }
 
 impl Up {
     fn uri(&self) -> Option<&Uri> {
         match self {
             Self::Nothing => None,
-            Self::Nbdkit(_, uri) | Self::Cluster(_, uri) => Some(uri),
+            Self::Nbdkit(_, uri) | Self::Cluster(_, uri) | Self::Peer(_, uri) => Some(uri),
         }
     }
 }
@@ -97,18 +121,28 @@ impl Target {
         let mount = public.join("mount");
         let pg = Postgres::new(&mount.join("pgdata"), &public.join("socket"), &dir.join("postgres.log"))?;
         let backing = dir.join("volume.img");
-        let mut target = Self { kind, dir, mount, backing, fs_mib: scale.fs_mib, pg, cluster: None };
+        let s3 = if kind.has_s3() { Some(S3::start(&dir)?) } else { None };
+        let fs_mib = scale.fs_mib;
+        let mut target = Self { kind, dir, mount, backing, fs_mib, pg, cluster: None, peer: None, s3 };
         let up = match kind {
             Kind::LocalDisk | Kind::Nbdkit | Kind::NbdkitDurable => {
                 zero_file(&target.backing, scale.volume_mib())?;
                 target.up()?
             }
-            Kind::OneGateway | Kind::ThreeGateways => {
+            Kind::Peer => {
+                let s3 = target.s3.as_ref().context("no S3 server")?;
+                let dir = target.dir.join("zerofs");
+                target.peer = Some(Peer::prepare(&dir, s3, scale.volume_mib(), scale.cache_mib())?);
+                target.up()?
+            }
+            Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
                 let gateways = if kind == Kind::OneGateway { 1 } else { 3 };
                 let size = format!("{}MiB", scale.volume_mib());
                 let settings = vec![format!("cache.memory={}MiB", scale.cache_mib())];
                 let (dir, bin) = (target.dir.join("cluster"), bin.to_path_buf());
-                up_with(Cluster::start(Options { bin, dir, gateways, store: None, size, settings, env: Vec::new() })?)?
+                let (store, env) = target.s3.as_ref().map(|s3| (s3.url(), s3.env())).unzip();
+                let env = env.unwrap_or_default();
+                up_with(Cluster::start(Options { bin, dir, gateways, store, size, settings, env })?)?
             }
         };
         if let Some(uri) = up.uri() {
@@ -130,6 +164,9 @@ impl Target {
     }
 
     fn up(&mut self) -> Result<Up> {
+        if let Some(s3) = self.s3.as_mut().filter(|s3| !s3.is_running()) {
+            s3.resume()?;
+        }
         match self.kind {
             Kind::LocalDisk => Ok(Up::Nothing),
             Kind::Nbdkit | Kind::NbdkitDurable => {
@@ -147,7 +184,13 @@ impl Target {
                 server.ready_when("listening", Duration::from_secs(10), || TcpStream::connect(&addr).is_ok())?;
                 Ok(Up::Nbdkit(server, Uri { addr, export: String::new() }))
             }
-            Kind::OneGateway | Kind::ThreeGateways => up_with(self.cluster.take().context("no cluster")?.start()?),
+            Kind::Peer => {
+                let (server, uri) = self.peer.as_ref().context("no peer")?.start()?;
+                Ok(Up::Peer(server, uri))
+            }
+            Kind::OneGateway | Kind::ThreeGateways | Kind::ThreeGatewaysS3 => {
+                up_with(self.cluster.take().context("no cluster")?.start()?)
+            }
         }
     }
 
@@ -165,8 +208,9 @@ impl Target {
             Up::Nothing => {}
             Up::Nbdkit(mut server, _) => server.stop(Signal::TERM, Duration::from_secs(10))?,
             Up::Cluster(cluster, _) => self.cluster = Some(cluster.stop()?),
+            Up::Peer(mut server, _) => server.stop(Signal::TERM, peer::STOP_LIMIT)?,
         }
-        Ok(())
+        self.s3.as_mut().map_or(Ok(()), S3::stop)
     }
 
     /// Puts it up, measures each row, takes it down. `None` where a row is not for this target.

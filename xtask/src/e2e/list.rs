@@ -8,6 +8,35 @@ use super::{
     stores_change, storm, tls, tools, two_sites, unreadable, verified, volumes, waits, wan, wiped, witness,
 };
 
+/// Those that run two at a time, before all others. Each has a folder, ports and servers of its own, and nothing else of the machine: no device, mount or network namespace.
+/// None judges how long an answer takes or how much gets done in a time: what they wait for has half a minute or more, and where an election comes in between they look again.
+/// Alone they leave half of two processors idle: they wait for elections, leases, checkpoints and each other's silence.
+pub(super) const IN_COMPANY: &[&str] = &[
+    "clients",
+    "stores-lost",
+    "stores-change",
+    "idle",
+    "two-owners",
+    "moves",
+    "wiped-disk",
+    "witness",
+    "damaged",
+    "rotten",
+    "recover",
+    "keys",
+    "data-keys",
+    "scrub",
+    "tls",
+    "unreadable",
+    "space",
+    "rollback",
+    "snapshot-diff",
+    "clones",
+    "volumes",
+    "set-delete",
+    "import-export",
+];
+
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "flush-kill-all",
