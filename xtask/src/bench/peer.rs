@@ -41,7 +41,7 @@ pub fn program() -> Result<PathBuf> {
         step(format!("cargo install zerofs {VERSION} (the peer; a quarter of an hour on two cores)"));
         // Its profile `ci` is its release profile without link-time optimisation, which takes longer than everything else here.
         let install = ["install", "zerofs", "--version", VERSION, "--locked", "--profile", "ci", "--root"];
-        let build = Cmd::of(cargo()).dir(&std::env::temp_dir()).args(install).arg(&to);
+        let build = Cmd::of(cargo()).dir(std::env::temp_dir()).args(install).arg(&to);
         build.env("CARGO_TARGET_DIR", to.join("build").display().to_string()).show().context("the peer, ZeroFS")?;
     }
     Ok(bin)

@@ -10,6 +10,7 @@ use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{
     ClusterAnswer, ClusterCommand, ClusterState, DELETION_LEVEL, MEMBERS_MAX, Member, MemberRole, Standing, was_changed,
 };
+use holdfast_raft::Leadership;
 use holdfast_seal::DataKey;
 use holdfast_store::{FIRST_CONFIGURATION, ObjectStore, Stores};
 use holdfast_types::{Epoch, GroupId, MemberId, RequestId, Term};
@@ -19,6 +20,9 @@ use std::time::Duration;
 
 /// How long a new cluster may take to elect its first leader.
 const FIRST_LEADER_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often one that was elected is asked whether it may act as leader already.
+const LEADER_LOOK: Duration = Duration::from_millis(10);
 
 /// How long the store may take to show whether a number's place is taken.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
@@ -125,7 +129,7 @@ impl AdminDoor {
         self.wait_for_leader(&adopted).await?;
         if adopted.group.leading_term().is_none() {
             // Another first member was elected; the same request there completes it.
-            let leader = adopted.group.leadership().borrow().leader;
+            let leader = adopted.group.leadership().borrow().leader.filter(|leader| *leader != adopted.member);
             let api = members.iter().find(|m| Some(m.id) == leader).map(|m| m.api_addr.clone());
             return Err(Refusal::not_leader("another member leads the new cluster", api));
         }
@@ -162,16 +166,24 @@ impl AdminDoor {
         done.map_err(|e| self.of_cluster(&adopted.group, &e))
     }
 
+    /// Until somebody leads. Where that is this member, until it may act as such: openraft says the two a moment apart.
     async fn wait_for_leader(&self, adopted: &Adopted) -> Result<(), Refusal> {
         let mut leadership = adopted.group.leadership();
-        let wait = leadership.wait_for(|l| l.leader.is_some());
-        match tokio::time::timeout(FIRST_LEADER_LIMIT, wait).await {
-            Ok(Ok(_)) => {}
-            _ => {
-                let message =
-                    format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
-                return Err(Refusal::new(RefusalCode::Busy, message));
+        let settled = async {
+            loop {
+                let now = *leadership.borrow_and_update();
+                if is_settled(&now, adopted.group.leading_term()) {
+                    return true;
+                }
+                if let Ok(Err(_ended)) = tokio::time::timeout(LEADER_LOOK, leadership.changed()).await {
+                    return false;
+                }
             }
+        };
+        if !tokio::time::timeout(FIRST_LEADER_LIMIT, settled).await.unwrap_or(false) {
+            let message =
+                format!("no leader within {FIRST_LEADER_LIMIT:?}: are the other members running and reachable?");
+            return Err(Refusal::new(RefusalCode::Busy, message));
         }
         // The first entry of the term is applied before anything is proposed on top of it.
         let deadline = tokio::time::Instant::now() + self.node.timing.election_max() * 4;
@@ -359,6 +371,29 @@ impl AdminDoor {
             }
             ClusterAnswer::SetCreated { set } => Ok(v1::CreateSetReply { set: Some(summary(set.0)), created: true }),
             other => Err(Refusal::new(RefusalCode::Unknown, format!("unexpected answer {other:?}"))),
+        }
+    }
+}
+
+/// Whether it is known who leads. One that openraft says is this member may act as leader a moment later (`leading`); until then a caller would be sent on, and to nobody else.
+fn is_settled(now: &Leadership, leading: Option<Term>) -> bool {
+    now.leader.is_some() && (!now.mine || leading.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_elected_is_known_once_that_one_may_act() {
+        let known = |leader: Option<u64>| {
+            let leader = leader.map(MemberId);
+            Leadership { term: Term(1), leader, mine: leader == Some(MemberId(1)), stopped: false }
+        };
+        for (leader, leading, settled) in
+            [(None, None, false), (Some(2), None, true), (Some(1), None, false), (Some(1), Some(Term(1)), true)]
+        {
+            assert_eq!(is_settled(&known(leader), leading), settled, "{leader:?}, {leading:?}");
         }
     }
 }
