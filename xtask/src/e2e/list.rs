@@ -25,7 +25,6 @@ pub(super) const IN_COMPANY: &[&str] = &[
     "recover",
     "keys",
     "data-keys",
-    "scrub",
     "tls",
     "unreadable",
     "space",

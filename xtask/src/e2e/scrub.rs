@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 128;
 /// 8 MiB and as much in a snapshot, at 16 MiB a second, three readings of what is damaged, two seconds apart.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(30);
 const DAMAGED: i32 = 8;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
