@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 fn since_start() -> Duration {
@@ -61,6 +61,37 @@ pub fn line(text: impl AsRef<str>) {
     let _ = out.flush();
 }
 
+/// How many of the things that failed are said again at the end, and how many characters of each.
+const AGAIN: (usize, usize) = (20, 600);
+
+/// What failed so far, in the words in which it was said.
+static FAILINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps what failed, to be said once more at the end: who is given the last lines of a long run's log finds the reason in them.
+pub fn failing(text: impl Into<String>) {
+    FAILINGS.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
+}
+
+/// The lines that say it once more.
+fn again(failings: &[String]) -> Vec<String> {
+    let (most, longest) = AGAIN;
+    let mut lines: Vec<String> = failings
+        .iter()
+        .take(most)
+        .map(|text| match text.char_indices().nth(longest) {
+            Some((end, _)) => format!("        {} ...", &text[..end]),
+            None => format!("        {text}"),
+        })
+        .collect();
+    if failings.len() > most {
+        lines.push(format!("        ... and {} more lines of failures above", failings.len() - most));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, "What failed:".into());
+    }
+    lines
+}
+
 /// Some check failed; everything about it has been said.
 #[derive(Debug)]
 pub struct Failed;
@@ -94,7 +125,9 @@ impl Count {
             }
             Err(why) => {
                 self.failed += 1;
-                line(format!("FAILED {name}: {why:#}"));
+                let text = format!("FAILED {name}: {why:#}");
+                line(&text);
+                failing(text);
             }
         }
     }
@@ -112,11 +145,14 @@ impl Count {
         self.skipped += other.skipped;
     }
 
-    /// Prints the closing line and turns a failure into an error.
+    /// Prints what failed once more, the closing line, and turns a failure into an error.
     ///
     /// # Errors
     /// [`Failed`] when anything failed.
     pub fn close(self) -> anyhow::Result<()> {
+        if self.failed > 0 {
+            again(&FAILINGS.lock().unwrap_or_else(PoisonError::into_inner)).iter().for_each(line);
+        }
         line(self.to_string());
         if self.failed == 0 { Ok(()) } else { Err(Failed.into()) }
     }
@@ -131,6 +167,17 @@ impl std::fmt::Display for Count {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_said_again_within_bounds() {
+        assert!(again(&[]).is_empty());
+        assert_eq!(again(&["FAILED stores: why".into()]), ["What failed:", "        FAILED stores: why"]);
+        let (most, longest) = AGAIN;
+        let lines = again(&vec!["ü".repeat(longest + 1); most + 2]);
+        assert_eq!(lines.len(), most + 2, "the heading, the most that are said, how many are not");
+        assert_eq!(lines[1], format!("        {} ...", "ü".repeat(longest)));
+        assert_eq!(lines[most + 1], "        ... and 2 more lines of failures above");
+    }
 
     #[test]
     fn what_a_thread_says_is_kept_for_it_alone() {

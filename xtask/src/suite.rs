@@ -12,7 +12,7 @@
 
 use crate::binary::{cargo, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
-use crate::say::{Count, line, step};
+use crate::say::{Count, failing, line, step};
 use crate::times::Times;
 use crate::verify::counted;
 use anyhow::{Context, Result};
@@ -188,15 +188,17 @@ impl Program {
         let begun = Instant::now();
         let mut command = self.command(noted);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| self.file.display().to_string())?;
-        let (mut count, mut told) = (Count::default(), false);
+        let (mut count, mut told, mut reasons) = (Count::default(), false, Reasons::default());
         for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
             let text = text?;
             count.add(counted(&text));
             told |= text.starts_with(RESULT);
+            reasons.read(&text);
             if telling(&text) {
                 line(text);
             }
         }
+        reasons.keep(&self.name());
         Ok(Ended { count, told, status: child.wait()?, took: begun.elapsed() })
     }
 
@@ -206,13 +208,15 @@ impl Program {
         let output = self.command(noted).output().with_context(|| self.file.display().to_string())?;
         let (count, status) = (Count::default(), output.status);
         let mut ended = Ended { count, told: false, status, took: begun.elapsed() };
-        let mut said = Vec::new();
+        let (mut said, mut reasons) = (Vec::new(), Reasons::default());
         // The harness reports on stdout; the other is for what gets past it.
         for text in String::from_utf8_lossy(&output.stdout).lines() {
             ended.count.add(counted(text));
             ended.told |= text.starts_with(RESULT);
+            reasons.read(text);
             said.extend(telling(text).then(|| text.to_owned()));
         }
+        reasons.keep(&self.name());
         said.extend(String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned));
         Ok((ended, said))
     }
@@ -232,6 +236,29 @@ impl Program {
             count.check(&self.name(), Err(why));
         }
         count.add(ended.count);
+    }
+}
+
+/// Which tests of a program failed, and how they ended: of a long report the lines that are said once more at the end of all.
+#[derive(Debug, Default)]
+struct Reasons {
+    lines: Vec<String>,
+    /// The line before told of a panic: what it says is in this one.
+    panicked: bool,
+}
+
+impl Reasons {
+    fn read(&mut self, text: &str) {
+        let panics = text.contains("panicked at ");
+        if panics || self.panicked || (text.starts_with("test ") && text.ends_with(" FAILED")) {
+            self.lines.push(text.to_owned());
+        }
+        self.panicked = panics;
+    }
+
+    /// A panic that was expected, of a test that passed, is not in the report: the harness keeps it.
+    fn keep(self, program: &str) {
+        self.lines.into_iter().for_each(|text| failing(format!("{program}: {text}")));
     }
 }
 
@@ -263,6 +290,25 @@ mod tests {
         let ((), said) = held(|| pass_over(&mut count, noted));
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(count, Count { passed: 10, failed: 1, skipped: 2 });
+    }
+
+    #[test]
+    fn of_a_report_the_failed_tests_and_their_panics_are_kept() {
+        let mut reasons = Reasons::default();
+        for text in [
+            "test map::one ... ok",
+            "test map::two ... FAILED",
+            "---- map::two stdout ----",
+            "thread 'map::two' (7) panicked at src/map.rs:9:5:",
+            "found 3, expected 4",
+            "stack backtrace:",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ] {
+            reasons.read(text);
+        }
+        let expected =
+            ["test map::two ... FAILED", "thread 'map::two' (7) panicked at src/map.rs:9:5:", "found 3, expected 4"];
+        assert_eq!(reasons.lines, expected);
     }
 
     fn artifact(id: &str, folder: &str, kind: &str, source: &str, test: bool) -> Value {
