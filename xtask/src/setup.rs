@@ -4,6 +4,7 @@ use crate::cmd::{Cmd, cmd, on_path};
 use crate::say;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A Debian package and the program or file that shows that it is there, however it got there.
 struct Package {
@@ -79,12 +80,39 @@ fn is_there(package: &Package) -> bool {
     on_path(mark) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(mark).is_file())
 }
 
+/// How long another apt may go on: a machine that has just started often updates itself.
+const APT_LIMIT: Duration = Duration::from_secs(300);
+
+/// How soon it is tried again meanwhile.
+const APT_PAUSE: Duration = Duration::from_secs(2);
+
 fn apt() -> Cmd {
-    cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "-o", "Dpkg::Use-Pty=0"])
+    let wait = format!("DPkg::Lock::Timeout={}", APT_LIMIT.as_secs());
+    // What it says of a lock is looked for below.
+    let apt = cmd("apt-get").env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C.UTF-8");
+    apt.args(["-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", &wait])
 }
 
 fn apt_update() -> Result<()> {
-    apt().arg("update").run().context("apt-get update")
+    once_unlocked(APT_LIMIT, APT_PAUSE, || apt().arg("update").run().context("apt-get update"))
+}
+
+/// Runs it again while another process holds the lock of apt's lists: for that one, unlike for dpkg's, apt has no option that waits.
+fn once_unlocked(limit: Duration, pause: Duration, mut run: impl FnMut() -> Result<()>) -> Result<()> {
+    let begun = Instant::now();
+    let mut said = false;
+    loop {
+        match run() {
+            Err(error) if format!("{error:#}").contains("Could not get lock") && begun.elapsed() < limit => {
+                if !said {
+                    say::note(format!("another apt is at work; waiting for it for {} s at most", limit.as_secs()));
+                    said = true;
+                }
+                std::thread::sleep(pause);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn apt_install(names: &[&str]) -> Result<()> {
@@ -196,6 +224,24 @@ pub fn must_be_able_to_mount() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_apt_is_waited_for_and_nothing_else_is() {
+        let run = |limit: u64, answers: &[&'static str]| {
+            let mut left = answers.iter();
+            let answer = || match left.next() {
+                Some(why) => Err(anyhow::anyhow!("E: {why}").context("apt-get update")),
+                None => Ok(()),
+            };
+            let limit = Duration::from_secs(limit);
+            let (result, said) = say::held(|| once_unlocked(limit, Duration::ZERO, answer));
+            (result.map_err(|error| format!("{error:#}")), said.len())
+        };
+        const LOCKED: &str = "Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)";
+        assert_eq!(run(60, &[LOCKED, LOCKED]), (Ok(()), 1), "said once");
+        assert_eq!(run(60, &["no space left"]), (Err("apt-get update: E: no space left".into()), 0));
+        assert_eq!(run(0, &[LOCKED]), (Err(format!("apt-get update: E: {LOCKED}")), 0));
+    }
 
     #[test]
     fn an_old_go_is_told_from_one_that_will_do() {

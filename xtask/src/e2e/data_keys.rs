@@ -87,7 +87,7 @@ fn late_gateway(cluster: &mut Cluster, folder: &Path) -> Result<()> {
     let serving = cluster.serving(TAKEOVER)?;
     let away = cluster.others(serving)[0];
     cluster.kill(away)?;
-    let asked = cluster.holdfast(&["key", "rotate-data", SET, "--yes", "--timeout", "8s"]);
+    let asked = cluster.holdfast(&["key", "rotate-data", SET, "--yes", "--timeout", "20s"]);
     let said = asked.err().context("the new key is in use though a gateway is down")?.to_string();
     let name = cluster.name(away);
     anyhow::ensure!(said.contains(&format!("gateway {name}")), "expected a word of {name}: {said}");

@@ -9,18 +9,16 @@ use super::{
 };
 
 /// Those that run two at a time, before all others. Each has a folder, ports and servers of its own, and nothing else of the machine: no device, mount or network namespace.
-/// None judges how long an answer takes or how much gets done in a time: what they wait for has half a minute or more, and where an election comes in between they look again.
+/// None judges how long an answer takes, how much gets done in a time, or that no connection is closed: what they wait for has half a minute or more, and where an election comes in between, as on a
+/// full machine it may, they look again.
 /// Alone they leave half of two processors idle: they wait for elections, leases, checkpoints and each other's silence.
 pub(super) const IN_COMPANY: &[&str] = &[
     "clients",
     "stores-lost",
-    "stores-change",
     "idle",
     "two-owners",
     "moves",
     "wiped-disk",
-    "witness",
-    "damaged",
     "rotten",
     "recover",
     "keys",
