@@ -1,4 +1,4 @@
-//! The stores of a living set are changed.
+//! The stores of a living set are changed, and read from.
 
 use super::{Edit, Layer, Mutation, Test, file, lib};
 
@@ -6,10 +6,12 @@ const MOVES: &str = "crates/store/src/quorum/moves.rs";
 const QUORUM: &str = "crates/store/src/quorum.rs";
 const MOVER: &str = "crates/gateway/src/set/mover.rs";
 const PLACEMENT: &str = "crates/types/src/placement.rs";
+const HEDGING: &str = "crates/store/src/quorum/hedging.rs";
 
 const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tests::"]);
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::placement::"]);
 const FILLED: Test = lib(Layer::Unit, "holdfast-gateway", &["set::mover::"]);
+const HEDGED: Test = lib(Layer::Unit, "holdfast-store", &["quorum::hedging::tests::"]);
 const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "seeds"], &["the_stores_of_a_set_are_changed"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -70,6 +72,58 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "one.standing.now.is_none();",
         }],
         tests: &[FILLED, MOVED],
+        smoke: false,
+    },
+    Mutation {
+        name: "hedges-without-a-budget",
+        bug: "where all stores are slow every read is asked twice, and they become slower",
+        rule: "E1",
+        edits: &[Edit { file: HEDGING, old: "        left.is_some()\n", new: "        left.is_some() || true\n" }],
+        tests: &[HEDGED],
+        smoke: false,
+    },
+    Mutation {
+        name: "slow-stores-taken-for-dead",
+        bug: "a store that takes longer than a second counts as silent, however slow all are: each read asks them all",
+        rule: "E2",
+        edits: &[Edit {
+            file: HEDGING,
+            old: "slow.saturating_mul(2).clamp(PATIENCE_MIN, PATIENCE_MAX)",
+            new: "slow.clamp(PATIENCE_MIN, PATIENCE_MIN)",
+        }],
+        tests: &[HEDGED],
+        smoke: false,
+    },
+    Mutation {
+        name: "slow-spell-goes-on",
+        bug: "after a slow spell a dead store is waited for as if it went on, for a thousand reads",
+        rule: "E2",
+        edits: &[Edit {
+            file: HEDGING,
+            old: "times.lately.map_or(p95, |lately| lately.min(p95))",
+            new: "times.lately.map_or(p95, |_| p95)",
+        }],
+        tests: &[HEDGED],
+        smoke: false,
+    },
+    Mutation {
+        name: "living-store-pays-for-the-dead",
+        bug: "what a dead store cost counts as the time of the one that answered: the next reads wait longer and longer for it",
+        rule: "E2",
+        edits: &[Edit { file: HEDGING, old: "now.saturating_sub(asked)\n", new: "now.max(asked)\n" }],
+        tests: &[HEDGED],
+        smoke: false,
+    },
+    Mutation {
+        name: "clones-not-scrubbed",
+        bug: "what only a clone still shows of its origin is read by no scrub: damage there is found by whoever needs it",
+        rule: "R9",
+        edits: &[Edit {
+            file: "crates/gateway/src/set/scrub.rs",
+            old: "    snapshots.chain(pinned_alone(state).map(|pin| Target::Clone(pin.clone))).collect()\n",
+            new: "    snapshots.collect()\n",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-gateway", &["set::scrub::tests::"])],
         smoke: false,
     },
 ];
