@@ -115,8 +115,11 @@ fn start_log(common: &Common, default: &str) -> Result<(), CliError> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| CliError::usage(format!("--log {filter:?}")).because(&error))?;
     let ansi = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
+    // A line that cannot be written (a full disk, a pipe that nobody reads) is lost, and that is all: told of it on that same stderr, it would panic there.
+    let log = log.log_internal_errors(false);
     // Tests that run several commands in one process start it once.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+    let _ = log.try_init();
     Ok(())
 }
 

@@ -197,6 +197,19 @@ fn with_respawn_a_killed_gateway_comes_back() {
     assert_eq!(status["leader"]["name"], "g1");
 }
 
+/// R8: the log of a gateway, on a disk that is full or behind a pipe that nobody reads, is worth less than the gateway.
+#[test]
+fn a_gateway_whose_log_takes_nothing_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    // Every write to this device fails for want of room.
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("g1.log")).unwrap();
+    let dev = Dev::start(dir.path(), &["--gateways", "1", "--volume", "vol1=32MiB"]);
+    assert_eq!(dev.ask(&["set", "show", "demo"])["volumes"].as_array().unwrap().len(), 1);
+    // A start and an election say much, a grant some more.
+    dev.ask(&["lease", "acquire", "demo", "--owner", "alpha"]);
+    assert!(dev.pids().into_iter().all(|pid| !is_gone(pid)));
+}
+
 #[test]
 fn a_gateway_that_cannot_start_is_reported_with_its_own_words() {
     let dir = tempfile::tempdir().unwrap();

@@ -173,6 +173,7 @@ fn tail(log: &Path, from: u64) -> std::io::Result<String> {
     let start = file.metadata()?.len().saturating_sub(LOG_TAIL_BYTES).max(from);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
+    // What is no file has no end, perhaps.
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
