@@ -239,6 +239,9 @@ impl Program {
     }
 }
 
+/// Lines that are said once more of one program.
+const REASONS_MAX: usize = 8;
+
 /// Which tests of a program failed, and how they ended: of a long report the lines that are said once more at the end of all.
 #[derive(Debug, Default)]
 struct Reasons {
@@ -256,9 +259,14 @@ impl Reasons {
         self.panicked = panics;
     }
 
-    /// A panic that was expected, of a test that passed, is not in the report: the harness keeps it.
+    /// Of a program whose tests passed nothing, whatever panicked in it; of one in which all fails so much that it leaves room for others.
+    fn kept(self) -> impl Iterator<Item = String> {
+        let failed = self.lines.iter().any(|text| text.starts_with("test "));
+        self.lines.into_iter().take(if failed { REASONS_MAX } else { 0 })
+    }
+
     fn keep(self, program: &str) {
-        self.lines.into_iter().for_each(|text| failing(format!("{program}: {text}")));
+        self.kept().for_each(|text| failing(format!("{program}: {text}")));
     }
 }
 
@@ -308,7 +316,14 @@ mod tests {
         }
         let expected =
             ["test map::two ... FAILED", "thread 'map::two' (7) panicked at src/map.rs:9:5:", "found 3, expected 4"];
-        assert_eq!(reasons.lines, expected);
+        assert!(reasons.kept().eq(expected));
+
+        let mut passed = Reasons::default();
+        passed.read("thread 'a worker' (7) panicked at src/map.rs:9:5:");
+        assert_eq!(passed.kept().count(), 0, "no test failed");
+        let mut many = Reasons::default();
+        (0..2 * REASONS_MAX).for_each(|n| many.read(&format!("test map::n{n} ... FAILED")));
+        assert_eq!(many.kept().count(), REASONS_MAX);
     }
 
     fn artifact(id: &str, folder: &str, kind: &str, source: &str, test: bool) -> Value {
