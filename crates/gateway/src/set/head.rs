@@ -501,7 +501,7 @@ impl HeadKeeper {
             self.note_here(&server, led);
             let begins = led.is_some() && led != led_in;
             led_in = led.or(led_in);
-            let due = led.is_some() && self.looks.due(boot_now(), chance);
+            let due = led.is_some() && self.looks.due(boot_now(), chance, self.stores());
             if begins || due || waited_for || *self.seen.borrow() == Seen::NotYet {
                 let looked = self.look().await;
                 self.seen.send_if_modified(|seen| {
@@ -532,6 +532,11 @@ impl HeadKeeper {
                 waited_for = true;
             }
         }
+    }
+
+    /// How many stores a look asks.
+    fn stores(&self) -> u32 {
+        self.parts.store.several().map_or(1, |several| u32::try_from(several.copies()).unwrap_or(u32::MAX))
     }
 
     /// There is no head: a new set's leader makes the first. Where a checkpoint exists, the next one writes it.

@@ -34,7 +34,7 @@ const TURN_MAX: Duration = Duration::from_secs(30);
 /// Between two comparisons of everything: a listing of each store, some 1000 keys a request.
 const COMPARE_EVERY: Duration = Duration::from_secs(3600);
 /// Between two looks at whether the heads are alike, of a set that makes no checkpoints: each costs a request to each store.
-const HEADS_EVERY: Duration = Duration::from_secs(300);
+const HEADS_EVERY: Duration = Duration::from_secs(1200);
 /// The same after a checkpoint.
 const HEADS_EVERY_BUSY: Duration = Duration::from_secs(10);
 /// Objects that one turn copies to one store at most.

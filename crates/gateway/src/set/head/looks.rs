@@ -17,7 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 const LOOK_JITTER: Duration = Duration::from_secs(2);
 /// One look at most.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(3);
-/// The same while nobody is served: 20 to 30 an hour.
+/// The same while nobody is served, for each store that a look asks: 20 to 30 requests an hour, however many stores the set has. Nobody is answered
+/// without a look of the last seconds, so what comes later is only what people are told (ADR 0013).
 const IDLE_EVERY: Duration = Duration::from_secs(120);
 /// See [`IDLE_EVERY`].
 const IDLE_JITTER: Duration = Duration::from_secs(60);
@@ -94,11 +95,11 @@ impl Looks {
         }
     }
 
-    /// Whether the next look is due at `now`; `chance` from 0 to 1 was drawn for it.
-    pub fn due(&self, now: MonoTime, chance: f64) -> bool {
+    /// Whether the next look is due at `now`, at a head in so many stores; `chance` from 0 to 1 was drawn for it.
+    pub fn due(&self, now: MonoTime, chance: f64, stores: u32) -> bool {
         let sent = self.sent.load(Ordering::Relaxed);
         let quick = within(&self.used, now, USED_FOR) || self.silent.load(Ordering::Acquire) != 0;
-        let (every, jitter) = if quick { (LOOK_EVERY, LOOK_JITTER) } else { (IDLE_EVERY, IDLE_JITTER) };
+        let (every, jitter) = if quick { (LOOK_EVERY, LOOK_JITTER) } else { (IDLE_EVERY * stores, IDLE_JITTER * stores) };
         sent == 0 || now >= MonoTime(sent).saturating_add(every + jitter.mul_f64(chance))
     }
 }
@@ -148,15 +149,17 @@ mod tests {
     #[test]
     fn an_idle_set_is_looked_at_every_few_minutes_and_a_used_or_silent_one_every_few_seconds() {
         let looks = Looks::default();
-        assert!(looks.due(at(0), 0.0), "at the start");
+        assert!(looks.due(at(0), 0.0, 1), "at the start");
         looks.told(at(0), Word::Ours);
-        assert!(!looks.due(at(119_999), 0.0) && looks.due(at(120_000), 0.0));
-        assert!(!looks.due(at(179_999), 1.0) && looks.due(at(180_000), 1.0));
+        assert!(!looks.due(at(119_999), 0.0, 1) && looks.due(at(120_000), 0.0, 1));
+        assert!(!looks.due(at(179_999), 1.0, 1) && looks.due(at(180_000), 1.0, 1));
+        assert!(!looks.due(at(359_999), 0.0, 3) && looks.due(at(360_000), 0.0, 3), "three stores: a third of the looks");
+        assert!(!looks.due(at(539_999), 1.0, 3) && looks.due(at(540_000), 1.0, 3));
         looks.may_answer(at(5_000));
-        assert!(looks.due(at(5_000), 1.0) && !looks.due(at(4_999), 1.0));
-        assert!(!looks.due(at(15_001), 0.0), "used no more");
+        assert!(looks.due(at(5_000), 1.0, 3) && !looks.due(at(4_999), 1.0, 3));
+        assert!(!looks.due(at(15_001), 0.0, 1), "used no more");
         looks.told(at(20_000), Word::None);
-        assert!(looks.due(at(25_000), 1.0), "silent");
+        assert!(looks.due(at(25_000), 1.0, 3), "silent");
     }
 
     proptest! {
