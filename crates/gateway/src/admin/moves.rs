@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Entries that a candidate may be behind before leadership is handed to it: it catches up in less than a heartbeat.
 const LAG_MAX: u64 = 1024;
 
+/// How long clients may take to get what they asked for before a planned move goes on without that, in election timeouts.
+const DRAIN_ELECTIONS: u32 = 1;
+
 /// How long the hand-over may take, in election timeouts.
 const TRANSFER_ELECTIONS: u32 = 12;
 
@@ -93,6 +96,8 @@ impl AdminDoor {
         }
         self.check_candidate(&set, &to)?;
         self.confirm(&set).await?;
+        let left = set.drain(self.node.timing.election_max() * DRAIN_ELECTIONS).await;
+        tracing::info!(set = %set.name, to = %to.name, left, "switchover: drained");
         self.hand_over(&set, &to).await?;
         Ok(self.moved(to.id, false))
     }

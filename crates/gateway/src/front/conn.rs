@@ -14,6 +14,7 @@
 //!     comes last, when nothing but its beginning is left (P1 of the budget).
 //! C4  When the task ends, its operations are dropped before its place in the slot is given back (S1).
 //! C5  A read that cannot be answered at any gateway holds nothing but its own place, beside the running ones, until it can be or the connection ends.
+//! C6  A connection that is drained begins nothing more, and ends as if the client had said goodbye: what has begun is answered first.
 
 use super::budget::{Charge, Ledger, Place};
 use super::device::{Device, DeviceError, Extent, ReadPart};
@@ -59,6 +60,9 @@ pub(super) enum End {
     /// C2.
     #[error("declared closed")]
     Closed,
+    /// C6.
+    #[error("drained: what it had asked is answered")]
+    Drained,
     /// [`DeviceError::Disconnect`].
     #[error("the device asked for it")]
     Device,
@@ -80,6 +84,8 @@ pub(super) struct Served {
     pub(super) negotiated: Negotiated,
     /// The export's own, and the connection's (a newer generation, shutdown).
     pub(super) closed: [CancellationToken; 2],
+    /// C6.
+    pub(super) draining: CancellationToken,
 }
 
 /// What to remember of a request until it is answered.
@@ -183,6 +189,8 @@ pub(super) struct Connection<'a, S> {
     ledger: Ledger,
     served: Served,
     closing: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
+    /// Until the drain has begun.
+    leaving: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     style: HeaderStyle,
     requests_max: usize,
     /// Requests that were begun in this turn.
@@ -225,6 +233,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             replies: ReplyQueue::new(style),
             ledger,
             closing: served.closed.clone().map(|token| Box::pin(token.cancelled_owned())),
+            leaving: Some(Box::pin(served.draining.clone().cancelled_owned())),
             served,
             style,
             requests_max: limits.connection_requests,
@@ -257,6 +266,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         if self.closing.iter_mut().any(|closing| closing.as_mut().poll(cx).is_ready()) {
             return Err(End::Closed);
+        }
+        if self.leaving.as_mut().is_some_and(|leaving| leaving.as_mut().poll(cx).is_ready()) {
+            self.leaving = None;
+            self.open = false;
         }
         while self.ticks.poll_tick(cx).is_ready() {
             self.check_stall()?;
@@ -312,7 +325,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let before = self.sent;
             self.flush(cx)?;
             match intake {
-                Intake::Over if self.running.is_empty() && self.replies.is_empty() => return Err(End::Left),
+                Intake::Over if self.running.is_empty() && self.replies.is_empty() => {
+                    return Err(if self.leaving.is_none() { End::Drained } else { End::Left });
+                }
                 // What was sent gave bytes back.
                 Intake::Blocked if self.sent > before => {}
                 Intake::Over | Intake::Blocked => return Ok(()),

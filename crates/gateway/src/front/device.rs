@@ -128,6 +128,8 @@ pub struct OpenedExport {
     pub device: Arc<dyn Device>,
     /// When cancelled, the front closes the connection at once, unanswered (R8), and begins no further request.
     pub closed: CancellationToken,
+    /// When cancelled, the front begins no further request, answers what has begun, and closes the connection then.
+    pub draining: CancellationToken,
     /// Epoch of the lease that the connection was opened under. Orders generations of a slot over leases: a connection of a later epoch
     /// replaces one of an earlier epoch, whatever their generations.
     pub epoch: Epoch,

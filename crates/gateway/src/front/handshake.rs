@@ -124,12 +124,12 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
                     handshake.answer_export(Err(refused(&refusal)), &mut out)?;
                 }
                 Ok((opened, place)) => {
-                    let OpenedExport { device, closed, read_only, .. } = opened;
+                    let OpenedExport { device, closed, draining, read_only, .. } = opened;
                     let facts = ExportFacts { size: device.size(), read_only, description: String::new() };
                     if let Some(negotiated) = handshake.answer_export(Ok(&facts), &mut out)? {
                         socket.write_all_buf(&mut out).await?;
                         let closed = [closed, stop.clone()];
-                        let served = Served { device, read_only, negotiated, closed };
+                        let served = Served { device, read_only, negotiated, closed, draining };
                         return Ok(Ready { served, input, name, place });
                     }
                     front.demote(info.id);

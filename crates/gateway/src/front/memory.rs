@@ -188,6 +188,7 @@ pub struct MemoryExports {
 struct Exported {
     device: Arc<dyn Device>,
     closed: CancellationToken,
+    draining: CancellationToken,
     epoch: Epoch,
     read_only: bool,
 }
@@ -199,14 +200,22 @@ impl MemoryExports {
 
     /// Adds or replaces an export, `SET/VOLUME`. Cancelling the token that is returned closes what has it open.
     pub fn put(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, read_only: bool) -> CancellationToken {
-        let closed = CancellationToken::new();
-        self.devices().insert(name.into(), Exported { device, closed: closed.clone(), epoch, read_only });
+        let (closed, draining) = (CancellationToken::new(), CancellationToken::new());
+        self.devices().insert(name.into(), Exported { device, closed: closed.clone(), draining, epoch, read_only });
         closed
+    }
+
+    /// What has the export open gets answers to what it asked, and is let go then.
+    pub fn drain(&self, name: &str) {
+        if let Some(exported) = self.devices().get(name) {
+            exported.draining.cancel();
+        }
     }
 
     /// The same, closed by a token that is there already.
     pub fn put_closed_by(&self, name: &str, device: Arc<dyn Device>, epoch: Epoch, closed: CancellationToken) {
-        self.devices().insert(name.into(), Exported { device, closed, epoch, read_only: false });
+        let draining = CancellationToken::new();
+        self.devices().insert(name.into(), Exported { device, closed, draining, epoch, read_only: false });
     }
 
     fn find<T>(&self, name: &ExportName, found: impl FnOnce(&Exported) -> T) -> Result<T, Refusal> {
@@ -234,6 +243,7 @@ impl Exports for MemoryExports {
         ready(self.find(name, |exported| OpenedExport {
             device: exported.device.clone(),
             closed: exported.closed.clone(),
+            draining: exported.draining.clone(),
             epoch: exported.epoch,
             read_only: exported.read_only,
         }))

@@ -161,6 +161,7 @@ impl Follower {
         }
         self.handed_over.insert(group.id(), (term, Instant::now()));
         if let Some(server) = server {
+            server.drain(node.timing.election_max()).await;
             server.stop_serving_for_transfer();
         }
         tracing::info!(group = %group.id(), to = %heir, "this gateway is not to lead: handing leadership over");

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Bytes that one device read fetches at most at once: a larger request is fetched in such steps.
 const READ_STEP_BYTES: u64 = 4 << 20;
@@ -429,6 +430,7 @@ impl Exports for NodeExports {
             let opened = self.find_snapshot(&name).map(|(set, device)| OpenedExport {
                 device: Arc::new(device),
                 closed: set.stopping(),
+                draining: CancellationToken::new(),
                 epoch: Epoch(0),
                 read_only: true,
             });
@@ -453,11 +455,12 @@ impl Exports for NodeExports {
                     return Err(Refusal { kind: RefusalKind::NotPermitted, message });
                 }
             };
-            let closed = connection.serving.closed.clone();
+            let (closed, draining) = (connection.serving.closed.clone(), connection.serving.draining.clone());
             let epoch = connection.serving.epoch;
             Ok(OpenedExport {
                 device: Arc::new(VolumeDevice { connection, volume, _used: used }),
                 closed,
+                draining,
                 epoch,
                 read_only: false,
             })

@@ -23,9 +23,11 @@ use holdfast_store::{Health, Switch};
 use holdfast_types::{Epoch, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
 use holdfast_volume::space::GivenUp;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 mod error;
@@ -57,9 +59,13 @@ pub struct Serving {
     pub sequencer: Sequencer,
     /// Cancelled: the connections close unanswered.
     pub closed: CancellationToken,
+    /// Cancelled: nobody joins any more, and the connections close once what they asked is answered.
+    pub draining: CancellationToken,
     /// Another owner holds the set now: requests are answered with an error (R8).
     pub fenced: AtomicBool,
     connections: AtomicUsize,
+    /// Rung when the last of them is gone.
+    emptied: Notify,
 }
 
 /// In [`Serving::connections`]: the lease is being given back, nobody joins any more.
@@ -82,6 +88,19 @@ impl Serving {
     pub fn connected(&self) -> usize {
         let n = self.connections.load(Ordering::Acquire);
         if n < ENDING { n } else { 0 }
+    }
+
+    /// Returns once nobody is connected.
+    async fn empty(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            // Before the look, or the last one could go between look and wait.
+            emptied.as_mut().enable();
+            if self.connected() == 0 {
+                return;
+            }
+            emptied.await;
+        }
     }
 
     fn end(&self, why: WriteFailure) {
@@ -388,6 +407,9 @@ impl SetServer {
         if let Some(connection) = self.join(|s| s.plain && s.owner == owner) {
             return Ok(connection);
         }
+        if self.serving().is_some_and(|s| s.draining.is_cancelled()) {
+            return Err(SetError::NotReady("the set moves to another gateway".to_string()));
+        }
         let token = Token(crate::identity::random_u128());
         let request = RequestId(crate::identity::random_u128());
         let ttl = holdfast_control::set::TTL_DEFAULT;
@@ -432,8 +454,10 @@ impl SetServer {
 
     fn join(self: &Arc<Self>, fits: impl Fn(&Serving) -> bool) -> Option<Connection> {
         let serving = lock(&self.serving);
-        let serving =
-            serving.as_ref().filter(|s| fits(s) && !s.closed.is_cancelled() && !s.fenced.load(Ordering::Acquire))?;
+        let open = |s: &Serving| {
+            !s.closed.is_cancelled() && !s.draining.is_cancelled() && !s.fenced.load(Ordering::Acquire)
+        };
+        let serving = serving.as_ref().filter(|s| fits(s) && open(s))?;
         if !serving.admit() {
             return None;
         }
@@ -477,7 +501,11 @@ pub struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let last = self.serving.connections.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !last || !self.serving.plain {
+        if last {
+            self.serving.emptied.notify_waiters();
+        }
+        // Who was let go because the set moves comes back, and finds its plain lease where the set has gone.
+        if !last || !self.serving.plain || self.serving.draining.is_cancelled() {
             return;
         }
         let (server, serving) = (self.server.clone(), self.serving.clone());

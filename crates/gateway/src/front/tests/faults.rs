@@ -69,6 +69,27 @@ async fn c2_also_what_was_read_already_does_not_begin() {
     assert!(begun.try_recv().is_err(), "C2");
 }
 
+/// C6: a planned move. What has begun is answered, nothing else begins, and then the connection ends.
+#[tokio::test]
+async fn what_is_drained_is_answered_and_then_let_go() {
+    let (device, mut begun) = GateDevice::new(MIB);
+    let exports = Arc::new(MemoryExports::default());
+    exports.put("s/v", device, Epoch(1), false);
+    let front = front(FrontLimits { connection_requests: 1, ..FrontLimits::default() }, &exports);
+    let mut client = Client::connect(pipe(&front), "s/v").await;
+    let mut idle = Client::connect(pipe(&front), "s/v").await;
+    let first = client.send(0, 512, WRITE, &[1; 512]).await.unwrap();
+    client.send(512, 512, WRITE, &[1; 512]).await.unwrap();
+    let running = soon(begun.recv()).await.unwrap();
+    exports.drain("s/v");
+    idle.closed_unanswered().await;
+    assert!(running.go(Ok(())), "what has begun must not be dropped");
+    let (cookie, answer) = soon(client.answer()).await.expect("an answer to what has begun");
+    assert_eq!((cookie, answer), (first, Ok(Vec::new())));
+    client.closed_unanswered().await;
+    assert!(begun.try_recv().is_err(), "C6: a request was begun after the drain had");
+}
+
 #[tokio::test]
 async fn r8_closing_the_front_or_one_connection() {
     let (device, mut begun) = GateDevice::new(MIB);

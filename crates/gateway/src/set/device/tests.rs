@@ -301,6 +301,24 @@ impl Drop for World {
     }
 }
 
+/// A planned move waits for clients as long as it may, lets nobody join meanwhile, and leaves the lease as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_that_is_drained_waits_for_its_clients_and_takes_no_new_ones() {
+    let world = World::new(true).await;
+    let device = world.open().await;
+    assert_eq!(world.server.drain(Duration::from_millis(1)).await, 1, "one is connected");
+    assert_eq!(soon(device.clone().write(0, Bytes::from(vec![7; 512]), false)).await, Ok(()), "what was begun goes on");
+    let export = ExportName::plain(name("demo"), name("vol1"));
+    let joined = world.exports.open(&export, ConnInfo { id: 2, peer: Peer::Unix }).await;
+    assert!(joined.is_err(), "nobody joins what is drained");
+    let server = world.server.clone();
+    let drained = tokio::spawn(async move { server.drain(Duration::from_secs(60)).await });
+    drop(device);
+    assert_eq!(soon(drained).await.unwrap(), 0);
+    let lease = world.server.lease().expect("who was let go for a move comes back to its lease");
+    assert_eq!(world.server.serving().map(|serving| serving.epoch), Some(lease.epoch), "the move ends it, not the drain");
+}
+
 /// What is written at the volume's begin, and what a client is told of it.
 fn written() -> (Bytes, Vec<ReadPart>, Vec<Extent>) {
     let data = Bytes::from(vec![7; 4096]);

@@ -11,6 +11,7 @@ use holdfast_types::{Epoch, MonoTime, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 impl SetServer {
@@ -140,8 +141,10 @@ impl SetServer {
             token: lease.token,
             sequencer,
             closed,
+            draining: CancellationToken::new(),
             fenced: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            emptied: Notify::new(),
         }
     }
 
@@ -184,6 +187,16 @@ impl SetServer {
             tracing::warn!(set = %self.name, "no quorum for longer than an election takes: closing the connections");
             self.end_serving(WriteFailure::Gone);
         }
+    }
+
+    /// A planned move begins: nobody joins any more, and clients are let go as what they asked is answered. Waits for that, so long at most; whoever
+    /// moves the set goes on in any case. Returns how many clients were left.
+    pub async fn drain(&self, limit: Duration) -> usize {
+        let Some(serving) = self.serving() else { return 0 };
+        serving.draining.cancel();
+        // What takes longer is closed unanswered, as by any other move (R8).
+        let _ = tokio::time::timeout(limit, serving.empty()).await;
+        serving.connected()
     }
 
     /// Before leadership is handed over: nothing more is served in this term, whatever becomes of the transfer.
