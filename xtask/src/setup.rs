@@ -3,8 +3,11 @@
 use crate::cmd::{Cmd, cmd, on_path};
 use crate::say;
 use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+mod go;
+pub use go::find as find_go;
 
 /// A Debian package and the program or file that shows that it is there, however it got there.
 struct Package {
@@ -46,9 +49,6 @@ const TESTS: &[Package] = &[
 
 /// The S3 server that the tests talk to on loopback.
 const VERSITYGW: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
-
-/// Go 1.21 is the first that fetches a newer one by itself where a module asks for that, as versitygw does.
-const GO_MINOR_MIN: u32 = 21;
 
 /// How much to install.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,49 +143,17 @@ fn packages(what: For) -> Result<()> {
     Ok(())
 }
 
-/// The minor number in what `go version` says; nothing of a Go of before or after 1.
-fn go_minor(said: &str) -> Option<u32> {
-    let version = said.split_whitespace().find_map(|word| word.strip_prefix("go1."))?;
-    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-/// Of the package names that apt knows, the newest Go that is new enough: its minor number.
-fn newest_go(names: &str) -> Option<u32> {
-    let minor = |name: &str| name.trim().strip_prefix("golang-1.")?.strip_suffix("-go")?.parse::<u32>().ok();
-    names.lines().filter_map(minor).filter(|minor| *minor >= GO_MINOR_MIN).max()
-}
-
-/// A Go that builds versitygw: the one on the PATH, else one that this distribution has beside its default.
-fn go() -> Result<PathBuf> {
-    let found = match cmd("go").arg("version").out() {
-        Ok(said) if go_minor(&said) >= Some(GO_MINOR_MIN) => return Ok("go".into()),
-        Ok(said) => said.trim().to_owned(),
-        Err(_) => "no Go".to_owned(),
-    };
-    let lacks = format!("found {found}, expected Go 1.{GO_MINOR_MIN} or later");
-    anyhow::ensure!(on_path("apt-get") && is_root(), "{lacks}");
-    apt_update().with_context(|| lacks.clone())?;
-    let names = cmd("apt-cache").args(["pkgnames", "golang-1."]).out().with_context(|| lacks.clone())?;
-    let minor = newest_go(&names).with_context(|| format!("{lacks}, and apt has none"))?;
-    let package = format!("golang-1.{minor}-go");
-    say::step(format!("apt-get install {package} ({lacks})"));
-    apt_install(&[package.as_str()])?;
-    Ok(format!("/usr/lib/go-1.{minor}/bin/go").into())
-}
-
-/// A missing S3 server makes its tests say `skipped`, not fail: it needs a Go tool chain newer than some distributions have.
+/// A missing S3 server makes its tests say `skipped`, not fail: it needs a Go tool chain, which neither every distribution nor every network has.
 pub fn versitygw() {
     if on_path("versitygw") {
         return;
     }
-    let go = match go() {
+    let go = match go::find_or_install() {
         Ok(go) => go,
         Err(why) => {
             say::note(format!("versitygw is not there, and nothing to build it with: {why:#}"));
             say::note("Tests against a real S3 server will say skipped.");
-            say::note(format!(
-                "To have them: Go 1.{GO_MINOR_MIN} or later (go.dev/doc/install), then cargo xtask setup"
-            ));
+            say::note(format!("To have them: Go {} or later (go.dev/doc/install), then cargo xtask setup", go::LEAST));
             return;
         }
     };
@@ -241,26 +209,5 @@ mod tests {
         assert_eq!(run(60, &[LOCKED, LOCKED]), (Ok(()), 1), "said once");
         assert_eq!(run(60, &["no space left"]), (Err("apt-get update: E: no space left".into()), 0));
         assert_eq!(run(0, &[LOCKED]), (Err(format!("apt-get update: E: {LOCKED}")), 0));
-    }
-
-    #[test]
-    fn an_old_go_is_told_from_one_that_will_do() {
-        for (said, minor) in [
-            ("go version go1.19.8 linux/amd64\n", Some(19)),
-            ("go version go1.26.8 linux/amd64", Some(26)),
-            ("go version go1.25rc1 linux/amd64", Some(25)),
-            ("go version devel +1234 linux/amd64", None),
-            ("", None),
-        ] {
-            assert_eq!(go_minor(said), minor, "{said:?}");
-        }
-        assert!(go_minor("go version go1.20.14 linux/amd64") < Some(GO_MINOR_MIN) && None < Some(GO_MINOR_MIN));
-    }
-
-    #[test]
-    fn the_newest_go_of_the_distribution_that_will_do() {
-        assert_eq!(newest_go("golang-1.19\ngolang-1.19-go\ngolang-1.19-src\n"), None, "Debian 12");
-        let many = "golang-1.24-doc\ngolang-1.9-go\ngolang-1.24-go\ngolang-1.23-go\ngolang-1.24-go-foo\n";
-        assert_eq!(newest_go(many), Some(24));
     }
 }
