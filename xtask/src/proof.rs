@@ -210,6 +210,10 @@ pub fn simulation(text: &str) -> Option<Run> {
         let found = sums.split(", ").find_map(|part| part.strip_suffix(what)?.trim().parse::<u64>().ok());
         found.unwrap_or_default()
     };
+    // Those of one store, of hosts and of agents are counted by themselves.
+    let parts = sums.split(", ").filter_map(|part| part.split_once(' '));
+    let faults = parts.filter(|(_, what)| what.starts_with("faults"));
+    let faults = faults.filter_map(|(number, _)| number.parse::<u64>().ok());
     let closing = text.lines().rev().find(|line| line.contains(" seeds (") && line.contains(" failed, "))?;
     let number = |before: &str, after: &str| {
         let rest = &closing[closing.find(before)? + before.len()..];
@@ -219,9 +223,10 @@ pub fn simulation(text: &str) -> Option<Run> {
     let verdict = if failed == 0 { Verdict::Held } else { Verdict::Broken };
     let mut run = Run::now("simulation", number("failed, ", " s")?, verdict);
     run.seed = number("(", " to");
-    run.faults = count("faults");
+    run.faults = faults.sum();
     let seeds = closing.split(' ').next()?.parse().ok()?;
-    Some(run.did("seeds", seeds).did("s simulated", count("s simulated")).did("writes", count("writes")))
+    let counted = ["s simulated", "writes", "failovers to another gateway", "failovers to another owner"];
+    Some(counted.into_iter().fold(run.did("seeds", seeds), |run, what| run.did(what, count(what))))
 }
 
 /// The chore.
@@ -351,13 +356,20 @@ mod tests {
 
     #[test]
     fn the_closing_lines_of_the_simulation_are_a_run() {
-        let text = "seed 1 ...\nin all: 1250 s simulated, 5 gateways, 27 faults, 4 kills, 88 writes, 9 blocks read\n\
+        let text = "seed 1 ...\nin all: 1250 s simulated, 5 gateways, 22 faults, 4 kills, \
+                    6 failovers to another gateway, 5 faults of one store, 88 writes, 9 blocks read\n\
+                    survived: 0.35 simulated hours, 27 faults\n\
                     12 seeds (3 to 14) of 4 s of faults, 0 failed, 63 s, 80 s of processors\n";
         let run = simulation(text).expect("a run");
         assert_eq!((run.seed, run.seconds, run.faults, run.verdict), (Some(3), 63, 27, Verdict::Held));
         assert_eq!(
             run.did,
-            BTreeMap::from([("seeds".into(), 12), ("s simulated".into(), 1250), ("writes".into(), 88)])
+            BTreeMap::from([
+                ("seeds".into(), 12),
+                ("s simulated".into(), 1250),
+                ("failovers to another gateway".into(), 6),
+                ("writes".into(), 88)
+            ])
         );
         assert_eq!(simulation(&text.replace("0 failed", "1 failed")).expect("a run").verdict, Verdict::Broken);
         assert_eq!(simulation("nothing"), None);
