@@ -211,14 +211,15 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
     let mut report = Report::begin(version.trim(), args.scale, args.sockets);
     let mut lab = Lab::start(&bin, dir, parts)?;
     let ran = run(args, &mut lab, &mut report);
-    // A gateway that has ended by itself explains what else failed.
-    let ended = lab.stop().and(ran);
+    let stopped = lab.stop();
+    let failed = ran.as_ref().err().or(stopped.as_ref().err());
+    report.failed = failed.map(|error| proof::ended_at(&format!("{error:#}")));
     report.took_s = begun.elapsed().as_secs();
     report.commits_acknowledged = commits(dir);
-    report.failed = ended.as_ref().err().map(|error| proof::ended_at(&format!("{error:#}")));
     report.save(dir)?;
     line(report.table());
-    ended
+    // A gateway that has ended by itself explains what else failed.
+    stopped.and(ran)
 }
 
 /// What came of something that belongs to `part`, which is named where it failed: the note on a run of all parts says which.
