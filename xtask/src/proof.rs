@@ -10,12 +10,21 @@ mod table;
 use crate::binary::root;
 use crate::cmd::cmd;
 use crate::say::{line, note};
-use anyhow::{Context, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = "docs/proof/README.md";
+
+/// How a note begins that a chore wrote by itself: [`ended_at`].
+const ENDED_AT: &str = "ended at ";
+
+/// Of what went wrong a note has so many characters: it is a line on a page.
+const NOTE_CHARS_MAX: usize = 300;
+
+/// What a chore noted before it noted anything definite: that output is gone.
+const NOTHING_SAID: &str = "the end of its output says what";
 
 /// What a person can turn.
 #[derive(Clone, Debug, clap::Args)]
@@ -120,6 +129,56 @@ pub fn held<T, E>(outcome: &Result<T, E>) -> Verdict {
     if outcome.is_ok() { Verdict::Held } else { Verdict::Broken }
 }
 
+/// What a chore itself notes of a run that did not hold: the first line of what went wrong.
+pub fn ended_at(error: &str) -> String {
+    let first = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let first: String = first.chars().take(NOTE_CHARS_MAX).collect();
+    // The page ends the sentence.
+    format!("{ENDED_AT}{}", first.trim_end_matches(['.', ':', ' ']))
+}
+
+/// Whether a note says what became of a run.
+fn says_why(note: &str) -> bool {
+    !matches!(note.trim(), "" | NOTHING_SAID)
+}
+
+/// Of two notes of one run the one that is worth more stays: one that says why, a person's rather than a chore's own, the longer one.
+fn worth(note: &str) -> (bool, bool, usize) {
+    (says_why(note), !note.starts_with(ENDED_AT), note.len())
+}
+
+/// What tells a run from others. Its note does not: it may be written, or written anew, long after the run, below `target/` or in the tree.
+fn but_for_its_note(run: &Run) -> String {
+    text(&Run { note: String::new(), ..run.clone() })
+}
+
+/// `tree` with what is new of `own`. Runs that are alike but for their notes are one, which comes again with every `--keep`; two that are alike within one file are two.
+///
+/// # Errors
+/// When a run did not hold and no note says why.
+fn merged(tree: &[Run], own: &[Run]) -> Result<Vec<Run>> {
+    let mut all = tree.to_vec();
+    let mut known: BTreeMap<String, VecDeque<usize>> = BTreeMap::new();
+    for (at, run) in tree.iter().enumerate() {
+        known.entry(but_for_its_note(run)).or_default().push_back(at);
+    }
+    for run in own {
+        match known.get_mut(&but_for_its_note(run)).and_then(VecDeque::pop_front) {
+            Some(at) if worth(&run.note) > worth(&all[at].note) => all[at].note.clone_from(&run.note),
+            Some(_) => {}
+            None => all.push(run.clone()),
+        }
+    }
+    if let Some(run) = all.iter().find(|run| run.verdict == Verdict::Broken && !says_why(&run.note)) {
+        bail!(
+            "nothing was taken: a run did not hold, and its note does not say why. Write what became of it into \"note\" \
+             of its line in target/proof/runs.jsonl (where nobody knows: \"cause not recorded\"), and keep again: {}",
+            text(run)
+        );
+    }
+    Ok(all)
+}
+
 /// The row that the Jepsen test says at the end of a run: workload, nemesis, lie, seconds, seed, succeeded, unknown, faults, two times, verdict. `None`: no such row, or a
 /// run with a lie in it, which proves a checker and not the product.
 pub fn jepsen(row: &str) -> Option<Run> {
@@ -151,6 +210,10 @@ pub fn simulation(text: &str) -> Option<Run> {
         let found = sums.split(", ").find_map(|part| part.strip_suffix(what)?.trim().parse::<u64>().ok());
         found.unwrap_or_default()
     };
+    // Those of one store, of hosts and of agents are counted by themselves.
+    let parts = sums.split(", ").filter_map(|part| part.split_once(' '));
+    let faults = parts.filter(|(_, what)| what.starts_with("faults"));
+    let faults = faults.filter_map(|(number, _)| number.parse::<u64>().ok());
     let closing = text.lines().rev().find(|line| line.contains(" seeds (") && line.contains(" failed, "))?;
     let number = |before: &str, after: &str| {
         let rest = &closing[closing.find(before)? + before.len()..];
@@ -160,23 +223,23 @@ pub fn simulation(text: &str) -> Option<Run> {
     let verdict = if failed == 0 { Verdict::Held } else { Verdict::Broken };
     let mut run = Run::now("simulation", number("failed, ", " s")?, verdict);
     run.seed = number("(", " to");
-    run.faults = count("faults");
+    run.faults = faults.sum();
     let seeds = closing.split(' ').next()?.parse().ok()?;
-    Some(run.did("seeds", seeds).did("s simulated", count("s simulated")).did("writes", count("writes")))
+    let counted = ["s simulated", "writes", "failovers to another gateway", "failovers to another owner"];
+    Some(counted.into_iter().fold(run.did("seeds", seeds), |run, what| run.did(what, count(what))))
 }
 
 /// The chore.
 ///
 /// # Errors
-/// When notes cannot be read or written, or hold something that is none.
+/// When notes cannot be read or written, hold something that is none, or do not say why a run that is to be kept did not hold.
 pub fn chore(args: &Args) -> Result<()> {
     let mut all = read(&kept())?;
     let new = read(&own())?;
     if args.keep {
-        let known: BTreeSet<String> = all.iter().map(text).collect();
-        let fresh: Vec<Run> = new.iter().filter(|run| !known.contains(&text(run))).cloned().collect();
-        note(format!("{} runs are new", fresh.len()));
-        all.extend(fresh);
+        let before = all.len();
+        all = merged(&all, &new)?;
+        note(format!("{} runs are new", all.len() - before));
         let lines: String = all.iter().map(|run| text(run) + "\n").collect();
         std::fs::write(kept(), lines).with_context(|| kept().display().to_string())?;
     }
@@ -224,17 +287,56 @@ fn read(path: &Path) -> Result<Vec<Run>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_page_has_the_table_of_what_was_kept() {
         let page = std::fs::read_to_string(root().join(PAGE)).expect("the page");
         let all = read(&kept()).expect("the runs");
         assert!(!all.is_empty());
+        let mut known = BTreeSet::new();
         for run in all.iter().filter(|run| run.verdict == Verdict::Broken) {
-            assert!(!run.note.is_empty(), "what became of it? {run:?}");
+            assert!(says_why(&run.note), "what became of it? {run:?}");
+            assert!(known.insert(but_for_its_note(run)), "it is there twice: {run:?}");
         }
         let expected = table::into(&page, &all).expect("its marks");
         assert!(page == expected, "{PAGE} says something else than docs/proof/runs.jsonl: cargo xtask proof --page");
+    }
+
+    fn broken(note: &str) -> Run {
+        let (what, under, day) = ("zfs".to_string(), "standby".to_string(), "2026-11-25".to_string());
+        let (commit, did, note) = ("af960c7".to_string(), BTreeMap::new(), note.to_string());
+        Run { what, under, day, commit, seconds: 254, seed: None, faults: 0, did, verdict: Verdict::Broken, note }
+    }
+
+    #[test]
+    fn a_run_is_kept_once_with_the_note_that_is_worth_most() {
+        let kept = |tree: &[Run], own: &[Run]| merged(tree, own).expect("each says why");
+        let (chore, person) = (broken(&ended_at("part standby: no pool\n")), broken("no pool: mended"));
+        assert_eq!(chore.note, "ended at part standby: no pool");
+        assert_eq!(kept(&[], std::slice::from_ref(&chore)), [chore.clone()]);
+        for (tree, own) in [(&chore, &person), (&person, &chore), (&broken(NOTHING_SAID), &person)] {
+            let all = kept(std::slice::from_ref(tree), std::slice::from_ref(own));
+            assert_eq!(all, [person.clone()], "a person's word, wherever it was written");
+        }
+        let longer = broken("no pool: mended, and seen by the next run");
+        assert_eq!(kept(std::slice::from_ref(&person), std::slice::from_ref(&longer)), [longer]);
+        // The same in everything, and each was a run.
+        let twice = [person.clone(), person.clone()];
+        assert_eq!(kept(&[], &twice), twice);
+        assert_eq!(kept(&twice[..1], &twice), twice);
+        assert_eq!(kept(&twice, &twice), twice);
+    }
+
+    #[test]
+    fn a_run_that_did_not_hold_is_not_kept_without_a_reason() {
+        for note in ["", " ", NOTHING_SAID] {
+            let error = merged(&[], &[broken(note)]).expect_err("nothing says why").to_string();
+            assert!(error.contains("target/proof/runs.jsonl"), "{error}");
+        }
+        let held = Run { verdict: Verdict::Held, ..broken("") };
+        assert_eq!(merged(&[], std::slice::from_ref(&held)).expect("it held"), [held]);
+        assert_eq!(ended_at(&"ü".repeat(NOTE_CHARS_MAX + 1)).chars().count(), ENDED_AT.len() + NOTE_CHARS_MAX);
     }
 
     #[test]
@@ -254,13 +356,20 @@ mod tests {
 
     #[test]
     fn the_closing_lines_of_the_simulation_are_a_run() {
-        let text = "seed 1 ...\nin all: 1250 s simulated, 5 gateways, 27 faults, 4 kills, 88 writes, 9 blocks read\n\
+        let text = "seed 1 ...\nin all: 1250 s simulated, 5 gateways, 22 faults, 4 kills, \
+                    6 failovers to another gateway, 5 faults of one store, 88 writes, 9 blocks read\n\
+                    survived: 0.35 simulated hours, 27 faults\n\
                     12 seeds (3 to 14) of 4 s of faults, 0 failed, 63 s, 80 s of processors\n";
         let run = simulation(text).expect("a run");
         assert_eq!((run.seed, run.seconds, run.faults, run.verdict), (Some(3), 63, 27, Verdict::Held));
         assert_eq!(
             run.did,
-            BTreeMap::from([("seeds".into(), 12), ("s simulated".into(), 1250), ("writes".into(), 88)])
+            BTreeMap::from([
+                ("seeds".into(), 12),
+                ("s simulated".into(), 1250),
+                ("failovers to another gateway".into(), 6),
+                ("writes".into(), 88)
+            ])
         );
         assert_eq!(simulation(&text.replace("0 failed", "1 failed")).expect("a run").verdict, Verdict::Broken);
         assert_eq!(simulation("nothing"), None);

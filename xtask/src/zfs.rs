@@ -29,7 +29,7 @@ mod watchdog;
 use crate::binary::{Build, fresh_dir_after, root};
 use crate::cmd::cmd;
 use crate::net;
-use crate::proof::{Run as Proof, Verdict};
+use crate::proof::{self, Run as Proof, Verdict};
 use crate::say::{Failed, line, note, step};
 use crate::setup::{self, For};
 use crate::verify::missing;
@@ -152,7 +152,9 @@ fn noted(dir: &Path, part: &str, seconds: u64, held: bool) {
     let mut proof = Proof::now("PostgreSQL on ZFS in virtual machines", seconds, verdict);
     (proof.under, proof.faults) = (part.to_owned(), figure("faults"));
     if verdict == Verdict::Broken {
-        proof.note = "the end of its output says what".into();
+        // Nothing where the process ended without a word: `proof --keep` asks a person then.
+        let failed = figures.as_ref().and_then(|figures| figures["failed"].as_str());
+        proof.note = failed.unwrap_or_default().to_owned();
     }
     proof.did("commits", figure("commits_acknowledged")).note();
 }
@@ -209,60 +211,71 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
     let mut report = Report::begin(version.trim(), args.scale, args.sockets);
     let mut lab = Lab::start(&bin, dir, parts)?;
     let ran = run(args, &mut lab, &mut report);
+    let stopped = lab.stop();
+    let failed = ran.as_ref().err().or(stopped.as_ref().err());
+    report.failed = failed.map(|error| proof::ended_at(&format!("{error:#}")));
     report.took_s = begun.elapsed().as_secs();
     report.commits_acknowledged = commits(dir);
     report.save(dir)?;
     line(report.table());
-    lab.stop()?;
-    ran
+    // A gateway that has ended by itself explains what else failed.
+    stopped.and(ran)
+}
+
+/// What came of something that belongs to `part`, which is named where it failed: the note on a run of all parts says which.
+fn of<T>(part: Part, result: Result<T>) -> Result<T> {
+    result.with_context(|| {
+        let named = clap::ValueEnum::to_possible_value(&part);
+        format!("part {}", named.as_ref().map_or("unknown", |named| named.get_name()))
+    })
 }
 
 fn run(args: &Args, lab: &mut Lab, report: &mut Report) -> Result<()> {
     let part = args.part;
     if !matches!(part, Part::Mirror | Part::SecondDevice) {
-        let mut a = devices::make(lab, report, args)?;
+        let mut a = of(Part::Devices, devices::make(lab, report, args))?;
         if part.runs(Part::Devices) {
-            devices::grow(lab, report, args, &a)?;
-            devices::faults(lab, report, args, &a)?;
+            of(Part::Devices, devices::grow(lab, report, args, &a))?;
+            of(Part::Devices, devices::faults(lab, report, args, &a))?;
         }
         if part.runs(Part::Standby) {
-            standby::act(lab, report, args, &a)?;
+            of(Part::Standby, standby::act(lab, report, args, &a))?;
         }
-        devices::let_go(report, &a)?;
+        of(Part::Devices, devices::let_go(report, &a))?;
         if part.runs(Part::Devices) {
-            intruder::act(lab, report, &a, args.sockets)?;
-            expired::act(report, &a, args.sockets)?;
+            of(Part::Devices, intruder::act(lab, report, &a, args.sockets))?;
+            of(Part::Devices, expired::act(report, &a, args.sockets))?;
         }
         if part.runs(Part::Watchdog) {
             // The same guests, with another first process.
             a.kill()?;
-            watchdog::acts(lab, report, args)?;
+            of(Part::Watchdog, watchdog::acts(lab, report, args))?;
             if part == Part::Watchdog {
                 return Ok(());
             }
             (a, _) = lab.boot(0)?;
         }
         if part.runs(Part::Agents) || matches!(part, Part::CutOff | Part::Multihost) {
-            let mut pair = agents::pair(lab, report, a)?;
+            let mut pair = of(Part::Agents, agents::pair(lab, report, a))?;
             if part.runs(Part::Agents) {
-                pair = agents::acts(lab, report, args, pair)?;
+                pair = of(Part::Agents, agents::acts(lab, report, args, pair))?;
             }
             let (mut primary, mut standby) = ((pair.0, 0), (pair.1, 1));
             if part.runs(Part::CutOff) {
-                cut_off::act(lab, report, (&primary.0, primary.1), &standby.0)?;
+                of(Part::CutOff, cut_off::act(lab, report, (&primary.0, primary.1), &standby.0))?;
                 std::mem::swap(&mut primary, &mut standby);
             }
             // Last: it changes the pool, and what a takeover takes.
             if part.runs(Part::Multihost) {
-                multihost::acts(lab, report, args, primary, standby)?;
+                of(Part::Multihost, multihost::acts(lab, report, args, primary, standby))?;
             }
         }
     }
     if part.runs(Part::Mirror) {
-        mirror::acts(lab, report, args)?;
+        of(Part::Mirror, mirror::acts(lab, report, args))?;
     }
     if part.runs(Part::SecondDevice) {
-        second_device::acts(lab, report, args)?;
+        of(Part::SecondDevice, second_device::acts(lab, report, args))?;
     }
     Ok(())
 }

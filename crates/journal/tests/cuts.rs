@@ -1,9 +1,11 @@
-//! One random history, cut everywhere.
+//! Random histories, cut everywhere.
 //!
 //! - The power goes after each change of the disk (a write, a sync, a name), and of what was not synced every beginning is kept that ends at or beside a boundary of
 //!   the format (batch header, record, its head, its payload), and every [`STRIDE`] bytes. What was acknowledged is there, nothing is damaged (J1 to J6).
 //! - Each file of the finished history loses its end, at those places. In the file written last that looks like a torn tail: what was acknowledged before it is there.
 //!   Of an earlier one the next says how much was synced: the damage is named, by file and offset, and groups that are not named are whole (R9).
+//! - In some short histories the power goes after each change of the disk as well, and *every* subset of what was not synced is kept, by sectors and names, where that is
+//!   not too many. (`crash.rs` draws subsets in long ones.)
 //!
 //! Another history: `HOLDFAST_CUTS_SEED=7 cargo test -p holdfast-journal --test cuts`.
 
@@ -17,6 +19,13 @@ use std::ops::Range;
 
 /// Jobs of the history, half of them before a restart: some batches each, enough for files to be begun, carried forward and dropped.
 const JOBS: u64 = 130;
+
+/// Histories of which every subset is tried, and their jobs.
+const SUBSET_HISTORIES: u64 = 4;
+const SUBSET_JOBS: u64 = 60;
+
+/// Sectors and names that were not synced, of which every subset is tried: what most batches have, in 4,096 subsets at most.
+const SUBSET_MAX: usize = 12;
 
 /// Between two cuts where the format has no boundary, in bytes.
 const STRIDE: usize = 128;
@@ -159,6 +168,19 @@ fn cuts(boundaries: &[usize]) -> BTreeSet<usize> {
     beside.chain((first..last).step_by(STRIDE)).filter(|at| (first..=last).contains(at)).collect()
 }
 
+/// After a power cut that left this: nothing counts as damaged, and what is there is a state after all that was acknowledged. Whether a torn tail was cut.
+fn opens_whole(left: &SimDisk, seed: u64, run: &Run, states: &[Model], context: &str) -> bool {
+    let (journal, report) = open(left, seed ^ 0xc07).unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{context}: {report:?}");
+    let found = Model::of(&journal).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let (acknowledged, issued) = (run.acknowledged, run.issued.len());
+    assert!(
+        states[acknowledged..=issued].contains(&found),
+        "{context}: not a state after {acknowledged} to {issued} operations: {report:?}"
+    );
+    !report.cuts.is_empty()
+}
+
 #[test]
 fn a_power_cut_anywhere_keeps_what_was_acknowledged() {
     let seed = seed();
@@ -184,23 +206,77 @@ fn a_power_cut_anywhere_keeps_what_was_acknowledged() {
         for kept in kept {
             let context = format!("seed {seed}, the power gone after {changes} changes, {kept} of {before} bytes kept");
             let disk = run.disk.crashed(Survives::Prefix(kept));
-            let (journal, report) = open(&disk, seed ^ 0xc07).unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert!(report.corrupt.is_empty() && report.damaged.is_empty(), "{context}: {report:?}");
-            let found = Model::of(&journal).unwrap_or_else(|error| panic!("{context}: {error}"));
-            let may_be = &states[run.acknowledged..=run.issued.len()];
-            assert!(
-                may_be.contains(&found),
-                "{context}: not a state after {} to {} operations: {report:?}",
-                run.acknowledged,
-                run.issued.len()
-            );
             opened += 1;
-            torn += usize::from(!report.cuts.is_empty());
+            torn += usize::from(opens_whole(&disk, seed, &run, &states, &context));
         }
         changes += 1;
     }
     println!("{changes} changes of the disk, {opened} cuts, {torn} of them with a torn tail");
     assert!(changes > 300 && opened > 3000 && torn > 1000, "too little was cut: {changes} {opened} {torn}");
+}
+
+/// How many sectors and names a power cut may leave out here.
+fn unsynced(disk: &SimDisk) -> usize {
+    let mut asked = 0;
+    disk.crashed(Survives::Each(&mut || {
+        asked += 1;
+        true
+    }));
+    asked
+}
+
+/// Every disk that a power cut may leave, with what was kept (true) and lost.
+fn each_left(disk: &SimDisk, mut see: impl FnMut(&SimDisk, &[bool])) {
+    let mut kept: Vec<bool> = Vec::new();
+    loop {
+        let mut asked = 0;
+        let left = disk.crashed(Survives::Each(&mut || {
+            if asked == kept.len() {
+                kept.push(false);
+            }
+            asked += 1;
+            kept[asked - 1]
+        }));
+        see(&left, &kept);
+        // The last that was lost is kept now, and what comes behind it is asked anew: a name that is kept brings sectors with it.
+        let Some(last) = kept.iter().rposition(|kept| !kept) else { return };
+        kept.truncate(last);
+        kept.push(true);
+    }
+}
+
+#[test]
+fn a_power_cut_may_leave_any_subset_of_what_was_not_synced() {
+    let first = seed();
+    let (mut points, mut several, mut beyond, mut opened, mut torn) = (0, 0, 0, 0, 0);
+    for seed in first..first + SUBSET_HISTORIES {
+        let states = states(&run(seed, u64::MAX, SUBSET_JOBS).issued);
+        for changes in 0.. {
+            let run = run(seed, changes, SUBSET_JOBS);
+            if !run.disk.is_dead() {
+                break;
+            }
+            let choices = unsynced(&run.disk);
+            if choices > SUBSET_MAX {
+                beyond += 1;
+                continue;
+            }
+            points += usize::from(choices > 0);
+            several += usize::from(run.disk.unsynced().len() > 1);
+            each_left(&run.disk, |left, kept| {
+                let context = format!("seed {seed}, the power gone after {changes} changes, kept {kept:?}");
+                opened += 1;
+                torn += usize::from(opens_whole(left, seed, &run, &states, &context));
+            });
+        }
+    }
+    println!(
+        "{points} moments with something unsynced, {several} of them with several writes: {opened} subsets, \
+         {torn} with a torn tail; {beyond} moments had too much"
+    );
+    let enough = points > 100 && several > 5 && opened > 1000 && torn > 200;
+    assert!(enough, "too little was tried: {points} {several} {opened} {torn}");
+    assert!(beyond < points / 2, "of {beyond} moments not every subset was tried, of {points} it was");
 }
 
 /// What is left of a file.

@@ -32,6 +32,8 @@ pub struct Replicas {
     looked_at: BTreeMap<usize, u64>,
     healed: BTreeMap<(usize, u64), u64>,
     serving: Option<(usize, u64)>,
+    /// For whom that is.
+    owner: Option<String>,
 }
 
 impl Replicas {
@@ -81,7 +83,13 @@ impl World {
                 }
             }
             self.hosts[index].enter(self.now);
-            self.replicas.serving = Some((index, epoch.0));
+            let before = self.replicas.serving.replace((index, epoch.0));
+            let owner = set.lease().map(|lease| lease.owner.to_string());
+            let owner_before = std::mem::replace(&mut self.replicas.owner, owner);
+            if let Some((gateway, _)) = before {
+                self.stats.moved += u64::from(gateway != index);
+                self.stats.handed += u64::from(owner_before != self.replicas.owner);
+            }
             self.stats.leaders += 1;
             self.note(format!("{} serves epoch {epoch}", index + 1));
         }

@@ -297,6 +297,8 @@ fn run_many(args: &ManyArgs) -> Result<Vec<u64>> {
         std::thread::sleep(Duration::from_millis(20));
     }
     println!("in all: {}", sum.line());
+    // Of seeds that did not fail: each was healed, had to go on, and had everything read back.
+    println!("survived: {}", sum.survived());
     println!(
         "{done} seeds ({} to {}) of {} s of faults, {} failed, {:.0} s, {:.0} s of processors",
         args.seed,

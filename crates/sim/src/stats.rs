@@ -10,6 +10,9 @@ pub struct Stats {
     pub kills: u64,
     pub leaders: u64,
     pub compared: u64,
+    /// Epochs that another gateway, or another owner, served than the one before: planned, forced, or after a loss.
+    pub moved: u64,
+    pub handed: u64,
     /// Wishes of the administrator that were granted; gateways that left; leaders killed between the two entries of a change of voters.
     pub changes: u64,
     pub left: u64,
@@ -66,6 +69,8 @@ impl World {
             (s.changes, "wishes granted"),
             (s.left, "gateways left"),
             (s.leaders, "epochs served"),
+            (s.moved, "failovers to another gateway"),
+            (s.handed, "failovers to another owner"),
             (s.taken, "snapshots taken"),
             (s.dropped, "snapshots dropped"),
             (s.shown, "snapshots read"),
@@ -124,6 +129,23 @@ impl Sum {
     pub fn line(&self) -> String {
         self.0.iter().map(|(what, sum)| format!("{sum:.0} {what}")).collect::<Vec<_>>().join(", ")
     }
+
+    /// The sum of all that is counted by words that begin so.
+    fn of(&self, what: &str) -> f64 {
+        let found = self.0.iter().filter(|(known, _)| known.starts_with(what));
+        // From 0.0 on: the sum of nothing would be -0.0, and be shown as that.
+        found.fold(0.0, |all, (_, sum)| all + sum)
+    }
+
+    /// What clusters have lived through, where only those are in here that were whole afterwards.
+    pub fn survived(&self) -> String {
+        let (hours, faults) = (self.of("s simulated") / 3600.0, self.of("faults"));
+        let (gateways, owners) = (self.of("failovers to another gateway"), self.of("failovers to another owner"));
+        format!(
+            "{hours:.2} simulated hours, {faults:.0} faults, \
+             {gateways:.0} failovers to another gateway, {owners:.0} to another owner"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -136,5 +158,15 @@ mod tests {
         sum.add("12.5 s simulated, 3 faults, 1 kills\n");
         sum.add("12.5 s simulated, 4 faults, 2 sleeps");
         assert_eq!(sum.line(), "25 s simulated, 7 faults, 1 kills, 2 sleeps");
+    }
+
+    #[test]
+    fn what_was_survived_is_said_in_hours_faults_and_failovers() {
+        let mut sum = Sum::default();
+        sum.add("3600.0 s simulated, 3 faults, 5 failovers to another gateway, 2 failovers to another owner\n");
+        sum.add("1800.0 s simulated, 4 faults, 1 failovers to another gateway, 2 faults of one store, 3 full disks\n");
+        let expected = "1.50 simulated hours, 9 faults, 6 failovers to another gateway, 2 to another owner";
+        assert_eq!(sum.survived(), expected);
+        assert!(Sum::default().survived().starts_with("0.00 simulated hours, 0 faults"), "of no seed at all");
     }
 }

@@ -31,6 +31,9 @@ pub struct Report {
     faults: u64,
     /// By the ledgers of the run.
     pub commits_acknowledged: u64,
+    /// Of one that did not come to its end: where it failed, and what failed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -46,6 +49,7 @@ impl Report {
             took_s: 0,
             faults: 0,
             commits_acknowledged: 0,
+            failed: None,
             rows: Vec::new(),
         }
     }
