@@ -109,6 +109,8 @@ enum UploadError {
     Superseded,
     #[error("stopping")]
     Stopping,
+    #[error("the store does not answer in time")]
+    Late,
     #[error("sealing: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
