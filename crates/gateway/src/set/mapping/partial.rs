@@ -49,6 +49,12 @@ impl Mapping {
         self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))
     }
 
+    /// What a root names, where it is in memory as checkpoints need it.
+    pub(in crate::set) fn names_here(&self, at: RootRef) -> Option<Objects> {
+        let whole = || self.roots.get(at).map(|root| root.objects().clone());
+        self.partials.get(at).map(|root| Objects::clone(&root)).or_else(whole)
+    }
+
     /// What a root names, without its leaves of pages where it is in memory in part. Not kept by this.
     ///
     /// # Errors

@@ -384,16 +384,43 @@ impl Uploader {
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
     pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
-        let key_id = self.mapping.key.sealing().key_id;
-        let objects: &Objects = &root;
-        let of_segments = !segments_to_collect(objects, self.settings.target_percent, 1, &self.spared()).is_empty()
-            || !segments_to_reseal(objects, key_id, 1, &[], &self.spared()).is_empty();
-        let of_packs =
-            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
-        let more = of_segments || holdfast_log::spawn_blocking(of_packs).await?;
+        let more = self.has_garbage(Objects::clone(&root)).await?;
         let held = self.held.swap(false, Ordering::Relaxed);
         self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Once in each term, without a checkpoint: whether the leader before has left more garbage than the target allows. Nobody may write any more, and then no
+    /// checkpoint would see it. What follows is one checkpoint, after which [`Uploader::note_garbage`] judges as ever: where it could do nothing there is none more.
+    ///
+    /// Asks the store for nothing: it waits until the root is in memory, where `SpaceKeeper` brings it at each begin of a leadership, off the runtime's threads. Of
+    /// a root that cannot be read nothing is known, and nothing is tried.
+    pub(super) async fn judge_once(&self, term: Term, judged: &mut Option<Term>) {
+        if *judged == Some(term) {
+            return;
+        }
+        let current = self.host.with(|m| m.state().current_root());
+        let Some(objects) = current.and_then(|current| self.mapping.names_here(current)) else { return };
+        *judged = Some(term);
+        self.spared().begin(term, &objects);
+        match self.has_garbage(objects).await {
+            Ok(true) => self.collection_due.store(true, Ordering::Relaxed),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(set = %self.server.name, %error, "not judged what garbage there is"),
+        }
+    }
+
+    /// Whether a root names more garbage than the target allows, or anything under an older data key, beside what emptying did not help.
+    async fn has_garbage(&self, root: Objects) -> Result<bool, UploadError> {
+        let key_id = self.mapping.key.sealing().key_id;
+        let of_segments = {
+            let spared = self.spared();
+            !segments_to_collect(&root, self.settings.target_percent, 1, &spared).is_empty()
+                || !segments_to_reseal(&root, key_id, 1, &[], &spared).is_empty()
+        };
+        let of_packs =
+            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
+        Ok(of_segments || holdfast_log::spawn_blocking(of_packs).await?)
     }
 }
 

@@ -1,17 +1,19 @@
-//! Collection over a store that takes its time.
+//! Collection over a store that takes its time, and of what an earlier leader left.
 
 use super::*;
+use crate::front::tests::harness::soon;
 use crate::set::device::tests::World as Served;
 use crate::set::head::tests::SET;
 use crate::set::mapping::SetKey;
 use crate::set::uploader::UploadSettings;
-use holdfast_control::set::{RootRef, SetCommand};
+use holdfast_control::set::{Restored, RootRef, SetCommand};
 use holdfast_seal::DataKey;
 use holdfast_store::{Faults, Faulty, Memory, ObjectStore, keys};
-use holdfast_types::{LogId, MemberId};
+use holdfast_types::{Epoch, LogId, MemberId};
+use holdfast_volume::head::Covered;
 use holdfast_volume::map::{Live, PackBuilder, Page, Root, seal_root};
 use holdfast_volume::segment::Codec;
-use holdfast_volume::space::MoveLimits;
+use holdfast_volume::space::{Amplification, MoveLimits};
 
 const V: VolumeId = VolumeId(1);
 const TERM: Term = Term(1);
@@ -80,7 +82,7 @@ impl World {
         Uploader::new(server, mapping, settings, 1, stop)
     }
 
-    /// Each request of the store takes so long from now on.
+    /// Each request of the store takes so long from now on, and is counted.
     fn slow(&self, by: Duration) {
         self.store.set(Faults { slow: 1000, slow_by: by, ..Faults::default() });
     }
@@ -132,4 +134,71 @@ async fn every_page_that_the_store_is_asked_for_is_paid_for() {
     assert!(takes(1 + 40), "the segment, and each of its pages");
     uploader.survivors(id(VICTIM), &base, &Generation::new(), SURVIVORS_LIMIT).await.unwrap().unwrap();
     assert!(takes(1 + 40 + 1), "the segment anew; its pages are in memory");
+}
+
+/// In a term that is judged already nothing is judged again, and a root that is not in memory is not asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_left_is_judged_once_in_a_term_by_what_is_in_memory() {
+    let world = World::new(8).await;
+    let uploader = world.uploader(MoveLimits::default());
+    let mut judged = None;
+    uploader.judge_once(TERM, &mut judged).await;
+    assert_eq!((judged, uploader.collection_waits()), (None, false), "its root is not here yet");
+    uploader.mapping.base(world.root).await.unwrap();
+    uploader.judge_once(TERM, &mut judged).await;
+    assert_eq!((judged, uploader.collection_waits()), (Some(TERM), true));
+    uploader.collection_due.store(false, Ordering::Relaxed);
+    uploader.judge_once(TERM, &mut judged).await;
+    assert!(!uploader.collection_waits(), "a checkpoint that could do nothing is not followed by another");
+    uploader.judge_once(Term(2), &mut judged).await;
+    assert!(uploader.collection_waits());
+}
+
+/// Nobody writes any more. Whoever takes over sees what is to be done by the root that it finds, does it, and rests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_leader_before_left_is_collected_although_nobody_writes() {
+    let world = World::new(8).await;
+    let (server, uploader) = (world.served.server.clone(), world.uploader(MoveLimits::default()));
+    let mapping = uploader.mapping.clone();
+    // There is no head yet, and a checkpoint is asked for because of that: not what is looked at here.
+    soon(async {
+        while !server.head.take_wanted() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let content = server.host.with(|m| Restored::of(m.state(), Some(world.root)));
+    let covered = Covered { upto: LogId::default(), generation: server.head.life().generation, at_unix_ms: 0 };
+    server.head.commit(server.head.store(), TERM, covered, Epoch(0), content).await.unwrap();
+
+    let begun = server.group.applied();
+    world.slow(Duration::ZERO);
+    tokio::spawn(uploader.run());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.group.applied(), begun);
+    // A look at the head may be among them.
+    let asked = world.store.counts().slowed;
+    assert!(asked <= 2, "found {asked} requests: the store is asked for a root that somebody else brings");
+    // As `SpaceKeeper` does.
+    mapping.base(world.root).await.unwrap();
+    soon(async {
+        while server.host.root() == Some(world.root) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let rested = soon(async {
+        loop {
+            let applied = server.group.applied();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if server.group.applied() == applied {
+                return applied;
+            }
+        }
+    })
+    .await;
+    let root = mapping.base(server.host.root().unwrap()).await.unwrap();
+    assert!(!Amplification::of(&root).above(130), "{:?}", Amplification::of(&root));
+    // Each is a begin, the note of a segment, and an end.
+    assert!(rested.index.0 <= begun.index.0 + 6, "{begun} to {rested}: checkpoint after checkpoint");
 }
