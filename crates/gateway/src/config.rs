@@ -279,10 +279,12 @@ settings! {
         /// Bytes in segments for each 100 that are in use, 105 to 1000, before checkpoints empty the segments that hold the least. Lower: a smaller
         /// store, more bytes copied.
         target_percent: u32 = 130;
-        /// Bytes of segments read and written for that a second and set at most, over a minute or so; 0B: no limit but that of each checkpoint (64MiB and
-        /// twice what was written, or what was written while the journal is filling). Too low: the store grows beyond the target.
+        /// Bytes of segments read and written for that a second and set at most, over a minute or so, with those of map pages that have to be fetched for it; 0B:
+        /// no limit but that of each checkpoint (64MiB and twice what was written, or what was written while the journal is filling). Too low: the store grows
+        /// beyond the target.
         move_bytes_per_second: ByteSize = ByteSize(0);
-        /// Segments read and written for that a second and set at most, over a minute or so, 0 to 10000; 0: no limit. A store may charge for each.
+        /// Requests for that a second and set at most, over a minute or so, 0 to 10000; 0: no limit. A store may charge for each. One for each segment that is
+        /// read or written, and one for each map page of it that no cache has: a segment of small writes, each elsewhere, has up to 2000.
         move_requests_per_second: u32 = 0;
         /// Of a set in several stores: bytes copied a second at most to those that lack something, all of them together, over a minute or so; 0B: no limit.
         /// Too low: a store that was lost or added is filled for longer, and while it is, the loss of another one is a danger.

@@ -2,6 +2,8 @@
 
 use super::AdminDoor;
 use crate::set::server::SetServer;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use holdfast_api::{Refusal, v1};
 use holdfast_control::set::{RootRef, SetState, Volume};
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, VolumeId};
@@ -13,9 +15,11 @@ use std::time::{Duration, Instant};
 
 /// Maps are read from the store for about so long at most: the caller's patience for one attempt is 3 s.
 const TIME: Duration = Duration::from_millis(1500);
-/// What maps name, for one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory: that, and one
-/// whole map at a time.
+/// What maps name, for one answer at most, in bytes of memory, so that a set with many large snapshots costs one answer a bounded amount of memory: that, and about
+/// as much again for the maps that are being read, or one of any size.
 const ROOTS_BYTES_MAX: u64 = 64 << 20;
+/// Maps that are read at once, however small they are.
+const ROOTS_AT_ONCE: usize = 8;
 
 impl AdminDoor {
     pub(super) async fn get_space(&self, request: v1::GetSpaceRequest) -> Result<v1::GetSpaceReply, Refusal> {
@@ -101,18 +105,26 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
     if let (Some(at), Some(map)) = (state.current_root(), current) {
         roots.insert(at.object, Told::of(map.objects()));
     }
-    let mut bytes = 0;
     // Those that only clones show as well (S13): what they name goes with no snapshot.
-    for at in state.kept_roots() {
-        if roots.contains_key(&at.object) {
-            continue;
+    let mut left = state.kept_roots();
+    left.retain(|at| !roots.contains_key(&at.object));
+    let (mut left, most) = (left.into_iter(), at_once(current));
+    let (mut under_way, mut bytes) = (FuturesOrdered::new(), 0);
+    loop {
+        while under_way.len() < most
+            && let Some(at) = left.next()
+        {
+            bytes += at.bytes;
+            if bytes > ROOTS_BYTES_MAX || begun.elapsed() > TIME {
+                reply.incomplete = true;
+                // What is under way is told of all the same.
+                left = Vec::new().into_iter();
+                break;
+            }
+            under_way.push_back(async move { (at, read(set, at).await) });
         }
-        bytes += at.bytes;
-        if bytes > ROOTS_BYTES_MAX || begun.elapsed() > TIME {
-            reply.incomplete = true;
-            break;
-        }
-        match read(set, at).await {
+        let Some((at, found)) = under_way.next().await else { break };
+        match found {
             Ok(root) => {
                 let told = Told::of(&root);
                 bytes = bytes - at.bytes + told.objects.memory_bytes();
@@ -126,6 +138,18 @@ async fn snapshots_space(set: &SetServer, state: &SetState, current: Option<&Map
         }
     }
     tell_kept(state, &roots, reply);
+}
+
+/// How many maps may be read at once. That of a snapshot is about as large as the current one.
+fn at_once(current: Option<&Map>) -> usize {
+    match current {
+        Some(Map::All(root)) => {
+            let most = ROOTS_BYTES_MAX / root.memory_bytes().max(1);
+            usize::try_from(most).unwrap_or(ROOTS_AT_ONCE).clamp(1, ROOTS_AT_ONCE)
+        }
+        // What is not kept whole is large.
+        Some(Map::Part(_)) | None => 1,
+    }
 }
 
 /// What all kept roots together take up, each object once, and of each snapshot what nothing else that is kept names. `roots`: those that were read.

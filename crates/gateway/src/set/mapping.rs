@@ -68,6 +68,10 @@ impl From<StoreError> for MapError {
     }
 }
 
+/// Told the bytes of each request before it is sent: for who pays for what it takes of the store. What is in memory or on disk here, or comes with somebody else's
+/// request, costs nothing.
+pub(super) type Pay<'a> = &'a (dyn Fn(u64) + Sync);
+
 pub use crate::set::set_key::SetKey;
 
 mod opened;
@@ -280,6 +284,18 @@ impl Mapping {
         volume: VolumeId,
         number: u32,
     ) -> Result<Arc<Page>, MapError> {
+        self.page_for(of, place, volume, number, &|_| ()).await
+    }
+
+    /// The same, where somebody pays for it.
+    async fn page_for(
+        &self,
+        of: Option<&SetKey>,
+        place: &PageRef,
+        volume: VolumeId,
+        number: u32,
+        pay: Pay<'_>,
+    ) -> Result<Arc<Page>, MapError> {
         let of = of.unwrap_or(&self.key);
         let key = BlockKey { object: place.object, number: place.number };
         let open = |sealed: &Bytes| {
@@ -289,7 +305,11 @@ impl Mapping {
         };
         let fetch = || async {
             let object_key = keys::map_pack(of.set, place.object);
-            self.patient(|| self.store.get_range(&object_key, place.range())).await
+            let ask = || {
+                pay(u64::from(place.sealed_len));
+                self.store.get_range(&object_key, place.range())
+            };
+            self.patient(ask).await
         };
         match self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await? {
             Node::Page(page) => Ok(page),

@@ -169,7 +169,8 @@ impl SpaceKeeper {
             }
             let Some(term) = self.server.leading_ready().filter(|_| self.server.head.fenced().is_none()) else {
                 self.roots.clear();
-                self.swept = None;
+                // What was had may have gone from memory by the next time that this gateway leads.
+                (self.swept, self.had) = (None, None);
                 self.mapping.key.tell(None);
                 continue;
             };

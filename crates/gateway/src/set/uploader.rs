@@ -109,6 +109,8 @@ enum UploadError {
     Superseded,
     #[error("stopping")]
     Stopping,
+    #[error("the store does not answer in time")]
+    Late,
     #[error("sealing: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -124,7 +126,7 @@ pub struct Uploader {
     mapping: Arc<Mapping>,
     settings: UploadSettings,
     boot: u64,
-    /// The last checkpoint left more garbage than the target allows.
+    /// The last checkpoint left more garbage than the target allows, be it an earlier leader's.
     collection_due: AtomicBool,
     /// Segments that emptying did not help.
     spared: Mutex<Spared>,
@@ -197,7 +199,7 @@ impl Uploader {
     /// Runs until told to stop.
     pub async fn run(self) {
         let mut pause = Duration::from_millis(100);
-        let mut dirty_since: Option<Instant> = None;
+        let (mut dirty_since, mut judged): (Option<Instant>, Option<Term>) = (None, None);
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -210,6 +212,7 @@ impl Uploader {
                 self.host.note_unfinished(None);
                 continue;
             };
+            self.judge_once(term, &mut judged).await;
             let (bytes, unfinished) = self.host.with(|m| (m.data_bytes(), m.sealed().is_some()));
             let due = bytes > 0 || self.collection_waits();
             if due {
@@ -240,7 +243,7 @@ impl Uploader {
             };
             match done {
                 Ok(()) => {
-                    dirty_since = None;
+                    (dirty_since, judged) = (None, Some(term));
                     pause = Duration::from_millis(100);
                     self.host.note_unfinished(None);
                 }

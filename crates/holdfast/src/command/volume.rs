@@ -384,7 +384,7 @@ pub(super) fn describe_space(reply: &v1::GetSpaceReply) -> String {
     if !reply.not_known.is_empty() {
         text += &format!("\nWhat is in the store is not known now: {}", reply.not_known);
     } else if reply.incomplete {
-        text += "\nSome snapshots are left out: their maps are too large for one answer, and what is shown as only their own may be too much.";
+        text += "\nSome snapshots are left out: their maps are too large for one answer, or the store did not give them in time. Of the others, what is shown as only their own may be too much.";
     }
     format!("{text}\n{}", describe(reply))
 }

@@ -8,9 +8,9 @@ const REST: Duration = Duration::from_secs(60);
 /// Limits of either; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveLimits {
-    /// Bytes read and written a second: of collection's segments, or of the repair's copies.
+    /// Bytes read and written a second: of collection's segments and what is read of the map for them, or of the repair's copies.
     pub bytes_per_second: u64,
-    /// Segments read and written a second.
+    /// Requests a second: segments read and written, and pages of the map read for them.
     pub requests_per_second: u32,
 }
 

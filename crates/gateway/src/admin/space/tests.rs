@@ -1,8 +1,14 @@
 //! What of a set's store is kept for whom.
 
 use super::*;
+use crate::set::device::tests::World as Served;
+use crate::set::head::tests::SET;
+use crate::set::mapping::SetKey;
 use holdfast_control::set::{Checkpoint, Pin, Snapshot};
+use holdfast_seal::DataKey;
+use holdfast_store::{Faults, Faulty, Memory, ObjectStore, keys};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, Sectors, Term};
+use holdfast_volume::map::seal_root;
 
 fn id(random: u128) -> ObjectId {
     ObjectId { term: Term(1), member: MemberId(1), boot: 1, random }
@@ -84,4 +90,23 @@ fn what_a_clone_shows_goes_with_no_snapshot() {
     assert_eq!(earlier.kept_roots(), [at(1), at(2), at(3)], "what is read");
     let all = roots().into_iter().chain([root(3, &[(3, 50), (4, 7)])]).collect();
     assert_eq!(kept(&earlier, all), (267, expected(&[("monday", 200)])));
+}
+
+/// One after the other these would take 2.4 s, and those that are not there in time are left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn maps_of_snapshots_are_read_several_at_once() {
+    let served = Served::over(true, None).await;
+    let store = Arc::new(Faulty::new(Memory::new(), 1, Faults::default()));
+    let key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+    let empty = Root::new(LogId::new(1, 5));
+    let names: Vec<String> = (2..14).map(|number| format!("s{number}")).collect();
+    let snapshots: Vec<(&str, u128)> = names.iter().map(String::as_str).zip(2..14).collect();
+    for (_, number) in &snapshots {
+        store.put_new(&keys::root(SET, id(*number)), seal_root(&empty, key.sealer(id(*number)))).await.unwrap();
+    }
+    served.server.switch.set("memory", store.clone());
+    store.set(Faults { slow: 1000, slow_by: Duration::from_millis(200), ..Faults::default() });
+    let (current, mut reply) = (Map::All(Arc::new(empty)), v1::GetSpaceReply::default());
+    snapshots_space(&served.server, &state(1, &snapshots), Some(&current), &mut reply).await;
+    assert_eq!((reply.snapshots.len(), reply.incomplete), (snapshots.len(), false));
 }

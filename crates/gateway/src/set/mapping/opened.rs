@@ -1,6 +1,6 @@
 //! Roots, opened: for readers the top and single leaves, as they need them; for checkpoints, collection and their like all of it.
 
-use super::{MapError, Mapping, Node};
+use super::{MapError, Mapping, Node, Pay};
 use crate::cache::BlockKey;
 use crate::set::roots::Known;
 use crate::set::set_key::SetKey;
@@ -131,6 +131,11 @@ impl Mapping {
 
     /// One leaf, from memory, disk or the store.
     pub(super) async fn leaf(&self, of: &SetKey, leaf: &LeafRef) -> Result<Leaf, MapError> {
+        self.leaf_for(of, leaf, &|_| ()).await
+    }
+
+    /// The same, where somebody pays for it.
+    pub(super) async fn leaf_for(&self, of: &SetKey, leaf: &LeafRef, pay: Pay<'_>) -> Result<Leaf, MapError> {
         let at = leaf.at;
         let key = BlockKey { object: at.object, number: at.number };
         let bad = |reason| MapError::Bad { what: "leaf", object: at.object, reason };
@@ -139,7 +144,11 @@ impl Mapping {
         };
         let fetch = || async {
             let object_key = keys::map_pack(of.set, at.object);
-            self.patient(|| self.store.get_range(&object_key, at.range())).await
+            let ask = || {
+                pay(u64::from(at.sealed_len));
+                self.store.get_range(&object_key, at.range())
+            };
+            self.patient(ask).await
         };
         match self.unspoilt(|| self.pages.get_or_open(key, fetch, open)).await? {
             Node::Leaf(leaf) => Ok(leaf),

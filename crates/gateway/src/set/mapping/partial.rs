@@ -2,13 +2,13 @@
 //! `holdfast_volume::map::PartialRoot`).
 
 use super::opened::{RUNS_AT_ONCE, aside, together};
-use super::{MapError, Mapping, Node};
+use super::{MapError, Mapping, Node, Pay};
 use crate::cache::BlockKey;
 use crate::set::roots::Known;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_control::set::RootRef;
 use holdfast_types::{ObjectId, VolumeId};
-use holdfast_volume::map::{Leaf, LeafRef, Objects, PageAt, PageRef, PartialRoot, Root, Top};
+use holdfast_volume::map::{Leaf, LeafRef, Objects, Page, PageAt, PartialRoot, Root, Top};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -49,6 +49,12 @@ impl Mapping {
         self.partials.get(at).map(|root| Arc::new(Objects::clone(&root)))
     }
 
+    /// What a root names, where it is in memory as checkpoints need it.
+    pub(in crate::set) fn names_here(&self, at: RootRef) -> Option<Objects> {
+        let whole = || self.roots.get(at).map(|root| root.objects().clone());
+        self.partials.get(at).map(|root| Objects::clone(&root)).or_else(whole)
+    }
+
     /// What a root names, without its leaves of pages where it is in memory in part. Not kept by this.
     ///
     /// # Errors
@@ -83,17 +89,22 @@ impl Mapping {
         self.leaf(&self.key, leaf).await
     }
 
-    /// Where a page is.
-    pub(in crate::set) async fn place_in(
+    /// A page of the set's own, as `root` has it.
+    pub(in crate::set) async fn page_in(
         &self,
         root: &PartialRoot,
         volume: VolumeId,
         number: u32,
-    ) -> Result<Option<PageRef>, MapError> {
-        match root.page(volume, number) {
-            PageAt::Nowhere => Ok(None),
-            PageAt::Page(place) => Ok(Some(place)),
-            PageAt::Leaf(leaf) => Ok(self.own_leaf(&leaf).await?.page(number)),
+        pay: Pay<'_>,
+    ) -> Result<Option<Arc<Page>>, MapError> {
+        let place = match root.page(volume, number) {
+            PageAt::Nowhere => None,
+            PageAt::Page(place) => Some(place),
+            PageAt::Leaf(leaf) => self.leaf_for(&self.key, &leaf, pay).await?.page(number),
+        };
+        match place {
+            Some(place) => self.page_for(None, &place, volume, number, pay).await.map(Some),
+            None => Ok(None),
         }
     }
 

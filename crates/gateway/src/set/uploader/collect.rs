@@ -4,10 +4,10 @@
 //! new pages take a move only where they still name what was copied (`volume::space`, G2). Writes that came after the begin
 //! are in the journal index, above any map. So nothing here can go over a newer write.
 
-use super::{LEAVES_AHEAD, UploadError, Uploader};
-use crate::set::mapping::MapError;
+use super::{LEAVES_AHEAD, PAGES_AHEAD, UploadError, Uploader};
+use crate::set::mapping::{MapError, Pay};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_seal::ObjectOpener;
 use holdfast_types::{Lba, ObjectId, SECTOR_BYTES, Sectors, Term, VolumeId};
 use holdfast_volume::index::Generation;
@@ -37,8 +37,13 @@ const PACKS_PERCENT: u32 = 200;
 /// Pages that one checkpoint writes anew at most because their packs are under an older data key.
 const RESEALED_PAGES_MAX: u64 = 1024;
 
-/// How long one segment that is to be moved is waited for, or one leaf that is, or that may list what is.
+/// How long one answer of the store is waited for without which nothing can be moved: a segment that is to be, the next page that may name it, or a leaf that is to
+/// be moved, or may list what is.
 pub(super) const SURVIVORS_LIMIT: Duration = Duration::from_secs(10);
+
+/// All pages that may name a segment take no longer than that, and so long for each of them: 16 MiB that were written in pieces of 8 KiB, each elsewhere, are in
+/// 2,000 pages. As [`PAGES_AHEAD`] are read at once, each of them may take 0.6 s.
+const PAGE_LIMIT: Duration = Duration::from_millis(20);
 
 /// So many that were waited for in vain end the moving of one checkpoint.
 pub(super) const UNREAD_MAX: u32 = 3;
@@ -149,11 +154,16 @@ impl Uploader {
                 tracing::debug!(set = %self.server.name, "the rest is moved later: space.move_bytes_per_second, space.move_requests_per_second");
                 break;
             }
+            // Where pages have to be fetched it may have taken long: who waits for the journal by now waits for this, as above.
+            if moves > 0 && copied_bytes >= written && self.server.journal_pressed() {
+                self.held.store(true, Ordering::Relaxed);
+                break;
+            }
             // Reads wait for a store that refuses until somebody acts (R8); moving must not, or one object that cannot be read (archived,
             // denied) would hold up this checkpoint and every later one.
-            let found = match tokio::time::timeout(SURVIVORS_LIMIT, self.survivors(*victim, base, generation)).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(e)) if damaged(&e) => {
+            let found = match self.survivors(*victim, base, generation, SURVIVORS_LIMIT).await {
+                Ok(found) => found,
+                Err(e) if damaged(&e) => {
                     // R9: it stays as it is and where it is; a checkpoint must not fail for it, or the journal would fill up.
                     tracing::error!(set = %self.server.name, segment = %victim, error = %e, "R9: a segment cannot be collected");
                     metrics::counter!("holdfast_space_damaged_total", "set" => self.server.name.to_string())
@@ -161,15 +171,15 @@ impl Uploader {
                     self.spared().note(base, *victim);
                     continue;
                 }
-                Ok(Err(e)) => return Err(e),
-                Err(_) => {
-                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "the store does not give a segment that is to be moved; left where it is");
+                Err(UploadError::Late) => {
+                    tracing::warn!(set = %self.server.name, segment = %victim, limit = ?SURVIVORS_LIMIT, "the store does not give a segment that is to be moved, or the pages that may name it; left where it is");
                     unread += 1;
                     if unread == UNREAD_MAX {
                         break;
                     }
                     continue;
                 }
+                Err(e) => return Err(e),
             };
             let Some((segment, found)) = found else {
                 // No page names what the root counts: of a page that was given up. (Or all of it is written over in this checkpoint: then it is gone with it.)
@@ -230,20 +240,32 @@ impl Uploader {
         Ok(pages)
     }
 
-    /// What of `victim` is still in use, with the whole segment.
+    /// What of `victim` is still in use, with the whole segment. [`UploadError::Late`] where one answer of the store is not there within `limit`, or all of them
+    /// together take longer than so many may. No more than [`PAGES_AHEAD`] pages are in memory for it.
     async fn survivors(
         &self,
         victim: ObjectId,
         base: &PartialRoot,
         generation: &Generation,
+        limit: Duration,
     ) -> Result<Option<(Bytes, Vec<Run>)>, UploadError> {
-        let segment = self.mapping.segment(victim).await?;
+        let segment = within(limit, self.mapping.segment(victim)).await?;
         self.moved(segment.len() as u64);
         let table = read_table(&self.mapping.key.opener(victim), &segment).map_err(|e| bad(victim, &e))?;
+        let pages = pages_of(&table);
+        let end = Instant::now() + limit + PAGE_LIMIT * u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        let pay = |bytes| self.moved(bytes);
+        let pay: Pay<'_> = &pay;
+        let mut pages = stream::iter(pages)
+            .map(|(volume, number)| async move {
+                let page = self.mapping.page_in(base, volume, number, pay).await?;
+                Ok::<_, MapError>((volume, page))
+            })
+            .buffered(PAGES_AHEAD);
+        let wait = || limit.min(end.saturating_duration_since(Instant::now()));
         let mut found = Vec::new();
-        for (volume, number) in pages_of(&table) {
-            let Some(place) = self.mapping.place_in(base, volume, number).await? else { continue };
-            let page = self.mapping.page(&place, volume, number).await?;
+        while let Some((volume, page)) = within(wait(), pages.try_next()).await? {
+            let Some(page) = page else { continue };
             found.extend(runs(volume, pieces_to_move(&page, victim, generation)));
         }
         Ok((!found.is_empty()).then_some((segment, found)))
@@ -320,7 +342,7 @@ impl Uploader {
         self.budget().allows(self.begun.elapsed())
     }
 
-    /// A segment of `bytes` was read or is written for collection.
+    /// A segment of `bytes` was read or is written for collection, or a part of the map is asked for that says what of a segment is in use.
     fn moved(&self, bytes: u64) {
         self.budget().took(self.begun.elapsed(), bytes, 1);
     }
@@ -362,16 +384,51 @@ impl Uploader {
 
     /// After a checkpoint: `idle` says that nothing was written for it and nothing was moved in it, so that one more would not help.
     pub(super) async fn note_garbage(&self, root: Arc<PartialRoot>, idle: bool) -> Result<(), UploadError> {
-        let key_id = self.mapping.key.sealing().key_id;
-        let objects: &Objects = &root;
-        let of_segments = !segments_to_collect(objects, self.settings.target_percent, 1, &self.spared()).is_empty()
-            || !segments_to_reseal(objects, key_id, 1, &[], &self.spared()).is_empty();
-        let of_packs =
-            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
-        let more = of_segments || holdfast_log::spawn_blocking(of_packs).await?;
+        let more = self.has_garbage(Objects::clone(&root)).await?;
         let held = self.held.swap(false, Ordering::Relaxed);
         self.collection_due.store(more && (!idle || held), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Once in each term, without a checkpoint: whether the leader before has left more garbage than the target allows. Nobody may write any more, and then no
+    /// checkpoint would see it. What follows is one checkpoint, after which [`Uploader::note_garbage`] judges as ever: where it could do nothing there is none more.
+    ///
+    /// Asks the store for nothing: it waits until the root is in memory, where `SpaceKeeper` brings it at each begin of a leadership, off the runtime's threads. Of
+    /// a root that cannot be read nothing is known, and nothing is tried.
+    pub(super) async fn judge_once(&self, term: Term, judged: &mut Option<Term>) {
+        if *judged == Some(term) {
+            return;
+        }
+        let current = self.host.with(|m| m.state().current_root());
+        let Some(objects) = current.and_then(|current| self.mapping.names_here(current)) else { return };
+        *judged = Some(term);
+        self.spared().begin(term, &objects);
+        match self.has_garbage(objects).await {
+            Ok(true) => self.collection_due.store(true, Ordering::Relaxed),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(set = %self.server.name, %error, "not judged what garbage there is"),
+        }
+    }
+
+    /// Whether a root names more garbage than the target allows, or anything under an older data key, beside what emptying did not help.
+    async fn has_garbage(&self, root: Objects) -> Result<bool, UploadError> {
+        let key_id = self.mapping.key.sealing().key_id;
+        let of_segments = {
+            let spared = self.spared();
+            !segments_to_collect(&root, self.settings.target_percent, 1, &spared).is_empty()
+                || !segments_to_reseal(&root, key_id, 1, &[], &spared).is_empty()
+        };
+        let of_packs =
+            move || !packs_to_reseal(&root, key_id, 1).is_empty() || !packs_to_collect(&root, PACKS_PERCENT).is_empty();
+        Ok(of_segments || holdfast_log::spawn_blocking(of_packs).await?)
+    }
+}
+
+/// What the store answers, or [`UploadError::Late`] where that takes longer than `limit`.
+async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, MapError>>) -> Result<T, UploadError> {
+    match tokio::time::timeout(limit, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(UploadError::Late),
     }
 }
 
@@ -387,3 +444,6 @@ pub(super) fn damaged(error: &UploadError) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

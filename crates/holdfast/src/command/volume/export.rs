@@ -184,8 +184,7 @@ async fn drain(
     sink: Sink,
     hash: Hash,
 ) -> Result<(Hash, u64), CliError> {
-    let bar = bar(common.output, "export", link.size());
-    bar.set_position(hash.bytes);
+    let bar = bar(common.output, "export", link.size(), hash.bytes);
     let (tx, mut rx) = mpsc::channel(args.how.parallel());
     let mut ahead = Ahead { at: hash.bytes, end: link.size(), known: VecDeque::new() };
     let (state, ends, epoch) = (args.how.state.clone(), ends.clone(), link.epoch());

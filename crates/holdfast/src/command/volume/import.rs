@@ -124,7 +124,7 @@ async fn fill(
         marked.1 = Hash::new().text();
     }
     save(&marked, epoch)?;
-    let bar = bar(common.output, "import", ends.image_bytes);
+    let bar = bar(common.output, "import", ends.image_bytes, done.0);
     let (tx, mut rx) = mpsc::channel(args.how.parallel());
     let (from, volume_bytes) = (done.clone(), ends.volume_bytes);
     let reading = tokio::task::spawn_blocking(move || source.run(&from, volume_bytes, &tx));
