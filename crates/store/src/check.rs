@@ -107,11 +107,8 @@ const READ: Rule = Rule {
     next: "use a store that shows what it has acknowledged, and look for a proxy or cache in front of it",
 };
 
-const RANGE: Rule = Rule {
-    found: "other bytes than that part of the object",
-    expected: "those",
-    next: "use a store with range reads",
-};
+const RANGE: Rule =
+    Rule { found: "other bytes than that part of the object", expected: "those", next: "use a store with range reads" };
 
 /// Of one check. Not below a folder of their own: a directory would keep that.
 struct Names {
