@@ -7,6 +7,7 @@
 pub mod admin;
 mod boots;
 pub mod cache;
+pub mod checks;
 pub mod cluster;
 pub mod config;
 mod descriptors;

@@ -8,7 +8,7 @@ mod stores;
 
 use crate::command::{
     AgentArgs, AttachArgs, CertificatesArgs, DeleteArgs, HistoryArgs, PairCommand, RecoverArgs, SET_DELETE,
-    SnapshotArg, SnapshotCommand, StandbyCommand, VerifyArgs, VolumeCommand, WatchArgs,
+    SnapshotArg, SnapshotCommand, StandbyCommand, StoreCommand, VerifyArgs, VolumeCommand, WatchArgs,
 };
 use crate::exit::{CliError, EXIT_CODES};
 use crate::{duration, output};
@@ -177,6 +177,9 @@ pub enum Command {
     /// Look at a pair of gateways that has an etcd in place of a third voter
     #[command(subcommand)]
     Pair(PairCommand),
+    /// Look whether stores do what sets rely on, before a set is put there; asks no gateway
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Read sets as their store has them, and name what is damaged; asks no gateway
     Verify(Box<VerifyArgs>),
     /// Show what the agents did: takeovers with the time of each phase, restarts, fences

@@ -22,6 +22,7 @@ pub mod set;
 mod snapshot;
 mod standby;
 mod status;
+mod store;
 mod stored;
 mod stores;
 mod verify;
@@ -45,6 +46,7 @@ pub use pair::PairCommand;
 pub use recover::RecoverArgs;
 pub use snapshot::{SnapshotArg, SnapshotCommand};
 pub use standby::StandbyCommand;
+pub use store::StoreCommand;
 pub use verify::VerifyArgs;
 pub use volume::VolumeCommand;
 pub use watch::WatchArgs;
@@ -87,6 +89,7 @@ pub async fn run(args: Cli) -> Result<(), CliError> {
         Command::Agent(args) => agent::run(&common, *args).await,
         Command::Standby(command) => standby::run(&common, command).await,
         Command::Pair(command) => pair::run(&common, command).await,
+        Command::Store(command) => store::run(&common, command).await,
         Command::Verify(args) => verify::run(&common, &args).await,
         Command::History(args) => history::run(&common, &args).await,
         Command::Watch(args) => watch::run(&common, &args).await,

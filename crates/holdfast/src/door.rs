@@ -63,6 +63,12 @@ impl Door {
         Self { dialer, addresses, channels: BTreeMap::new(), ..*self }
     }
 
+    /// A door to the same gateways, with the time that is left here, for one call that takes its time there: one attempt may use all that is left.
+    pub fn patiently(&self) -> Self {
+        let (dialer, addresses) = (self.dialer.clone(), self.addresses.clone());
+        Self { dialer, addresses, channels: BTreeMap::new(), attempt: self.total, ..*self }
+    }
+
     /// The same door for calls that take their time at the gateway, such as a move: one attempt may use all that is left.
     pub fn patient(mut self) -> Self {
         self.attempt = self.total;

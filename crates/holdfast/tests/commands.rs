@@ -312,6 +312,24 @@ async fn usage_errors_ask_nobody() {
     assert_eq!(calls(&world), [""; 0]);
 }
 
+/// Nobody listens on port 1.
+#[tokio::test]
+async fn stores_are_checked_without_a_gateway_and_keep_nothing() {
+    let (dir, nobody) = (tempfile::tempdir().unwrap(), "127.0.0.1:1");
+    let url = |path: &str| format!("file://{}", dir.path().join(path).display());
+    let good = url("store");
+    let shown = json(nobody, &["store", "check", &good]).await["stores"][0].clone();
+    assert!(shown["store"] == good.as_str() && shown["fit"] == true && shown["put_ms"].is_number(), "{shown}");
+    assert_eq!(std::fs::read_dir(dir.path().join("store/check")).unwrap().count(), 0);
+    assert!(expect(0, nobody, &["store", "check", &good]).await.contains("yes"));
+    // A directory that cannot be.
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let bad = url("file/store");
+    let refused = error(1, nobody, &["store", "check", &good, &bad]).await;
+    assert!(refused["message"].as_str().unwrap().starts_with(&format!("{bad}: not checked: ")), "{refused}");
+    assert_eq!(error(2, nobody, &["store", "check", "ftp://x"]).await["code"], "usage");
+}
+
 #[tokio::test]
 async fn switchover_shows_before_and_after() {
     let (world, api) = cluster().await;

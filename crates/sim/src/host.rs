@@ -358,6 +358,8 @@ impl Host {
             store: Arc::new(move |_, stores, health| {
                 Box::pin(std::future::ready(open(&ways, stores, &policy, &health, broken)))
             }),
+            // The simulated stores do what they must, and seeds stay what they were.
+            check_limit: None,
             dialer: Some(Dialer::over(Arc::new(move |endpoint| {
                 endpoint.connect_with_connector_lazy(connector.clone())
             }))),

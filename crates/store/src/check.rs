@@ -1,10 +1,36 @@
-//! Does a store do what we rely on? Asked by a person, and before a set is created on it.
+//! Does a store do what sets rely on? Asked by whoever decides that a set is to lie there, before it does: the leader of group 0 where a set is created or its
+//! stores are changed, a recovery before it raises anything; and by a person, with `holdfast store check` (ADR 0008).
+//!
+//! ```text
+//!   once      put ─▶ something else put there: refused? ─▶ read, and a part of it ─────┐
+//!   swapped   made ─▶ swapped ─▶ swapped from the version before: refused? ─▶ read ────┴─▶ both listed ─▶ both deleted
+//! ```
+//! F1  Only what was seen counts against a store: a conditional write that was answered as done, or whose bytes are there, where something else had to
+//!     stay. An outcome that is not known (R12) is looked for, and asked for again. What may pass is tried again until the time is up.
+//! F2  What is written is deleted again, whatever comes in between, under names that nobody else has and nothing reads. A PUT that was given up may land
+//!     after that, and stay.
+//! F3  All of it ends: the check within its limit, the deletion within another few seconds.
 
-use crate::ObjectStore;
 use crate::error::{At, Cause, Disposition, Op, StoreError};
+use crate::health::Kind;
+use crate::{BoxFuture, ObjectStore, Version};
 use bytes::Bytes;
+use futures_util::future::join;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long one store may take, where nobody says otherwise: a hundred times what one takes that is near and well, and some 13 requests of 700 ms.
+pub const CHECK_LIMIT: Duration = Duration::from_secs(10);
+
+/// … and how long, after that, deleting what was written.
+const CLEAN_LIMIT: Duration = Duration::from_secs(3);
+
+/// Between two tries of one step.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// So often in a row something is found that cannot be, before it counts: two seconds. An answer may be spoilt on its way.
+const ODD_MAX: u32 = 10;
 
 /// What [`check`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,74 +43,373 @@ pub struct CheckReport {
     pub get: Duration,
 }
 
-/// Writes, conditionally overwrites, reads, lists and deletes two objects under `check/`, named by `nonce`, which must
-/// be drawn anew. A store that ignores If-None-Match or If-Match is found here: with it, two gateways could overwrite
-/// one another's objects.
+/// Why a store did not pass.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// It does something else than sets rely on: seen, not guessed (F1).
+    #[error("{place} does not do what sets rely on: found {found}, expected {expected}; {next}")]
+    Unfit {
+        /// [`ObjectStore::place`].
+        place: String,
+        /// What it did.
+        found: &'static str,
+        /// What it has to do.
+        expected: &'static str,
+        /// Why that matters, and what to do about it.
+        next: &'static str,
+    },
+    /// It refuses a request, or it did not become known in time what it does.
+    #[error("not checked: {0}")]
+    Store(#[from] StoreError),
+}
+
+impl CheckError {
+    /// Whether nothing is known, for or against it: it does not answer, or only badly. Else the store has said, or shown, that it will not do.
+    pub fn is_undecided(&self) -> bool {
+        matches!(self, CheckError::Store(error) if is_open(error))
+    }
+}
+
+/// Whether another try may end otherwise, with nobody doing anything about it.
+fn is_open(error: &StoreError) -> bool {
+    use Disposition::{Corrupt, NotFound, Retry, Unknown};
+    matches!(error.disposition(), Retry | Unknown | NotFound | Corrupt)
+}
+
+/// Something that a store must not do.
+struct Rule {
+    found: &'static str,
+    expected: &'static str,
+    next: &'static str,
+}
+
+const IF_NONE_MATCH: Rule = Rule {
+    found: "a PUT with If-None-Match: * that replaced an object",
+    expected: "412 and the object as it was",
+    next: "two gateways could overwrite one another's objects: use a store that honours If-None-Match on PUT, or a version of it that does",
+};
+
+const IF_MATCH: Rule = Rule {
+    found: "a PUT with If-Match that replaced an object of another ETag",
+    expected: "412 and the object as it was",
+    next: "a cluster that was given up could go on in the place of the one that took over: use a store that honours If-Match on PUT, or a version of it that does",
+};
+
+const HOLDS: Rule = Rule {
+    found: "a refusal of a conditional PUT whose condition holds",
+    expected: "200 and the new object",
+    next: "no checkpoint could be made: look for a proxy that changes ETags on the way, else use a store that compares them as it gave them",
+};
+
+const READ: Rule = Rule {
+    found: "other bytes than were written last",
+    expected: "those",
+    next: "use a store that shows what it has acknowledged, and look for a proxy or cache in front of it",
+};
+
+const RANGE: Rule =
+    Rule { found: "other bytes than that part of the object", expected: "those", next: "use a store with range reads" };
+
+/// Of one check. Not below a folder of their own: a directory would keep that.
+struct Names {
+    prefix: String,
+    once: String,
+    swapped: String,
+}
+
+impl Names {
+    fn of(nonce: u128) -> Self {
+        let prefix = format!("check/{nonce:032x}-");
+        Self { once: format!("{prefix}once"), swapped: format!("{prefix}swapped"), prefix }
+    }
+}
+
+/// Writes, conditionally overwrites, reads, lists and deletes two small objects below `check/`, named by `nonce`, which must be drawn anew: some 13 requests, in
+/// `limit` and three seconds more at most. A store that ignores If-None-Match or If-Match is found here.
+///
+/// Of several stores each is checked by itself: together they have heads of another kind.
 ///
 /// # Errors
 /// The first thing that does not work, as a person should read it.
-pub async fn check(store: &dyn ObjectStore, nonce: u128) -> Result<CheckReport, StoreError> {
-    let once = format!("check/{nonce:032x}/once");
-    let swapped = format!("check/{nonce:032x}/swapped");
-    let result = run(store, &once, &swapped).await;
-    // What is left behind by a failed check is harmless and named as ours; its error says more than theirs.
-    for key in [&once, &swapped] {
-        let deleted = store.delete(key).await;
-        if result.is_ok() {
-            deleted?;
+pub async fn check(store: &dyn ObjectStore, nonce: u128, limit: Duration) -> Result<CheckReport, CheckError> {
+    let names = Names::of(nonce);
+    let mut probe = Probe { store, place: Arc::from(store.place()), wrote: false, last: None };
+    let ended = timeout(limit, probe.run(&names)).await;
+    let outcome = match ended {
+        Ok(outcome) => outcome,
+        Err(_) => Err(probe.last_word(&names, limit).into()),
+    };
+    if !probe.wrote {
+        return outcome;
+    }
+    match (clean(store, &names).await, outcome) {
+        (Ok(()), outcome) => outcome,
+        (Err(error), Ok(_)) => Err(error.into()),
+        // What the check met says more.
+        (Err(error), outcome) => {
+            tracing::info!(store = store.place(), %error, "a check of this store may have left two objects below {:?}: nothing reads them, delete them some day", names.prefix);
+            outcome
         }
     }
-    result
 }
 
-async fn run(store: &dyn ObjectStore, once: &str, swapped: &str) -> Result<CheckReport, StoreError> {
-    let place: Arc<str> = Arc::from(store.place());
-    let broken = |op, key: &str, found: &str, hint| StoreError::Denied {
-        at: At::new(&place, op, key),
-        cause: Cause::text(found),
-        hint,
-    };
-    let body = Bytes::from(format!("holdfast store check {once}"));
-    let other = Bytes::from(format!("holdfast store check {once}, another"));
-
-    let began = Instant::now();
-    store.put_new(once, body.clone()).await?;
-    let put = began.elapsed();
-    let hint = "use a store that honours If-None-Match: * on PUT";
-    match store.put_new(once, other.clone()).await {
-        Err(error) if error.disposition() == Disposition::Conflict => {}
-        Err(error) => return Err(error),
-        Ok(()) => return Err(broken(Op::Put, once, "a second writer was let through", hint)),
+/// F2.
+async fn clean(store: &dyn ObjectStore, names: &Names) -> Result<(), StoreError> {
+    let both = join(deleted(store, &names.once), deleted(store, &names.swapped));
+    match timeout(CLEAN_LIMIT, both).await {
+        Ok((once, swapped)) => once.and(swapped),
+        Err(_) => {
+            let text = format!("not within {} ms", CLEAN_LIMIT.as_millis());
+            let at = At::new(&Arc::from(store.place()), Op::Delete, &names.prefix);
+            Err(StoreError::Unknown { at, attempts: 1, cause: Cause::of_kind(Kind::NoAnswer, text) })
+        }
     }
-
-    let began = Instant::now();
-    let found = store.get(once).await?;
-    let get = began.elapsed();
-    if found != body {
-        return Err(broken(Op::Get, once, "what was read is not what was written", hint));
-    }
-    let end = body.len() as u64;
-    if store.get_range(once, 9..end).await? != body.slice(9..) {
-        return Err(broken(Op::Range, once, "a range is not that part of the object", "use a store with range reads"));
-    }
-
-    let first = store.swap(swapped, None, body).await?;
-    store.swap(swapped, Some(&first), other.clone()).await?;
-    let late = Bytes::from(format!("holdfast store check {once}, late"));
-    let hint = "use a store that honours If-Match on PUT";
-    let swap = store.swap(swapped, Some(&first), late).await;
-    match swap.map_err(|error| (error.disposition(), error)) {
-        // Either way, what is there tells.
-        Err((Disposition::Conflict | Disposition::Unknown, _)) if store.get(swapped).await? == other => {}
-        Err((_, error)) => return Err(error),
-        Ok(_) => return Err(broken(Op::Swap, swapped, "a swap from an old version was let through", hint)),
-    }
-
-    let parent = once.trim_end_matches("once");
-    let page = store.list(parent, None).await?;
-    if page.objects.iter().filter(|object| object.key == once || object.key == swapped).count() != 2 {
-        let hint = "use a store whose listings show what was written";
-        return Err(broken(Op::List, parent, "the listing lacks what was just written", hint));
-    }
-    Ok(CheckReport { place: store.place().to_owned(), put, get })
 }
+
+async fn deleted(store: &dyn ObjectStore, key: &str) -> Result<(), StoreError> {
+    loop {
+        match store.delete(key).await {
+            Err(error) if matches!(error.disposition(), Disposition::Retry | Disposition::Unknown) => {
+                sleep(PAUSE).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// A check on its way. Whoever has the time ends it.
+struct Probe<'a> {
+    store: &'a dyn ObjectStore,
+    place: Arc<str>,
+    /// Something of it may be there.
+    wrote: bool,
+    /// What was met last that may pass.
+    last: Option<StoreError>,
+}
+
+impl Probe<'_> {
+    async fn run(&mut self, names: &Names) -> Result<CheckReport, CheckError> {
+        let (once, swapped) = (names.once.as_str(), names.swapped.as_str());
+        let body = Bytes::from(format!("holdfast store check {once}"));
+        let other = Bytes::from(format!("holdfast store check {once}, another"));
+        let late = Bytes::from(format!("holdfast store check {once}, late"));
+        let put = self.put(once, &body).await?;
+        self.must_refuse_to_put(once, &other).await?;
+        let get = self.must_read(once, &body, &other, &IF_NONE_MATCH).await?;
+        self.must_read_part(once, &body).await?;
+        let first = self.swap(swapped, None, &body).await?;
+        self.swap(swapped, Some(&first), &other).await?;
+        self.must_refuse_to_swap(swapped, &first, &late).await?;
+        self.must_read(swapped, &other, &late, &IF_MATCH).await?;
+        self.must_list(names).await?;
+        Ok(CheckReport { place: self.store.place().to_owned(), put, get })
+    }
+
+    /// Writes; how long the attempt took that worked.
+    async fn put(&mut self, key: &str, body: &Bytes) -> Result<Duration, CheckError> {
+        let store = self.store;
+        loop {
+            let began = Instant::now();
+            match self.writing(store.put_new(key, body.clone())).await {
+                Ok(()) => return Ok(began.elapsed()),
+                // Nobody else has this name, so these are our bytes, of an attempt whose answer was lost: asked for again, they are success.
+                Err(error) if error.disposition() == Disposition::Conflict => {
+                    let cause = Cause::text(format!("a name that was never used is taken: {error}"));
+                    let at = At::new(&self.place, Op::Put, key);
+                    self.again(StoreError::Unknown { at, attempts: 1, cause }).await?;
+                }
+                Err(error) => self.again(error).await?,
+            }
+        }
+    }
+
+    async fn must_refuse_to_put(&mut self, key: &str, other: &Bytes) -> Result<(), CheckError> {
+        let store = self.store;
+        loop {
+            let Err(error) = self.writing(store.put_new(key, other.clone())).await else {
+                return Err(self.unfit(&IF_NONE_MATCH));
+            };
+            if self.is_refused(key, other, &IF_NONE_MATCH, error).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn must_refuse_to_swap(&mut self, key: &str, old: &Version, late: &Bytes) -> Result<(), CheckError> {
+        let store = self.store;
+        loop {
+            let Err(error) = self.writing(store.swap(key, Some(old), late.clone())).await else {
+                return Err(self.unfit(&IF_MATCH));
+            };
+            if self.is_refused(key, late, &IF_MATCH, error).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a write that must be refused was, by what it ended in; else it is to be tried again.
+    async fn is_refused(
+        &mut self,
+        key: &str,
+        body: &Bytes,
+        rule: &Rule,
+        error: StoreError,
+    ) -> Result<bool, CheckError> {
+        match error.disposition() {
+            Disposition::Conflict => return Ok(true),
+            // R12: what is there tells. Where it is not there, the write may still be under way.
+            Disposition::Unknown => {
+                if self.there(key).await?.0 == *body {
+                    return Err(self.unfit(rule));
+                }
+            }
+            _ => {}
+        }
+        self.again(error).await?;
+        Ok(false)
+    }
+
+    /// Swaps, and finds out about outcomes that are not known; the version from then on.
+    async fn swap(&mut self, key: &str, expected: Option<&Version>, body: &Bytes) -> Result<Version, CheckError> {
+        let (store, mut odd) = (self.store, 0);
+        loop {
+            let error = match self.writing(store.swap(key, expected, body.clone())).await {
+                Ok(version) => return Ok(version),
+                Err(error) => error,
+            };
+            let refused = error.disposition() == Disposition::Conflict;
+            if !refused && error.disposition() != Disposition::Unknown {
+                self.again(error).await?;
+                continue;
+            }
+            match store.get_object(key).await {
+                // Ours, of an attempt whose answer was lost (R12).
+                Ok(object) if object.body == *body => return Ok(object.version),
+                Ok(_) | Err(StoreError::NotFound { .. }) if refused => {
+                    odd += 1;
+                    if odd >= ODD_MAX {
+                        return Err(self.unfit(&HOLDS));
+                    }
+                    self.last = Some(error);
+                    sleep(PAUSE).await;
+                }
+                Ok(_) => self.again(error).await?,
+                Err(unread) => self.again(unread).await?,
+            }
+        }
+    }
+
+    /// Reads what was written last, and not what was refused by `rule`; how long the read took.
+    async fn must_read(
+        &mut self,
+        key: &str,
+        expected: &Bytes,
+        refused: &Bytes,
+        rule: &Rule,
+    ) -> Result<Duration, CheckError> {
+        for _ in 0..ODD_MAX {
+            let (found, took) = self.there(key).await?;
+            if found == *expected {
+                return Ok(took);
+            }
+            // Refused in words only.
+            if found == *refused {
+                return Err(self.unfit(rule));
+            }
+            sleep(PAUSE).await;
+        }
+        Err(self.unfit(&READ))
+    }
+
+    async fn must_read_part(&mut self, key: &str, body: &Bytes) -> Result<(), CheckError> {
+        const FROM: usize = 9;
+        let (store, mut odd) = (self.store, 0);
+        loop {
+            match store.get_range(key, FROM as u64..body.len() as u64).await {
+                Ok(found) if found == body.slice(FROM..) => return Ok(()),
+                Ok(_) => {
+                    odd += 1;
+                    if odd >= ODD_MAX {
+                        return Err(self.unfit(&RANGE));
+                    }
+                    sleep(PAUSE).await;
+                }
+                Err(error) => self.again(error).await?,
+            }
+        }
+    }
+
+    async fn must_list(&mut self, names: &Names) -> Result<(), CheckError> {
+        let store = self.store;
+        loop {
+            let error = match store.list(&names.prefix, None).await {
+                Ok(page) => {
+                    let ours = |key: &str| key == names.once || key == names.swapped;
+                    if page.objects.iter().filter(|listed| ours(&listed.key)).count() == 2 {
+                        return Ok(());
+                    }
+                    // R7: a listing may be stale. One that stays so keeps nobody from anything, but is told.
+                    let cause = Cause::text("the listing lacks what was just written");
+                    StoreError::Unavailable { at: At::new(&self.place, Op::List, &names.prefix), attempts: 1, cause }
+                }
+                Err(error) => error,
+            };
+            self.again(error).await?;
+        }
+    }
+
+    /// What lies there, and how long the read took.
+    async fn there(&mut self, key: &str) -> Result<(Bytes, Duration), CheckError> {
+        let store = self.store;
+        loop {
+            let began = Instant::now();
+            match store.get(key).await {
+                Ok(found) => return Ok((found, began.elapsed())),
+                Err(error) => self.again(error).await?,
+            }
+        }
+    }
+
+    /// Makes a write, and notes whether something of it may be there (F2): also where nobody waits for its end any more.
+    async fn writing<T>(&mut self, request: BoxFuture<'_, Result<T, StoreError>>) -> Result<T, StoreError> {
+        let before = std::mem::replace(&mut self.wrote, true);
+        let result = request.await;
+        if let Err(error) = &result
+            && matches!(error.disposition(), Disposition::Retry | Disposition::Denied)
+        {
+            self.wrote = before;
+        }
+        result
+    }
+
+    /// After something that may pass: waits a little.
+    async fn again(&mut self, error: StoreError) -> Result<(), CheckError> {
+        if !is_open(&error) {
+            return Err(error.into());
+        }
+        // Nobody listens there, which was tried several times by now: more would only hold up who waits.
+        if !self.wrote && error.kind() == Some(Kind::Unreachable) {
+            return Err(error.into());
+        }
+        self.last = Some(error);
+        sleep(PAUSE).await;
+        Ok(())
+    }
+
+    fn unfit(&self, rule: &Rule) -> CheckError {
+        let Rule { found, expected, next } = *rule;
+        CheckError::Unfit { place: self.place.to_string(), found, expected, next }
+    }
+
+    /// What is said when the time is up.
+    fn last_word(&mut self, names: &Names, limit: Duration) -> StoreError {
+        self.last.take().unwrap_or_else(|| {
+            let cause = Cause::of_kind(Kind::NoAnswer, format!("no answer within {} ms", limit.as_millis()));
+            StoreError::Unavailable { at: At::new(&self.place, Op::Put, &names.once), attempts: 1, cause }
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

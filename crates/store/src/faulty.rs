@@ -38,6 +38,10 @@ pub struct Faults {
     pub full: u16,
     /// Nothing answers at all.
     pub down: bool,
+    /// If-None-Match is not looked at: what is there is replaced, and that is answered as done. No store of a set may do that, and [`crate::check()`] must notice.
+    pub ignores_if_none_match: bool,
+    /// The same of If-Match.
+    pub ignores_if_match: bool,
     /// No fault: each request lets others go first, once, before anything happens. Those that one task makes at the same time are under way at the same time.
     pub gives_way: bool,
 }
@@ -96,6 +100,11 @@ impl State {
 
     fn hit(&mut self, thousandths: u16) -> bool {
         self.draw() % 1000 < u64::from(thousandths)
+    }
+
+    /// Whether a conditional write is done whatever is there; `expected` as [`ObjectStore::swap`] has it.
+    fn ignores(&self, expected: Option<&Version>) -> bool {
+        if expected.is_some() { self.faults.ignores_if_match } else { self.faults.ignores_if_none_match }
     }
 }
 
@@ -275,6 +284,10 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     fn put_new<'a>(&'a self, key: &'a str, body: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.play(Op::Put, key, async move {
             let bytes = body.len() as u64;
+            let ignores = self.state().ignores(None);
+            if ignores {
+                self.within.delete(key).await?;
+            }
             self.within.put_new(key, body).await?;
             self.note(key, Some(bytes));
             Ok(())
@@ -330,7 +343,9 @@ impl<S: ObjectStore> ObjectStore for Faulty<S> {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(self.play(Op::Swap, key, async move {
             let bytes = body.len() as u64;
-            let version = self.within.swap(key, expected, body).await?;
+            let ignores = self.state().ignores(expected);
+            let there = if ignores { self.within.head(key).await.ok().map(|head| head.version) } else { None };
+            let version = self.within.swap(key, if ignores { there.as_ref() } else { expected }, body).await?;
             self.note(key, Some(bytes));
             Ok(version)
         }))

@@ -8,7 +8,7 @@
 //!   sets/<set>/head.<list>      the same of a later list of the set's stores, its number and a sum of its text; the one before says that it was left (ADR 0018)
 //!   sets/<set>/joined           in a store that was added later: the cluster whose set it is
 //!   sets/<set>/manifest         who holds the set in etcd mode: swapped by the holder
-//!   check/<nonce>/...           written, read and deleted again by `store::check`
+//!   check/<nonce>-...           written, read and deleted again by `store::check`
 //! ```
 //!
 //! `<set>` is the set's number, `<object>` the text of its [`ObjectId`] (maker's term, member, boot counter, 128 random

@@ -44,7 +44,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
-pub use check::{CheckReport, check};
+pub use check::{CHECK_LIMIT, CheckError, CheckReport, check};
 pub use credentials::CredentialsProblem;
 pub use directory::Directory;
 pub use error::{At, Cause, Disposition, Op, StoreError};

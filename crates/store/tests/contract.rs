@@ -5,7 +5,8 @@ mod support;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use holdfast_store::{
-    Directory, Disposition, Faults, Faulty, Memory, OBJECT_BYTES_MAX, ObjectStore, Retrying, StoreError, Version, open,
+    CHECK_LIMIT, Directory, Disposition, Faults, Faulty, Memory, OBJECT_BYTES_MAX, ObjectStore, Retrying, StoreError,
+    Version, open,
 };
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -50,7 +51,9 @@ impl Suite {
         self.of_many_swappers_one_wins().await;
         self.no_swap_is_lost().await;
         self.impossible_requests_are_refused().await;
-        holdfast_store::check(&*self.store, rand::random()).await.expect("check");
+        holdfast_store::check(&*self.store, rand::random(), CHECK_LIMIT).await.expect("check");
+        let left = self.store.list("check/", None).await.expect("list");
+        assert_eq!((left.objects.len(), left.more), (0, None), "what a check writes it deletes");
     }
 
     async fn what_is_written_is_read(&self) {

@@ -3,7 +3,7 @@
 mod support;
 
 use bytes::Bytes;
-use holdfast_store::{Disposition, Secret, StoreError, open};
+use holdfast_store::{CHECK_LIMIT, Disposition, Secret, StoreError, open};
 use support::Versitygw;
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn refusals_say_what_to_do() {
     assert!(error.to_string().contains("does not know this access key id"), "{error}");
 
     let store = open("s3://there", &server.options()).expect("open");
-    let report = holdfast_store::check(&*store, rand::random()).await.expect("check");
+    let report = holdfast_store::check(&*store, rand::random(), CHECK_LIMIT).await.expect("check");
     assert!(report.place.starts_with("s3://there/"), "{report:?}");
 }
 

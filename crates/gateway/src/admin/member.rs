@@ -335,6 +335,7 @@ impl AdminDoor {
         // A new cluster begins at the first level, and is raised by itself.
         check_profiles(&request.store, &state, RefusalCode::Busy)?;
         let store = open_within(&request.store, store_options(&self.node.config), OPEN_LIMIT).await?;
+        self.check_for_new_set(stores.urls(), GroupId(state.next_set)).await?;
         let state = self.number_free(adopted, term, &*store, state).await?;
         // The wrapping names the set, whose id the entry will have: the next one that was never used. Nothing else is proposed meanwhile, and in another term
         // this is not.

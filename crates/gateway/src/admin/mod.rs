@@ -1,6 +1,7 @@
 //! The admin door: gRPC for people, the command line, agents and attach processes. Every gateway answers; what needs a
 //! leader is refused elsewhere with the leader's address (crates/api, "refusal").
 
+mod checks;
 mod clone;
 mod deletion;
 mod diff;

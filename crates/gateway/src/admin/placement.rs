@@ -115,16 +115,25 @@ impl AdminDoor {
         Ok(v1::ChangeStoresReply { before, placement, changed })
     }
 
-    /// Each store that is new must be there, and have nothing of a set of that number but what an earlier change of this one left: anything else would be taken
-    /// for garbage of this set. Notes whose it is from now on, unless only looked at.
+    /// Each store that is new must be there and do what sets rely on, and have nothing of a set of that number but what an earlier change of this one left:
+    /// anything else would be taken for garbage of this set. Notes whose it is from now on, unless only looked at.
     async fn look_at_new(&self, set: SetId, from: &str, to: &str, only_look: bool) -> Result<(), Refusal> {
         let bad = |e: holdfast_store::StoreUrlError| invalid(format!("stores: {e}"));
         let (from, to) = (Stores::parse(from).map_err(bad)?, Stores::parse(to).map_err(bad)?);
         let note = format!("{:032x}\n", self.node.cluster.state().cluster_id);
+        let mut new = Vec::new();
         for url in to.urls().iter().filter(|url| !from.urls().contains(url)) {
             let opened = self.node.open_place(url, set).await;
-            let store = opened.map_err(|e| not_opened(&e, format!("store {url}: {e}")))?;
-            let looked = tokio::time::timeout(LOOK_LIMIT, look_at(&*store, set, &note, only_look)).await;
+            new.push((url.clone(), opened.map_err(|e| not_opened(&e, format!("store {url}: {e}")))?));
+        }
+        // Also where it is only looked: that is what is asked, and nothing of the check stays.
+        let problems = self.check_each(&new).await;
+        if let Some((url, error)) = problems.iter().min_by_key(|(_, error)| error.is_undecided()) {
+            let well = if error.is_undecided() { "; a store is added while it is well" } else { "" };
+            return Err(precondition(format!("store {url}: {error}{well}")));
+        }
+        for (url, store) in &new {
+            let looked = tokio::time::timeout(LOOK_LIMIT, look_at(&**store, set, &note, only_look)).await;
             match looked {
                 Ok(Ok(None)) => {}
                 Ok(Ok(Some(found))) => {

@@ -6,7 +6,7 @@ use crate::keyring::open_store;
 use crate::pair::Authority;
 use crate::set::mapping::LEAF_BYTES;
 use holdfast_log::{Identity, LogConfig, NodeLog, OpenError, RecoveryReport, Sealing};
-use holdfast_store::{BoxFuture, Health, ObjectStore, StoreError};
+use holdfast_store::{BoxFuture, CHECK_LIMIT, Health, ObjectStore, StoreError};
 use holdfast_tls::Dialer;
 use holdfast_volume::map::LeafShape;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct Seams {
     pub journal: OpenJournal,
     /// A set's store.
     pub store: OpenStore,
+    /// How long a store may take to be checked before a set is put there; `None`: it is not checked.
+    pub check_limit: Option<Duration>,
     /// How other gateways are connected to; `None`: TCP, with this gateway's certificate where it has one.
     pub dialer: Option<Dialer>,
     /// Ends the process, for the reason given (R11).
@@ -51,6 +53,11 @@ impl Node {
     pub fn pair(&self) -> Option<&Arc<Authority>> {
         self.seams.pair.as_ref()
     }
+
+    /// How long a store may take to be checked before a set is put there; `None`: it is not checked.
+    pub(crate) fn check_limit(&self) -> Option<Duration> {
+        self.seams.check_limit
+    }
 }
 
 impl Default for Seams {
@@ -58,6 +65,7 @@ impl Default for Seams {
         Self {
             journal: Arc::new(NodeLog::open_sealed),
             store: Arc::new(open_store),
+            check_limit: Some(CHECK_LIMIT),
             dialer: None,
             // The reason is in the log already.
             abort: |_| std::process::abort(),

@@ -1,7 +1,8 @@
 //! `holdfast cluster recover`: a new cluster from what a store has.
 //!
 //! 1. Look: which sets the stores have, who the plan's gateways are and what their builds know. Nothing is changed before all of it is known and allowed.
-//! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set.
+//! 2. Raise the generation in each set's head, for the new cluster: from then on the store fences every older life of the set. Not in a store that is seen to
+//!    ignore conditions: it fences nobody.
 //! 3. Wait until an old gateway that still runs has noticed.
 //! 4. Found the new cluster (as `bootstrap` does), and let it begin each set with what its head names.
 //!
@@ -9,7 +10,7 @@
 //! which gateway. A run with other gateways raises it once more and so fences the earlier one.
 
 use super::stored::{KeyArgs, MOVED, StoreArgs, moment, of_recovery, survey};
-use super::{bootstrap, cluster, incomplete, set, tell};
+use super::{bootstrap, cluster, incomplete, set, store, tell};
 use crate::cli::{Common, stores_text, with_codes};
 use crate::door::{Client, Door, Effect, request_id};
 use crate::exit::CliError;
@@ -147,6 +148,8 @@ pub async fn run(common: &Common, args: &RecoverArgs) -> Result<(), CliError> {
             ));
         }
         check_room(common, &plan, &found, &raise, &gateways, total).await?;
+        let stores = found.iter().filter(|f| raise.contains(&f.set)).map(|f| f.url.clone());
+        store::check_before_raise(common, &args.access, &stores.collect::<Vec<_>>()).await?;
     }
     let found = raise_all(common, found, &raise, &cluster, &gateways).await?;
     let mut show = |step: &bootstrap::Step| {

@@ -61,7 +61,8 @@ pub(super) fn several(named: Vec<String>, write_quorum: Option<usize>) -> Result
 pub async fn create_set(door: &mut Door, name: &str, store: &str) -> Result<(v1::SetSummary, bool), CliError> {
     let request = v1::CreateSetRequest { name: name.into(), store: store.into(), request_id: request_id() };
     let call = async |mut client: Client| client.create_set(request.clone()).await;
-    let reply = door.call(&format!("create set {name}"), Effect::Changes, call).await?;
+    // Its stores are checked before it answers.
+    let reply = door.patiently().call(&format!("create set {name}"), Effect::Changes, call).await?;
     Ok((reply.set.ok_or_else(|| incomplete("the set"))?, reply.created))
 }
 

@@ -7,6 +7,10 @@ use holdfast_gateway::recovery::{self, Found, RecoveryError};
 use holdfast_types::SetId;
 use std::path::PathBuf;
 
+/// Where a store's keys and place come from, for whoever was refused.
+pub const KEYS_FROM: &str =
+    "keys come from --credentials-file or the AWS variables, endpoint and region from the URL or the environment";
+
 /// Of a set that is in other stores by now, in words.
 pub const MOVED: &str = "stores were changed";
 
@@ -62,11 +66,9 @@ pub async fn survey(
 
 /// What a recovery's error means for the process.
 pub fn of_recovery(error: &RecoveryError) -> CliError {
-    let next =
-        "keys come from --credentials-file or the AWS variables, endpoint and region from the URL or the environment";
     match error {
-        RecoveryError::Store(_) if error.may_pass() => CliError::unreachable("").because(error).next(next),
-        RecoveryError::Store(_) => CliError::failed("").because(error).next(next),
+        RecoveryError::Store(_) if error.may_pass() => CliError::unreachable("").because(error).next(KEYS_FROM),
+        RecoveryError::Store(_) => CliError::failed("").because(error).next(KEYS_FROM),
         RecoveryError::Changed { .. } => CliError::refused("").because(error),
         _ => CliError::failed("").because(error),
     }

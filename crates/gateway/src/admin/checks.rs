@@ -1,0 +1,195 @@
+//! New stores are checked before a set relies on them (ADR 0008; what is asked of them: `store/src/check.rs`). By the leader of group 0, which decides what is
+//! created and where it lies, and by nobody else.
+
+use super::AdminDoor;
+use super::stores::not_opened;
+use crate::identity::random_u128;
+use futures_util::future::join_all;
+use holdfast_api::{Refusal, RefusalCode};
+use holdfast_store::{CheckError, ObjectStore, check};
+use holdfast_types::SetId;
+use std::sync::Arc;
+
+impl AdminDoor {
+    /// Checks each of these stores by itself, all at once: of several, each is in some write quorum. What was found wrong, by URL.
+    pub(super) async fn check_each(&self, stores: &[(String, Arc<dyn ObjectStore>)]) -> Vec<(String, CheckError)> {
+        let Some(limit) = self.node.check_limit() else { return Vec::new() };
+        let checks = stores.iter().map(|(url, store)| async move {
+            let problem = check(&**store, random_u128(), limit).await.err()?;
+            Some((url.clone(), problem))
+        });
+        join_all(checks).await.into_iter().flatten().collect()
+    }
+
+    /// Before a set is created in these stores. One that does not answer is no reason not to create it (R8), as before there was a check: its journal takes the writes
+    /// meanwhile. One that answers, and refuses or does something else than sets rely on, is.
+    pub(super) async fn check_for_new_set(&self, urls: &[String], set: SetId) -> Result<(), Refusal> {
+        if self.node.check_limit().is_none() {
+            return Ok(());
+        }
+        let mut stores = Vec::new();
+        for url in urls {
+            let opened = self.node.open_place(url, set).await;
+            stores.push((url.clone(), opened.map_err(|e| not_opened(&e, format!("store: {e}")))?));
+        }
+        for (url, problem) in self.check_each(&stores).await {
+            if !problem.is_undecided() {
+                return Err(Refusal::new(RefusalCode::Precondition, format!("store: {problem}")));
+            }
+            tracing::warn!(
+                store = %url, %problem,
+                "a set is created in a store of which it is not known whether it honours conditional PUTs: see `holdfast store check` once it answers"
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::GatewayConfig;
+    use crate::node::{Node, Seams};
+    use holdfast_api::{hex128, member_of, v1};
+    use holdfast_store::{Faults, Faulty, Memory, RetryPolicy, Retrying, StoreError};
+    use holdfast_types::{ByteSize, MemberId};
+    use std::time::{Duration, Instant};
+    use tokio_util::sync::CancellationToken;
+
+    /// Nothing here takes this long.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const CLUSTER: u128 = 9;
+
+    type Store = Arc<Retrying<Faulty<Memory>>>;
+
+    fn store(faults: Faults) -> Store {
+        let retry = RetryPolicy { attempts_max: 4, backoff_first_ms: 1, backoff_max_ms: 2, ..RetryPolicy::default() };
+        Arc::new(Retrying::new(Faulty::new(Memory::new(), 1, faults), retry))
+    }
+
+    /// A cluster of one gateway, which has two stores: one that is well, and one with these faults, for each URL that ends in `bad`.
+    struct Lab {
+        dir: tempfile::TempDir,
+        node: Arc<Node>,
+        good: Store,
+        bad: Store,
+    }
+
+    impl Lab {
+        async fn new(faults: Faults, limit: Duration) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("key"), [7; 32]).unwrap();
+            let mut config = GatewayConfig { data_dir: dir.path().join("node"), ..GatewayConfig::default() };
+            config.key.file = Some(dir.path().join("key"));
+            config.journal.bound = ByteSize(256 << 20);
+            config.journal.reserve = ByteSize(64 << 20);
+            config.journal.file = ByteSize(16 << 20);
+            config.cache.memory = ByteSize(32 << 20);
+            config.cache.disk = ByteSize(0);
+            let (good, bad) = (store(Faults::default()), store(faults));
+            let (well, spoilt) = (good.clone(), bad.clone());
+            let seams = Seams {
+                store: Arc::new(move |_, url: &str, _| {
+                    let store: Arc<dyn ObjectStore> = if url.ends_with("bad") { spoilt.clone() } else { well.clone() };
+                    Box::pin(std::future::ready(Ok::<_, StoreError>(store)))
+                }),
+                check_limit: Some(limit),
+                ..Seams::default()
+            };
+            let node = Node::open_over(config, CancellationToken::new(), seams).await.unwrap();
+            node.adopt(CLUSTER, MemberId(1)).await.unwrap();
+            let lab = Self { dir, node, good, bad };
+            let us = lab.door().get_node(v1::GetNodeRequest {}).await.unwrap();
+            let (members, request_id) = (vec![member_of(&us)], hex128(random_u128()));
+            let init = v1::InitClusterRequest { cluster_id: hex128(CLUSTER), members, request_id };
+            let begun = Instant::now();
+            while let Err(refusal) = lab.door().init_cluster(init.clone()).await {
+                assert!(begun.elapsed() < PATIENCE, "{refusal}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            lab
+        }
+
+        fn door(&self) -> AdminDoor {
+            AdminDoor::new(self.node.clone())
+        }
+
+        fn url(&self, name: &str) -> String {
+            format!("file://{}", self.dir.path().join(name).display())
+        }
+
+        async fn create(&self, stores: &str) -> Result<bool, Refusal> {
+            let (name, request_id) = ("demo".into(), hex128(random_u128()));
+            let request = v1::CreateSetRequest { name, store: stores.into(), request_id };
+            self.door().create_set(request).await.map(|reply| reply.created)
+        }
+
+        async fn change(&self, store: &str, check_only: bool) -> Result<bool, Refusal> {
+            let stores = vec![store.to_string()];
+            let request = v1::ChangeStoresRequest { set: "demo".into(), stores, check_only, ..Default::default() };
+            self.door().change_stores(request).await.map(|reply| reply.changed)
+        }
+
+        async fn close(self) {
+            self.node.stop.cancel();
+            self.node.close().await;
+        }
+    }
+
+    fn refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, says: &str) {
+        let refusal = outcome.expect_err(says);
+        assert_eq!(refusal.code, RefusalCode::Precondition, "{refusal}");
+        assert!(refusal.message.contains(says), "{says:?} in {refusal}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_set_comes_into_a_store_that_ignores_conditions() {
+        for (faults, word) in [
+            (Faults { ignores_if_none_match: true, ..Faults::default() }, "If-None-Match"),
+            (Faults { ignores_if_match: true, ..Faults::default() }, "If-Match"),
+        ] {
+            let lab = Lab::new(faults, PATIENCE).await;
+            let (good, bad) = (lab.url("good"), lab.url("bad"));
+            refused(lab.create(&bad).await, word);
+            // Also as one of several: it would be in some write quorum.
+            refused(lab.create(&format!("w=2 {good} {} {bad}", lab.url("better"))).await, word);
+            assert!(lab.node.cluster.state().sets.is_empty(), "nothing was created");
+            assert_eq!(lab.create(&good).await, Ok(true));
+            // R12: asked again, it is there, and its store is not asked.
+            assert_eq!(lab.create(&good).await, Ok(false));
+            for check_only in [true, false] {
+                refused(lab.change(&bad, check_only).await, word);
+            }
+            assert!(lab.bad.within().within().is_empty(), "what a check writes it deletes");
+            assert!(lab.good.list("check/", None).await.unwrap().objects.is_empty());
+            lab.close().await;
+        }
+    }
+
+    /// As before there was a check: the journal takes what is written meanwhile (R8).
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_store_that_loses_answers_or_is_away_keeps_nobody_from_making_a_set() {
+        let lossy = Faults { fail_before: 300, fail_after: 300, own_conflict: 100, ..Faults::default() };
+        let down = Faults { down: true, ..Faults::default() };
+        for (faults, limit) in [(lossy, PATIENCE), (down, Duration::from_millis(300))] {
+            let lab = Lab::new(faults, limit).await;
+            assert_eq!(lab.create(&lab.url("bad")).await, Ok(true));
+            lab.bad.within().set(Faults::default());
+            assert!(lab.bad.list("check/", None).await.unwrap().objects.is_empty());
+            lab.close().await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_store_that_refuses_or_is_away_is_named_in_its_own_words() {
+        let denies = Faults { deny: 1000, ..Faults::default() };
+        let lab = Lab::new(denies, PATIENCE).await;
+        refused(lab.create(&lab.url("bad")).await, "ExpiredToken");
+        assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+        lab.close().await;
+        let lab = Lab::new(Faults { down: true, ..Faults::default() }, Duration::from_millis(300)).await;
+        assert_eq!(lab.create(&lab.url("good")).await, Ok(true));
+        refused(lab.change(&lab.url("bad"), true).await, "a store is added while it is well");
+        lab.close().await;
+    }
+}

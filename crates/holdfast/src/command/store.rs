@@ -1,0 +1,228 @@
+//! `holdfast store`: stores by themselves. No gateway is asked.
+
+use super::stored::{KEYS_FROM, StoreArgs};
+use super::tell;
+use crate::cli::{Common, stores_text, with_codes};
+use crate::exit::CliError;
+use crate::output;
+use clap::{Args, Subcommand};
+use futures_util::future::join_all;
+use holdfast_gateway::checks::{CHECK_LIMIT, CheckError, CheckReport, check_store, urls_of};
+use serde::Serialize;
+use std::time::Duration;
+
+/// `holdfast store`.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Write, replace, read, list and delete two small objects in each, and say what is wrong
+    #[command(after_long_help = with_codes(CHECK))]
+    Check(CheckArgs),
+}
+
+/// `holdfast store check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Stores, as `set create --store` takes them, or as one text what `set list` shows of a set
+    #[arg(value_name = "URL", value_parser = stores_text, required = true)]
+    stores: Vec<String>,
+    #[command(flatten)]
+    access: StoreArgs,
+}
+
+const CHECK: &str = "\
+Examples:
+  holdfast store check s3://bucket/prefix
+  holdfast store check file:///srv/store
+  holdfast store check s3://a/p s3://b/p --credentials-file keys --output json | jq '.stores[].fit'
+
+Sets rely on conditional PUTs (If-None-Match, If-Match): by them the store refuses a gateway
+of a cluster that another one has taken over. A store that ignores them is found here. Gateways
+ask the same before they create a set or add a store to one.
+What is written is deleted again; a directory that is missing is made. Each store has --timeout.
+Ends with 1 where a store does something wrong or refuses, with 4 where one gave no answer.
+";
+
+/// A store by its URL, and what came of its check.
+type Checked = (String, Result<CheckReport, CheckError>);
+
+#[derive(Debug, Serialize)]
+struct Row {
+    store: String,
+    /// `null` where it is not known.
+    fit: Option<bool>,
+    /// How long a small write took.
+    put_ms: Option<f64>,
+    /// … and a small read.
+    get_ms: Option<f64>,
+    error: Option<String>,
+}
+
+impl Row {
+    fn of((store, outcome): &Checked) -> Self {
+        let ms = |took: fn(&CheckReport) -> Duration| {
+            outcome.as_ref().ok().map(|report| (took(report).as_secs_f64() * 1e4).round() / 10.0)
+        };
+        let fit = match outcome {
+            Ok(_) => Some(true),
+            Err(CheckError::Unfit { .. }) => Some(false),
+            Err(CheckError::Store(_)) => None,
+        };
+        let error = outcome.as_ref().err().map(ToString::to_string);
+        Self { store: store.clone(), fit, put_ms: ms(|report| report.put), get_ms: ms(|report| report.get), error }
+    }
+}
+
+/// Runs the command.
+pub async fn run(common: &Common, command: StoreCommand) -> Result<(), CliError> {
+    let StoreCommand::Check(CheckArgs { stores, access }) = command;
+    let checked = check_all(&stores, &access, false, common.timeout()).await?;
+    let rows: Vec<Row> = checked.iter().map(Row::of).collect();
+    output::show(common.output, &serde_json::json!({ "stores": rows }), || table(&rows))?;
+    verdict(&checked)
+}
+
+/// Each store that these texts name, all at once.
+async fn check_all(
+    stores: &[String],
+    access: &StoreArgs,
+    existing: bool,
+    limit: Duration,
+) -> Result<Vec<Checked>, CliError> {
+    let mut urls: Vec<String> = Vec::new();
+    for text in stores {
+        for url in urls_of(text).map_err(|error| CliError::usage("").because(&error))? {
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+    }
+    let file = access.credentials_file.as_deref();
+    let checks = urls.into_iter().map(|url| async move {
+        let outcome = check_store(&url, file, existing, limit).await;
+        (url, outcome)
+    });
+    Ok(join_all(checks).await)
+}
+
+/// One that is not fit says itself which store it is of.
+fn words(url: &str, error: &CheckError) -> String {
+    match error {
+        CheckError::Unfit { .. } => error.to_string(),
+        CheckError::Store(_) => format!("{url}: {error}"),
+    }
+}
+
+/// The worst of what was found: a store that is not fit, then one that refuses, then one that does not answer.
+fn verdict(checked: &[Checked]) -> Result<(), CliError> {
+    let said = |which: fn(&CheckError) -> bool| -> Option<String> {
+        let errors = checked.iter().filter_map(|(url, outcome)| Some((url, outcome.as_ref().err()?)));
+        let texts: Vec<String> = errors.filter(|(_, e)| which(e)).map(|(url, e)| words(url, e)).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    };
+    if let Some(text) = said(|error| matches!(error, CheckError::Unfit { .. })) {
+        return Err(CliError::failed(text).next("put no set there"));
+    }
+    if let Some(text) = said(|error| !error.is_undecided()) {
+        return Err(CliError::failed(text).next(KEYS_FROM));
+    }
+    match said(CheckError::is_undecided) {
+        Some(text) => Err(CliError::unreachable(text).next("run it again; --timeout gives it longer")),
+        None => Ok(()),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let ms = |took: Option<f64>| took.map_or(String::new(), |ms| format!("{ms}ms"));
+    let rows = rows.iter().map(|row| {
+        let fit = match row.fit {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "unknown",
+        };
+        [row.store.clone(), fit.to_string(), ms(row.put_ms), ms(row.get_ms), row.error.clone().unwrap_or_default()]
+    });
+    output::table_with_trouble(["STORE", "FIT", "PUT", "GET", "TROUBLE"], rows, &[4], 1)
+}
+
+/// Before a recovery raises generations in the stores that these texts name. The sets lie there already; but where conditions are ignored, what is raised fences
+/// nobody. A store that says nothing does not end a recovery: w of several are enough, and the raise itself fails where it does not get through.
+pub async fn check_before_raise(common: &Common, access: &StoreArgs, stores: &[String]) -> Result<(), CliError> {
+    let checked = check_all(stores, access, true, CHECK_LIMIT).await?;
+    for text in admitted(&checked)? {
+        tell(common, &text);
+    }
+    Ok(())
+}
+
+/// What a recovery says of stores that it could not check; refused where one is not fit.
+fn admitted(checked: &[Checked]) -> Result<Vec<String>, CliError> {
+    let mut unchecked = Vec::new();
+    for (url, outcome) in checked {
+        match outcome {
+            Ok(_) => {}
+            Err(error @ CheckError::Unfit { .. }) => {
+                let next = "nothing was changed; copy what lies there into a store that does, and recover from there";
+                return Err(CliError::refused(error.to_string()).next(next));
+            }
+            Err(error) => unchecked.push(format!("goes on without a check of {}", words(url, error))),
+        }
+    }
+    Ok(unchecked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use std::path::Path;
+
+    fn fit() -> Checked {
+        let (put, get) = (Duration::from_micros(12_340), Duration::from_millis(5));
+        ("s3://good/p".into(), Ok(CheckReport { place: "s3://good/p/".into(), put, get }))
+    }
+
+    fn unfit() -> Checked {
+        let place = "s3://bad/p/".into();
+        let error = CheckError::Unfit { place, found: "a PUT", expected: "412", next: "use another store" };
+        ("s3://bad/p".into(), Err(error))
+    }
+
+    /// Refused when it is opened.
+    async fn denied() -> Checked {
+        let url = "file:///nonexistent/store".to_string();
+        let outcome = check_store(&url, None::<&Path>, true, CHECK_LIMIT).await;
+        (url, outcome)
+    }
+
+    #[tokio::test]
+    async fn the_worst_of_several_stores_is_what_the_command_ends_with() {
+        assert_eq!(verdict(&[fit()]), Ok(()));
+        let error = verdict(&[fit(), denied().await, unfit()]).unwrap_err();
+        let text = "s3://bad/p/ does not do what sets rely on: found a PUT, expected 412; use another store";
+        assert_eq!((error.exit, error.message.as_str()), (Exit::Failed, text));
+        let error = verdict(&[denied().await, fit()]).unwrap_err();
+        assert_eq!(error.exit, Exit::Failed);
+        assert!(error.message.starts_with("file:///nonexistent/store: not checked: open "), "{}", error.message);
+    }
+
+    #[tokio::test]
+    async fn a_table_has_a_line_for_each_store() {
+        let checked = [fit(), unfit(), denied().await];
+        let rows: Vec<Row> = checked.iter().map(Row::of).collect();
+        assert_eq!(rows.iter().map(|row| row.fit).collect::<Vec<_>>(), [Some(true), Some(false), None]);
+        let text = table(&rows);
+        assert!(text.contains("12.3ms  5ms") && text.contains("unknown"), "{text}");
+        assert!(text.contains("s3://bad/p: s3://bad/p/ does not do what sets rely on: found"), "{text}");
+    }
+
+    /// A recovery goes on without a store that cannot be asked, as it does everywhere, and not with one that fences nobody.
+    #[tokio::test]
+    async fn nothing_is_raised_in_a_store_that_ignores_conditions() {
+        assert_eq!(admitted(&[fit()]), Ok(Vec::new()));
+        let said = admitted(&[denied().await, fit()]).unwrap();
+        assert!(said.len() == 1 && said[0].starts_with("goes on without a check of file:///nonexistent"), "{said:?}");
+        let error = admitted(&[denied().await, unfit()]).unwrap_err();
+        assert_eq!(error.exit, Exit::Refused);
+        assert!(error.next.unwrap().starts_with("nothing was changed"));
+    }
+}
