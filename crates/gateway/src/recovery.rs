@@ -309,7 +309,7 @@ async fn look_at_root(found: &Found, at: RootRef, leaves: Leaves) -> Result<Resu
     let mut tries = 0;
     loop {
         let looked = match leaves {
-            Leaves::Read => subject.check_root(at).await?.0.map(Some),
+            Leaves::Read => subject.check_root(at).await?.map(Some),
             Leaves::There => subject.glance_at_root(at).await?.map_or(Ok(None), Err),
         };
         tries += 1;

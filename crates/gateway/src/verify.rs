@@ -13,15 +13,17 @@ use holdfast_control::set::CLONE_DEPTH_MAX;
 use holdfast_store::{Disposition, ObjectStore, StoreError, keys};
 use holdfast_types::{Lba, Name, ObjectId, SECTOR_BYTES, Sectors, SetId, VolumeId};
 use holdfast_volume::head::Covered;
-use holdfast_volume::map::{Live, Page, PageRef, Root, open_page};
+use holdfast_volume::map::{Live, Page, PageRef, Remains, Root, open_page};
 use holdfast_volume::segment::{ExtentPlace, open_extent};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 mod root;
 mod snapshots;
+
+pub(crate) use root::LeavesRead;
 
 /// Neighbouring extents are fetched together up to so many bytes.
 const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -66,7 +68,8 @@ impl Sample {
 /// One damaged place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// `root`, `leaf` (of a root: what it lists is not known), `page`, `extent`, `map`, or `base` where what a clone is a clone of is not there.
+    /// `root`, `leaf` (of a root: which pages it lists is not known, so it stands for all that it may list), `page`, `extent`, `map`, or `base` where what a clone is
+    /// a clone of is not there.
     pub part: &'static str,
     /// Key of the object.
     pub key: String,
@@ -127,13 +130,23 @@ pub struct Report {
     pub overcounted_segments: u64,
     /// Sectors of 512 bytes that are counted too much in them.
     pub overcounted_sectors: u64,
+    /// What the root counts was to be compared with its pages, and was not, for not all of them can be read; absent where it was compared, or was not to be.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sums_skipped: bool,
     /// Damaged places that are listed at most.
     #[serde(skip)]
     listed_max: u32,
+    /// Damaged leaves: key, and bytes of it.
+    #[serde(skip)]
+    leaves: BTreeSet<(String, Option<[u64; 2]>)>,
 }
 
 impl Report {
     fn note(&mut self, damage: Damage) {
+        // Roots share leaves as they do pages: it is told of the first that has it.
+        if damage.part == "leaf" && !self.leaves.insert((damage.key.clone(), damage.object_bytes)) {
+            return;
+        }
         self.damaged_total += 1;
         if self.damaged.len() < self.listed_max as usize {
             self.damaged.push(damage);
@@ -245,18 +258,13 @@ pub async fn verify(
     // A clone's root, then its base's, and so on: each with the key of its own set.
     for _ in 0..=CLONE_DEPTH_MAX {
         let Some((subject, at)) = next.take() else { break };
-        let (opened, bytes) = subject.check_root(at).await?;
-        report.bytes += bytes;
-        let root = match opened {
-            Ok(root) => root,
-            // What snapshots show can be read all the same.
-            Err(damage) => {
-                report.note(damage);
-                break;
-            }
-        };
+        let opened = subject.read_root(at).await?;
+        report.bytes += opened.bytes;
+        opened.damaged.into_iter().for_each(|damage| report.note(damage));
+        // What snapshots show can be read all the same.
+        let Some(root) = opened.root else { break };
         report.in_leaves |= subject.set == found.set && root.is_in_leaves();
-        report.objects += 1 + root.packs().len() as u64 + root.segments().count() as u64;
+        report.objects += 1 + root.object_count();
         check_pages(&subject, &root, &[], sample, progress, &mut report).await?;
         if let Some(base) = root.base() {
             match all.iter().find(|origin| origin.set == base.set && origin.url == found.url) {
@@ -285,11 +293,11 @@ pub async fn verify(
     Ok(report)
 }
 
-/// Checks a root's pages, but for those that one of `others` has as well: these were read.
+/// Checks a root's pages, as far as it opens, but for those that one of `others` has as well: these were read.
 async fn check_pages(
     subject: &Subject,
-    root: &Root,
-    others: &[&Root],
+    root: &Remains,
+    others: &[&Remains],
     sample: Sample,
     progress: &(dyn Fn(u64, u64) + Sync),
     report: &mut Report,
@@ -311,7 +319,8 @@ async fn check_pages(
     progress(0, total);
     let mut live = Live::new();
     // The sums are those of all pages.
-    let mut whole = sample.is_all() && others.is_empty();
+    let compares = sample.is_all() && others.is_empty();
+    let mut whole = compares;
     let checks = stream::iter(chosen).map(|(volume, number, place)| check_page(subject, volume, number, place));
     let mut checks = std::pin::pin!(checks.buffered(PAGES));
     while let Some(checked) = checks.next().await {
@@ -326,8 +335,9 @@ async fn check_pages(
         checked.damaged.into_iter().for_each(|damage| report.note(damage));
         progress(report.pages_checked - before, total);
     }
-    if whole {
-        check_sums(subject, root, &live, report);
+    match root.whole() {
+        Some(root) if whole => check_sums(subject, root, &live, report),
+        _ => report.sums_skipped |= compares,
     }
     Ok(())
 }
@@ -337,7 +347,7 @@ fn check_sums(subject: &Subject, root: &Root, live: &Live, report: &mut Report) 
     let mut known: BTreeMap<ObjectId, Sectors> =
         root.segments().map(|(object, usage)| (object, usage.live_sectors)).collect();
     known.retain(|_, sectors| sectors.0 > 0);
-    let objects: std::collections::BTreeSet<_> = known.keys().chain(live.keys()).copied().collect();
+    let objects: BTreeSet<_> = known.keys().chain(live.keys()).copied().collect();
     for object in objects {
         let sectors = |of: Option<&Sectors>| of.map_or(0, |s| s.0);
         let (used, counted) = (sectors(live.get(&object)), sectors(known.get(&object)));

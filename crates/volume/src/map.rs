@@ -37,7 +37,7 @@ pub use pack::{
 };
 pub use page::{Live, Page};
 pub use root::{LiveError, PageRef, Root, RootStats};
-pub use top::{Comparing, LeafPack, LeafWriting, Opened, PageAt, PartialRoot, Top};
+pub use top::{Comparing, LeafPack, LeafWriting, Opened, PageAt, PartialRoot, Remains, Top};
 pub use under::KeyUse;
 
 use crate::object::ObjectError;

@@ -9,7 +9,7 @@ use crate::cache::BlockKey;
 use crate::cache::Flights;
 use holdfast_control::set::{CLONE_DEPTH_MAX, RootRef};
 use holdfast_types::{Lba, Sectors, VolumeId};
-use holdfast_volume::map::{Base, MapPiece, Page, PageAt, PartialRoot, Root, Top};
+use holdfast_volume::map::{Base, LeafRef, MapPiece, Page, PageAt, PartialRoot, Root, Top};
 use holdfast_volume::space::Amplification;
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -88,6 +88,16 @@ impl Known {
             Known::All(root) => root.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
             Known::Part(root) => root.page(volume, number),
             Known::Top(top) => top.page(volume, number),
+        }
+    }
+
+    /// Whether it is in leaves, and this very one is among them. Costs what there are leaves.
+    pub(super) fn has_leaf(&self, leaf: &LeafRef) -> bool {
+        let written = (leaf.at.object, leaf.at.number);
+        match self {
+            Known::All(root) => root.written().contains_key(&written),
+            Known::Part(root) => root.written().contains_key(&written) || root.away().any(|away| away.at == leaf.at),
+            Known::Top(top) => top.leaves().any(|named| named.at == leaf.at),
         }
     }
 

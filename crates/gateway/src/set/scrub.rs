@@ -5,6 +5,9 @@
 //!                          ▲                                        │
 //!                          └── the newest one for every few pages ──┘   (a page that was replaced meanwhile is read as it is now)
 //! ```
+//! Of a large root one leaf at a time is read (`leaves`). What does not open is told with all that it stands for, and the round goes on behind it; only a root whose
+//! object does not open ends the reading of what it shows.
+//!
 //! Of several stores one round reads the copies of one of them, the next round those of the next; while that store is in trouble, another's. What does not
 //! open there is told to the repair (ADR 0018).
 //!
@@ -12,6 +15,7 @@
 //! busy. Where it is lies in a file of the data directory: a restart goes on there, another gateway begins with its own.
 
 pub mod book;
+mod leaves;
 
 use crate::set::mapping::Mapping;
 use crate::set::pace::JournalPace;
@@ -24,7 +28,8 @@ use futures_util::future::BoxFuture;
 use holdfast_control::set::{Pin, RootRef, SetState};
 use holdfast_store::{Kind, Standing, StoreError};
 use holdfast_types::{Name, SetId, VolumeId};
-use holdfast_volume::map::{PageRef, Root};
+use holdfast_volume::map::{Opened, PageLeaf, PageRef};
+use leaves::{Look, Next, Reads};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,6 +117,15 @@ enum Turn {
     Later,
 }
 
+/// A root that is read.
+struct Reading {
+    at: RootRef,
+    /// Of one in leaves its top.
+    root: Arc<Opened>,
+    /// The leaf under way, and where it is.
+    leaf: Option<(PageRef, Arc<PageLeaf>)>,
+}
+
 /// Reads one set while this gateway leads it.
 pub struct Scrubber {
     server: Arc<SetServer>,
@@ -122,9 +136,11 @@ pub struct Scrubber {
     throttle: Arc<Brake>,
     book: Book,
     noted: Option<Instant>,
-    root: Option<(RootRef, Arc<Root>)>,
+    root: Option<Reading>,
     /// Pages of `root`.
     pages: u64,
+    /// Between readings of what looks damaged.
+    again: Duration,
 }
 
 impl Scrubber {
@@ -145,7 +161,7 @@ impl Scrubber {
         let copy = AtomicUsize::new(0);
         let throttle = Arc::new(Brake { server: server.clone(), mapping: mapping.clone(), pace, rate, seen, copy });
         lock(&server.scrub.shown).bytes_per_second = rate;
-        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0 }
+        Self { server, mapping, settings, file, stop, throttle, book, noted: None, root: None, pages: 0, again: AGAIN }
     }
 
     /// Runs until told to stop.
@@ -256,12 +272,13 @@ impl Scrubber {
     async fn turn(&mut self) -> Turn {
         self.choose_copy();
         let Some(round) = &self.book.round else { return Turn::On };
-        let (target, next) = (round.target.clone(), round.next);
+        let target = round.target.clone();
         let Some((at, volumes)) = self.place_of(&target) else { return self.target_done(&target) };
         let subject = self.subject(volumes);
-        let root = match self.root_of(&subject, &target, at).await {
-            Ok(Some(root)) => root,
-            Ok(None) => return self.target_done(&target),
+        let (at, root) = match self.root_of(&subject, &target, at).await {
+            Ok(Look::Opens(at, root)) => (at, root),
+            Ok(Look::Nothing) => return self.target_done(&target),
+            Ok(Look::Moved) => return Turn::Later,
             Err(e) => return self.later(&e),
         };
         // What a snapshot shares with the set as it is was read with that.
@@ -274,10 +291,13 @@ impl Scrubber {
             Some(at) => self.mapping.shown(at).await.ok(),
             None => None,
         };
-        let pages: Vec<_> = root.pages_from(next.0, next.1).take(PAGES_PER_TURN).collect();
-        if pages.is_empty() {
-            return self.target_done(&target);
-        }
+        let reads = Reads { subject: &subject, target: &target, at, now: now.as_ref() };
+        let pages = match self.next_of(reads, &root).await {
+            Ok(Next::Pages(pages)) => pages,
+            Ok(Next::Again) => return Turn::On,
+            Ok(Next::End) => return self.target_done(&target),
+            Err(e) => return self.later(&e),
+        };
         for (volume, number, place) in pages {
             if self.shows(now.as_ref(), volume, number, place).await {
                 self.book.page_done((volume, number), 0, 0, Vec::new());
@@ -345,9 +365,13 @@ impl Scrubber {
             }
             // What was replaced meanwhile may be deleted: nobody needs it any more.
             let Some((at, _)) = self.place_of(target) else { return Ok(None) };
-            let same = match self.mapping.root_once(at).await {
-                Ok(root) => root.page(volume, number) == Some(place),
-                // Its root is lost as well: what was read stands.
+            let same = match self.mapping.known_once(at).await {
+                Ok(root) => match self.mapping.place_of(None, &root, volume, number).await {
+                    Ok(found) => found == Some(place),
+                    // The leaf that says so is lost as well: what was read stands.
+                    Err(_) => true,
+                },
+                // Its root is.
                 Err(_) => true,
             };
             if !same {
@@ -357,49 +381,7 @@ impl Scrubber {
                 return Ok(Some(checked));
             }
             tries += 1;
-            tokio::time::sleep(AGAIN).await;
-        }
-    }
-
-    /// The target's root, read from the store once; `None` where it does not open, which is noted.
-    async fn root_of(
-        &mut self,
-        subject: &Subject,
-        target: &Target,
-        at: RootRef,
-    ) -> Result<Option<Arc<Root>>, StoreError> {
-        if let Some((known, root)) = &self.root
-            && *known == at
-        {
-            return Ok(Some(root.clone()));
-        }
-        let first = self.book.round.as_ref().is_some_and(|round| round.next == (VolumeId(0), 0));
-        // Every checkpoint has a new root: beyond the first of a round, that in memory is as good.
-        if !first && let Ok(root) = self.mapping.root_once(at).await {
-            return Ok(Some(self.keep(at, root)));
-        }
-        let mut tries = 1;
-        loop {
-            let (opened, _) = subject.check_root(at).await?;
-            match opened {
-                Ok(root) => {
-                    return Ok(Some(self.keep(at, Arc::new(root))));
-                }
-                // Replaced meanwhile, and perhaps deleted.
-                Err(_) if self.place_of(target).is_none_or(|(now, _)| now != at) => {
-                    return match self.place_of(target) {
-                        Some((now, _)) => Ok(self.mapping.root_once(now).await.ok()),
-                        None => Ok(None),
-                    };
-                }
-                Err(damage) if tries == DAMAGED_TRIES => {
-                    let place = self.told(target, at, damage);
-                    self.book.note(place);
-                    return Ok(None);
-                }
-                Err(_) => tries += 1,
-            }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(self.again).await;
         }
     }
 
@@ -409,12 +391,6 @@ impl Scrubber {
             let pin = m.state().pins().map(|(_, pin)| pin).find(|pin| pin.clone == clone);
             pin.map(|pin| pin.snapshot.clone())
         })
-    }
-
-    fn keep(&mut self, at: RootRef, root: Arc<Root>) -> Arc<Root> {
-        self.pages = root.page_count();
-        self.root = Some((at, root.clone()));
-        root
     }
 
     fn told(&self, target: &Target, at: RootRef, damage: Damage) -> Place {
@@ -527,47 +503,4 @@ impl Throttle for Brake {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_control::set::Snapshot;
-    use holdfast_types::{Epoch, GroupId, LogId, MemberId, ObjectId, RequestId, Term};
-
-    fn at(root: u128) -> RootRef {
-        RootRef { object: ObjectId { term: Term(1), member: MemberId(1), boot: 1, random: root }, bytes: 9 }
-    }
-
-    /// What only a clone keeps is read like what only a snapshot does, each root once.
-    #[test]
-    fn what_a_clone_alone_shows_is_read_after_the_snapshots() {
-        let (upto, name) = (LogId::new(1, 5), |text| Name::new(text).unwrap());
-        let mut state = SetState::new(Epoch(0));
-        for (request, clone, root, snapshot) in [(1, 7, 10, "monday"), (2, 9, 11, "sunday"), (3, 8, 11, "sunday")] {
-            let pin = Pin { clone: GroupId(clone), root: at(root), upto, snapshot: name(snapshot), at: upto };
-            state.pins.insert(RequestId(request), pin);
-        }
-        let there = |root| {
-            let request = RequestId(4);
-            Snapshot { upto, root: at(root), volumes: Default::default(), request, at_unix_ms: 0, scheduled: false }
-        };
-        state.snapshots.insert(name("monday"), there(10));
-        // One that was made anew under the name shows something else.
-        state.snapshots.insert(name("sunday"), there(12));
-        let all = targets(&state);
-        let expected = [Target::Snapshot(name("monday")), Target::Snapshot(name("sunday")), Target::Clone(GroupId(8))];
-        assert_eq!(all, expected);
-        assert_eq!(Target::Now.next(all.clone()), Some(expected[0].clone()));
-        assert_eq!(expected[1].next(all.clone()), Some(expected[2].clone()));
-        assert_eq!(expected[2].next(all), None);
-        state.snapshots.remove(&name("monday"));
-        assert_eq!(targets(&state).len(), 3, "it is gone, and its clone shows it");
-    }
-
-    #[test]
-    fn copies_take_turns_and_one_in_trouble_is_passed_over() {
-        let all = |_| true;
-        assert_eq!([0, 1, 2, 3, 7].map(|turn| pick_copy(turn, 3, all)), [0, 1, 2, 0, 1]);
-        assert_eq!([0, 1, 2, 3].map(|turn| pick_copy(turn, 3, |at| at != 1)), [0, 2, 2, 0]);
-        assert_eq!(pick_copy(4, 3, |_| false), 1, "none is well: it waits where it is");
-        assert_eq!(pick_copy(5, 0, all), 0);
-    }
-}
+mod tests;

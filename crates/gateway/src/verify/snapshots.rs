@@ -8,7 +8,7 @@ use crate::recovery::Found;
 use holdfast_control::set::Snapshot;
 use holdfast_store::StoreError;
 use holdfast_types::{Name, ObjectId};
-use holdfast_volume::map::Root;
+use holdfast_volume::map::Remains;
 use std::collections::BTreeSet;
 
 /// Checks what the set as it is, whose root is `current` (where it opens), does not show.
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 pub(super) async fn check(
     found: &Found,
     copy: Option<usize>,
-    current: Option<&Root>,
+    current: Option<&Remains>,
     sample: Sample,
     progress: &(dyn Fn(u64, u64) + Sync),
     report: &mut Report,
@@ -29,23 +29,18 @@ pub(super) async fn check(
     report.snapshots = all.len() as u64;
     // Several may be of one checkpoint, and one of the last.
     let mut read: BTreeSet<ObjectId> = found.head.content.root.iter().map(|root| root.object).collect();
-    let mut before: Option<Root> = None;
+    let mut before: Option<Remains> = None;
     for (name, snapshot) in all {
         if !read.insert(snapshot.root.object) {
             continue;
         }
         let volumes = snapshot.volumes.iter().map(|(id, volume)| (*id, volume.name.clone())).collect();
         let subject = Subject { volumes, snapshot: Some(name.clone()), ..Subject::of(found, copy) };
-        let (opened, bytes) = subject.check_root(snapshot.root).await?;
-        report.bytes += bytes;
-        let root = match opened {
-            Ok(root) => root,
-            Err(damage) => {
-                report.note(damage);
-                continue;
-            }
-        };
-        let others: Vec<&Root> = current.into_iter().chain(before.as_ref()).collect();
+        let opened = subject.read_root(snapshot.root).await?;
+        report.bytes += opened.bytes;
+        opened.damaged.into_iter().for_each(|damage| report.note(damage));
+        let Some(root) = opened.root else { continue };
+        let others: Vec<&Remains> = current.into_iter().chain(before.as_ref()).collect();
         check_pages(&subject, &root, &others, sample, progress, report).await?;
         before = Some(root);
     }

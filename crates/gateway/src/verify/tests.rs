@@ -14,6 +14,7 @@ const SET: holdfast_types::SetId = GroupId(3);
 const V: VolumeId = VolumeId(1);
 const EXTENTS: u64 = 24;
 const SECTORS: u64 = 16;
+const IN_LEAVES: LeafShape = LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 };
 
 fn id(random: u128) -> ObjectId {
     ObjectId { term: Term(2), member: MemberId(1), boot: 1, random }
@@ -91,22 +92,8 @@ impl World {
         let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
         let sealed = world.store.get(&keys::root(SET, id(30))).await.unwrap();
         let mut root = open_root(&set_key.opener(id(30)), &sealed).unwrap();
-        let mut page = Page::new(V, 2);
-        let mut segment = SegmentBuilder::new(set_key.sealer(id(12)), Codec::Lz4);
-        let lba = page.lba();
-        let place = segment.push(V, lba, &[9; 4096]);
-        page.overlay(&MapExtent::whole(id(12), lba, place));
-        let raw = Sectors(segment.raw_bytes() / SECTOR_BYTES);
-        let body = segment.finish();
-        root.add_segment(id(12), body.len() as u64, raw);
-        world.store.put_new(&keys::segment(SET, id(12)), body).await.unwrap();
-        let mut pack = PackBuilder::new(set_key.sealer(id(21)));
-        let place = pack.push(&page);
         let before = Live::from([(id(11), Sectors(EXTENTS * SECTORS))]);
-        root.replace_page(V, 2, Some(place), &before, &page.live()).unwrap();
-        let body = pack.finish();
-        root.add_pack(id(21), body.len() as u64);
-        world.store.put_new(&keys::map_pack(SET, id(21)), body).await.unwrap();
+        world.add_page(&mut root, 2, &before).await;
         root.drop_dead_segments();
         for of in [id(32), id(33)] {
             world.store.put_new(&keys::root(SET, of), seal_root(&root, set_key.sealer(of))).await.unwrap();
@@ -129,6 +116,55 @@ impl World {
         let body = seal_head(&head, &found.keyring, set_key.sealer(id(41)));
         world.replace(&keys::head(SET), |bytes| *bytes = body.to_vec()).await;
         world
+    }
+
+    /// Of three pages, in leaves of two pages each, which lie in two packs: in the second one are that of the third page, of one extent, and four that list
+    /// objects.
+    pub(crate) async fn in_two_packs() -> Self {
+        let world = Self::new().await;
+        let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+        let sealed = world.store.get(&keys::root(SET, id(30))).await.unwrap();
+        let mut root = open_root(&set_key.opener(id(30)), &sealed).unwrap();
+        for (pack, number) in [(id(31), None), (id(34), Some(4))] {
+            if let Some(number) = number {
+                world.add_page(&mut root, number, &Live::new()).await;
+            }
+            for leaves in root.write_leaves(&IN_LEAVES, || set_key.sealer(pack)) {
+                world.store.put_new(&keys::map_pack(SET, leaves.object), leaves.body).await.unwrap();
+            }
+        }
+        let packs: Vec<ObjectId> = root.leaf_packs().keys().copied().collect();
+        assert_eq!(packs, [id(31), id(34)]);
+        let body = seal_root(&root, set_key.sealer(id(30)));
+        world.replace(&keys::root(SET, id(30)), |bytes| *bytes = body.to_vec()).await;
+        world
+    }
+
+    /// Of [`World::in_two_packs`]: flips a byte in the leaf of the first page, loses the second pack, and flips a byte of what the second page needs.
+    pub(crate) async fn damage_two_leaves_and_an_extent(&self) {
+        self.replace(&Self::leaves(), |bytes| bytes[110] ^= 1).await;
+        self.store.delete(&keys::map_pack(SET, id(34))).await.unwrap();
+        self.replace(&keys::segment(SET, id(11)), |bytes| bytes[110] ^= 1).await;
+    }
+
+    /// Gives the root a page of one extent, in the segment `id(12)` and the pack `id(21)`. `before`: what the one refers to that it has there.
+    async fn add_page(&self, root: &mut Root, number: u32, before: &Live) {
+        let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+        let mut page = Page::new(V, number);
+        let mut segment = SegmentBuilder::new(set_key.sealer(id(12)), Codec::Lz4);
+        let lba = page.lba();
+        let place = segment.push(V, lba, &[9; 4096]);
+        page.overlay(&MapExtent::whole(id(12), lba, place));
+        let raw = Sectors(segment.raw_bytes() / SECTOR_BYTES);
+        let body = segment.finish();
+        root.add_segment(id(12), body.len() as u64, raw);
+        self.store.put_new(&keys::segment(SET, id(12)), body).await.unwrap();
+        let mut pack = PackBuilder::new(set_key.sealer(id(21)));
+        let place = pack.push(&page);
+        root.replace_page(V, number, Some(place), before, &page.live()).unwrap();
+        let body = pack.finish();
+        root.add_pack(id(21), body.len() as u64);
+        self.store.put_new(&keys::map_pack(SET, id(21)), body).await.unwrap();
     }
 
     async fn verify(&self, sample: Sample) -> Report {
@@ -240,7 +276,7 @@ async fn a_damaged_page_and_root_are_named() {
 /// R9: a root in leaves is read with all of them, and each byte of them counts.
 #[tokio::test]
 async fn a_damaged_leaf_is_named_with_what_it_lists() {
-    let world = World::made(Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 })).await;
+    let world = World::made(Some(IN_LEAVES)).await;
     let report = world.verify(Sample::ALL).await;
     assert_eq!((report.pages, report.pages_checked, report.extents), (2, 2, 2 * EXTENTS));
     assert_eq!((report.damaged, report.damaged_total, report.objects, report.in_leaves), (Vec::new(), 0, 5, true));
@@ -262,27 +298,81 @@ async fn a_damaged_leaf_is_named_with_what_it_lists() {
     let width = 2 * holdfast_volume::map::PAGE_SECTORS;
     let of = |lba| ("vol1".to_string(), lba, width);
     assert_eq!(found, [of(0), of(width), (String::new(), 0, 0)].into());
-    // The object ends in the middle of its leaves: the first that is not there as a whole is named.
-    world.replace(&key, |bytes| bytes.truncate(bytes.len() / 2)).await;
+    // The object ends in the middle of its leaves: those that are not there as a whole are named.
+    let cut = bytes / 2;
+    world.replace(&key, |bytes| bytes.truncate(cut)).await;
     let report = world.verify(Sample::ALL).await;
-    let [from, to] = report.damaged[0].object_bytes.unwrap();
-    assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "leaf"));
-    assert!((from..to).contains(&(bytes as u64 / 2)), "{from} to {to} of {bytes}");
+    let ends: Vec<[u64; 2]> = report.damaged.iter().filter_map(|damage| damage.object_bytes).collect();
+    assert!(report.damaged.iter().all(|damage| damage.part == "leaf") && ends.len() > 1, "{:?}", report.damaged);
+    assert!(ends.iter().all(|[_, to]| *to > cut as u64), "{ends:?}, cut at {cut}");
+    assert!((ends[0][0]..ends[0][1]).contains(&(cut as u64)), "{ends:?}, cut at {cut}");
     world.store.delete(&key).await.unwrap();
     let report = world.verify(Sample::ALL).await;
-    assert_eq!((report.damaged.len(), report.damaged[0].part), (1, "leaf"));
-    assert!(report.damaged[0].reason.contains("found no object"), "{:?}", report.damaged[0]);
+    assert_eq!((report.damaged_total, report.pages, report.objects), (5, 0, 5), "two of pages, three of objects");
+    for damage in &report.damaged {
+        assert!(damage.part == "leaf" && damage.reason.contains("found no object"), "{damage:?}");
+    }
+}
+
+/// R9: whatever does not open of a root, all that opens is read: each bad leaf is named with what it may list, and what is damaged beside them as ever.
+#[tokio::test]
+async fn what_is_damaged_beside_damaged_leaves_is_named_too() {
+    let world = World::in_two_packs().await;
+    let report = world.verify(Sample::ALL).await;
+    let clean = (report.damaged_total, report.pages_checked, report.extents, report.objects, report.sums_skipped);
+    assert_eq!(clean, (0, 3, 2 * EXTENTS + 1, 8, false), "{report:?}");
+    assert!(serde_json::to_value(&report).unwrap().get("sums_skipped").is_none());
+    world.damage_two_leaves_and_an_extent().await;
+    let report = world.verify(Sample::ALL).await;
+    let (page, pack) = (holdfast_volume::map::PAGE_SECTORS, keys::map_pack(SET, id(34)));
+    let found: Vec<_> = report.damaged.iter().map(|d| (d.part, d.volume.as_str(), d.lba, d.sectors)).collect();
+    let lists_objects = ("leaf", "", 0, 0);
+    let expected = [
+        ("leaf", "vol1", 0, 2 * page),
+        ("leaf", "vol1", 4 * page, 2 * page),
+        lists_objects,
+        lists_objects,
+        lists_objects,
+        lists_objects,
+        ("extent", "vol1", 2 * page, SECTORS),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!((report.damaged_total, report.damaged[0].key.as_str()), (7, World::leaves().as_str()));
+    assert!(report.damaged[1..6].iter().all(|d| d.key == pack && d.reason.contains("found no object")));
+    assert_eq!((report.pages, report.pages_checked, report.extents, report.objects), (1, 1, EXTENTS, 8));
+    assert!(report.sums_skipped && report.in_leaves);
+    assert_eq!(serde_json::to_value(&report).unwrap()["sums_skipped"], true);
+}
+
+/// What a snapshot shares with the set as it is, is told of that alone; and what only it shows is read, whatever leaf is bad.
+#[tokio::test]
+async fn a_damaged_leaf_that_a_snapshot_shares_is_named_once() {
+    let world = World::in_two_packs().await;
+    let set_key = SetKey::of(SET, 1, DataKey::from_bytes([6; 32]));
+    let mut found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0);
+    let at = found.head.content.root.unwrap();
+    let root = Subject::of(&found, None).check_root(at).await.unwrap().unwrap();
+    world.store.put_new(&keys::root(SET, id(32)), seal_root(&root, set_key.sealer(id(32)))).await.unwrap();
+    let (upto, request) = (LogId::new(2, 3), RequestId(3));
+    let (root, volumes) = (RootRef { object: id(32), ..at }, found.head.content.volumes.iter().cloned().collect());
+    let snapshot = Snapshot { upto, root, volumes, request, at_unix_ms: 3, scheduled: false };
+    found.head.links.snapshots.snapshots.insert(Name::new("monday").unwrap(), snapshot);
+    world.damage_two_leaves_and_an_extent().await;
+    let found = [found];
+    let report = verify(&found[0], &found, Sample::ALL, None, LISTED, &|_, _| ()).await.unwrap();
+    assert_eq!((report.snapshots, report.damaged_total, report.pages_checked), (1, 7, 1), "{:?}", report.damaged);
+    assert!(report.damaged.iter().all(|damage| damage.snapshot.is_none()), "{:?}", report.damaged);
 }
 
 /// Not one request for each leaf: a large root has ten thousand.
 #[tokio::test]
 async fn leaves_of_one_pack_are_read_in_one_request() {
-    let world = World::made(Some(LeafShape { pages: 2, objects: 1, packs: 9, whole_bytes: 0 })).await;
+    let world = World::made(Some(IN_LEAVES)).await;
     let found = crate::recovery::survey("memory", world.store.clone(), &world.key).await.unwrap().sets.remove(0);
     let subject = Subject::of(&found, None);
     // No fault, but each request counts.
     world.store.set(Faults { slow: 1000, ..Faults::default() });
-    let (root, _) = subject.check_root(found.head.content.root.unwrap()).await.unwrap();
+    let root = subject.check_root(found.head.content.root.unwrap()).await.unwrap();
     assert!(root.is_ok_and(|root| root.is_in_leaves() && root.page_count() == 2));
     assert_eq!(world.store.counts().slowed, 2, "the top, and its leaves");
 }

@@ -181,6 +181,11 @@ fn describe(report: &Report, moment: &str) -> String {
             output::bytes(report.overcounted_sectors * 512)
         ),
     };
+    let head = if report.sums_skipped {
+        format!("{head}\nwhat the map counts was not compared with its pages, for not all of them can be read")
+    } else {
+        head
+    };
     if report.damaged.is_empty() {
         return head;
     }

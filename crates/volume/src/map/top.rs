@@ -42,9 +42,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 mod partial;
+mod remains;
 mod write;
 
 pub use partial::{Comparing, LeafWriting, PartialRoot};
+pub use remains::Remains;
 pub use write::LeafPack;
 
 pub(super) const MAGIC: &[u8] = b"HFR\x05";
@@ -144,6 +146,14 @@ impl Opened {
         match self {
             Opened::Whole(root) => root.page(volume, number).map_or(PageAt::Nowhere, PageAt::Page),
             Opened::Leaves(top) => top.page(volume, number),
+        }
+    }
+
+    /// How many pages there are. Costs what there are leaves.
+    pub fn page_count(&self) -> u64 {
+        match self {
+            Opened::Whole(root) => root.page_count(),
+            Opened::Leaves(top) => top.pages.values().map(|found| found.pages).sum(),
         }
     }
 

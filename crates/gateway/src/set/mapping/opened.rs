@@ -70,6 +70,18 @@ impl Mapping {
         self.known(&self.key, at).await
     }
 
+    /// The root as its object says, from memory or the store; of one in leaves the top, unless more of it is here. Not kept by this: for who goes from leaf to leaf.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub(in crate::set) async fn opened_once(&self, at: RootRef) -> Result<Opened, MapError> {
+        match self.known(&self.key, at).await? {
+            Known::All(root) => Ok(Opened::Whole(Root::clone(&root))),
+            Known::Part(root) => Ok(Opened::Whole(Root::clone(&*self.whole(at.object, &root).await?))),
+            Known::Top(top) => Ok(Opened::Leaves(Top::clone(&top))),
+        }
+    }
+
     /// The root as readers need it, from memory or the store.
     pub(in crate::set) async fn shown(&self, at: RootRef) -> Result<Known, MapError> {
         self.shown_of(&self.key, at).await

@@ -1,6 +1,7 @@
 //! Where the background reading of a set is, what it found, and when it is due. Plain data: kept on disk, told the time, asks nobody.
 //!
-//! B1  A place that is in the set from the begin of a round to its end is read in that round, whatever comes and goes beside it.
+//! B1  A place that is in the set from the begin of a round to its end is read in that round, whatever comes and goes beside it; or it is told as damaged, with the
+//!     leaf or the root that it cannot be found without.
 //! B2  Damage that the last complete round found stays known until the next one is complete; what a round finds is known at once.
 
 use holdfast_types::{Name, SetId, VolumeId};
@@ -9,6 +10,9 @@ use std::time::Duration;
 
 /// Damaged places that are kept; more are counted.
 pub const DAMAGED_KEPT: usize = 100;
+
+/// Where a target begins.
+pub const BEGIN: (VolumeId, u32) = (VolumeId(0), 0);
 
 /// A round that was begun so long ago is begun anew: what it read first says little of today.
 const STALE_INTERVALS: u32 = 2;
@@ -34,7 +38,7 @@ impl Target {
 /// A damaged place, as `verify` names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// `root`, `page` or `extent`.
+    /// `root`, `leaf`, `page` or `extent`.
     pub part: String,
     /// Key of the object.
     pub key: String,
@@ -123,7 +127,7 @@ impl Book {
             target: Target::Now,
             copy: self.next_copy,
             mixed: false,
-            next: (VolumeId(0), 0),
+            next: BEGIN,
             pages: 0,
             extents: 0,
             bytes: 0,
@@ -156,7 +160,14 @@ impl Book {
         round.next = (at.0, at.1.saturating_add(1));
     }
 
-    /// A root that does not open: nothing below it can be read.
+    /// A leaf of the root does not open, so it is not known which pages it has: what lies `behind` them is next.
+    pub fn leaf_passed(&mut self, behind: (VolumeId, u32), damaged: Vec<Place>) {
+        let Some(round) = &mut self.round else { return };
+        damaged.into_iter().for_each(|place| round.found.note(place));
+        round.next = behind;
+    }
+
+    /// A root that does not open: nothing below it can be read. Or what of it no page is found by.
     pub fn note(&mut self, place: Place) {
         if let Some(round) = &mut self.round {
             round.found.note(place);
@@ -166,7 +177,7 @@ impl Book {
     /// The copies of another store are read from here on: the one whose turn it was does not answer.
     pub fn read_copy(&mut self, copy: usize) {
         if let Some(round) = &mut self.round {
-            round.mixed |= round.copy != copy && round.pages > 0;
+            round.mixed |= round.copy != copy && (round.pages > 0 || round.next != BEGIN);
             round.copy = copy;
         }
     }
@@ -177,7 +188,7 @@ impl Book {
         match next {
             Some(target) => {
                 round.target = target;
-                round.next = (VolumeId(0), 0);
+                round.next = BEGIN;
                 self.round = Some(round);
             }
             None => {

@@ -284,6 +284,71 @@ fn a_leaf_is_opened_as_itself_only() {
     }
 }
 
+/// For who looks for damage: whichever leaf does not open, the pages of the others are there, and it is no root.
+#[test]
+fn what_remains_of_a_root_has_the_pages_of_the_leaves_that_open() {
+    let (mut root, mut packs) = (sample(), Packs::default());
+    packs.write(&mut root, &TINY, KEY_ID);
+    let opened = open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap();
+    assert_eq!(opened.page_count(), 5);
+    let Opened::Leaves(top) = opened else { panic!("written whole") };
+    let leaves: Vec<LeafRef> = top.leaves().collect();
+    for gone in &leaves {
+        let remains = top.remains(|leaf| packs.leaf(leaf, &[KEY_ID]).ok().filter(|_| leaf.at != gone.at));
+        assert!(remains.whole().is_none() && remains.is_in_leaves());
+        assert_eq!(remains.object_count(), 8, "five segments, two packs of pages, one of leaves");
+        let here = |(volume, number, _): &(VolumeId, u32, PageRef)| match gone.of {
+            LeafOf::Pages { volume: of, first, width } => *volume != of || !(first..first + width).contains(number),
+            LeafOf::Segments | LeafOf::Packs => true,
+        };
+        assert!(remains.pages().eq(root.pages().filter(here)), "without {gone:?}");
+        for (volume, number, place) in root.pages() {
+            let expected = Some(place).filter(|place| here(&(volume, number, *place)));
+            assert_eq!(remains.page(volume, number), expected, "page {number} of {volume} without {gone:?}");
+        }
+        assert!(remains.into_whole().is_none());
+    }
+    let whole = Remains::from(root.clone());
+    assert_eq!((whole.object_count(), whole.whole()), (8, Some(&root)));
+    assert_eq!(whole.into_whole(), Some(root));
+}
+
+/// One leaf after the other, in order; and each is compared with what the top says of it, though it is the right kind of leaf.
+#[test]
+fn leaves_are_found_in_order_and_compared_one_by_one() {
+    let (mut root, mut packs) = (sample(), Packs::default());
+    packs.write(&mut root, &TINY, KEY_ID);
+    let Opened::Leaves(top) = open_top(&opener(OBJECT), &seal_root(&root, sealer(OBJECT))).unwrap() else {
+        panic!("written whole")
+    };
+    let leaves: Vec<LeafRef> = top.leaves().collect();
+    let (other, last) = (VolumeId(9), PAGE_NUMBER_MAX + 1);
+    for ((volume, number), expected) in [
+        ((VolumeId(0), 0), Some(0)),
+        ((V, 3), Some(0)),
+        ((V, 4), Some(1)),
+        // Of the range behind it there is none.
+        ((V, 8), Some(2)),
+        ((V, 20), Some(3)),
+        ((V, last), Some(3)),
+        ((other, 7), Some(3)),
+        ((other, 8), None),
+        ((other, last), None),
+    ] {
+        assert_eq!(top.leaf_from(volume, number), expected.map(|at: usize| leaves[at]), "page {number} of {volume}");
+    }
+    for (leaf, other) in leaves.iter().flat_map(|leaf| leaves.iter().map(move |other| (leaf, other))) {
+        let found = packs.leaf(other, &[KEY_ID]).unwrap();
+        let same_count = |leaf: &LeafRef| matches!(leaf.of, LeafOf::Pages { .. }) && leaf.at != leaves[0].at;
+        // Leaves of one page each are told apart by their seals alone.
+        let fits = leaf.at == other.at || (same_count(leaf) && same_count(other));
+        assert_eq!(top.check_leaf(leaf, &found).is_ok(), fits, "{leaf:?} as {other:?}");
+    }
+    let elsewhere = LeafRef { at: place(70, 0), ..leaves[0] };
+    let error = top.check_leaf(&elsewhere, &packs.leaf(&leaves[0], &[KEY_ID]).unwrap()).unwrap_err().to_string();
+    assert!(error.ends_with("found 2 pages, expected 0"), "{error}");
+}
+
 /// What a dropped root's leaves are in goes with it, in its last entry: who begins again reads it once more.
 #[test]
 fn packs_of_leaves_are_retired_with_their_root() {

@@ -243,3 +243,33 @@ async fn a_damaged_leaf_is_told() {
         assert!(matches!(&read, Err(MapError::Bad { what: "leaf", object, .. }) if *object == pack), "{read:?}");
     }
 }
+
+/// Whoever read a leaf that is damaged asks whether it is still named: what is here of a root says so, however much that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_knows_which_leaves_are_its_own() {
+    let mut world = World::new().await;
+    let mut root = Root::new(LogId::new(1, 5));
+    root.seal_under(1);
+    let before = world.checkpoint(&mut root, &[1, 2, 300]).await;
+    root.upto = LogId::new(1, 6);
+    let at = world.checkpoint(&mut root, &[9]).await;
+    let leaves = async |at: RootRef| world.mapping.opened_once(at).await.unwrap().leaves();
+    let (own, earlier) = (leaves(at).await, leaves(before).await);
+    let gone = earlier.iter().filter(|leaf| !own.contains(leaf)).count();
+    assert!(gone > 0 && gone < earlier.len(), "{gone} of {} leaves were replaced", earlier.len());
+    let check = |known: Known| {
+        for leaf in own.iter().chain(&earlier) {
+            assert_eq!(known.has_leaf(leaf), own.contains(leaf), "{leaf:?} in {known:?}");
+        }
+    };
+    let top = world.mapping.known_once(at).await.unwrap();
+    assert!(matches!(top, Known::Top(_)));
+    check(top);
+    check(Known::All(world.mapping.root_once(at).await.unwrap()));
+    let mut part = holdfast_volume::map::PartialRoot::from(root.clone());
+    assert_eq!(part.let_go(0).len(), 4);
+    check(Known::Part(Arc::new(part)));
+    root.make_whole();
+    let whole = Known::All(Arc::new(root));
+    assert!(own.iter().all(|leaf| !whole.has_leaf(leaf)), "it is in none");
+}

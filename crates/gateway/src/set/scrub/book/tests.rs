@@ -49,6 +49,24 @@ fn damage_stays_known_until_a_whole_round_found_none() {
     assert_eq!((book.known().total, book.known().places.len()), (202, DAMAGED_KEPT));
 }
 
+#[test]
+fn a_leaf_that_is_passed_is_told_and_what_lies_behind_it_is_next() {
+    let mut book = Book::default();
+    book.begin(1);
+    book.leaf_passed((VolumeId(1), 128), vec![place(0)]);
+    let round = book.round.clone().unwrap();
+    assert_eq!((round.next, round.pages, book.known().total), ((VolumeId(1), 128), 0, 1));
+    // Something was read of the first store, though no page.
+    book.read_copy(1);
+    assert!(book.round.as_ref().unwrap().mixed);
+    // A snapshot that has it too.
+    book.leaf_passed((VolumeId(1), 256), vec![]);
+    book.target_done(Some(target(0)), None, 2);
+    assert_eq!(book.round.as_ref().map(|round| round.next), Some(BEGIN));
+    book.target_done(None, None, 3);
+    assert_eq!((book.known().total, &book.round), (1, &None));
+}
+
 /// A set of roots: pages by target.
 type World = BTreeMap<Option<u8>, BTreeSet<(u32, u32)>>;
 
