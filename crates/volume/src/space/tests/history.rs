@@ -437,6 +437,7 @@ fn history(seed: u64) -> [u64; 6] {
     [world.moved, world.deleted, world.rolled_back, world.discarded, world.leaves, world.given_up]
 }
 
+#[expect(clippy::disallowed_methods, reason = "the environment says which history is run, and how many")]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
