@@ -11,6 +11,7 @@
                              [flush-kill :as flush-kill]
                              [hand :as hand]
                              [lease :as lease]
+                             [order :as order]
                              [register :as register]]))
 
 (def acknowledged
@@ -100,6 +101,45 @@
                                         {})))]
     (is (false? (judge :fail)))
     (is (true? (judge :ok)))))
+
+(defn- blank [] (vec (repeat 3 (vec (repeat 64 0)))))
+
+(defn- shows
+  "What is seen of a writer whose numbers up to n are there, n at most 16."
+  [n]
+  (reduce (fn [seen i] (assoc-in seen [0 (dec i)] i)) (blank) (range 1 (inc n))))
+
+(defn- order [& parts]
+  (checker/check (order/checker) {} (apply hand/history parts) {}))
+
+(deftest order-is-judged-in-its-parts
+  (let [write    (fn [s w] (hand/client s w :write :ok [1 16] :writer w))
+        back     (fn [s w n] (hand/client s w :read-back :ok (shows n) :writer w))
+        snapshot (fn [s & of-each]
+                   (hand/client s 2 :snapshot :ok {:name "s0", :readings {"s0" (mapv shows of-each)}}))
+        fault    (hand/nemesis 5 :begin 0.5 {:asked "kill", :served? true})
+        run      (fn [taken & reads]
+                   (order (write 1 0) (write 2 1) taken fault (hand/all-well 10 reads)))
+        verdicts (fn [r] (update-vals (select-keys r [:read-backs :snapshots :between-writers :final])
+                                      :valid?))]
+    (is (true? (:valid? (run (snapshot 3 16 16) (back 20 0 16) (back 21 1 16)))))
+    (is (= {:read-backs true, :snapshots false, :between-writers false, :final true}
+           (verdicts (run (snapshot 3 0 16) (back 20 0 16) (back 21 1 16)))))
+    (testing "while neither is over, only both together show it"
+      (let [slow (fn [s w] (-> (write s w) (update-in [1 :time] + 2000000000)))
+            r    (order (write 1 0)
+                        ; Begun before the first one's answer was in: it may show any of it.
+                        (assoc-in (snapshot 0.9 0 1) [1 :time] 3500000000)
+                        (slow 2 1) fault
+                        (hand/all-well 10 [(back 20 0 16) (back 21 1 16)]))]
+        (is (= {:read-backs true, :snapshots true, :between-writers false, :final true}
+               (verdicts r)))
+        (is (false? (:valid? r)))
+        (is (= [0] (map :writer (:errors (:between-writers r)))))))
+    (testing "what nobody could read back in the end"
+      (let [none (fn [s w] (hand/client s w :read-back :fail nil :writer w))]
+        (is (false? (:valid? (:final (run (snapshot 3 16 16) (none 20 0) (none 21 1))))))
+        (is (= :unknown (:valid? (:final (run (snapshot 3 16 16) (back 20 0 16) (none 21 1))))))))))
 
 ;; How they are asked for
 
