@@ -1,11 +1,15 @@
 (ns jepsen.holdfast.checks-test
   "The checkers that all workloads share, each with a history or a log that it must
   find wrong."
-  (:require [clojure.test :refer [deftest is testing]]
-            [jepsen.checker :as checker]
+  (:require [clojure.java.io :as io]
+            [clojure.string :as str]
+            [clojure.test :refer [deftest is testing]]
+            [jepsen [checker :as checker]
+                    [store :as store]]
             [jepsen.holdfast [checks :as checks]
                              [hand :as hand]
-                             [nemesis :as nemesis]]))
+                             [nemesis :as nemesis]
+                             [summary :as summary]]))
 
 (defn- verdict [c history] (checker/check c {} history {}))
 
@@ -76,3 +80,62 @@
         "there is a majority before and after, and none while one of the two is restarted")
     (is (not (kept? "restored" {:down #{"g2"}} {:down #{"g2"}, :spoilt #{"g2"}})))
     (is (kept? "delay" {:down #{"g1"}} {:down #{"g1"}}))))
+
+;; Gateways with an old copy of a disk
+
+(deftest a-restored-disk-that-nobody-refused-is-found
+  (let [judge (fn [fault what]
+                (verdict (checks/impostors)
+                         (hand/history (hand/nemesis 10 :begin 1 {:asked fault, :served? true})
+                                       (hand/nemesis 20 :end 1 {:value   {fault what}
+                                                                :served? true}))))]
+    (is (false? (:valid? (judge "restored" {:restored "g2", :runs? true, :refused? false}))))
+    (is (true? (:valid? (judge "restored" {:restored "g2", :runs? false, :refused? true}))))
+    (testing "a twin that nobody refused is told and no more"
+      (is (= [true 1] ((juxt :valid? :unrefused)
+                       (judge "twice" {:twin-of "g2", :refused? false})))))))
+
+;; Logs
+
+(defn- log-verdict
+  "Of logs {node lines}, which lie where a run keeps them."
+  [faults logs]
+  (let [dir (.toFile (java.nio.file.Files/createTempDirectory
+                       "logs" (make-array java.nio.file.attribute.FileAttribute 0)))]
+    (try
+      (doseq [[node lines] logs]
+        (.mkdirs (io/file dir node))
+        (spit (io/file dir node "gateway.log") (str (str/join "\n" lines) "\n")))
+      (with-redefs [store/path (fn [_test & more] (apply io/file dir more))]
+        (checker/check (checks/log faults "gateway.log") {:nodes ["g1" "g2"]} nil {}))
+      (finally (run! io/delete-file (reverse (file-seq dir)))))))
+
+(deftest a-log-with-a-broken-rule-is-found
+  (let [fine "INFO holdfast_gateway: serves"
+        bad  "ERROR holdfast_gateway: R11: this process ends"]
+    (is (true? (:valid? (log-verdict #{"kill"} {"g1" [fine], "g2" [fine]}))))
+    (doseq [line [bad "thread 'main' panicked at src/x.rs:1:1:" "R9: a bad record"]]
+      (is (= [false [{:node "g2", :line line}]]
+             ((juxt :valid? :matches) (log-verdict #{"kill"} {"g1" [fine]
+                                                              "g2" [fine line fine]})))))
+    (is (= :unknown (:valid? (log-verdict #{} {}))) "no log at all is no pass")))
+
+;; Who said no
+
+(deftest the-row-names-who-said-no
+  (is (= "" (summary/red {:valid? true, :workload {:valid? true}})))
+  (is (= "alive, coverage?"
+         (summary/red {:valid? false, :alive {:valid? false, :dead ["g1"]}
+                       :coverage {:valid? :unknown}, :log {:valid? true}})))
+  (testing "of two judges, which of them"
+    (is (= "workload/porcupine"
+           (summary/red {:valid? false
+                         :workload {:valid? false, :knossos {:valid? true, :keys 3}
+                                    :porcupine {:valid? false}}})))
+    (is (= "workload/knossos, workload/porcupine?"
+           (summary/red {:valid? false
+                         :workload {:valid? false, :knossos {:valid? false}
+                                    :porcupine {:valid? :unknown}}}))))
+  (testing "parts that are not why do not stand for the whole"
+    (is (= "workload" (summary/red {:valid? false
+                                    :workload {:valid? false, :final {:valid? :unknown}}})))))
