@@ -2,7 +2,7 @@
 //! docs/proof/jepsen.md tells how to read it.
 //!
 //! ```text
-//!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them
+//!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them, lets the judges be tested (judges.rs)
 //!     └─ unshare ─ java    one for each run: processes, mounts and network are its own and end with it
 //!     └─ unshare ─ jepsen --inside ─ java   for `append`: PostgreSQL on the set is brought up first (postgres.rs)
 //!          └─ store/ (Jepsen's folder of the run), logs/NAME.log, one line of the table
@@ -15,6 +15,7 @@
 
 mod disk;
 mod jars;
+mod judges;
 mod postgres;
 
 use crate::binary::{Build, fresh_dir, root};
@@ -268,6 +269,7 @@ fn all(args: &Args) -> Result<Verdict> {
     let bin = args.build.binary("release")?;
     build_tools(&dir)?;
     let path = jars::class_path(args.classpath.as_deref(), &dir)?;
+    judges::must_pass(&path, &dir)?;
     let first = args.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::from(now.map_or(1, |d| d.subsec_nanos())) % 1_000_000
