@@ -138,6 +138,9 @@ pub struct Args {
     /// Instead: runs with deliberate errors, each of which its checkers must find
     #[arg(long)]
     lies: bool,
+    /// The program that `upgrade` takes every gateway to, and the next time back from; without it they are only restarted
+    #[arg(long, value_name = "PATH")]
+    other_binary: Option<PathBuf>,
     /// A file with a Java class path that has Jepsen, for a machine that cannot reach Clojars
     #[arg(long, env = "HOLDFAST_JEPSEN_CLASSPATH", value_name = "FILE")]
     classpath: Option<PathBuf>,
@@ -267,9 +270,13 @@ fn all(args: &Args) -> Result<Verdict> {
     let dir = fresh_dir("jepsen")?;
     std::fs::create_dir_all(dir.join("logs"))?;
     let bin = args.build.binary("release")?;
+    let other =
+        args.other_binary.as_deref().map(|path| path.canonicalize().with_context(|| path.display().to_string()));
+    let other = other.transpose()?;
     build_tools(&dir)?;
     let path = jars::class_path(args.classpath.as_deref(), &dir)?;
     judges::must_pass(&path, &dir)?;
+    let given = Given { dir: &dir, bin: &bin, other: other.as_deref(), path: &path };
     let first = args.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::from(now.map_or(1, |d| d.subsec_nanos())) % 1_000_000
@@ -286,7 +293,7 @@ fn all(args: &Args) -> Result<Verdict> {
             run.nemesis,
             run.seconds
         ));
-        let (verdict, row) = one(run, seed, &dir, &bin, &path)?;
+        let (verdict, row) = one(run, seed, given)?;
         note(match (verdict, run.lie) {
             (Verdict::Fine, None) => "valid".into(),
             (Verdict::Fine, Some(l)) => format!("found, by {}", l.found_by.join(" and ")),
@@ -378,7 +385,19 @@ fn build_tools(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verdict, String)> {
+/// What all runs have.
+#[derive(Clone, Copy, Debug)]
+struct Given<'a> {
+    dir: &'a Path,
+    bin: &'a Path,
+    /// For `upgrade`.
+    other: Option<&'a Path>,
+    /// Java's class path.
+    path: &'a str,
+}
+
+fn one(run: &Run, seed: u64, given: Given<'_>) -> Result<(Verdict, String)> {
+    let Given { dir, bin, other, path } = given;
     let name =
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
@@ -410,7 +429,8 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verd
         let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(dir.join("porcupine"));
         let java = java.arg("--between").arg(dir.join("between")).arg("--clock").arg(dir);
         let java = java.arg("--disks").arg(std::env::current_exe()?);
-        java.arg("--dir").arg(dir.join("nodes"))
+        let java = java.arg("--dir").arg(dir.join("nodes"));
+        if let Some(other) = other { java.arg("--other-binary").arg(other) } else { java }
     };
     if let Some(l) = run.lie {
         java = java.args(["--lie", l.lie]);
