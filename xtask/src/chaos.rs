@@ -151,8 +151,9 @@ fn run(args: &Args, count: &mut Count) -> Result<()> {
     ));
     let judge = match build_judge(&dir) {
         Ok(judge) => judge,
+        // Go is here: without its judge nothing of this has been looked at, and that is no reason to skip it.
         Err(e) => {
-            count.skip(&name, &format!("the judge does not build: {e:#}"));
+            count.check(&name, Err(e));
             return Ok(());
         }
     };
@@ -204,16 +205,12 @@ fn report(name: &str, summary: &Summary, count: &mut Count) {
     }
 }
 
+/// The judge, once it has judged the hand-made histories beside it, good ones and bad ones, as they are.
 fn build_judge(dir: &Path) -> Result<PathBuf> {
     let judge = dir.join("porcupine");
-    let source = root().join("xtask/porcupine");
-    cmd("go")
-        .dir(source)
-        .env("GOFLAGS", "-mod=mod -buildvcs=false")
-        .args(["build", "-o"])
-        .arg(&judge)
-        .arg(".")
-        .run()?;
+    let go = || cmd("go").dir(root().join("xtask/porcupine")).env("GOFLAGS", "-mod=mod -buildvcs=false");
+    go().args(["build", "-o"]).arg(&judge).arg(".").run().context("the judge does not build")?;
+    go().args(["test", "./..."]).run().context("the judge does not pass its own tests")?;
     Ok(judge)
 }
 

@@ -1,7 +1,8 @@
-//! `cargo xtask jepsen`: the Jepsen test in `jepsen/`, every workload under every fault, one table. docs/proof/jepsen.md tells how to read it.
+//! `cargo xtask jepsen`: the Jepsen test in `jepsen/`, each workload under seven names of faults (or those that are asked for), one table.
+//! docs/proof/jepsen.md tells how to read it.
 //!
 //! ```text
-//!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them
+//!   jepsen   installs programs, builds holdfast and the judge, gets the jars, checks them, lets the judges be tested (judges.rs)
 //!     └─ unshare ─ java    one for each run: processes, mounts and network are its own and end with it
 //!     └─ unshare ─ jepsen --inside ─ java   for `append`: PostgreSQL on the set is brought up first (postgres.rs)
 //!          └─ store/ (Jepsen's folder of the run), logs/NAME.log, one line of the table
@@ -14,6 +15,7 @@
 
 mod disk;
 mod jars;
+mod judges;
 mod postgres;
 
 use crate::binary::{Build, fresh_dir, root};
@@ -74,44 +76,48 @@ const INSIDE: &str = "ip link set lo up && mount --make-rshared / && mkdir -p /e
     && mount -t tmpfs tmpfs /etc/netns && mount -t tmpfs tmpfs /run/netns || exit 90
     rc=0; \"$@\" || rc=$?; exit $rc";
 
-/// A deliberate error of the client or the nemesis, and the checker that must find it.
+/// A deliberate error of the client or the nemesis, and the checkers that must find it, each of them.
 struct Lie {
     workload: &'static str,
     lie: &'static str,
     nemesis: &'static str,
-    found_by: &'static str,
-    more: &'static [&'static str],
+    /// As a run's row names them: `workload/knossos` is one of several judges of a workload; with a question mark, it has to say that it cannot know.
+    found_by: &'static [&'static str],
+    /// A shorter run cannot show it.
+    least_seconds: u64,
 }
 
-const fn lie(workload: &'static str, lie: &'static str, found_by: &'static str) -> Lie {
-    Lie { workload, lie, nemesis: "kill-primary", found_by, more: &[] }
+const fn lie(workload: &'static str, lie: &'static str, found_by: &'static [&'static str]) -> Lie {
+    Lie { workload, lie, nemesis: "kill-primary", found_by, least_seconds: 0 }
 }
+
+/// Judges of the same history, which share nothing: each must find what is wrong with it.
+const BOTH: &[&str] = &["workload/knossos", "workload/porcupine"];
 
 const LIES: &[Lie] = &[
-    lie("register", "stale-read", "workload"),
-    lie("register", "lost-write", "workload"),
-    lie("register", "early-ack", "workload"),
-    lie("flush-kill", "lost-write", "workload"),
+    lie("register", "stale-read", BOTH),
+    lie("register", "lost-write", BOTH),
+    lie("register", "early-ack", BOTH),
+    lie("flush-kill", "lost-write", &["workload"]),
     // What is in flight when a gateway is killed is little; one that is cut off goes on taking requests for a second.
-    Lie { nemesis: "partition-primary", ..lie("flush-kill", "early-ack", "workload") },
-    lie("order", "lost-write", "workload"),
-    lie("order", "late-write", "workload"),
-    lie("order", "torn-snapshot", "workload"),
-    lie("lease", "old-epoch", "workload"),
-    lie("lease", "old-grant", "workload"),
-    lie("register", "leave-dead", "alive"),
-    lie("register", "idle", "coverage"),
-    Lie {
-        nemesis: "pause-all",
-        more: &["--available-within", "3", "--hold", "8"],
-        ..lie("flush-kill", "outage", "availability")
-    },
-    Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", "coverage") },
-    Lie { nemesis: "s3-503", ..lie("register", "miss", "coverage") },
-    Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", "workload") },
-    Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", "workload") },
-    Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", "workload") },
-    Lie { nemesis: "partition-primary,loss,clock-drift,s3-503", ..lie(APPEND, "miss", "coverage") },
+    Lie { nemesis: "partition-primary", ..lie("flush-kill", "early-ack", &["workload"]) },
+    // What a cluster does whose syncs were lost: it says that the data are gone, or cannot be asked any more.
+    Lie { nemesis: "unsynced-all", ..lie("flush-kill", "lying-disk", &["workload"]) },
+    lie("order", "lost-write", &["workload/read-backs"]),
+    lie("order", "late-write", &["workload/read-backs"]),
+    lie("order", "torn-snapshot", &["workload/snapshots", "workload/between-writers"]),
+    lie("lease", "old-epoch", &["workload/epochs", "workload/porcupine"]),
+    lie("lease", "old-grant", &["workload/epochs", "workload/porcupine"]),
+    lie("register", "leave-dead", &["alive"]),
+    lie("register", "idle", &["coverage?"]),
+    // With the bound that every run has: it must be longer than that.
+    Lie { nemesis: "pause-all", least_seconds: 60, ..lie("flush-kill", "outage", &["availability"]) },
+    Lie { nemesis: "clock-drift,clock-jump", ..lie("register", "miss", &["coverage?"]) },
+    Lie { nemesis: "s3-503", ..lie("register", "miss", &["coverage?"]) },
+    Lie { nemesis: "switchover", ..lie(APPEND, "stale-read", &["workload/elle"]) },
+    Lie { nemesis: "switchover", ..lie(APPEND, "lost-write", &["workload/elle"]) },
+    Lie { nemesis: "switchover", ..lie(APPEND, "lost-commit", &["workload/ledger"]) },
+    Lie { nemesis: "partition-primary,loss,clock-drift,s3-503", ..lie(APPEND, "miss", &["coverage?"]) },
 ];
 
 /// What a person can turn.
@@ -129,9 +135,12 @@ pub struct Args {
     /// Of the first run, the next has one more; drawn and printed if not given
     #[arg(long)]
     seed: Option<u64>,
-    /// Instead: runs with deliberate errors, each of which its checker must find
+    /// Instead: runs with deliberate errors, each of which its checkers must find
     #[arg(long)]
     lies: bool,
+    /// The program that `upgrade` takes every gateway to, and the next time back from; without it they are only restarted
+    #[arg(long, value_name = "PATH")]
+    other_binary: Option<PathBuf>,
     /// A file with a Java class path that has Jepsen, for a machine that cannot reach Clojars
     #[arg(long, env = "HOLDFAST_JEPSEN_CLASSPATH", value_name = "FILE")]
     classpath: Option<PathBuf>,
@@ -190,15 +199,23 @@ impl Verdict {
     /// From the exit code of Jepsen's command line and the row that it said.
     fn of(lie: Option<&Lie>, code: Option<i32>, row: &str) -> Self {
         let red = row.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(red, _)| red);
+        let red: Vec<&str> = red.split(", ").collect();
         match (lie, code) {
             (None, Some(0)) => Self::Fine,
             (None, Some(1)) => Self::Invalid,
             (None, Some(2)) => Self::TooLittle,
-            (Some(lie), Some(1 | 2)) if red.split(", ").any(|r| r == lie.found_by) => Self::Fine,
+            (Some(lie), Some(1 | 2)) if lie.found_by.iter().all(|by| red.iter().any(|r| is_or_part_of(r, by))) => {
+                Self::Fine
+            }
             (Some(_), Some(0..=2)) => Self::NotFound,
             _ => Self::Unjudged,
         }
     }
+}
+
+/// Whether what a row names is the checker `by`, or a part of it that said no: one that does not know (`workload/final?`) has found nothing.
+fn is_or_part_of(red: &str, by: &str) -> bool {
+    red == by || (!red.ends_with('?') && red.strip_prefix(by).is_some_and(|part| part.starts_with('/')))
 }
 
 /// The chore. Ends the process with the code that [the module](self) tells.
@@ -253,8 +270,13 @@ fn all(args: &Args) -> Result<Verdict> {
     let dir = fresh_dir("jepsen")?;
     std::fs::create_dir_all(dir.join("logs"))?;
     let bin = args.build.binary("release")?;
+    let other =
+        args.other_binary.as_deref().map(|path| path.canonicalize().with_context(|| path.display().to_string()));
+    let other = other.transpose()?;
     build_tools(&dir)?;
     let path = jars::class_path(args.classpath.as_deref(), &dir)?;
+    judges::must_pass(&path, &dir)?;
+    let given = Given { dir: &dir, bin: &bin, other: other.as_deref(), path: &path };
     let first = args.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::from(now.map_or(1, |d| d.subsec_nanos())) % 1_000_000
@@ -271,11 +293,11 @@ fn all(args: &Args) -> Result<Verdict> {
             run.nemesis,
             run.seconds
         ));
-        let (verdict, row) = one(run, seed, &dir, &bin, &path)?;
+        let (verdict, row) = one(run, seed, given)?;
         note(match (verdict, run.lie) {
             (Verdict::Fine, None) => "valid".into(),
-            (Verdict::Fine, Some(l)) => format!("found, by {}", l.found_by),
-            (Verdict::NotFound, Some(l)) => format!("NOT FOUND by {}", l.found_by),
+            (Verdict::Fine, Some(l)) => format!("found, by {}", l.found_by.join(" and ")),
+            (Verdict::NotFound, Some(l)) => format!("NOT FOUND by {}", l.found_by.join(" and ")),
             (other, _) => format!("{other:?}"),
         });
         worst = worst.max(verdict);
@@ -297,7 +319,7 @@ fn runs(args: &Args) -> Vec<Run> {
         let of = |l: &'static Lie| Run {
             workload: l.workload.into(),
             nemesis: l.nemesis.into(),
-            seconds: args.seconds,
+            seconds: args.seconds.max(l.least_seconds),
             lie: Some(l),
         };
         return lies.map(of).collect();
@@ -363,7 +385,19 @@ fn build_tools(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verdict, String)> {
+/// What all runs have.
+#[derive(Clone, Copy, Debug)]
+struct Given<'a> {
+    dir: &'a Path,
+    bin: &'a Path,
+    /// For `upgrade`.
+    other: Option<&'a Path>,
+    /// Java's class path.
+    path: &'a str,
+}
+
+fn one(run: &Run, seed: u64, given: Given<'_>) -> Result<(Verdict, String)> {
+    let Given { dir, bin, other, path } = given;
     let name =
         format!("{}-{}{}", run.workload, run.nemesis, run.lie.map_or_else(String::new, |l| format!("-{}", l.lie)));
     let log = dir.join("logs").join(format!("{name}.log").replace([',', '+'], "_"));
@@ -395,10 +429,11 @@ fn one(run: &Run, seed: u64, dir: &Path, bin: &Path, path: &str) -> Result<(Verd
         let java = java.arg("--netns").arg("--binary").arg(bin).arg("--porcupine").arg(dir.join("porcupine"));
         let java = java.arg("--between").arg(dir.join("between")).arg("--clock").arg(dir);
         let java = java.arg("--disks").arg(std::env::current_exe()?);
-        java.arg("--dir").arg(dir.join("nodes"))
+        let java = java.arg("--dir").arg(dir.join("nodes"));
+        if let Some(other) = other { java.arg("--other-binary").arg(other) } else { java }
     };
     if let Some(l) = run.lie {
-        java = java.args(["--lie", l.lie]).args(l.more);
+        java = java.args(["--lie", l.lie]);
     }
     let mut java = java.into_command();
     let shown = show(&java);
@@ -467,23 +502,56 @@ mod tests {
         assert_eq!(of(None, Some(2), "| **unknown** (coverage) |"), Verdict::TooLittle);
         assert_eq!(of(None, Some(255), ""), Verdict::Unjudged);
         assert_eq!(of(None, None, ""), Verdict::Unjudged);
-        assert_eq!(of(Some(0), Some(1), "| **invalid** (workload) |"), Verdict::Fine);
-        assert_eq!(of(Some(0), Some(1), "| **invalid** (alive, workload) |"), Verdict::Fine);
+        let both = "| **invalid** (alive, workload/knossos, workload/porcupine) |";
+        assert_eq!(of(Some(0), Some(1), both), Verdict::Fine);
+        assert_eq!(of(Some(0), Some(1), "| **invalid** (workload/knossos) |"), Verdict::NotFound, "of two judges one");
         assert_eq!(of(Some(0), Some(1), "| **invalid** (alive) |"), Verdict::NotFound);
         assert_eq!(of(Some(0), Some(0), "| valid |"), Verdict::NotFound);
     }
 
     #[test]
-    fn a_fault_goes_to_the_workloads_that_have_it() {
+    fn a_lie_is_found_by_a_checker_or_a_part_of_it_that_says_no() {
+        let of = |lie: &str, row| {
+            let lie = LIES.iter().find(|l| l.lie == lie).expect(lie);
+            Verdict::of(Some(lie), Some(1), &format!("| **invalid** ({row}) |"))
+        };
+        assert_eq!(of("lying-disk", "coverage?, workload/final"), Verdict::Fine);
+        assert_eq!(of("lying-disk", "workload"), Verdict::Fine);
+        assert_eq!(of("lying-disk", "coverage?, workload/final?"), Verdict::NotFound, "it does not know");
+        assert_eq!(of("lying-disk", "workload?"), Verdict::NotFound);
+        assert_eq!(of("lying-disk", "availability, workloads/x"), Verdict::NotFound);
+        assert_eq!(of("idle", "coverage?"), Verdict::Fine);
+        assert_eq!(of("outage", "availability, coverage?"), Verdict::Fine);
+    }
+
+    #[test]
+    fn a_lie_that_takes_long_to_show_has_the_time() {
+        let within = lie_args(&["--seconds", "30"]);
+        let seconds =
+            |lie: &str| within.iter().find(|run| run.lie.is_some_and(|l| l.lie == lie)).map(|run| run.seconds);
+        assert_eq!((seconds("stale-read"), seconds("outage")), (Some(30), Some(60)));
+        assert!(lie_args(&["--seconds", "90"]).iter().all(|run| run.seconds == 90));
+    }
+
+    fn lie_args(more: &[&str]) -> Vec<Run> {
+        runs(&parsed(["--lies"].iter().chain(more)))
+    }
+
+    fn parsed<'a>(words: impl IntoIterator<Item = &'a &'a str>) -> Args {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
             args: Args,
         }
+        let words = words.into_iter().copied();
+        <Line as clap::Parser>::parse_from(std::iter::once("jepsen").chain(words)).args
+    }
+
+    #[test]
+    fn a_fault_goes_to_the_workloads_that_have_it() {
         let of = |line: &str| -> Vec<String> {
-            let words = std::iter::once("jepsen").chain(line.split_whitespace());
-            let args = <Line as clap::Parser>::parse_from(words).args;
-            runs(&args).into_iter().map(|run| format!("{} {}", run.workload, run.nemesis)).collect()
+            let words: Vec<&str> = line.split_whitespace().collect();
+            runs(&parsed(&words)).into_iter().map(|run| format!("{} {}", run.workload, run.nemesis)).collect()
         };
         assert_eq!(of("--nemesis kill-host+kill-gateway"), ["append kill-host+kill-gateway"]);
         assert_eq!(of("--nemesis kill-primary").len(), WORKLOADS.len() - 1);

@@ -18,6 +18,7 @@
                     [generator :as gen]
                     [history :as h]
                     [util :as util]]
+            [jepsen.holdfast.final :as final]
             [jepsen.tests.cycle.append :as append])
   (:import (java.sql Connection DriverManager PreparedStatement ResultSet
                      SQLException Statement)))
@@ -238,30 +239,30 @@
             ns    (fn [type'] (into #{} (comp (filter #(= type' (:type %)))
                                               (map :value)) adds))
             acked (ns :ok)
-            final (->> history (filter #(and (= :read (:f %)) (= :ok (:type %))))
+            found (->> history (filter #(and (= :read (:f %)) (= :ok (:type %))))
                        last :value)
-            there (set final)
+            unread (when (nil? found)
+                     (final/judge history (when (seq acked) [:ledger])
+                                  #(when (= :read (:f %)) :ledger)))
+            there (set found)
             twice (into (sorted-set)
-                        (keep (fn [[n c]] (when (< 1 c) n))) (frequencies final))
+                        (keep (fn [[n c]] (when (< 1 c) n))) (frequencies found))
             lost  (set/difference acked there)
             ; A definite failure that is there is as wrong as an invention.
             ghost (set/difference there acked (ns :info))
             show  util/integer-interval-set-str]
-        {:valid?            (if (nil? final)
-                              :unknown
-                              (and (empty? lost) (empty? ghost) (empty? twice)))
-         :acknowledged      (count acked)
-         :lost              (show lost)
-         :lost-count        (count lost)
-         :not-committed-yet-there (show ghost)
-         :twice             (show twice)
-         :unknown           (count (ns :info))
-         :unknown-yet-there (count (set/intersection there (ns :info)))}))))
-
-(defn- until-read
-  "By one client, again and again until it works, but not for ever."
-  [op]
-  (gen/until-ok (gen/limit 100 (gen/repeat op))))
+        (if unread
+          {:valid?       (if (empty? acked) :unknown (:valid? unread))
+           :acknowledged (count acked)
+           :final        unread}
+          {:valid?            (and (empty? lost) (empty? ghost) (empty? twice))
+           :acknowledged      (count acked)
+           :lost              (show lost)
+           :lost-count        (count lost)
+           :not-committed-yet-there (show ghost)
+           :twice             (show twice)
+           :unknown           (count (ns :info))
+           :unknown-yet-there (count (set/intersection there (ns :info)))})))))
 
 (defn workload
   [opts]
@@ -283,9 +284,10 @@
        (gen/on-threads
          #{0}
          (delay
-           (cons (until-read {:f :read})
+           ; Who cannot read the ledger within that time does not get at the lists either.
+           (cons (final/patiently (final/until-ok {:f :read}))
                  (for [ks (partition-all 8 @touched)]
-                   (until-read {:f :look, :value (mapv (fn [k] [:r k nil]) ks)}))))))
+                   (final/until-ok 5 {:f :look, :value (mapv (fn [k] [:r k nil]) ks)}))))))
      :progress  #{:txn :add}
      :needs     {:txn  (* 10 (:time-limit opts))
                  :add  (* 2 (:time-limit opts))

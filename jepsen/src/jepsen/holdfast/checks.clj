@@ -12,18 +12,24 @@
 (defn- seconds [nanos] (/ (double nanos) 1e9))
 
 (defn expected-served
-  "[from to] in nanoseconds: when a majority could talk. Between the beginning
-  and the end of a nemesis operation nothing is expected."
+  "[from to] in nanoseconds: when a majority could talk, without a break. While a
+  nemesis operation runs nothing is expected, unless the nemesis says that it left a
+  majority all the while (:unbroken?): then the time before it, its own and the time
+  after it are one. Else no silence could be longer than the calm between two faults,
+  whoever never came back."
   [history end]
-  (let [ops (->> (h/remove h/client-op? history)
-                 (filter #(#{:begin :end} (:f %))))]
-    (loop [ops ops, since 0, windows []]
-      (if-let [op (first ops)]
-        (if (contains? op :served?)
-          (recur (rest ops) (when (:served? op) (:time op)) windows)
-          (recur (rest ops) nil
-                 (cond-> windows since (conj [since (:time op)]))))
-        (cond-> windows since (conj [since end]))))))
+  (let [turns (->> (h/remove h/client-op? history)
+                   (filter #(#{:begin :end} (:f %)))
+                   ; As it was asked for, and as it was done: one at a time.
+                   (partition-all 2))
+        [since windows]
+        (reduce (fn [[since windows] [asked done]]
+                  (if (and since (:served? done) (:unbroken? done))
+                    [since windows]
+                    [(when (:served? done) (:time done))
+                     (cond-> windows since (conj [since (:time asked)]))]))
+                [0 []] turns)]
+    (cond-> windows since (conj [since end]))))
 
 (defn gaps
   "Of each window, the longest time without any of `times` in it."
@@ -37,12 +43,23 @@
   "From how long a silence on, in nanoseconds, nobody was served."
   1000000000)
 
+(def allowed-s
+  "How long a majority may serve nobody, by default. What is promised are two seconds
+  for a takeover, but these runs share their processors with compilers, and a busy
+  machine is no broken rule: 11 s were seen between two faults, and 13 s of a machine
+  that stood still, gateways and clients alike. More than twice that is allowed. It is
+  long enough for every client to have asked at least twice, as none waits longer than
+  9 s for an answer and 3 s for somebody who serves; and short enough to be met, since
+  a run of 60 s whose gateways do not come back from its first fault is silent for some
+  50 s. (Those two were measured in pieces that ended with each operation of the
+  nemesis; longer silences than a piece lasts were not seen then.)"
+  30.0)
+
 (defn availability
   "The longest time without a success of fs `progress` while a majority could talk
-  and its end was not yet begun, and how long nobody was served in all, faults
-  included. A silence of more than `within` seconds makes the run invalid; that is far
-  more than a takeover takes, since a busy machine is no broken rule, and while the
-  machine stands still nobody asks either, which :longest-unasked-s shows."
+  without a break, and how long nobody was served in all, faults included. A silence of
+  more than `within` seconds makes the run invalid (see `allowed-s`). While the machine
+  stands still nobody asks either, which :longest-unasked-s shows."
   [{:keys [progress within]}]
   (reify checker/Checker
     (check [_ test history _]

@@ -45,7 +45,7 @@
    "torn-snapshot" "order: what a snapshot shows of one volume is what an older one shows"
    "old-epoch"  "lease: the writes of who lost the set sometimes take effect"
    "old-grant"  "lease: a grant sometimes answers with the epoch of the one before"
-   "outage"     "availability, with --available-within: the nemesis claims that a majority can talk"
+   "outage"     "availability, with pause-all: what is stopped stays so, and the nemesis claims that a majority can talk"
    "lying-disk" "flush-kill, with unsynced-all: disks say that they synced, and mostly did not"
    "miss"       "coverage: clocks and answers of the store are right while the nemesis says that they are not; append: no packet is dropped or late either"
    "idle"       "coverage: next to nothing is asked"
@@ -273,7 +273,7 @@
    [nil "--patience SECONDS" "How long a client looks for a gateway that serves before its operation fails"
     :default 3, :parse-fn parse-long, :validate [pos? "Positive"]]
    [nil "--available-within SECONDS" "A longer silence while a majority can talk makes the run invalid"
-    :default 30.0, :parse-fn parse-double, :validate [pos? "Positive"]]
+    :default checks/allowed-s, :parse-fn parse-double, :validate [pos? "Positive"]]
    [nil "--min-ok N" "Successful writes that a run needs to mean anything; by default the workload says how many of what"
     :parse-fn parse-long]
    [nil "--ops-per-key N" "register: length of a key's history"

@@ -13,6 +13,7 @@
                     [util :as util]]
             [jepsen.holdfast [client :as hc]
                              [db :as db]
+                             [final :as final]
                              [nbd :as nbd]]))
 
 (def block-bytes 4096)
@@ -119,28 +120,33 @@
             tried (ns :invoke)
             final (->> history (filter #(and (= :read (:f %)) (= :ok (:type %))))
                        last :value)
+            ; Only where it never came is there something to ask about it.
+            unread (when-not final
+                     (final/judge history (when (seq acked) [:all])
+                                  #(when (= :read (:f %)) :all)))
             {:keys [whole part wrong]} final
             lost  (set/difference acked whole)
             ghost (set/difference (set/union whole part) tried)
             show  util/integer-interval-set-str]
-        {:valid?      (cond (nil? final) :unknown
-                            :else (and (empty? lost) (empty? ghost)
-                                       (zero? wrong)))
-         :acknowledged (count acked)
-         :lost         (show lost)
-         :lost-count   (count lost)
-         :never-asked  (show ghost)
-         :wrong-blocks wrong
-         :unknown-yet-there (count (set/intersection whole (ns :info)))}))))
+        (if unread
+          ; Without any acknowledged batch nothing can be missing: that is no pass.
+          {:valid?       (if (empty? acked) :unknown (:valid? unread))
+           :acknowledged (count acked)
+           :final        unread}
+          {:valid?       (and (empty? lost) (empty? ghost) (zero? wrong))
+           :acknowledged (count acked)
+           :lost         (show lost)
+           :lost-count   (count lost)
+           :never-asked  (show ghost)
+           :wrong-blocks wrong
+           :unknown-yet-there (count (set/intersection whole (ns :info)))})))))
 
 (defn workload
   [opts]
   {:client          (->Client nil nil (atom 0))
    :checker         (checker)
    :generator       (map (fn [n] {:f :add, :value n}) (range))
-   ; Two readers, one after the other; a read that fails is tried again.
-   :final-generator (gen/clients
-                      (gen/limit 1 (gen/until-ok (gen/repeat {:f :read}))))
+   :final-generator (final/by-one {:f :read})
    :progress        #{:add}
    :needs           {:add  (* 5 (:time-limit opts))
                      :read 1}})

@@ -102,7 +102,8 @@
 
 (defn- begin!
   "One fault after the other of those that begin together; who lies about it makes
-  none."
+  none. Each only adds to what lasts, so that a majority could talk all the while if
+  that is said after every one."
   [{:keys [door lie]} fault]
   (let [done (mapv (fn [f]
                      [f (change! door (if (= "miss" lie) "miss" "begin") f)])
@@ -110,7 +111,8 @@
     {:value   (into {} (for [[f {:keys [what]}] done] [f what]))
      :hit?    (every? (comp :hit? second) done)
      ; What the last one left of them all.
-     :served? (:served? (second (peek done)))}))
+     :served? (:served? (second (peek done)))
+     :unbroken? (every? (comp :served? second) done)}))
 
 (defn- alive
   "{:value {node runs?}, :spoilt #{node}}"
@@ -143,8 +145,9 @@
     (let [door (:door test)]
       (case (:f op)
         :begin (merge op (begin! test (:value op)))
+        ; It only takes from what lasts.
         :end   (let [{:keys [what served? hit?]} (change! door "end")]
-                 (assoc op :value what, :served? served?, :hit? hit?))
+                 (assoc op :value what, :served? served?, :hit? hit?, :unbroken? served?))
         :alive (if door
                  (do (keep-logs! test)
                      (merge op (alive door)))

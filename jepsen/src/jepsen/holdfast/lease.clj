@@ -12,6 +12,7 @@
                     [history :as h]]
             [jepsen.holdfast [client :as hc]
                              [db :as db]
+                             [final :as final]
                              [nbd :as nbd]
                              [porcupine :as porcupine]
                              [session :as session]]))
@@ -160,6 +161,14 @@
          :grants-backwards  (take 5 grants)
          :seen-backwards    (take 5 seen)}))))
 
+(defn final-checker
+  "Could the last owner read in the end what is there?"
+  []
+  (reify checker/Checker
+    (check [_ _ history _]
+      (let [acked? (some #(and (= :write (:f %)) (h/ok? %)) (h/client-ops history))]
+        (final/judge history (when acked? [:block]) #(when (= :read (:f %)) :block))))))
+
 (defn- fields
   "For Porcupine. A grant of unknown outcome has no known epoch; leaving it out
   forbids nothing less, for nobody can write under it."
@@ -175,7 +184,8 @@
         write  (fn [_ _] {:f :write, :value (swap! values inc)})]
     {:client    (->Client (atom {:generation 0, :owners {}}))
      :checker   (checker/compose
-                  (cond-> {:epochs (epochs-checker)}
+                  (cond-> {:epochs (epochs-checker)
+                           :final  (final-checker)}
                     (:porcupine opts)
                     (assoc :porcupine
                            (porcupine/checker {:model "fenced", :more fields}))))
@@ -183,8 +193,10 @@
                                  (repeat 30 write)
                                  (repeat 15 (gen/repeat {:f :read}))))
      :final-generator
-     (gen/clients (gen/phases (gen/limit 1 (gen/until-ok (gen/repeat {:f :grant})))
-                              (gen/each-thread (gen/limit 2 (gen/repeat {:f :read})))))
+     ; The first of all becomes the owner and reads; then all read, the losers too.
+     (gen/phases (final/by-one {:f :grant})
+                 (final/by-one {:f :read})
+                 (gen/clients (gen/each-thread (gen/limit 2 (gen/repeat {:f :read})))))
      :progress  #{:write}
      :needs     {:grant (quot (:time-limit opts) 2)
                  :write (:time-limit opts)

@@ -1,7 +1,8 @@
 (ns jepsen.holdfast.nemesis
   "Faults by name, one nemesis for all of them. It knows which nodes are down,
   stopped or cut off, and says with each operation whether the set must be
-  served now (:served?): that is what the availability checker goes by.
+  served now (:served?), and could be served all the while that the operation lasted
+  (:unbroken?): that is what the availability checker goes by.
 
   A fault is begun, held, ended, again and again, with calm in between. NAME+NAME
   begins several together; of NAME,NAME,NAME each comes once in a round, in an
@@ -147,6 +148,23 @@
                              (count (remove #(cut? a %) up))))
                  up)))))
 
+(def ^:private takes-one
+  "Faults that have one gateway at a time away while they are made or ended, and give
+  it back themselves."
+  #{"corrupt" "truncate" "restored" "twice" "upgrade" "replace"})
+
+(defn unbroken?
+  "Could a majority talk all the while that something took the state from `before` to
+  `after`: that a fault was made or ended, or all that lasts was ended (nil)? What only
+  adds to what is broken, or only takes from it, never leaves less than the worse of
+  both. What has one gateway away meanwhile leaves a majority if that holds without any
+  one more."
+  [nodes fault before after]
+  (and (served? nodes before)
+       (served? nodes after)
+       (or (not (takes-one fault))
+           (every? #(served? nodes (update before :down conj %)) nodes))))
+
 (defn- on! [test nodes f]
   (c/on-nodes test nodes (fn [t n] (f t n))))
 
@@ -191,14 +209,15 @@
           [(update state :spoilt conj n) {:flipped n, :what (get r n)}])))))
 
 (defn- end-more!
-  "Ends those of `more` that last: [state {fault what}]."
+  "Ends those of `more` that last: [state {fault what} unbroken?]."
   [test state]
-  (reduce (fn [[s done] fault]
+  (reduce (fn [[s done whole?] fault]
             (if-let [end (:end (more fault))]
-              (let [[s what] (end test s)]
-                [s (assoc done fault what)])
-              [s done]))
-          [(assoc state :lasting #{}) {}]
+              (let [[after what] (end test s)]
+                [after (assoc done fault what)
+                 (and whole? (unbroken? (:nodes test) fault s after))])
+              [s done whole?]))
+          [(assoc state :lasting #{}) {} true]
           (:lasting state)))
 
 (defn- hit?
@@ -216,6 +235,10 @@
       (on! test down (partial jdb/start! database)))
     (assoc state :grudge nil, :stopped #{}, :down #{})))
 
+(def ^:private last-end
+  "What the last `:end` of a run is asked for with."
+  :last)
+
 (defrecord Nemesis [dice state]
   nemesis/Reflection
   (fs [_] #{:begin :end :alive})
@@ -229,24 +252,32 @@
   (invoke! [_ test op]
     (case (:f op)
       :begin
-      (let [what (reduce (fn [done fault]
-                           (let [[s what] (begin! test dice @state fault)]
-                             (reset! state s)
-                             (assoc done fault what)))
-                         {} (str/split (:value op) #"\+"))]
+      (let [nodes (:nodes test)
+            [what whole?]
+            (reduce (fn [[done whole?] fault]
+                      (let [before   @state
+                            [s what] (begin! test dice before fault)]
+                        (reset! state s)
+                        [(assoc done fault what)
+                         (and whole? (unbroken? nodes fault before s))]))
+                    [{} true] (str/split (:value op) #"\+"))
+            lie?  (= "outage" (:lie test))]
         (assoc op :value what
-               :hit?    (hit? what)
-               :served? (or (= "outage" (:lie test))
-                            (served? (:nodes test) @state))))
+               :hit?      (hit? what)
+               :served?   (or lie? (served? nodes @state))
+               :unbroken? (or lie? whole?)))
 
       :end
-      (let [[s what] (end-more! test @state)
-            s        (end-all! test s)]
-        (reset! state s)
-        (assoc op
-               :value   (if (seq what) what :ended)
-               :hit?    (hit? what)
-               :served? (served? (:nodes test) s)))
+      (if (and (= "outage" (:lie test)) (not= last-end (:value op)))
+        (assoc op :value :ended, :hit? true, :served? true, :unbroken? true)
+        (let [[ended what whole?] (end-more! test @state)
+              s (end-all! test ended)]
+          (reset! state s)
+          (assoc op
+                 :value     (if (seq what) what :ended)
+                 :hit?      (hit? what)
+                 :served?   (served? (:nodes test) s)
+                 :unbroken? (and whole? (unbroken? (:nodes test) nil ended s)))))
 
       ; At the end: a gateway that ended by itself broke an invariant (R11), or
       ; was spoilt and knows it (R9).
@@ -281,7 +312,7 @@
                                   (gen/sleep hold)
                                   {:type :info, :f :end}])
                                (rounds (Random. seed) choices)))
-    :final-generator (gen/nemesis {:type :info, :f :end})
+    :final-generator (gen/nemesis {:type :info, :f :end, :value last-end})
     :alive-generator (gen/nemesis (gen/once {:type :info, :f :alive}))
     :perf            #{{:name "fault", :start #{:begin}, :stop #{:end}
                         :color "#E9A4A0"}}}))

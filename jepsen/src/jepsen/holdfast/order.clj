@@ -18,7 +18,9 @@
   Every now and then one of them takes a snapshot of the set and reads all writers'
   blocks in it, and in an older one once more, at whichever gateway answers: of each
   writer it shows a prefix, with all that was acknowledged before the call and
-  nothing that was begun after its answer; and the same whenever it is read."
+  nothing that was begun after its answer; of all writers together, whatever was
+  acknowledged before one of those that it shows was begun; and the same whenever it
+  is read."
   (:require [clojure.string :as str]
             [jepsen [checker :as checker]
                     [client :as client]
@@ -26,6 +28,7 @@
                     [history :as h]]
             [jepsen.holdfast [client :as hc]
                              [db :as db]
+                             [final :as final]
                              [nbd :as nbd]
                              [prefix :as prefix :refer [batch place slots]]
                              [session :as session]]))
@@ -227,30 +230,42 @@
             fits    (mapcat :prefixes (vals judged))
             {:keys [there changed again]}
             (snapshots (filter #(and (= :snapshot (:f %)) (= :ok (:type %))) ops))
+            there   (map #(update % :seen (partial mapv prefix/seen-map)) there)
             wrong   (for [[writer {:keys [batches]}] judged
                           error (prefix/judge-snapshots
                                   batches
-                                  (map #(update % :seen (fn [seen]
-                                                          (prefix/seen-map
-                                                            (nth seen writer))))
-                                       there))]
+                                  (map #(update % :seen nth writer) there))]
                       (assoc error :writer writer))
+            between (prefix/judge-between (update-vals judged :batches) there)
             reads   (count (filter #(and (= :read-back (:f %)) (= :ok (:type %)))
-                                   history))]
-        {:valid?     (cond
-                       (or (seq errors) (seq wrong) (seq changed))  false
-                       (or (zero? reads) (empty? there))            :unknown
-                       :else                                        true)
-         :writers    (count writers)
-         :read-backs reads
-         :unclear    (count fits)
-         :unclear-in-part (count (filter (fn [[got of]] (< 0 got of)) fits))
-         :unclear-whole   (count (filter (fn [[got of]] (= got of)) fits))
-         :snapshots  (count there)
-         :snapshots-read-again again
-         :snapshots-that-changed (vec changed)
-         :error-count (+ (count errors) (count wrong))
-         :errors     (vec (take 5 (concat errors wrong)))}))))
+                                   history))
+            part    (fn [found? errors more]
+                      (merge {:valid?      (cond (seq errors) false
+                                                 found?       true
+                                                 :else        :unknown)
+                              :error-count (count errors)
+                              :errors      (vec (take 5 errors))}
+                             more))
+            parts
+            {:read-backs
+             (part (pos? reads) errors
+                   {:writers (count writers)
+                    :count   reads
+                    :unclear (count fits)
+                    :unclear-in-part (count (filter (fn [[got of]] (< 0 got of)) fits))
+                    :unclear-whole   (count (filter (fn [[got of]] (= got of)) fits))})
+             :snapshots
+             (part (seq there) (concat wrong (for [s changed] {:snapshot s, :error [:changed]}))
+                   {:count (count there), :read-again again})
+             :between-writers
+             (part (seq there) between {})
+             :final
+             (final/judge history
+                          (for [[writer ops] writers
+                                :when (some #(and (= :write (:f %)) (h/ok? %)) ops)]
+                            writer)
+                          #(when (= :read-back (:f %)) (:writer %)))}]
+        (assoc parts :valid? (checker/merge-valid (map :valid? (vals parts))))))))
 
 (defn workload
   [opts]
@@ -261,8 +276,8 @@
                              (gen/stagger snapshot-every-s
                                           (gen/repeat {:f :snapshot})))
    :final-generator (gen/clients
-                      (gen/each-thread
-                        (gen/until-ok (gen/limit 20 (gen/repeat {:f :read-back})))))
+                      (final/patiently
+                        (gen/each-thread (final/until-ok {:f :read-back}))))
    :progress        #{:write}
    :needs           {:write     (* 5 (:time-limit opts))
                      :read-back (:time-limit opts)

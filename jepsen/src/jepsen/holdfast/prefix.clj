@@ -102,6 +102,11 @@
                        (into (sorted-map)
                              (filter (fn [[at i]] (not= i (get shown at)))) seen)]))
 
+(defn- newest-in
+  "The newest number that is seen, 0 for none."
+  [seen]
+  (reduce max 0 (vals seen)))
+
 (defn judge-snapshots
   "Errors of the snapshots of a set, for one writer with these `batches`. A snapshot
   is {:name, :from and :by: indices of its call and its answer, :seen {place number}}.
@@ -115,7 +120,7 @@
                      batches (reductions + (map #(count (:numbers %)) batches)))
         upto    (fn [pred] (reduce max 0 (map :upto (filter pred ends))))
         newest  (fn [{:keys [seen]}]
-                  (if (empty? seen) 0 (at (reduce max (vals seen)))))]
+                  (if (empty? seen) 0 (at (newest-in seen))))]
     (loop [snapshots (sort-by #(or (newest %) -1) snapshots), n 0, shown {}, errors []]
       (if-let [snapshot (first snapshots)]
         (let [m     (newest snapshot)
@@ -127,3 +132,68 @@
                  (cond-> errors
                    error (conj {:snapshot (:name snapshot), :error error}))))
         errors))))
+
+;; What one observation can promise about several writers.
+;;
+;; A snapshot is one moment of the whole set (R4), whichever gateway shows it and
+;; whenever its volumes are read: a prefix of the one order that all writes have. A
+;; write that was acknowledged before another was begun has its place before that one
+;; in this order, whoever made the two. So who sees the later one sees the earlier one.
+;;
+;; A read-back is not one moment of the set. A writer reads its own blocks, one volume
+;; after another, at times of its own, while the others go on; and it sees nothing of
+;; theirs. That it may be judged as a prefix (`judge`) comes from the writer itself
+;; having stopped. Nothing follows from it for anybody else, and two writers'
+;; read-backs side by side are two moments. So it is not judged here.
+
+(defn- upto-before
+  "How far a writer's batches were acknowledged before history index `t`. Of one writer
+  each batch is begun once the one before is over, so the acknowledgements grow; `acks`
+  is [[:by, number that it ends with] ...] in that order."
+  [acks t]
+  (loop [low 0, high (count acks)]
+    (if (= low high)
+      (if (zero? low) 0 (second (nth acks (dec low))))
+      (let [mid (quot (+ low high) 2)]
+        (if (< (first (nth acks mid)) t)
+          (recur (inc mid) high)
+          (recur low mid))))))
+
+(defn- begun-by
+  "Of each writer's newest number in a snapshot that it ever wrote, when its batch was
+  begun: [[index writer number] ...]."
+  [begins seen]
+  (for [[writer begin] begins
+        :let [newest (newest-in (nth seen writer))
+              from   (begin newest)]
+        :when from]
+    [from writer newest]))
+
+(defn judge-between
+  "Errors of snapshots between writers: `batches` is {writer batches as `judge` gives
+  them}, a snapshot {:name, :seen [{place number} of each writer]}. Whatever is
+  acknowledged before the latest begun batch of those that it shows was begun must be in
+  it, or a newer number of the same writer: that a writer's older ones are there below
+  its newest one is judged by `judge-snapshots`."
+  [batches snapshots]
+  (let [begins (update-vals batches
+                            (fn [bs] (into {} (for [{:keys [numbers from]} bs
+                                                    i numbers]
+                                                [i from]))))
+        acks   (update-vals batches
+                            (fn [bs] (vec (for [{:keys [numbers by]} bs :when by]
+                                            [by (last numbers)]))))]
+    (for [{:keys [name seen]} snapshots
+          :let  [shown (begun-by begins seen)]
+          :when (seq shown)
+          ; All that came before any other one shown came before this one's beginning.
+          :let  [[from writer number] (reduce (partial max-key first) shown)]
+          [other of-it] acks
+          :let  [least (upto-before of-it from)
+                 found (newest-in (nth seen other))]
+          :when (< found least)]
+      {:snapshot name
+       :writer   other
+       :error    [:misses-what-was-acknowledged-before-another-began
+                  {:acknowledged least, :newest-seen found
+                   :shows        {:writer writer, :number number}}]})))

@@ -13,10 +13,12 @@
             [jepsen [checker :as checker]
                     [client :as client]
                     [generator :as gen]
+                    [history :as h]
                     [independent :as independent]]
             [jepsen.holdfast [checks :as checks]
                              [client :as hc]
                              [db :as db]
+                             [final :as final]
                              [nbd :as nbd]
                              [porcupine :as porcupine]]
             [knossos.model :as model]))
@@ -85,11 +87,25 @@
   ; A process that crashed gets a new client, with new connections.
   (reusable? [_ _] false))
 
+(defn- key-of [op] (first (:value op)))
+
+(defn final-checker
+  "Was every place with an acknowledged write read in the end? An order of the
+  operations is found all the more easily the fewer reads there are."
+  []
+  (reify checker/Checker
+    (check [_ _ history _]
+      (let [acked (into #{} (comp (filter #(and (= :write (:f %)) (h/ok? %)))
+                                  (map key-of))
+                        (h/client-ops history))]
+        (final/judge history acked #(when (= :read (:f %)) (key-of %)))))))
+
 (defn checker
   "Knossos, and Porcupine if there is one: both must agree."
   [opts]
   (checker/compose
-    (cond-> {:knossos (checks/slim
+    (cond-> {:final   (final-checker)
+             :knossos (checks/slim
                         (independent/checker
                           (checker/linearizable {:model     (model/register 0)
                                                  :algorithm :linear})))}
@@ -112,7 +128,8 @@
               (gen/limit (:ops-per-key opts)))))
      :final-generator
      (delay
-       (gen/clients
+       (final/by-each-its-own
+         (:concurrency opts)
          (map (fn [k] {:f :read, :value (independent/tuple k nil)})
               (range (inc @used)))))
      :progress        #{:write}

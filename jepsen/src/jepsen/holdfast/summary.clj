@@ -13,12 +13,28 @@
 (defn- verdict [r]
   (case (:valid? r) true "valid", false "**invalid**", "**unknown**"))
 
-(defn- red
-  "Which checkers did not say yes."
+(defn- not-valid
+  "Of the checkers in a result, those that did not say yes."
   [r]
-  (->> (dissoc r :valid?)
-       (filter (fn [[_ v]] (and (map? v) (not= true (:valid? v)))))
-       (map (comp name key))
+  (filter (fn [[_ v]] (and (map? v) (contains? v :valid?) (not= true (:valid? v))))
+          (dissoc r :valid?)))
+
+(defn- said
+  "A checker that did not say yes: one that only does not know has a question mark."
+  [path v]
+  (str (str/join "/" (map name path)) (when-not (false? (:valid? v)) "?")))
+
+(defn red
+  "Which checkers did not say yes. Of one that is several, which of them:
+  `workload/knossos`."
+  [r]
+  (->> (not-valid r)
+       (mapcat (fn [[k v]]
+                 (let [parts (not-valid v)]
+                   ; They tell it all only if one of them is why.
+                   (if (some #(= (:valid? v) (:valid? (val %))) parts)
+                     (map (fn [[part v]] (said [k part] v)) parts)
+                     [(said [k] v)]))))
        sort (str/join ", ")))
 
 (defn- tenths [s] (if s (format "%.1f" (double s)) ""))
